@@ -1,0 +1,3 @@
+"""GPU work, visible from inside a Python process."""
+
+__version__ = "0.1.0"

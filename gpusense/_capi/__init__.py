@@ -1,0 +1,1 @@
+"""Facts of the C libraries: names, search, prototypes, codes. Behaviour lives in ``backends/``."""

@@ -1,0 +1,27 @@
+"""The exceptions gpusense raises, all below :class:`GpuSenseError`."""
+
+
+class GpuSenseError(Exception):
+    """Root of every exception raised on purpose by gpusense."""
+
+
+class BackendError(GpuSenseError):
+    """A vendor library answered with an error code.
+
+    The C name stays in the message, because that is what users search for:
+    ``nvmlDeviceGetPowerUsage: NOT_SUPPORTED (3)``.
+    """
+
+    def __init__(self, call: str, code: int, text: str) -> None:
+        super().__init__(f"{call}: {text} ({code})")
+        self.call = call
+        self.code = code
+        self.text = text
+
+
+class BackendUnavailable(GpuSenseError):
+    """Raised only under ``configure(strict=True)`` for a backend that was asked for by name."""
+
+
+class SessionError(GpuSenseError):
+    """A file is not a gpusense session, or of a version this reader does not know."""

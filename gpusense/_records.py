@@ -1,0 +1,354 @@
+"""Every record type as a NamedTuple; nothing here computes, loads or imports beyond ``typing``.
+
+Rules of this file: units stand in field names, unknown is ``None``, new fields go last and have a default, readers use
+names and never positions. Times are nanoseconds since the Unix epoch, the time base of CUPTI on Linux.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+Direction = Literal["cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu", "on_device", "cpu_to_cpu"]
+Dim3 = tuple[int, int, int]
+Path = tuple[str, ...]
+
+
+class Unavailable(NamedTuple):
+    """Why something is not there: a value, false in a condition, never an exception on its own."""
+
+    what: str
+    reason: str
+    hint: str = ""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}" + (f" ({self.hint})" if self.hint else "")
+
+
+class DeviceInfo(NamedTuple):
+    """One physical device. ``index`` is the position in :func:`gpusense.devices`; join on ``uuid`` or ``pci_bus_id``."""
+
+    index: int
+    name: str
+    vendor: str  # "nvidia", "amd", "intel", "apple", … or "unknown"
+    backend: str  # the source that described it first: "cuda", "nvml", "amd_sysfs", "rocm_smi", "wgpu", "drm_files"
+    uuid: str | None = None  # "GPU-xxxxxxxx-…", the exact NVML text
+    pci_bus_id: str | None = None  # "0000:1b:00.0", lower case, domain of four digits
+    memory_total_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    clock_max_mhz: float | None = None
+    memory_clock_max_mhz: float | None = None
+    driver: str | None = None
+    cuda_index: int | None = None  # CUDA ordinal in this process, where CUDA is live
+    nvml_index: int | None = None
+    kind: str | None = None  # "discrete", "integrated", "cpu", "virtual"
+    threads_per_sm: int | None = None
+    shared_memory_per_sm_bytes: int | None = None
+    registers_per_sm: int | None = None
+    memory_bus_width_bits: int | None = None
+    sources: tuple[str, ...] = ()  # every backend that knows this device
+    details: tuple[tuple[str, str], ...] = ()  # what only one backend knows, as (name, value) text
+
+
+class GpuKernel(NamedTuple):
+    """One kernel launch or one wgpu pass, timed by the device."""
+
+    name: str  # short base name, no template arguments
+    start_ns: int
+    end_ns: int
+    device: int | None = None  # CUDA ordinal; None where the backend has no numbering
+    backend: str = "cuda"
+    context: int | None = None
+    stream: int | None = None
+    grid: Dim3 | None = None  # blocks; workgroup counts for wgpu
+    block: Dim3 | None = None  # threads a block; workgroup size for wgpu
+    registers_per_thread: int | None = None
+    static_shared_bytes: int | None = None
+    dynamic_shared_bytes: int | None = None
+    local_bytes_per_thread: int | None = None
+    correlation_id: int | None = None  # widened to 64 bits
+    graph_id: int | None = None
+    graph_node_id: int | None = None
+    full_name: str | None = None  # demangled
+    raw_name: str | None = None  # as the driver gave it
+    label: str | None = None
+    elements: int | None = None
+    occupancy: float | None = None  # theoretical, 0…1
+    is_slow: bool = False
+    path: Path = ()  # names of the blocks it was launched in, outermost first
+    block_id: int | None = None
+    ambiguous: tuple[int, ...] = ()  # candidate block ids where launch order cannot decide
+    owner: Path | None = None  # for a replayed CUDA-graph node: the block that captured it
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class GpuMemoryTransfer(NamedTuple):
+    """One copy. Device time where ``backend`` is "cuda"; for host-side staging ``timing`` says so."""
+
+    name: str  # label, else the direction
+    direction: Direction
+    bytes: int
+    start_ns: int
+    end_ns: int
+    device: int | None = None
+    backend: str = "cuda"
+    context: int | None = None
+    stream: int | None = None
+    correlation_id: int | None = None
+    source: str | None = None  # "pageable", "pinned", "device", "array", "managed", …
+    destination: str | None = None
+    source_device: int | None = None  # peer copies
+    destination_device: int | None = None
+    graph_id: int | None = None
+    graph_node_id: int | None = None
+    label: str | None = None
+    usage: str | None = None  # buffer usage flags, wgpu
+    wait_ns: int | None = None  # part of the time spent waiting for earlier work
+    timing: str = "device"  # "device" or "host"
+    is_slow: bool = False
+    path: Path = ()
+    block_id: int | None = None
+    ambiguous: tuple[int, ...] = ()
+    owner: Path | None = None
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+    @property
+    def bandwidth_mb_per_s(self) -> float | None:
+        """Megabytes (10⁶) a second; None for a zero duration."""
+        duration = self.end_ns - self.start_ns
+        return self.bytes * 1e3 / duration if duration > 0 else None
+
+    @property
+    def bandwidth_mib_per_s(self) -> float | None:
+        """Mebibytes (2²⁰) a second; None for a zero duration."""
+        duration = self.end_ns - self.start_ns
+        return self.bytes * 1e9 / 1048576 / duration if duration > 0 else None
+
+
+class GpuMemset(NamedTuple):
+    """One memset, timed by the device."""
+
+    name: str
+    bytes: int
+    start_ns: int
+    end_ns: int
+    device: int | None = None
+    backend: str = "cuda"
+    context: int | None = None
+    stream: int | None = None
+    correlation_id: int | None = None
+    value: int | None = None
+    memory: str | None = None
+    graph_id: int | None = None
+    graph_node_id: int | None = None
+    is_slow: bool = False
+    path: Path = ()
+    block_id: int | None = None
+    ambiguous: tuple[int, ...] = ()
+    owner: Path | None = None
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class GpuSync(NamedTuple):
+    """The host waited for the device (or one stream was told to wait for an event)."""
+
+    name: str  # "stream_synchronize", "context_synchronize", "event_synchronize", "stream_wait_event"
+    start_ns: int
+    end_ns: int
+    device: int | None = None
+    backend: str = "cuda"
+    context: int | None = None
+    stream: int | None = None
+    correlation_id: int | None = None
+    event_id: int | None = None
+    source_line: str | None = None  # "train.py:41"
+    is_slow: bool = False
+    path: Path = ()
+    block_id: int | None = None
+    ambiguous: tuple[int, ...] = ()
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class GpuAllocation(NamedTuple):
+    """One allocation or release of device-visible memory (an instant)."""
+
+    name: str  # "alloc" or "free"
+    bytes: int
+    start_ns: int
+    address: int
+    device: int | None = None
+    backend: str = "cuda"
+    context: int | None = None
+    stream: int | None = None
+    correlation_id: int | None = None
+    memory: str | None = None
+    path: Path = ()
+    block_id: int | None = None
+    ambiguous: tuple[int, ...] = ()
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns
+
+
+class ComputeBlock(NamedTuple):
+    """CPU or SIMD work measured on the host, on the same timeline."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    elements: int | None = None
+    thread: int | None = None
+    backend: str = "cpu"
+    is_slow: bool = False
+    path: Path = ()
+    block_id: int | None = None
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+    @property
+    def elements_per_s(self) -> float | None:
+        duration = self.end_ns - self.start_ns
+        return self.elements * 1e9 / duration if self.elements is not None and duration > 0 else None
+
+
+class BlockRecord(NamedTuple):
+    """One finished ``trace()`` block."""
+
+    name: str
+    block_id: int
+    parent_id: int | None
+    path: Path  # ends with ``name``
+    start_ns: int
+    end_ns: int
+    thread: int
+    attributes: dict[str, Any] | None = None
+    error: str | None = None  # type name of the exception that left the block
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class Syscall(NamedTuple):
+    """One system call of the program, from an external tracer."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: int | None = None
+    result: str | None = None
+    detail: str | None = None
+    backend: str = "os"
+    path: Path = ()
+    block_id: int | None = None
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class Aggregate(NamedTuple):
+    """Work that was counted but not kept one by one (and, in a summary, everything of one operation)."""
+
+    path: Path
+    kind: str  # "kernel", "transfer", "memset", "sync", "compute", "allocation", "syscall"
+    name: str
+    backend: str
+    device: int | None
+    stream: int | None
+    count: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    sum_squares_ns2: int
+    bytes: int = 0
+    direction: str | None = None
+
+    @property
+    def avg_ns(self) -> float:
+        return self.total_ns / self.count if self.count else 0.0
+
+    @property
+    def std_ns(self) -> float:
+        """Population standard deviation."""
+        if self.count == 0:
+            return 0.0
+        # In integers, so that nanosecond sums beyond 2**53 do not cancel.
+        variance = (self.sum_squares_ns2 * self.count - self.total_ns**2) / self.count**2
+        return variance**0.5 if variance > 0 else 0.0
+
+
+class UnseenStretch(NamedTuple):
+    """A span of time in which work could have happened without being seen, and why."""
+
+    start_ns: int
+    end_ns: int | None
+    reason: str
+
+
+class DeviceBusy(NamedTuple):
+    """Union of the time in which at least one kernel or copy ran."""
+
+    device: int | None
+    kernel_ns: int  # union over kernels
+    transfer_ns: int  # union over copies and memsets
+    busy_ns: int  # union over everything
+    first_ns: int | None
+    last_ns: int | None
+    backend: str = "cuda"
+
+
+class Counters(NamedTuple):
+    """What became of every record: seen = kept + aggregated + invalid + pre_session."""
+
+    seen: int = 0
+    kept: int = 0
+    aggregated: int = 0
+    invalid: int = 0
+    pre_session: int = 0
+    dropped: int = 0  # by the driver
+    missed: int = 0  # buffer requests that found no free buffer
+    ambiguous: int = 0  # attributed to no single block
+    foreign_buffers: int = 0  # another tool's buffers, discarded
+    unknown_kinds: int = 0  # records of a kind we do not read
+    lost_markers: int = 0
+    sink_errors: int = 0
+    bytes_dropped: int = 0  # session file: bytes beyond its size cap
+
+
+Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall
+
+#: ``kind`` text of every record type, as used in JSON and in aggregates.
+KINDS: dict[type, str] = {
+    GpuKernel: "kernel",
+    GpuMemoryTransfer: "transfer",
+    GpuMemset: "memset",
+    GpuSync: "sync",
+    GpuAllocation: "allocation",
+    ComputeBlock: "compute",
+    BlockRecord: "block",
+    Syscall: "syscall",
+}

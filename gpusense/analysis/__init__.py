@@ -1,0 +1,1 @@
+"""Pure functions over a session: no I/O, no ctypes."""

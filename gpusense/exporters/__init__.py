@@ -1,0 +1,1 @@
+"""Optional exporters; each imports its own extra inside, nobody imports them."""

@@ -1,0 +1,1 @@
+"""Optional integrations; each imports its host inside, nobody imports them."""

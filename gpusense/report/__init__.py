@@ -1,0 +1,1 @@
+"""Renderers of a session, one file a format."""

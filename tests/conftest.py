@@ -1,0 +1,96 @@
+"""Shared fixtures: a C compiler, fake libraries built from ``tests/fakes``, clean environments for subprocesses."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+FAKES = HERE / "fakes"
+ROOT = HERE.parent
+
+
+def find_compiler() -> list[str] | None:
+    """The command that compiles C here: ``$CC``, cc, gcc, clang, or the one in the ziglang wheel."""
+    if os.environ.get("CC"):
+        return os.environ["CC"].split()
+    for name in ("cc", "gcc", "clang"):
+        path = shutil.which(name)
+        if path:
+            return [path]
+    try:
+        import ziglang  # noqa: F401
+    except ImportError:
+        return None
+    return [sys.executable, "-m", "ziglang", "cc"]
+
+
+def require(condition: object, what: str) -> None:
+    """Skip on a developer's machine, fail in CI: a test skipped everywhere is a failure."""
+    if condition:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"CI must have {what}")
+    pytest.skip(f"needs {what}")
+
+
+@pytest.fixture(scope="session")
+def compiler() -> list[str]:
+    command = find_compiler()
+    require(command, "a C compiler")
+    assert command is not None
+    return command
+
+
+@pytest.fixture(scope="session")
+def build_library(compiler: list[str], tmp_path_factory: pytest.TempPathFactory):
+    """``build_library("libcuda.c", "libcuda.so.1", "-DX=1")`` → path of the shared library, built once a session."""
+    built: dict[tuple[str, ...], pathlib.Path] = {}
+
+    def build(source: str, name: str, *flags: str) -> pathlib.Path:
+        key = (source, name, *flags)
+        if key not in built:
+            folder = tmp_path_factory.mktemp(pathlib.Path(source).stem)
+            target = folder / name
+            shared = "-dynamiclib" if sys.platform == "darwin" else "-shared"
+            command = [
+                *compiler,
+                shared,
+                "-fPIC",
+                "-O1",
+                "-g",
+                "-pthread",
+                "-o",
+                str(target),
+                str(FAKES / source),
+                *flags,
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr
+            built[key] = target
+        return built[key]
+
+    return build
+
+
+@pytest.fixture
+def run_python(tmp_path: pathlib.Path):
+    """Runs Python code in a child with a time limit; returns the finished process."""
+
+    def run(code: str, *arguments: str, timeout: float = 60, **env: str) -> "subprocess.CompletedProcess[str]":
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("GPUSENSE")}
+        environ.update(env)
+        environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=environ,
+            cwd=tmp_path,
+        )
+
+    return run
