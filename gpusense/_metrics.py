@@ -119,6 +119,6 @@ class GpuMetrics(NamedTuple):
         if value is not None:
             return None
         for known, why in self.reasons:
-            if known == field or known == group:
+            if known in (field, group):
                 return why
         return "unsupported: this source does not report it"

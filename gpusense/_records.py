@@ -26,9 +26,9 @@ class Unavailable(NamedTuple):
 
 
 class DeviceInfo(NamedTuple):
-    """One physical device. ``index`` is the position in :func:`gpusense.devices`; join on ``uuid`` or ``pci_bus_id``."""
+    """One physical device. ``index`` is its place in :func:`gpusense.devices`; join on ``uuid`` or ``pci_bus_id``."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     name: str
     vendor: str  # "nvidia", "amd", "intel", "apple", … or "unknown"
     backend: str  # the source that described it first: "cuda", "nvml", "amd_sysfs", "rocm_smi", "wgpu", "drm_files"
@@ -279,7 +279,7 @@ class Aggregate(NamedTuple):
     backend: str
     device: int | None
     stream: int | None
-    count: int
+    count: int  # type: ignore[assignment]
     total_ns: int
     min_ns: int
     max_ns: int

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Library(NamedTuple):
-    """How one library is named and where it may lie. ``driver`` libraries come with a kernel driver, never in wheels."""
+    """How one library is named and where it may lie. ``driver``: comes with a kernel driver, never in a wheel."""
 
     name: str
     env: str
