@@ -2,30 +2,13 @@
 
 from typing import Any, NamedTuple
 
-from .._records import (
-    Aggregate,
-    ComputeBlock,
-    GpuAllocation,
-    GpuKernel,
-    GpuMemoryTransfer,
-    GpuMemset,
-    GpuSync,
-    Record,
-    Syscall,
-)
+from .._records import KINDS, Aggregate, Record
 from ..session import Session
 
 #: Kinds that occupy the device; the others are host time or instants.
 DEVICE_KINDS = frozenset({"kernel", "transfer", "memset"})
-_KINDS: dict[type, str] = {
-    GpuKernel: "kernel",
-    GpuMemoryTransfer: "transfer",
-    GpuMemset: "memset",
-    GpuSync: "sync",
-    GpuAllocation: "allocation",
-    ComputeBlock: "compute",
-    Syscall: "syscall",
-}
+#: ``kind`` of every record that is an operation; blocks hold operations.
+OPERATIONS = {of: kind for of, kind in KINDS.items() if kind != "block"}
 
 _Key = tuple[str, str, str, int | None, str | None]
 
@@ -93,7 +76,7 @@ def _group(records: list[Record], aggregates: list[Aggregate]) -> dict[_Key, _Gr
     groups: dict[_Key, _Group] = {}
     record: Any  # every kind below has the fields its kind is asked for
     for record in records:
-        kind = _KINDS.get(type(record))
+        kind = OPERATIONS.get(type(record))
         if kind is None:
             continue
         key = (kind, record.name, record.backend, getattr(record, "device", None), getattr(record, "direction", None))
