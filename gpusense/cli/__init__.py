@@ -1,6 +1,6 @@
 """The command ``gpusense``: dispatches to one module a verb, imported only when that verb is used.
 
-A verb ``x`` is the module ``gpusense/cli/x.py`` with ``main(argv) -> int`` (``import_.py`` where the verb is a keyword).
+A verb ``x`` is the module ``x.py`` here, with ``main(argv) -> int`` (``import_.py`` for the verb ``import``).
 """
 
 import sys
