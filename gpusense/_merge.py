@@ -160,7 +160,7 @@ def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
 def _clock_notes(processes: Iterable[dict[str, Any]]) -> list[str]:
     notes = ["times are each process's own wall clock; across hosts they are as good as the hosts' time service"]
     spans = [(one.get("root"), one.get("start_ns"), one.get("end_ns")) for one in processes]
-    whole = [span for span in spans if isinstance(span[1], int) and isinstance(span[2], int)]
+    whole = [(root, start, end) for root, start, end in spans if isinstance(start, int) and isinstance(end, int)]
     for root, start, end in whole if len(whole) > 1 else ():
         if not any(other != root and first < end and last > start for other, first, last in whole):
             notes.append(f"{root} overlaps no other process in time: another run, or a wrong clock")

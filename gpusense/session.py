@@ -113,7 +113,8 @@ _META_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, trace_all: bool = False) -> Session:
-    """The session in a file. What is damaged is left out and named in ``meta["damage"]``.
+    """The session in a file. What is damaged is left out and named in ``meta["damage"]``; ``meta["complete"]`` is false
+    where the program was killed before it could end the file, or is still running.
 
     Raw activity buffers are decoded now: ``threshold_us`` (None: what the run used) and ``trace_all`` choose anew what
     is kept one by one. A session without raw buffers keeps what was kept; a higher threshold folds more of it into
