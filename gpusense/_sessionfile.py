@@ -243,8 +243,8 @@ class Reader:
     """Iterates the intact chunks of a file, in order; what is damaged or unknown becomes a sentence in ``damage``.
 
     Opening raises ``SessionError`` where the file is no session, of a later major version, or cannot be read. Memory is
-    bounded by one chunk. ``complete`` is true once the END chunk was met: without one the program was killed, or is still
-    running, and what it had written is whole all the same.
+    bounded by one chunk. ``complete`` is true once the END chunk was met: without one the program was killed, or is
+    still running, and what it had written is whole all the same.
     """
 
     def __init__(self, path: "str | os.PathLike[str]") -> None:

@@ -184,8 +184,9 @@ class _Ending:
 
     def _answer(self, session: Any) -> None:
         from ..report import text
+        from ..report.style import style_of
 
-        style = text.style_of(sys.__stderr__)
+        style = style_of(sys.__stderr__)
         kept = None if self._temporary else self._path
         self._write("\n".join(text.summary(session, style, kept)) + "\n")
 
@@ -214,7 +215,7 @@ def _identity() -> tuple[int, int] | None:
 
 
 def _flush_on_sigterm(ending: _Ending) -> None:
-    """SIGTERM still ends the process as that signal does, after the session was flushed; only where nobody handles it."""
+    """Where nobody handles SIGTERM, it still ends the process as that signal does, but the session is flushed first."""
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
 

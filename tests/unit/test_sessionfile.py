@@ -284,7 +284,7 @@ def test_sentences_are_bounded(tmp_path):
     forge(tmp_path / "s", *[(4711, 0, 0, 0, b"")] * 500)
     damage = chunks(tmp_path / "s")[1]
     assert len(damage) == 101
-    assert damage[-1] == "401 more faults"
+    assert damage[-1] == "400 more faults"
 
 
 def test_zeros_after_a_crash_of_the_machine(tmp_path):
