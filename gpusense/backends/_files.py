@@ -68,11 +68,12 @@ def cards(root: str) -> list[tuple[str, str]] | str:
 
 def without_values(reasons: dict[str, str], groups: dict[str, Any]) -> dict[str, str]:
     """``reasons`` less those of fields that another file gave a value after all."""
-    return {
-        field: reason
-        for field, reason in reasons.items()
-        if getattr(groups.get(field.partition(".")[0]), field.partition(".")[2], None) is None
-    }
+    return {field: reason for field, reason in reasons.items() if _value(groups, field) is None}
+
+
+def _value(groups: dict[str, Any], field: str) -> Any:
+    group, _, name = field.partition(".")
+    return getattr(groups.get(group), name, None) if name else groups.get(group)
 
 
 class Reader:

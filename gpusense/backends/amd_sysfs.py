@@ -15,6 +15,7 @@ from .._protocols import Backend
 from .._records import DeviceInfo, Unavailable
 from . import _amd_groups, _files
 from ._amd_groups import Card, highest, levels
+from ._drm_clients import Scanner
 from ._files import Reader
 
 NAME = "amd_sysfs"
@@ -25,18 +26,19 @@ _LANES = {
              "thermal.memory_celsius", "thermal.hotspot_celsius"),
     "medium": ("memory.total_bytes", "memory.shared_total_bytes", "thermal.slowdown_celsius",
                "thermal.shutdown_celsius", "thermal.fan_percent", "thermal.fan_rpm", "power.limit_watts",
-               "pcie.generation", "pcie.width", "pcie.max_generation", "pcie.max_width"),
+               "pcie.generation", "pcie.width", "pcie.max_generation", "pcie.max_width", "processes"),
     "slow": ("pcie.rx_bytes_per_s", "pcie.tx_bytes_per_s", "pcie.replay_count", "health.ecc_corrected",
              "health.ecc_uncorrected"),
 }  # fmt: skip
 
 
-def open(root: str = "/sys", ids: str = IDS) -> Backend | Unavailable:
-    """The backend over every AMD card below ``root``; ``ids`` is libdrm's list of product names."""
+def open(root: str = "/sys", ids: str = IDS, proc: str = "/proc") -> Backend | Unavailable:
+    """The backend over every AMD card below ``root``; ``ids`` is libdrm's list of product names, ``proc`` where
+    processes are."""
     listed = _files.cards(root)
     if isinstance(listed, str):
         return Unavailable(NAME, listed)
-    source = Source(root, ids)
+    source = Source(root, ids, proc)
     if not source.devices():
         return Unavailable(NAME, f"none of the {len(listed)} cards in {root}/class/drm is an AMD GPU")
     version = _files.text_or_none(os.path.join(root, "module", "amdgpu", "version"))
@@ -46,8 +48,9 @@ def open(root: str = "/sys", ids: str = IDS) -> Backend | Unavailable:
 class Source:
     """Devices and samples. Each ``sample`` opens its files anew; nothing is kept between two but their places."""
 
-    def __init__(self, root: str = "/sys", ids: str = IDS) -> None:
+    def __init__(self, root: str = "/sys", ids: str = IDS, proc: str = "/proc") -> None:
         self._root = root
+        self._scanner = Scanner(proc)
         self._ids = ids
         self._cards: dict[str, Card] = {}
         self.rescan()
@@ -67,7 +70,7 @@ class Source:
 
     def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:
         started = time.monotonic_ns()
-        state, groups, reasons, source_time = self._groups(device, lanes)
+        state, groups, reasons, source_time = self._groups(device, lanes, started)
         ended = time.monotonic_ns()
         cost = ended - started
         return GpuMetrics(
@@ -83,7 +86,7 @@ class Source:
         )
 
     def _groups(
-        self, device: DeviceInfo, lanes: Sequence[str]
+        self, device: DeviceInfo, lanes: Sequence[str], now: int
     ) -> tuple[str, dict[str, Any], dict[str, str], int | None]:
         card = self._cards.get(device.pci_bus_id or "")
         if card is None or not os.path.isdir(card.folder):
@@ -94,6 +97,9 @@ class Source:
         card = self._awake(card)
         reader = Reader(card.folder)
         groups, source_time = _amd_groups.read(card, reader, lanes)
+        if "medium" in lanes:
+            usage = self._scanner.usage(now, card.info.driver, card.info.pci_bus_id)
+            groups["processes"] = usage.processes(self._scanner.proc)
         for lane, fields in _LANES.items():
             if lane not in lanes:
                 for field in fields:
