@@ -82,7 +82,7 @@ class Capture:
         from .backends import cuda
 
         if self._cuda is None:
-            self._cuda = cuda.Driver()
+            self._cuda = cuda.SOURCE
         return bool(self._cuda.is_live())
 
     def _begin(self, on_view: OnView) -> None:
@@ -142,14 +142,11 @@ class Capture:
         """Theoretical occupancy from the device's limits."""
         if kernel.device is None:
             return None
-        limits = self._limits.get(kernel.device, False)
-        if limits is False:
-            limits = self._limits[kernel.device] = self._cuda.limits(kernel.device) if self._cuda else None
-        if limits is None:
-            return None
+        if kernel.device not in self._limits:
+            self._limits[kernel.device] = self._cuda.limits(kernel.device) if self._cuda is not None else None
         from ._occupancy import of_kernel
 
-        return of_kernel(kernel, limits)
+        return of_kernel(kernel, self._limits[kernel.device])
 
     def stop(self) -> None:
         if self._activity is not None and self.state in ("running", "paused"):

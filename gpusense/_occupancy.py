@@ -10,7 +10,7 @@ Not modelled: thread-block clusters, and a shared-memory carve-out that the prog
 
 from typing import NamedTuple
 
-from ._records import DeviceInfo
+from ._records import DeviceInfo, GpuKernel
 
 WARP = 32
 _REGISTER_UNIT = 256  # registers are given to a warp in units of this many, on every architecture from 5.0
@@ -110,3 +110,12 @@ def _divide_up(value: int, unit: int) -> int:
 
 def _round_up(value: int, unit: int) -> int:
     return _divide_up(value, unit) * unit
+
+
+def of_kernel(kernel: GpuKernel, limits: Limits | None) -> float | None:
+    """Theoretical occupancy of a recorded launch; None where the launch or the device is not known well enough."""
+    if limits is None or kernel.block is None or kernel.registers_per_thread is None:
+        return None
+    x, y, z = kernel.block
+    shared = kernel.static_shared_bytes or 0, kernel.dynamic_shared_bytes or 0
+    return occupancy(limits, x * y * z, kernel.registers_per_thread, *shared)

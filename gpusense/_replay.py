@@ -72,6 +72,8 @@ class _Replay:
         strides = self._layouts.get(buffer.layout)
         if strides is None:
             raise ValueError(f"its layout {buffer.layout} is not known")
+        if self.pipeline.occupancy is None:
+            self.pipeline.occupancy = _occupancy_of(self.builder.devices)
         self.names.new_buffer()
         self.pipeline.feed(buffer.data, buffer.thread, strides, self._name)
         self._buffers += 1
@@ -104,8 +106,6 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     for chunk in chunks:
         state.take(chunk)
     pipeline = state.pipeline
-    occupancy = _occupancy_of(state.builder.devices)
-    pipeline.occupancy = occupancy
     pipeline.cycle(0, final=True)
     session = state.builder.session()
     session.records = sorted(pipeline.kept, key=lambda record: record.start_ns)
@@ -133,7 +133,6 @@ def _occupancy_of(devices: Iterable[Any]) -> Callable[[GpuKernel], float | None]
     limits = {device.cuda_index: DeviceLimits.of(device) for device in devices if device.cuda_index is not None}
 
     def occupancy(kernel: GpuKernel) -> float | None:
-        known = limits.get(kernel.device)
-        return of_kernel(kernel, known) if known is not None else None
+        return of_kernel(kernel, limits.get(kernel.device))
 
     return occupancy

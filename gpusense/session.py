@@ -125,7 +125,7 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
     threshold_ns = None if threshold_us is None else int(threshold_us * 1000)
     with file.Reader(path) as reader:
         if reader.has(file.BUFFER):
-            from ._pipeline import replay
+            from ._replay import replay
 
             session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all)
         else:
@@ -175,6 +175,18 @@ class Builder:
         self._session = Session()
         self._devices: list[DeviceInfo] = []
         self._damage: list[str] = []
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return self._session.meta
+
+    @property
+    def records(self) -> list[Record]:
+        return self._session.records
+
+    @property
+    def devices(self) -> list[DeviceInfo]:
+        return self._devices
 
     def take(self, chunk: "Chunk") -> bool:
         """Whether ``chunk`` was of a type this class collects. A row that cannot be read becomes a sentence."""

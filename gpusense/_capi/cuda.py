@@ -33,6 +33,7 @@ PROTOTYPES = prototypes(
     cuCtxPushCurrent_v2=(c_int, c_void_p),
     cuCtxPopCurrent_v2=(c_int, POINTER(c_void_p)),
     cuCtxSynchronize=(c_int,),
+    cuThreadExchangeStreamCaptureMode=(c_int, POINTER(c_int)),
     # memory
     cuMemGetInfo_v2=(c_int, POINTER(c_size_t), POINTER(c_size_t)),
     cuMemAlloc_v2=(c_int, POINTER(c_uint64), c_size_t),
