@@ -141,7 +141,7 @@ def record_kernel(name: str, start_ns: "Any" = None, end_ns: "Any" = None, **fie
 
 
 def record_transfer(name: str, direction: str, bytes: int = 0, **fields: "Any") -> None:
-    """One copy timed by the caller: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000_000)``."""
+    """One copy timed by the caller: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000)``."""
     _active.record_transfer(name, direction, bytes, **fields)
 
 

@@ -1,8 +1,8 @@
 """Which block launched a record: launch order and launching thread, nothing per launch. Pure: no clock, no ctypes.
 
 Every record carries a correlation id that grows with each API call of the process. A block puts one recognisable call
-(a *marker*) at its start and at its end, so its launches have ids in between. Where CUPTI fills one buffer per thread, the
-thread that asked for the buffer is the thread that launched, and each thread is resolved on its own.
+(a *marker*) at its start and at its end, so its launches have ids in between. Where CUPTI fills one buffer per thread,
+the thread that asked for the buffer is the thread that launched, and each thread is resolved on its own.
 
 Rules: a marker identifies itself by thread and time bracket, never by its order, so a lost one costs only itself. Order
 decides only where the open blocks form one parent chain; elsewhere the record is ambiguous and lists its candidates.
@@ -41,7 +41,7 @@ class Boundary(NamedTuple):
 class _Timeline:
     """Open blocks as a step function of the correlation id."""
 
-    __slots__ = ("blocks", "corrs", "leaves", "ops", "opens")
+    __slots__ = ("blocks", "corrs", "leaves", "opens", "ops")
 
     def __init__(self) -> None:
         self.corrs: list[int] = []
@@ -292,5 +292,3 @@ class Widener:
             wide.append(candidate)
         self.newest = max(self.newest, *wide)
         return wide
-
-

@@ -1,7 +1,7 @@
 """Capture of CUDA activity: when to attach, what to enable, when to pause. No ctypes; the backends do the calls.
 
-States: *armed* (CUDA is not live in this process yet), *running*, *paused* (another profiler holds CUPTI), *unavailable*
-(for good, with the reason), *stopped*.
+States: *armed* (CUDA is not live in this process yet), *running*, *paused* (another profiler holds CUPTI),
+*unavailable* (for good, with the reason), *stopped*.
 """
 
 from collections.abc import Callable
@@ -68,12 +68,14 @@ class Capture:
 
         backend = cupti.open()
         if not backend:
-            return self._refused(backend.reason, backend.hint)
+            self._refused(backend.reason, backend.hint)
+            return None
         self._backend, self._activity = backend, backend.activity
         try:
             self._begin(on_view)
         except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
-            return self._refused(str(error) or type(error).__name__, "")
+            self._refused(str(error) or type(error).__name__, "")
+            return None
         self.state, self.reason = "running", ""
         reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
         return UnseenStretch(self._not_live_ns or self._cuda_live_ns, time_ns(), reason)

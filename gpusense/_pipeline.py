@@ -349,7 +349,9 @@ class Pipeline:
             name, direction = self._name(work, key)
             if device is None and work.kind == "sync":
                 device = self._contexts.get(batch.context[0]) if batch.context[0] is not None else None
-            self._group(work.kind, name, direction, device, stream, durations, sizes.get((key, device, stream), 0), place)
+            self._group(
+                work.kind, name, direction, device, stream, durations, sizes.get((key, device, stream), 0), place
+            )
 
     def _name(self, work: _Work, key: int) -> tuple[str, str | None]:
         if work.kind == "kernel":

@@ -365,8 +365,10 @@ def print_summary(session: Any, file: Any = None) -> None:
 def print_bottlenecks(session: Any, top_n: int = 5, file: Any = None) -> None:
     """The longest operations on ``file`` (standard output)."""
     rows = bottlenecks(session, top_n)
-    lines = [f"{i}. {row.name} ({row.kind}): {nanoseconds(row.total_ns)} in {row.count} calls, {row.share:.0%}"
-             for i, row in enumerate(rows, 1)]
+    lines = [
+        f"{i}. {row.name} ({row.kind}): {nanoseconds(row.total_ns)} in {row.count} calls, {row.share:.0%}"
+        for i, row in enumerate(rows, 1)
+    ]
     _write(lines or ["nothing was recorded"], file)
 
 

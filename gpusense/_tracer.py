@@ -1,7 +1,6 @@
 """The live tracer: blocks, manual records, sinks, and the thread that moves everything along."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from itertools import count
@@ -12,8 +11,8 @@ from . import _log, _process
 from ._attribution import CLOSE, OPEN, Boundary
 from ._config import Settings
 from ._pipeline import BlockTotals
-from ._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from ._recorder import Recorder
+from ._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 
 _current: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None)
 _ids = count(1)
@@ -55,6 +54,7 @@ class Block:
         self.links = links
         self.block_id = 0
         self.end_ns: int | None = None
+        self._outer: Block | None = None
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
         outer = _current.get()
@@ -280,7 +280,12 @@ class Tracer:
         return fields
 
     def record_kernel(
-        self, name: str, start_ns: int | None = None, end_ns: int | None = None, *, duration_ns: int | None = None,
+        self,
+        name: str,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        *,
+        duration_ns: int | None = None,
         **fields: Any,
     ) -> None:
         """One kernel or pass timed by the caller; further ``fields`` are those of :class:`GpuKernel`."""
@@ -304,8 +309,14 @@ class Tracer:
         self._add(GpuMemoryTransfer, name, {"timing": "host", "label": name, **values, **fields})
 
     def record_compute_block(
-        self, name: str, start_ns: int | None = None, end_ns: int | None = None, elements: int | None = None,
-        *, duration_ns: int | None = None, **fields: Any,
+        self,
+        name: str,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        elements: int | None = None,
+        *,
+        duration_ns: int | None = None,
+        **fields: Any,
     ) -> None:
         """CPU work timed by the caller."""
         start, end = _times(start_ns, end_ns, duration_ns)
