@@ -58,8 +58,8 @@ class Groups:
 
     def rows(self) -> list[Aggregate]:
         return [
-            Aggregate(path, kind, name, backend, device, stream, *numbers, direction)
-            for (path, kind, name, backend, device, stream, direction), numbers in list(self._rows.items())
+            Aggregate(*key[:6], row[0], row[1], row[2], row[3], row[4], row[5], key[6])
+            for key, row in list(self._rows.items())
         ]
 
 

@@ -2,8 +2,8 @@
 
 Live capture feeds buffers as they come; a session file is replayed through the same code. Used by one thread at a time.
 
-A buffer is decoded at once, because it must go back; what it held waits (as columns) until the markers of all blocks that
-were opened or closed before it have arrived, because only then launch order can tell its block.
+A buffer is decoded at once, because it must go back; what it held waits (as columns) until the markers of all blocks
+that were opened or closed before it have arrived, because only then launch order can tell its block.
 """
 
 from collections import defaultdict, deque
@@ -217,7 +217,7 @@ class Pipeline:
             known = {pointer: names(pointer) for pointer in set(batch.key)}
         else:
             known = {}
-        kept = {}
+        kept: dict[int, Record] = {}
         for i in self._slow(batch, now_ns):
             item = decode_record(buffer, batch, i, lambda pointer: known.get(pointer) or names(pointer))
             kept[i] = item._replace(correlation_id=corrs[i])
@@ -247,7 +247,7 @@ class Pipeline:
             self._pre_session += len(batch.start) - len(good)
             batch = _pick(batch, good)
         devices = self.limits.devices
-        if devices is not None and batch.offsets and not devices.issuperset(batch.device):  # type: ignore[arg-type]
+        if devices is not None and batch.offsets and not devices.issuperset(batch.device):
             good = [i for i, device in enumerate(batch.device) if device is None or device in devices]
             self._seen -= len(batch.device) - len(good)
             batch = _pick(batch, good)

@@ -1,7 +1,8 @@
 """Fork, exit and thread start, for the whole package: the one registrar of hooks.
 
 Hooks hold their owners weakly. In a forked child no lock is taken that the parent may have held: owners get
-``after_fork_in_child`` and replace what they have. A thread that cannot be started (interpreter shutting down) is expected.
+``after_fork_in_child`` and replace what they have. A thread that cannot be started (the interpreter is shutting down)
+is expected.
 """
 
 import atexit

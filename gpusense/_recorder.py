@@ -1,7 +1,7 @@
 """Joins capture, pipeline and sinks of one tracer; everything here runs on gpusense's own threads but the queues.
 
-Threads of the program only append to ``events`` (a deque: atomic). The recording thread calls :meth:`Recorder.tick`; CUPTI's
-buffers arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
+Threads of the program only append to ``events`` (a deque: atomic). The recording thread calls :meth:`Recorder.tick`;
+CUPTI's buffers arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
 """
 
 import os
@@ -161,7 +161,7 @@ class Recorder:
         for sink in sinks:
             try:
                 sink(list(records))
-            except Exception:  # noqa: BLE001 - a sink never reaches the program
+            except Exception:  # noqa: BLE001, PERF203 - a sink never reaches the program
                 self._sink_errors += 1
                 self.remove_sink(sink)
                 _log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")

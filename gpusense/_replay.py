@@ -10,7 +10,7 @@ from ._pipeline import Limits, Marker, Pipeline
 from ._records import GpuKernel
 from .session import Builder, Session
 
-#: Boundaries and markers of one drain cycle lie close together in a file; attributing every so many buffers bounds memory.
+#: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
 
 
@@ -41,7 +41,7 @@ class _Replay:
         return self._pipeline
 
     def take(self, chunk: file.Chunk) -> None:
-        handler = self._HANDLERS.get(chunk.type)
+        handler = _HANDLERS.get(chunk.type)
         try:
             if handler is not None:
                 handler(self, chunk)
@@ -50,24 +50,24 @@ class _Replay:
         except (ValueError, TypeError, KeyError, IndexError) as error:
             self.damage.append(f"the chunk at offset {chunk.offset} was left out: {error}")
 
-    def _names(self, chunk: file.Chunk) -> None:
+    def take_names(self, chunk: file.Chunk) -> None:
         self._texts.update(chunk.names())
 
-    def _layout(self, chunk: file.Chunk) -> None:
+    def take_layout(self, chunk: file.Chunk) -> None:
         facts = chunk.json()
         self._layouts[facts["id"]] = {int(kind): int(stride) for kind, stride in facts["strides"].items()}
         marker = facts.get("marker")
         if marker:
             self.pipeline.marker = Marker(*marker)
 
-    def _boundaries(self, chunk: file.Chunk) -> None:
+    def take_boundaries(self, chunk: file.Chunk) -> None:
         for *event, corr in chunk.json():
             boundary = Boundary(*event)
             if corr is not None and boundary.op != OPEN:
                 corr = self.pipeline.newest_correlation + 1
             self.pipeline.boundary(boundary, corr)
 
-    def _buffer(self, chunk: file.Chunk) -> None:
+    def take_buffer(self, chunk: file.Chunk) -> None:
         buffer = chunk.buffer()
         strides = self._layouts.get(buffer.layout)
         if strides is None:
@@ -83,7 +83,7 @@ class _Replay:
     def _name(self, pointer: int) -> tuple[str, str | None, str | None]:
         return self.names.resolve(pointer, lambda address: self._texts.get(address, b""))
 
-    def _records(self, chunk: file.Chunk) -> None:
+    def take_records(self, chunk: file.Chunk) -> None:
         """Records of other sources go through the threshold too."""
         before = len(self.builder.records)
         self.builder.take(chunk)
@@ -91,17 +91,18 @@ class _Replay:
         del self.builder.records[before:]
         self.pipeline.record(fresh)
 
-    _HANDLERS: dict[int, Callable[["_Replay", file.Chunk], None]] = {
-        file.NAME: _names,
-        file.LAYOUT: _layout,
-        file.BOUNDARY: _boundaries,
-        file.BUFFER: _buffer,
-        file.RECORDS: _records,
-    }
+
+_HANDLERS: dict[int, Callable[[_Replay, file.Chunk], None]] = {
+    file.NAME: _Replay.take_names,
+    file.LAYOUT: _Replay.take_layout,
+    file.BOUNDARY: _Replay.take_boundaries,
+    file.BUFFER: _Replay.take_buffer,
+    file.RECORDS: _Replay.take_records,
+}
 
 
 def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
-    """The session that raw chunks decode to. ``threshold_ns`` (None: what the run used) and ``trace_all`` choose anew."""
+    """The session that raw chunks decode to; ``threshold_ns`` (None: the run's own) and ``trace_all`` choose anew."""
     state = _Replay(threshold_ns, trace_all)
     for chunk in chunks:
         state.take(chunk)

@@ -40,14 +40,14 @@ def possible() -> Unavailable | None:
     if sys.platform == "linux":
         if any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/proc/driver/nvidia")):
             return None
+        from ._capi.handles import mapped_files
         from ._capi.libraries import CUDA
-        from ._capi.loading import mapped_files
 
         if any(os.path.basename(path).startswith(CUDA.mapped) for path in mapped_files()):
             return None
         return Unavailable("cuda", "no NVIDIA device node and no CUDA driver library in this process")
     if sys.platform == "win32":
-        root = os.environ.get("SystemRoot", "C:/Windows")
+        root = os.environ.get("SYSTEMROOT", "C:/Windows")
         if os.path.exists(os.path.join(root, "System32", "nvcuda.dll")):
             return None
         return Unavailable("cuda", "nvcuda.dll is not installed")
@@ -261,4 +261,5 @@ def devices() -> tuple[DeviceInfo, ...]:
                 found[name] = backend.devices.devices()
             except Exception as error:  # noqa: BLE001
                 _log.debug("devices of %s: %s", name, error)
-    return _identity.merge(found)
+    merged: tuple[DeviceInfo, ...] = _identity.merge(found)
+    return merged

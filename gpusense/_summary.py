@@ -1,4 +1,4 @@
-"""What blocks and tracers answer when asked: summaries as NamedTuples, and their printed forms. Pure but for printing."""
+"""What blocks and tracers answer when asked: summaries as NamedTuples, and their printed forms."""
 
 import sys
 from typing import Any, NamedTuple

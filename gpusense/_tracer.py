@@ -81,7 +81,7 @@ class Block:
             self.start_ns = time_ns()
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self.end_ns is not None:
             return
         if kind is not None:

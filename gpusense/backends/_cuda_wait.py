@@ -24,7 +24,7 @@ def synchronise(timeout_s: float) -> bool:
 
     def wait() -> None:
         try:
-            results.append(all([_wait_in(api, context) for context in contexts]))
+            results.append(all(_wait_in(api, context) for context in contexts))
         finally:
             done.set()
 
