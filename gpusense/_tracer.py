@@ -54,6 +54,7 @@ class Block:
         self.links = links
         self.block_id = 0
         self.end_ns: int | None = None
+        self.error: str | None = None
         self._outer: Block | None = None
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
