@@ -41,7 +41,7 @@ class Boundary(NamedTuple):
 class _Timeline:
     """Open blocks as a step function of the correlation id."""
 
-    __slots__ = ("blocks", "corrs", "leaves", "opens", "ops")
+    __slots__ = ("blocks", "corrs", "leaves", "opens", "ops", "uncertain")
 
     def __init__(self) -> None:
         self.corrs: list[int] = []

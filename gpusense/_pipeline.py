@@ -122,6 +122,17 @@ class Pipeline:
         self._seen = self._kept = self._invalid = self._pre_session = 0
         self._ambiguous = self._inherited = self._unknown = 0
 
+    def configure(self, limits: Limits) -> None:
+        self.limits = limits
+        self.effective_threshold_ns = self.highest_threshold_ns = limits.threshold_ns
+        self._tokens = min(self._tokens, limits.max_per_second)
+        while len(self.kept) > limits.max_records:
+            self._evict()
+
+    def go_on_from(self, old: "Pipeline") -> None:
+        """Blocks that are open stay open, and correlation ids keep their upper half."""
+        self.attribution, self.watched, self._widener = old.attribution, old.watched, old._widener
+
     # --- in ---------------------------------------------------------------------------------------------------------
 
     def feed(
@@ -467,8 +478,11 @@ class Pipeline:
         self._out.append(item)
         self.kept.append(item)
         if len(self.kept) > self.limits.max_records:
-            self._kept -= 1
-            self._demote(self.kept.popleft())
+            self._evict()
+
+    def _evict(self) -> None:
+        self._kept -= 1
+        self._demote(self.kept.popleft())
 
     def _demote(self, item: Any) -> None:
         """Counts a record instead of keeping it."""

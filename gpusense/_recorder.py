@@ -51,16 +51,32 @@ class Recorder:
         self._end_ns: int | None = None
         self.pipeline = self._new_pipeline()
 
-    def _new_pipeline(self) -> Pipeline:
+    def _limits(self) -> Limits:
         settings = self.settings
-        limits = Limits(
+        return Limits(
             settings.threshold_ns,
             settings.trace_all,
             settings.max_records_per_second,
             settings.max_records,
             frozenset(settings.devices) if settings.devices is not None else None,
         )
-        pipeline = Pipeline(limits, emit=self._outbox_extend, start_ns=self.start_ns)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """The next records follow ``settings``; capture begins anew where that is needed."""
+        old, self.settings = self.settings, settings
+        with self._lock:
+            self._consume()
+            self.pipeline.configure(self._limits())
+        capture = self.capture
+        if capture is None:
+            return
+        capture.settings = settings
+        if any(getattr(old, name) != getattr(settings, name) for name in ("kinds", "buffer_size", "buffers")):
+            self.pause_capture()
+            self.resume_capture()
+
+    def _new_pipeline(self) -> Pipeline:
+        pipeline = Pipeline(self._limits(), emit=self._outbox_extend, start_ns=self.start_ns)
         if self.capture is not None and self.capture.running:
             pipeline.marker = self.capture.marker_shape
             pipeline.occupancy = self.capture.occupancy
@@ -287,8 +303,7 @@ class Recorder:
             self._consume()
             old, self.start_ns = self.pipeline, time_ns()
             self.pipeline = self._new_pipeline()
-            self.pipeline.attribution = old.attribution  # blocks that are open stay open
-            self.pipeline.watched.update(old.watched)
+            self.pipeline.go_on_from(old)
             self.unseen.clear()
 
     def pause_capture(self) -> None:

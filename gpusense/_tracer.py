@@ -159,7 +159,7 @@ class Tracer:
         self._watched: dict[int, BlockTotals] = recorder.pipeline.watched
         self._append = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
-        self._share = 1.0  # the first block is always opened
+        self._share = 1 - 1e-9  # so that the first block is opened
         self._wake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -391,6 +391,11 @@ class Tracer:
         from ._select import disable
 
         disable()
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Goes on under other settings; what was recorded stays."""
+        self.config = settings
+        self._recorder.reconfigure(settings)
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""

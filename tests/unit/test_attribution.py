@@ -96,7 +96,7 @@ def test_order_alone_decides_one_thread_exactly(seed):
 @given(st.integers(0, 10**9), st.integers(1, 3), st.floats(0.01, 0.5))
 @settings(max_examples=60, deadline=None)
 def test_a_lost_marker_costs_only_itself(seed, threads, lose):
-    """With markers lost, no launch is ever given to a wrong block: right, or ambiguous with the right one among them."""
+    """With markers lost no launch goes to a wrong block: right, or ambiguous with the right one among them."""
     world = World(seed, threads, lose)
     for _ in range(150):
         world.step()
