@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gpusense._capi import cuda as capi
-from gpusense._capi import libraries, loading
+from gpusense._capi import cuda_facts, libraries, loading
 from gpusense._errors import BackendError
 from gpusense._occupancy import Limits
 from gpusense._protocols import Backend
@@ -292,7 +292,7 @@ def test_integrated_device(live):
     ],
 )
 def test_pci_bus_id_form(text, expected):
-    assert cuda.pci_bus_id(text) == expected
+    assert cuda_facts.pci_bus_id(text) == expected
 
 
 def test_limits(live):

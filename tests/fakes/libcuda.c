@@ -566,16 +566,6 @@ int cuFuncSetAttribute(function_t *function, int number, int value) {
     return OK;
 }
 
-#ifndef WITHOUT_LATER
-int cuFuncGetParamInfo(function_t *function, size_t index, size_t *offset, size_t *size) {
-    ENTER_LIVE(cuFuncGetParamInfo);
-    NEED(function && index < (size_t)function->params, INVALID_VALUE);
-    *offset = 8 * index;
-    *size = function->size[index];
-    return OK;
-}
-#endif
-
 int cuLaunchKernel(function_t *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, stream_t *stream, void **arguments, void **extra) {
     ENTER_CONTEXT(cuLaunchKernel);
