@@ -1,3 +1,223 @@
-"""GPU work, visible from inside a Python process."""
+"""GPU work, visible from inside a Python process.
+
+``with gpusense.trace("step") as block:`` then ``block.summary()``; ``gpusense.monitor.start_background(callback)``;
+``gpusense.get_tracer()``. Nothing is loaded on import; without a GPU everything is a graceful no-op.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from . import cuda, doctor, exporters, integrations, monitor, testing, wgpu
+    from ._errors import BackendError, BackendUnavailable, GpuSenseError, SessionError
+    from ._metrics import GpuMetrics
+    from ._records import (
+        Aggregate,
+        BlockRecord,
+        ComputeBlock,
+        Counters,
+        DeviceInfo,
+        GpuAllocation,
+        GpuKernel,
+        GpuMemoryTransfer,
+        GpuMemset,
+        GpuSync,
+        Syscall,
+        Unavailable,
+    )
+    from .session import Session, load
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Aggregate",
+    "BackendError",
+    "BackendUnavailable",
+    "BlockRecord",
+    "ComputeBlock",
+    "Counters",
+    "DeviceInfo",
+    "GpuAllocation",
+    "GpuKernel",
+    "GpuMemoryTransfer",
+    "GpuMemset",
+    "GpuMetrics",
+    "GpuSenseError",
+    "GpuSync",
+    "Session",
+    "SessionError",
+    "Syscall",
+    "Unavailable",
+    "__version__",
+    "compute_block",
+    "configure",
+    "cuda",
+    "devices",
+    "disable",
+    "doctor",
+    "enable",
+    "exporters",
+    "get_tracer",
+    "integrations",
+    "load",
+    "monitor",
+    "own_usage",
+    "record_compute_block",
+    "record_kernel",
+    "record_transfer",
+    "reset",
+    "testing",
+    "trace",
+    "wgpu",
+]
+
+_LAZY = {
+    **dict.fromkeys(("BackendError", "BackendUnavailable", "GpuSenseError", "SessionError"), "_errors"),
+    "GpuMetrics": "_metrics",
+    **dict.fromkeys(
+        (
+            "Aggregate",
+            "BlockRecord",
+            "ComputeBlock",
+            "Counters",
+            "DeviceInfo",
+            "GpuAllocation",
+            "GpuKernel",
+            "GpuMemoryTransfer",
+            "GpuMemset",
+            "GpuSync",
+            "Syscall",
+            "Unavailable",
+        ),
+        "_records",
+    ),
+    "Session": "session",
+    "load": "session",
+}
+_MODULES = ("cuda", "doctor", "exporters", "integrations", "monitor", "session", "testing", "wgpu")
+
+
+class _Undecided:
+    """Stands in until the first use decides which tracer this process has."""
+
+    def __getattr__(self, name: str) -> "Any":
+        from . import _select
+
+        tracer = _select.resolve()
+        if _active is self:
+            _activate(tracer)
+        return getattr(_active, name)
+
+
+_active: "Any" = _Undecided()
+
+
+def _activate(tracer: "Any") -> None:
+    global _active
+    _active = tracer
+
+
+def _active_tracer() -> "Any":
+    return _active
+
+
+def trace(name: "Any" = None, attributes: "Any" = None, links: "Any" = None) -> "Any":
+    """A block: ``with trace("step", {"batch": 64}) as block:``, or a decorator of functions and coroutines.
+
+    Never raises for a reason of gpusense's own, never waits for the device. ``links``: OpenTelemetry span contexts that
+    the block serves besides its parent.
+    """
+    return _active.trace(name, attributes, links)
+
+
+def compute_block(name: "Any", elements: "Any" = None, attributes: "Any" = None) -> "Any":
+    """CPU or SIMD work on the same timeline, as a context manager or decorator; ``elements`` gives a throughput."""
+    return _active.compute_block(name, elements, attributes)
+
+
+def record_kernel(name: str, start_ns: "Any" = None, end_ns: "Any" = None, **fields: "Any") -> None:
+    """One kernel timed by the caller, in wall-clock nanoseconds or by ``duration_ns``."""
+    _active.record_kernel(name, start_ns, end_ns, **fields)
+
+
+def record_transfer(name: str, direction: str, bytes: int = 0, **fields: "Any") -> None:
+    """One copy timed by the caller: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000_000)``."""
+    _active.record_transfer(name, direction, bytes, **fields)
+
+
+def record_compute_block(
+    name: str, start_ns: "Any" = None, end_ns: "Any" = None, elements: "Any" = None, **fields: "Any"
+) -> None:
+    """CPU work timed by the caller."""
+    _active.record_compute_block(name, start_ns, end_ns, elements, **fields)
+
+
+def get_tracer() -> "Any":
+    """The tracer of this process: a :class:`Tracer`, or a :class:`NoopTracer` with the same methods."""
+    if type(_active) is _Undecided:
+        from . import _select
+
+        _activate(_select.resolve())
+    return _active
+
+
+def configure(defaults: bool = False, sinks: "Any" = None, **settings: "Any") -> "Any":
+    """Changes settings and gives the resolved :class:`Settings`; the environment has the last word.
+
+    ``threshold_us=100``, ``trace_all=False``, ``devices=None``, ``backends=None``, ``sample_rate=1.0``, ``kinds=()``,
+    ``buffer_size``, ``buffers``, ``max_records_per_second``, ``overhead_budget``, ``hang_after``, ``strict``, ``mode``;
+    ``sinks``: callables that get lists of finished records. ``defaults=True`` is for libraries: the application's own
+    calls win over it. Raises :class:`ConfigurationError` for unknown names and impossible values, and under
+    ``strict=True`` :class:`BackendUnavailable` for a backend that was asked for and is not there.
+    """
+    from . import _select
+
+    return _select.configure(defaults, sinks, **settings)
+
+
+def enable() -> bool:
+    """Records from now on, also where no GPU is there; False under ``GPUSENSE=off``."""
+    from . import _select
+
+    return _select.enable()
+
+
+def disable() -> None:
+    """Stops recording; what was recorded stays readable."""
+    from . import _select
+
+    _select.disable()
+
+
+def reset() -> None:
+    """Forgets everything recorded so far."""
+    _active.reset()
+
+
+def devices() -> "Any":
+    """``tuple[DeviceInfo, ...]``: every physical GPU of every vendor, once; empty without one."""
+    from . import _select
+
+    return _select.devices()
+
+
+def own_usage() -> "Any":
+    """What this process itself uses of each device, as far as the driver tells."""
+    from . import monitor
+
+    return monitor.own_usage()
+
+
+def __getattr__(name: str) -> "Any":
+    module = _LAZY.get(name)
+    if module is not None:
+        value = getattr(__import__(f"{__name__}.{module}", fromlist=[name]), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return __import__(f"{__name__}.{name}", fromlist=["_"])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> "list[str]":
+    return sorted({*globals(), *__all__})

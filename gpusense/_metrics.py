@@ -18,6 +18,7 @@ class Utilization(NamedTuple):
     sm_occupancy_percent: float | None = None
     tensor_percent: float | None = None
     dram_bandwidth_percent: float | None = None
+    media_percent: float | None = None  # video engines, where encoding and decoding are counted together
 
 
 class Memory(NamedTuple):

@@ -337,6 +337,7 @@ class Counters(NamedTuple):
     lost_markers: int = 0
     sink_errors: int = 0
     bytes_dropped: int = 0  # session file: bytes beyond its size cap
+    inherited: int = 0  # launched by a thread without blocks of its own, given to the only open chain
 
 
 Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall

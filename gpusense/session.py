@@ -1,9 +1,12 @@
-"""Session: everything recorded in one run, in memory. The file format stands in ``_sessionfile.py``.
+"""Session: everything recorded in one run, in memory; how it is saved, loaded and merged.
 
-What a :class:`Session` holds is what every analysis, report and exporter reads; nothing else reaches them.
+What a :class:`Session` holds is what every analysis, report and exporter reads; nothing else reaches them. The file
+format stands in ``_sessionfile.py``.
 """
 
-from typing import Any
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ._metrics import GpuMetrics
 from ._records import (
@@ -22,6 +25,9 @@ from ._records import (
     Syscall,
     UnseenStretch,
 )
+
+if TYPE_CHECKING:
+    from ._sessionfile import Chunk
 
 
 class Session:
@@ -92,3 +98,212 @@ class Session:
     def duration_ns(self) -> int | None:
         start, end = self.meta.get("start_ns"), self.meta.get("end_ns")
         return end - start if start is not None and end is not None else None
+
+
+#: What ``load`` adds to ``meta``.
+_OF_THE_FILE = ("path", "complete", "file")
+#: What ``meta`` must hold where it holds it at all; anything else is left out and named.
+_META_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("start_ns", "end_ns", "threshold_ns", "pid", "rank", "world_size"), (int, type(None))),
+    **dict.fromkeys(("backends", "overhead", "capture"), dict),
+    "trace_all": bool,
+    "damage": list,
+    "processes": list,
+}
+
+
+def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, trace_all: bool = False) -> Session:
+    """The session in a file. What is damaged is left out and named in ``meta["damage"]``; ``meta["complete"]`` is false
+    where the program was killed before it could end the file, or is still running.
+
+    Raw activity buffers are decoded now: ``threshold_us`` (None: what the run used) and ``trace_all`` choose anew what
+    is kept one by one. A session without raw buffers keeps what was kept; a higher threshold folds more of it into
+    aggregates. Raises ``SessionError`` where the file is no session, of a later format version, or cannot be read.
+    """
+    from . import _sessionfile as file
+
+    threshold_ns = None if threshold_us is None else int(threshold_us * 1000)
+    with file.Reader(path) as reader:
+        if reader.has(file.BUFFER):
+            from ._replay import replay
+
+            session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all)
+        else:
+            builder = Builder()
+            for chunk in reader:
+                builder.take(chunk)
+            session = builder.session()
+            if threshold_ns is not None and not trace_all:
+                fold(session, threshold_ns)
+        session.meta["path"] = reader.path
+        session.meta["complete"] = reader.complete
+        session.meta["damage"] = [*reader.damage, *session.meta.get("damage", ())]
+    return session
+
+
+def save(session: Session, path: "str | os.PathLike[str]") -> None:
+    """Writes ``session`` to a file that :func:`load` gives back equal. Raises ``SessionError`` where that fails."""
+    from . import _sessionfile as file
+
+    writer = file.Writer(path, max_bytes=None)
+    writer.json(file.META, {key: value for key, value in session.meta.items() if key not in _OF_THE_FILE})
+    writer.rows(file.DEVICES, session.devices)
+    writer.records(session.records)
+    writer.rows(file.AGGREGATES, session.aggregates)
+    writer.rows(file.BUSY, session.busy)
+    writer.rows(file.METRICS, session.metrics)
+    writer.rows(file.UNSEEN, session.unseen)
+    writer.rows(file.COUNTERS, [session.counters])
+    writer.close(end_ns=session.meta.get("end_ns"))
+    if writer.failure:
+        from ._errors import SessionError
+
+        raise SessionError(f"{writer.path}: {writer.failure}")
+
+
+def merge(sessions: "Sequence[Session]") -> Session:
+    """One session of the sessions of many processes or ranks, on one clock, with devices joined and ids kept apart."""
+    from ._merge import merged
+
+    return merged(sessions)
+
+
+class Builder:
+    """Collects the decoded chunks of a file into a session; raw chunks (names, buffers, boundaries) are not its own."""
+
+    def __init__(self) -> None:
+        self._session = Session()
+        self._devices: list[DeviceInfo] = []
+        self._damage: list[str] = []
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return self._session.meta
+
+    @property
+    def records(self) -> list[Record]:
+        return self._session.records
+
+    @property
+    def devices(self) -> list[DeviceInfo]:
+        return self._devices
+
+    def take(self, chunk: "Chunk") -> bool:
+        """Whether ``chunk`` was of a type this class collects. A row that cannot be read becomes a sentence."""
+        from . import _json
+        from . import _sessionfile as file
+
+        into = self._session
+        if chunk.type in (file.META, file.END):
+            self._update_meta(chunk, ended=chunk.type == file.END)
+        elif chunk.type == file.RECORDS:
+            self._rows(chunk, _json.decode_record, into.records)
+        elif chunk.type == file.AGGREGATES:
+            self._rows(chunk, lambda row: _json.decode(Aggregate, row), into.aggregates)
+        elif chunk.type == file.DEVICES:
+            self._devices.clear()  # a later list knows more
+            self._rows(chunk, lambda row: _json.decode(DeviceInfo, row), self._devices)
+        elif chunk.type == file.METRICS:
+            self._rows(chunk, lambda row: _json.decode(GpuMetrics, row), into.metrics)
+        elif chunk.type == file.UNSEEN:
+            self._rows(chunk, lambda row: _json.decode(UnseenStretch, row), into.unseen)
+        elif chunk.type == file.BUSY:
+            self._rows(chunk, lambda row: _json.decode(DeviceBusy, row), into.busy)
+        elif chunk.type == file.COUNTERS:
+            found: list[Counters] = []
+            self._rows(chunk, lambda row: _json.decode(Counters, row), found)
+            into.counters = found[-1] if found else into.counters
+        else:
+            return False
+        return True
+
+    def session(self) -> Session:
+        self._session.devices = tuple(self._devices)
+        if self._damage:
+            self._session.meta.setdefault("damage", []).extend(self._damage)
+        return self._session
+
+    def _json(self, chunk: "Chunk") -> Any:
+        try:
+            return chunk.json()
+        except ValueError as error:
+            self._damage.append(f"the chunk at offset {chunk.offset} is not JSON: {error}")
+            return None
+
+    def _rows(self, chunk: "Chunk", decode: Any, into: list[Any]) -> None:
+        rows = self._json(chunk)
+        refused = 0
+        reason = ""
+        for row in rows if isinstance(rows, list) else []:
+            try:
+                into.append(decode(row))
+            except ValueError as error:  # noqa: PERF203 - raised for damaged rows only
+                refused += 1
+                reason = reason or str(error)
+        if refused:
+            self._damage.append(f"{refused} rows of the chunk at offset {chunk.offset} were left out; first: {reason}")
+
+    def _update_meta(self, chunk: "Chunk", *, ended: bool) -> None:
+        found = self._json(chunk)
+        if not isinstance(found, dict):
+            return
+        for name in [name for name, kind in _META_TYPES.items() if not isinstance(found.get(name, None), kind)]:
+            if name in found:
+                self._damage.append(f"{name} in the chunk at offset {chunk.offset} is {type(found[name]).__name__}")
+                del found[name]
+        meta = self._session.meta
+        if not ended:
+            meta.update(found)
+            return
+        meta["file"] = found
+        if meta.get("end_ns") is None:
+            meta["end_ns"] = found.get("end_ns")
+
+
+def fold(session: Session, threshold_ns: int) -> None:
+    """Moves what is shorter than ``threshold_ns`` from the records of ``session`` into its aggregates, exactly."""
+    from ._records import KINDS
+
+    kept: list[Record] = []
+    short: dict[tuple[Any, ...], list[Record]] = {}
+    for record in session.records:
+        if type(record) in (BlockRecord, GpuAllocation) or record.end_ns - record.start_ns >= threshold_ns:
+            kept.append(record)
+            continue
+        place: Any = record
+        key = (
+            record.path,
+            KINDS[type(record)],
+            record.name,
+            place.backend,
+            getattr(place, "device", None),
+            getattr(place, "stream", None),
+            getattr(place, "direction", None),
+        )
+        short.setdefault(key, []).append(record)
+    session.aggregates.extend(_aggregate(key, members) for key, members in short.items())
+    moved = len(session.records) - len(kept)
+    session.records[:] = kept
+    counters = session.counters
+    session.counters = counters._replace(kept=counters.kept - moved, aggregated=counters.aggregated + moved)
+    session.meta["threshold_ns"] = max(threshold_ns, session.meta.get("threshold_ns") or 0)
+
+
+def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
+    path, kind, name, backend, device, stream, direction = key
+    lengths = [record.end_ns - record.start_ns for record in members]
+    return Aggregate(
+        path=path,
+        kind=kind,
+        name=name,
+        backend=backend,
+        device=device,
+        stream=stream,
+        count=len(lengths),
+        total_ns=sum(lengths),
+        min_ns=min(lengths),
+        max_ns=max(lengths),
+        sum_squares_ns2=sum(length * length for length in lengths),
+        bytes=sum(getattr(record, "bytes", 0) for record in members),
+        direction=direction,
+    )

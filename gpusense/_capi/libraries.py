@@ -16,6 +16,7 @@ class Library(NamedTuple):
     driver: bool = False
     mapped: str = ""  # how the file name of a copy already in the process begins
     env_fallback: str = ""  # a variable other tools use for the same path
+    major: str = ""  # where a path tells which CUDA toolkit it belongs to: a pattern whose group 1 is the major version
 
 
 CUDA = Library(
@@ -34,10 +35,11 @@ CUPTI = Library(
     linux=("libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8", "libcupti.so.11.7"),
     win32=("cupti64_13.dll",),
     wheel_globs=(
-        "nvidia/cu13/lib/libcupti.so.1[0-9]*",
+        "nvidia/cu[0-9]*/lib/libcupti.so.1[0-9]*",
         "nvidia/cuda_cupti/lib/libcupti.so.1[0-9]*",
-        "nvidia/cu13/bin/x86_64/cupti64_*.dll",
+        "nvidia/cu[0-9]*/bin/x86_64/cupti64_*.dll",
         "nvidia/cuda_cupti/bin/cupti64_*.dll",
+        "torch/lib/cupti64_*.dll",
     ),
     folder_globs=(
         "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.1[0-9]*",
@@ -48,6 +50,7 @@ CUPTI = Library(
         "{CUDA_PATH}/extras/CUPTI/lib64/cupti64_*.dll",
     ),
     mapped="libcupti.so",
+    major=r"(?:libcupti\.so\.|nvidia/cu|cupti64_)(1\d)(?!\d)",
 )
 
 NVML = Library(
@@ -83,7 +86,13 @@ WGPU = Library(
     env_fallback="WGPU_LIB_PATH",
 )
 
-CPP_RUNTIME = Library("libstdc++", "", linux=("libstdc++.so.6",), darwin=("libc++abi.dylib",), mapped="libstdc++.so")
+CPP_RUNTIME = Library(
+    "libstdc++",
+    "",
+    linux=("libstdc++.so.6", "libc++abi.so.1"),
+    darwin=("/usr/lib/libc++abi.dylib",),
+    mapped="libstdc++.so",
+)
 
 VULKAN = Library(
     "libvulkan",

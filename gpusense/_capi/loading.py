@@ -5,12 +5,15 @@ Never uses ``ctypes.util`` (it starts processes), never closes a library, never 
 
 import ctypes
 import glob
+import itertools
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .._records import Unavailable
+from . import handles
 from .libraries import Library
 
 
@@ -31,75 +34,189 @@ class Search(NamedTuple):
     sys_path: Sequence[str]
     maps: Callable[[], Sequence[str]]
     notes: list[str]
+    max_major: int | None = None  # of the CUDA toolkit a candidate belongs to
+
+    def note(self, shown: str, reason: str) -> None:
+        self.notes.append(f"{shown}: {reason}".replace("\0", "\\0"))
 
 
-_handles: dict[str, Loaded] = {}
+_handles: dict[tuple[object, ...], Loaded] = {}
+_SYSTEMS = {"linux": "Linux", "win32": "Windows", "darwin": "macOS"}
 
 
-def load(row: Library, *, only_mapped: bool = False) -> Loaded | Unavailable:
-    """The library of ``row``, or why there is none. ``only_mapped`` accepts only a copy this process already has."""
-    key = f"{row.name}|{only_mapped}|{os.environ.get(row.env, '') if row.env else ''}"
+def load(row: Library, *, only_mapped: bool = False, max_major: int | None = None) -> Loaded | Unavailable:
+    """The library of ``row``, or why there is none.
+
+    ``only_mapped`` accepts only a copy this process already has and loads nothing. ``max_major`` bars copies that
+    belong to a CUDA toolkit of a later major version, as the driver's version does; a copy already in the process and
+    one named by the environment variable are exempt. The answer is kept, a failure is not.
+    """
+    search = Search(row, os.environ, sys.platform, tuple(sys.path), handles.mapped_files, [], max_major)
+    key = (row.name, only_mapped, max_major, _override(search))
     known = _handles.get(key)
     if known is not None:
         return known
-    search = Search(row, os.environ, sys.platform, tuple(sys.path), mapped_files, [])
     found = find(search, only_mapped=only_mapped)
-    if found is not None:
-        _handles[key] = found
-        return found
-    return Unavailable(row.name, "; ".join(search.notes) or f"no candidate is known for {sys.platform}", _hint(row))
+    if found is None:
+        return _unavailable(search)
+    _handles[key] = found
+    return found
+
+
+def locate(row: Library) -> str | Unavailable:
+    """Path of the file that :func:`load` would take, found without loading anything."""
+    return locate_in(Search(row, os.environ, sys.platform, tuple(sys.path), handles.mapped_files, []))
 
 
 def find(search: Search, *, only_mapped: bool = False) -> Loaded | None:
     """The first candidate that loads; each failure is appended to ``search.notes``."""
-    row = search.row
-    override = (row.env and search.environ.get(row.env)) or ""
+    override = _override(search)
     if override:
-        return _open(search, override, "env", f"{row.env}={override}")
-    for path in _mapped(search):
-        found = _open(search, path, "mapped", path, mode_noload=True)
-        if found:
-            return found
+        shown = f"{search.row.env}={override}"
+        return _take_mapped(search, override, "env", shown) if only_mapped else _open(search, override, "env", shown)
+    found = _find_mapped(search)
+    if found is not None:
+        return found
     if only_mapped:
-        search.notes.append(f"{row.name} is not loaded in this process")
+        search.notes.append(f"{search.row.name} is not loaded in this process")
         return None
-    for how, candidates in (
-        ("env", _fallback(search)),
-        ("wheel", _wheel_files(search)),
-        ("loader", _sonames(search)),
-        ("folder", _folder_files(search)),
-    ):
-        for candidate in candidates:
-            found = _open(search, candidate, how, candidate)
-            if found:
-                return found
+    return next(filter(None, (_open(search, path, how, path) for how, path in _candidates(search))), None)
+
+
+def locate_in(search: Search) -> str | Unavailable:
+    override = _override(search)
+    if override:
+        reason = _refuse(override)
+        if reason is None:
+            return override
+        search.note(f"{search.row.env}={override}", reason)
+        return _unavailable(search)
+    for path in _mapped_paths(search):
+        if _refuse_stub(path) is None:
+            return path
+    for _, candidate in _candidates(search):
+        for path in _places(search, candidate):
+            reason = _refuse(path)
+            if reason is None:
+                return path
+            search.note(path, reason)
+    return _unavailable(search)
+
+
+def _candidates(search: Search) -> Iterable[tuple[str, str]]:
+    """(how, path or bare name) in the order to try, those of too new a toolkit left out."""
+    steps = (("env", _fallback), ("wheel", _wheel_files), ("loader", _sonames), ("folder", _folder_files))
+    every = itertools.chain.from_iterable(zip(itertools.repeat(how), step(search)) for how, step in steps)
+    if not search.row.major:
+        return every
+    allowed = [candidate for candidate in every if _allowed(search, candidate[1])]
+    major = toolkit_in_use(search)
+    if major is not None:
+        allowed.sort(key=lambda candidate: _distance(_major(search.row, candidate[1]), major))
+    return allowed
+
+
+def _allowed(search: Search, path: str) -> bool:
+    major = _major(search.row, path)
+    if major is None or search.max_major is None or major <= search.max_major:
+        return True
+    search.note(path, f"belongs to CUDA {major}, the driver supports {search.max_major}")
+    return False
+
+
+def _distance(major: int | None, wanted: int) -> int:
+    """0 for the toolkit the process uses, 1 where the name does not say, 2 for another."""
+    return 1 if major is None else 0 if major == wanted else 2
+
+
+def _major(row: Library, path: str) -> int | None:
+    found = re.search(row.major, path.replace("\\", "/"))
+    return int(found[1]) if found else None
+
+
+def toolkit_in_use(search: Search) -> int | None:
+    """Major version of the CUDA toolkit this process works with: its libcudart, else the installed torch's."""
+    for path in search.maps():
+        found = re.match(r"libcudart(?:-[0-9a-f]+)?\.so\.(\d+)", os.path.basename(path))
+        if found:
+            return int(found[1])
+    for folder in _folders(search):
+        try:
+            with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8", errors="replace") as file:
+                text = file.read(8192)
+        except OSError:
+            continue
+        found = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)", text, re.MULTILINE)
+        return int(found[1]) if found else None
     return None
 
 
-def mapped_files() -> list[str]:
-    """Paths of the files mapped into this process; empty where the system has no such list."""
+def _find_mapped(search: Search) -> Loaded | None:
+    for path in itertools.chain(_sonames(search, quiet=True), _mapped_paths(search)):
+        found = _take_mapped(search, path, "mapped")
+        if found is not None:
+            return found
+    return None
+
+
+def _take_mapped(search: Search, target: str, how: str, shown: str = "") -> Loaded | None:
+    """``shown``: name it in the notes as missing; without it only a stub leaves a note."""
+    library = handles.already_loaded(target)
+    if library is None:
+        if shown:
+            search.note(shown, "is not loaded in this process")
+        return None
+    return _checked(search, Loaded(library, handles.path_of(library) or target, how))
+
+
+def _open(search: Search, target: str, how: str, shown: str) -> Loaded | None:
+    reason = _refuse(target)
+    if reason is not None:
+        search.note(shown, reason)
+        return None
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
-            paths = {line.split(None, 5)[5].rstrip("\n") for line in lines if "/" in line}
-    except OSError:
-        return []
-    return sorted(path.removesuffix(" (deleted)") for path in paths)
+        library = ctypes.CDLL(target)
+    except (OSError, ValueError) as error:
+        text = str(error)
+        search.note(shown, text.removeprefix(f"{target}: "))
+        return None
+    return _checked(search, Loaded(library, handles.path_of(library) or target, how))
 
 
-def _mapped(search: Search) -> Iterator[str]:
-    if not search.row.mapped:
-        return
-    for path in search.maps():
+def _checked(search: Search, loaded: Loaded) -> Loaded | None:
+    """A bare name may have led to a stub; only the loaded path tells."""
+    reason = _refuse_stub(loaded.path)
+    if reason is None:
+        return loaded
+    search.note(loaded.path, reason)
+    return None
+
+
+def _refuse(target: str) -> str | None:
+    """Why a path must not be loaded at all; a bare name is the loader's business."""
+    if "\0" in target:
+        return "has a NUL character in its path"
+    reason = _refuse_stub(target)
+    if reason is None and os.path.dirname(target):
+        reason = handles.unfit(target)
+    return reason
+
+
+def _refuse_stub(path: str) -> str | None:
+    return "is a stub for linking, not a driver" if "/stubs/" in path.replace("\\", "/") else None
+
+
+def _mapped_paths(search: Search) -> Iterator[str]:
+    for path in search.maps() if search.row.mapped else ():
         if os.path.basename(path).startswith(search.row.mapped):
             yield path
 
 
-def _sonames(search: Search) -> Iterator[str]:
+def _sonames(search: Search, quiet: bool = False) -> Iterator[str]:
     row = search.row
-    table = {"linux": row.linux, "win32": row.win32, "darwin": row.darwin}
-    names = table.get(search.platform, ())
-    if not names:
-        search.notes.append(f"{row.name} does not exist on {search.platform}")
+    names = {"linux": row.linux, "win32": row.win32, "darwin": row.darwin}.get(search.platform, ())
+    if not names and not quiet:
+        search.notes.append(f"{row.name} does not exist on {_SYSTEMS.get(search.platform, search.platform)}")
     for name in names:
         filled = _fill(name, search)
         if filled:
@@ -107,13 +224,10 @@ def _sonames(search: Search) -> Iterator[str]:
 
 
 def _wheel_files(search: Search) -> Iterator[str]:
-    suffixes = {"win32": (".dll",), "darwin": (".dylib",)}.get(search.platform, ())
-    for folder in search.sys_path:
-        if not folder or not os.path.isdir(folder):
-            continue
+    for folder in _folders(search):
         for pattern in search.row.wheel_globs:
             for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern)), reverse=True):
-                if not suffixes or path.endswith(suffixes):
+                if _suits(path, search.platform):
                     yield path
 
 
@@ -121,13 +235,41 @@ def _folder_files(search: Search) -> Iterator[str]:
     for pattern in search.row.folder_globs:
         filled = _fill(pattern, search)
         if filled:
-            yield from sorted(glob.glob(filled), reverse=True)
+            yield from (path for path in sorted(glob.glob(filled), reverse=True) if _suits(path, search.platform))
+
+
+def _folders(search: Search) -> Iterator[str]:
+    """Absolute ``sys.path`` folders: a library must never come out of the working directory by accident."""
+    return (folder for folder in search.sys_path if os.path.isabs(folder) and os.path.isdir(folder))
+
+
+def _suits(path: str, platform: str) -> bool:
+    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(platform, ".so")
+    return path.endswith(suffix) or (suffix == ".so" and ".so." in os.path.basename(path))
 
 
 def _fallback(search: Search) -> Iterator[str]:
     value = search.row.env_fallback and search.environ.get(search.row.env_fallback)
     if value:
         yield value
+
+
+def _override(search: Search) -> str:
+    return (search.row.env and search.environ.get(search.row.env)) or ""
+
+
+def _places(search: Search, candidate: str) -> list[str]:
+    """The files a candidate may stand for: itself, or where the loader would find the bare name."""
+    if os.path.dirname(candidate):
+        return [candidate]
+    folders = handles.loader_folders(search.environ, search.platform)
+    cached = handles.cached_path(candidate) if search.platform == "linux" else []
+    found = [
+        path for path in (*(os.path.join(folder, candidate) for folder in folders), *cached) if os.path.exists(path)
+    ]
+    if not found:
+        search.note(candidate, "not found where the loader looks")
+    return found
 
 
 def _fill(pattern: str, search: Search) -> str | None:
@@ -139,46 +281,16 @@ def _fill(pattern: str, search: Search) -> str | None:
     return value + rest if value else None
 
 
-def _open(search: Search, target: str, how: str, shown: str, *, mode_noload: bool = False) -> Loaded | None:
-    reason = _refuse(target)
-    if reason:
-        search.notes.append(f"{shown}: {reason}")
-        return None
-    mode = ctypes.DEFAULT_MODE | (getattr(os, "RTLD_NOLOAD", 0) if mode_noload else 0)
-    try:
-        library = ctypes.CDLL(target, mode=mode)
-    except (OSError, ValueError) as error:  # ValueError: an embedded NUL in a path from the environment
-        if not mode_noload:
-            search.notes.append(_sentence(shown, error))
-        return None
-    return Loaded(library, _path_of(library, target, search), how)
+def _unavailable(search: Search) -> Unavailable:
+    row = search.row
+    system = _SYSTEMS.get(search.platform, search.platform)
+    return Unavailable(row.name, "; ".join(search.notes) or f"no place is known for it on {system}", _hint(search))
 
 
-def _refuse(target: str) -> str | None:
-    """Why a path must not be loaded at all."""
-    if "/stubs/" in target.replace("\\", "/"):
-        return "a stub library for linking, not a driver"
-    if os.path.isabs(target) and os.path.isdir(target):
-        return "is a folder"
-    return None
-
-
-def _sentence(shown: str, error: Exception) -> str:
-    text = str(error)
-    return text if text.startswith(shown) else f"{shown}: {text}"
-
-
-def _path_of(library: ctypes.CDLL, target: str, search: Search) -> str:
-    """The file behind a handle opened by bare name, as the process's own mappings show it."""
-    if os.path.isabs(target):
-        return target
-    for path in search.maps():
-        if os.path.basename(path).startswith(target):
-            return path
-    return library._name or target
-
-
-def _hint(row: Library) -> str:
+def _hint(search: Search) -> str:
+    row = search.row
+    if _override(search):
+        return f"correct or unset {row.env}"
     if row.driver:
         return "install the vendor's driver, or run where one is"
     return f"install it, or name its path in {row.env}" if row.env else ""

@@ -1,0 +1,296 @@
+"""Which block launched a record: launch order and launching thread, nothing per launch. Pure: no clock, no ctypes.
+
+Every record carries a correlation id that grows with each API call of the process. A block puts one recognisable call
+(a *marker*) at its start and at its end, so its launches have ids in between. Where CUPTI fills one buffer per thread, the
+thread that asked for the buffer is the thread that launched, and each thread is resolved on its own.
+
+Rules: a marker identifies itself by thread and time bracket, never by its order, so a lost one costs only itself. Order
+decides only where the open blocks form one parent chain; elsewhere the record is ambiguous and lists its candidates.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from typing import NamedTuple
+
+from ._records import Path
+
+OPEN, CLOSE = 1, 0
+
+#: Leaves: ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
+Leaves = tuple[int, ...]
+
+#: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
+BRACKET_SLACK_NS = 2_000
+THREAD_MASK = 0xFFFFFFFF
+MAX_EVENTS = 200_000
+MAX_BLOCKS = 200_000
+
+
+class Boundary(NamedTuple):
+    """A block was opened or closed. ``before_ns`` and ``after_ns`` bracket the marker call."""
+
+    op: int
+    block_id: int
+    parent_id: int | None
+    thread: int
+    before_ns: int
+    after_ns: int
+    name: str = ""
+
+
+class _Timeline:
+    """Open blocks as a step function of the correlation id."""
+
+    __slots__ = ("blocks", "corrs", "leaves", "ops", "opens")
+
+    def __init__(self) -> None:
+        self.corrs: list[int] = []
+        self.ops: list[int] = []
+        self.blocks: list[int] = []
+        self.opens: list[frozenset[int]] = []  # open blocks after each event
+        self.leaves: list[Leaves] = []
+
+    def insert(self, corr: int, op: int, block: int, parents: dict[int, int | None], uncertain: bool) -> None:
+        at = bisect_right(self.corrs, corr)
+        self.corrs.insert(at, corr)
+        self.ops.insert(at, op)
+        self.blocks.insert(at, block)
+        self.opens.insert(at, frozenset())
+        self.leaves.insert(at, ())
+        for i in range(at, len(self.corrs)):
+            before = self.opens[i - 1] if i else frozenset[int]()
+            after = before | {self.blocks[i]} if self.ops[i] == OPEN else before - {self.blocks[i]}
+            if i > at and after == self.opens[i]:
+                break
+            self.opens[i] = after
+            self.leaves[i] = _innermost(after, parents)
+        if uncertain:  # the call was somewhere between this event's neighbours: both states are candidates
+            before_leaves = self.leaves[at - 1] if at else ()
+            self.leaves[at] = tuple(sorted(set(before_leaves) | set(self.leaves[at])))
+
+    def index(self, corr: int) -> int:
+        """Number of events at or before ``corr``; 0 means before all of them."""
+        return bisect_right(self.corrs, corr)
+
+    def at(self, corr: int) -> Leaves:
+        i = bisect_right(self.corrs, corr)
+        return self.leaves[i - 1] if i else ()
+
+    def forget_before(self, keep: int) -> None:
+        drop = len(self.corrs) - keep
+        if drop > 0:
+            for column in (self.corrs, self.ops, self.blocks, self.opens, self.leaves):
+                del column[:drop]
+
+
+def _innermost(open_blocks: frozenset[int], parents: dict[int, int | None]) -> Leaves:
+    """Open blocks that are no ancestor of another open block."""
+    if len(open_blocks) <= 1:
+        return tuple(open_blocks)
+    inner = set(open_blocks)
+    for block in open_blocks:
+        parent = parents.get(block)
+        while parent is not None:
+            inner.discard(parent)
+            parent = parents.get(parent)
+    return tuple(sorted(inner))
+
+
+class Attributor:
+    """Collects boundaries and marker records; answers which block a correlation id of a thread belongs to.
+
+    Used by one thread at a time (the drain thread, or a reader replaying a session file).
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int | None] = {}
+        self._names: dict[int, str] = {}
+        self._paths: dict[int, Path] = {}
+        self._all = _Timeline()
+        self._threads: dict[int, _Timeline] = {}
+        self._rooted: set[int] = set()  # threads that opened a block without a parent: they own their kernels
+        self._pending: dict[int, deque[Boundary]] = {}
+        self._last_corr: dict[int, int] = {}
+        self.lost_markers = 0
+
+    def boundary(self, event: Boundary, corr: int | None = None) -> None:
+        """A block was opened or closed. ``corr`` where it is known at once (blocks open before capture began: 0)."""
+        if event.op == OPEN:
+            self.know(event.block_id, event.parent_id, event.name)
+            if event.parent_id is None:
+                self._rooted.add(event.thread & THREAD_MASK)
+        if corr is not None:
+            self._place(event, corr, uncertain=False)
+        else:
+            self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
+
+    def know(self, block_id: int, parent_id: int | None, name: str) -> None:
+        """Name and parent of a block, without a place among the launches."""
+        self._parents[block_id] = parent_id
+        self._names[block_id] = name
+        if len(self._parents) > MAX_BLOCKS:
+            self._forget_blocks()
+
+    def _forget_blocks(self) -> None:
+        """Drops the older half of the closed blocks; those still open keep their ancestors."""
+        ids = list(self._parents)
+        needed = set(ids[len(ids) // 2 :])
+        for block in self._all.opens[-1] if self._all.opens else ():
+            needed.update(self.chain(block))
+        for block in ids:
+            if block not in needed:
+                del self._parents[block], self._names[block]
+                self._paths.pop(block, None)
+
+    def marker(self, thread: int, start_ns: int, corr: int) -> bool:
+        """A marker record arrived; False if it is none of ours (the program made the same call)."""
+        queue = self._pending.get(thread & THREAD_MASK) if thread else self._queue_around(start_ns)
+        if not queue:
+            return False
+        slack = 0
+        while slack <= BRACKET_SLACK_NS:  # exact brackets first: two markers of one thread may be 1 µs apart
+            for i, event in enumerate(queue):
+                if event.before_ns - slack <= start_ns <= event.after_ns + slack:
+                    self._lose(queue, i)
+                    self._place(queue.popleft(), corr, uncertain=False)
+                    return True
+                if event.before_ns - slack > start_ns:
+                    break
+            slack += BRACKET_SLACK_NS
+        return False
+
+    def _queue_around(self, start_ns: int) -> "deque[Boundary] | None":
+        for queue in self._pending.values():
+            for event in queue:
+                if event.before_ns <= start_ns <= event.after_ns:
+                    return queue
+        return None
+
+    def _lose(self, queue: "deque[Boundary]", count: int) -> None:
+        for _ in range(count):
+            event = queue.popleft()
+            self.lost_markers += 1
+            self._place(event, self._last_corr.get(event.thread & THREAD_MASK, 0), uncertain=True)
+
+    def _place(self, event: Boundary, corr: int, uncertain: bool) -> None:
+        thread = event.thread & THREAD_MASK
+        timeline = self._threads.get(thread)
+        if timeline is None:
+            timeline = self._threads[thread] = _Timeline()
+        for line in (timeline, self._all):
+            line.insert(corr, event.op, event.block_id, self._parents, uncertain)
+        if corr > self._last_corr.get(thread, -1):
+            self._last_corr[thread] = corr
+        if len(self._all.corrs) > MAX_EVENTS:
+            self._all.forget_before(MAX_EVENTS // 2)
+            for line in self._threads.values():
+                line.forget_before(MAX_EVENTS // 2)
+
+    def give_up(self, before_ns: int) -> None:
+        """Markers issued before ``before_ns`` that have not arrived are lost."""
+        for queue in self._pending.values():
+            overdue = 0
+            while overdue < len(queue) and queue[overdue].after_ns < before_ns:
+                overdue += 1
+            self._lose(queue, overdue)
+
+    def waiting_since(self) -> int | None:
+        """Time of the oldest boundary whose marker has not arrived; None if all have."""
+        oldest = [queue[0].before_ns for queue in self._pending.values() if queue]
+        return min(oldest) if oldest else None
+
+    def view(self, thread: int) -> tuple["_Timeline", bool]:
+        """The timeline that decides for records of ``thread`` (0: unknown), and whether they inherit from others."""
+        if thread:
+            own = self._threads.get(thread & THREAD_MASK)
+            if thread & THREAD_MASK in self._rooted and own is not None:
+                return own, False
+            return self._all, True
+        return self._all, False
+
+    def resolve(self, thread: int, corr: int) -> tuple[Leaves, bool]:
+        """Innermost candidate blocks of one launch, and whether its thread only inherited them.
+
+        A thread that never opened a block of its own (autograd's) belongs to the enclosing chain where that is the only
+        one; a thread that opens blocks with a parent elsewhere (hooks inside autograd) uses its own while one is open.
+        """
+        timeline, inherits = self.view(thread)
+        if inherits:
+            own = self._threads.get(thread & THREAD_MASK)
+            if own is not None:
+                leaves = own.at(corr)
+                if leaves:
+                    return leaves, False
+        return timeline.at(corr), inherits
+
+    def constant(self, thread: int, low: int, high: int) -> tuple[Leaves, bool] | None:
+        """As :meth:`resolve` for every id in ``low``…``high``, or None where a boundary lies between."""
+        timeline, inherits = self.view(thread)
+        if timeline.index(low) != timeline.index(high):
+            return None
+        if inherits:
+            own = self._threads.get(thread & THREAD_MASK)
+            if own is not None and (own.index(low) != own.index(high) or own.at(low)):
+                return None
+        return timeline.at(low), inherits
+
+    def parent(self, block_id: int) -> int | None:
+        return self._parents.get(block_id)
+
+    def path(self, block_id: int | None) -> Path:
+        """Names of the block and its ancestors, outermost first."""
+        if block_id is None:
+            return ()
+        known = self._paths.get(block_id)
+        if known is None:
+            known = (*self.path(self._parents.get(block_id)), self._names.get(block_id, "?"))
+            self._paths[block_id] = known
+        return known
+
+    def chain(self, block_id: int) -> tuple[int, ...]:
+        """The block and its ancestors, innermost first."""
+        ids = [block_id]
+        parent = self._parents.get(block_id)
+        while parent is not None:
+            ids.append(parent)
+            parent = self._parents.get(parent)
+        return tuple(ids)
+
+    def common_ancestors(self, leaves: Leaves) -> tuple[int, ...]:
+        """Blocks that enclose every candidate, innermost first."""
+        shared = self.chain(leaves[0])
+        for leaf in leaves[1:]:
+            others = set(self.chain(leaf))
+            shared = tuple(block for block in shared if block in others)
+        return shared
+
+
+class Widener:
+    """32-bit correlation ids to 64 bits: each is taken as the nearest one to the newest seen."""
+
+    __slots__ = ("newest",)
+
+    def __init__(self) -> None:
+        self.newest = 0
+
+    def widen(self, corrs: list[int]) -> list[int]:
+        if not corrs:
+            return corrs
+        low, high = min(corrs), max(corrs)
+        base = self.newest & ~0xFFFFFFFF
+        reference = self.newest & 0xFFFFFFFF
+        if high - low < 0x80000000 and abs(low - reference) < 0x80000000 and abs(high - reference) < 0x80000000:
+            self.newest = max(self.newest, base + high)
+            return corrs if base == 0 else [base + corr for corr in corrs]
+        wide = []
+        for corr in corrs:
+            candidate = base + corr
+            if candidate - self.newest > 0x80000000 and base:
+                candidate -= 0x100000000
+            elif self.newest - candidate > 0x80000000:
+                candidate += 0x100000000
+            wide.append(candidate)
+        self.newest = max(self.newest, *wide)
+        return wide
+
+

@@ -1,0 +1,193 @@
+"""Capture of CUDA activity: when to attach, what to enable, when to pause. No ctypes; the backends do the calls.
+
+States: *armed* (CUDA is not live in this process yet), *running*, *paused* (another profiler holds CUPTI), *unavailable*
+(for good, with the reason), *stopped*.
+"""
+
+from collections.abc import Callable
+from time import monotonic, time_ns
+from typing import Any
+
+from . import _layouts as layouts
+from ._config import Settings
+from ._pipeline import Marker
+from ._records import DeviceInfo, GpuKernel, UnseenStretch
+
+OnView = Callable[[memoryview, int], None]
+
+_KINDS_BY_NAME = {
+    "sync": layouts.SYNCHRONIZATION,
+    "allocation": layouts.MEMORY2,
+    "unified_memory": layouts.UNIFIED_MEMORY_COUNTER,
+}
+RETRY_S = 1.0  # between two attempts while another profiler holds CUPTI
+WATCH_S = 0.5  # between two looks whether our callbacks are still the registered ones
+
+
+class Capture:
+    """One tracer's part in the CUPTI subscription of the process. Used by gpusense's own threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.state = "armed"
+        self.reason = "CUDA is not live in this process yet"
+        self.marker: Callable[[], Any] | None = None
+        self.marker_shape: Marker | None = None
+        self.strides: dict[int, int] = {}
+        self.layout: dict[str, Any] = {}
+        self._activity: Any = None
+        self._cuda: Any = None
+        self._backend: Any = None
+        self._not_live_ns: int | None = None
+        self._retry_at = 0.0
+        self._watch_at = 0.0
+        self._paused_ns: int | None = None
+        self._limits: dict[int, Any] = {}
+        self._cuda_live_ns: int | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+    @property
+    def waiting(self) -> bool:
+        return self.state == "armed"
+
+    # --- attach -----------------------------------------------------------------------------------------------------
+
+    def try_attach(self, on_view: OnView) -> UnseenStretch | None:
+        """Begins capture if CUDA is live: the stretch in which work was not seen (without reason: none), else None."""
+        if self.state != "armed" or monotonic() < self._retry_at:
+            return None
+        if not self._is_live():
+            self._not_live_ns = time_ns()
+            return None
+        if self._cuda_live_ns is None:
+            self._cuda_live_ns = time_ns()
+        from .backends import cupti
+
+        backend = cupti.open()
+        if not backend:
+            return self._refused(backend.reason, backend.hint)
+        self._backend, self._activity = backend, backend.activity
+        try:
+            self._begin(on_view)
+        except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
+            return self._refused(str(error) or type(error).__name__, "")
+        self.state, self.reason = "running", ""
+        reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
+        return UnseenStretch(self._not_live_ns or self._cuda_live_ns, time_ns(), reason)
+
+    def _is_live(self) -> bool:
+        from .backends import cuda
+
+        if self._cuda is None:
+            self._cuda = cuda.SOURCE
+        return bool(self._cuda.is_live())
+
+    def _begin(self, on_view: OnView) -> None:
+        from .backends import _cupti_markers
+
+        kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in self.settings.kinds}
+        activity = self._activity
+        marker = _cupti_markers.choose(activity)
+        kinds.add(marker.kind)
+        activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
+        self.strides = dict(activity.strides)
+        self.marker, self.marker_shape = marker.prepare()
+
+    def _refused(self, reason: str, hint: str) -> None:
+        """Another profiler may go away: try again; anything else is for good."""
+        self.reason = f"{reason} ({hint})" if hint else reason
+        if "another" in reason and "profiler" in reason:
+            self._retry_at = monotonic() + RETRY_S
+            return
+        self.state = "unavailable"
+
+    # --- while running ----------------------------------------------------------------------------------------------
+
+    def watch(self) -> UnseenStretch | None:
+        """Looks now and then whether capture was taken over by another profiler, and whether that has ended."""
+        now = monotonic()
+        if now < self._watch_at or self._activity is None or self.state not in ("running", "paused"):
+            return None
+        self._watch_at = now + WATCH_S
+        from .backends import _cupti_watch
+
+        verdict = _cupti_watch.look(self._activity, paused=self.state == "paused")
+        if verdict is None:
+            return None
+        if self.state == "running":
+            self.state, self.reason, self._paused_ns = "paused", verdict, time_ns()
+            return None
+        stretch = UnseenStretch(self._paused_ns or time_ns(), time_ns(), self.reason)
+        self.state, self.reason, self._paused_ns = "running", "", None
+        return stretch
+
+    def flush(self, forced: bool = False) -> None:
+        if self._activity is not None and self.state == "running":
+            self._activity.flush(forced)
+
+    def name(self, pointer: int) -> bytes:
+        found: bytes = self._activity.name(pointer)
+        return found
+
+    def synchronise(self, timeout_s: float) -> bool:
+        """Waits for all work of this process on its devices, at most ``timeout_s``."""
+        from .backends import _cuda_wait
+
+        return _cuda_wait.synchronise(timeout_s)
+
+    def occupancy(self, kernel: GpuKernel) -> float | None:
+        """Theoretical occupancy from the device's limits."""
+        if kernel.device is None:
+            return None
+        if kernel.device not in self._limits:
+            self._limits[kernel.device] = self._cuda.limits(kernel.device) if self._cuda is not None else None
+        from ._occupancy import of_kernel
+
+        return of_kernel(kernel, self._limits[kernel.device])
+
+    def stop(self) -> None:
+        if self._activity is not None and self.state in ("running", "paused"):
+            self._activity.stop()
+        if self.state != "unavailable":
+            self.state, self.reason = "stopped", "capture was stopped"
+
+    def rearm(self) -> bool:
+        """After :meth:`stop`: ready to attach again; False where capture is not possible."""
+        if self.state != "stopped":
+            return False
+        self.state, self.reason, self._not_live_ns = "armed", "", None
+        return True
+
+    def forget_in_child(self) -> None:
+        """A forked child cannot use CUDA or CUPTI: no call, only the state."""
+        self.state, self.reason = "unavailable", "this process was forked from one that used CUDA"
+        self._activity = None
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        return self._cuda.devices() if self._cuda is not None and self._is_live() else ()
+
+    def losses(self) -> dict[str, int]:
+        """Counters that only the library and the mailbox know."""
+        if self._activity is None:
+            return {}
+        status = self._activity.status()
+        return {name: int(status.get(name) or 0) for name in ("dropped", "missed", "foreign_buffers")}
+
+    def versions(self) -> dict[str, str]:
+        if self._backend is None:
+            return {}
+        return {"cupti": str(self._backend.version or "?")}
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = {"state": self.state, "reason": self.reason}
+        if self._activity is not None:
+            status.update(self._activity.status())
+        if self.marker_shape is not None:
+            status["marker"] = list(self.marker_shape)
+        status["cuda_live_ns"] = self._cuda_live_ns
+        return status

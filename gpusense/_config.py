@@ -1,0 +1,173 @@
+"""Settings: one NamedTuple, resolved from the environment over the application over the host library."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ._errors import GpuSenseError
+
+KIND_NAMES = ("sync", "allocation", "unified_memory")
+
+
+class Settings(NamedTuple):
+    """Resolved settings. Units stand in the names; each has a variable ``GPUSENSE_<NAME IN CAPITALS>``."""
+
+    mode: str = "auto"  # "off", "auto", "on"; variable GPUSENSE
+    threshold_us: float = 100.0  # kept one by one from here on; below only counted
+    trace_all: bool = False
+    devices: tuple[int, ...] | None = None  # CUDA ordinals; None: all
+    backends: tuple[str, ...] | None = None  # names as in doctor; None: all
+    sample_rate: float = 1.0  # share of root blocks that are opened
+    kinds: tuple[str, ...] = ()  # more record kinds: "sync", "allocation", "unified_memory"
+    buffer_size: int = 256 * 1024  # bytes of one CUPTI buffer
+    buffers: int = 128  # how many at most
+    max_records_per_second: int = 5_000
+    max_records: int = 200_000  # kept in memory; older ones are then only counted
+    overhead_budget: float | None = None  # share of wall time gpusense may use; None: no limit
+    hang_after: float | None = None  # seconds without progress after which evidence is recorded
+    file_limit_bytes: int = 4 * 1024**3
+    strict: bool = False
+
+    @property
+    def threshold_ns(self) -> int:
+        return round(self.threshold_us * 1000)
+
+
+def _boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError(f"neither yes nor no: {text!r}")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _optional_float(text: str) -> float | None:
+    return None if text.strip().lower() in ("", "none", "off") else float(text)
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "threshold_us": float,
+    "trace_all": _boolean,
+    "devices": lambda text: tuple(int(word) for word in _words(text)),
+    "backends": _words,
+    "sample_rate": float,
+    "kinds": _words,
+    "buffer_size": int,
+    "buffers": int,
+    "max_records_per_second": int,
+    "max_records": int,
+    "overhead_budget": _optional_float,
+    "hang_after": _optional_float,
+    "file_limit_bytes": int,
+    "strict": _boolean,
+}
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "threshold_us": (0, 1e12),
+    "sample_rate": (0, 1),
+    "buffer_size": (4096, 64 * 1024 * 1024),
+    "buffers": (2, 4096),
+    "max_records_per_second": (1, 10**9),
+    "max_records": (1, 10**9),
+    "overhead_budget": (0.0001, 1),
+    "hang_after": (0.1, 1e9),
+    "file_limit_bytes": (64 * 1024, 1 << 62),
+}
+
+
+class ConfigurationError(GpuSenseError, ValueError):
+    """A setting has an unknown name or an impossible value."""
+
+
+def mode(environ: Mapping[str, str] | None = None) -> str:
+    """``GPUSENSE`` as "off", "auto" or "on"; anything else counts as "auto"."""
+    word = (environ if environ is not None else os.environ).get("GPUSENSE", "auto").strip().lower()
+    word = {"0": "off", "false": "off", "no": "off", "1": "on", "true": "on", "yes": "on"}.get(word, word)
+    return word if word in ("off", "on") else "auto"
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Settings named in the environment, and a sentence for each that cannot be used (it is then ignored)."""
+    environ = environ if environ is not None else os.environ
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, parse in _PARSERS.items():
+        text = environ.get(f"GPUSENSE_{name.upper()}")
+        if text is None:
+            continue
+        try:
+            found[name] = check(name, parse(text))
+        except ValueError as error:
+            problems.append(f"GPUSENSE_{name.upper()}={text!r} is ignored: {error}")
+    return found, problems
+
+
+def check(name: str, value: Any) -> Any:
+    """``value`` in the type of the setting ``name``; raises :class:`ConfigurationError` saying what would be right."""
+    if name not in Settings._fields:
+        raise ConfigurationError(f"unknown setting {name!r}; known: {', '.join(Settings._fields)}")
+    if name == "mode":
+        if value not in ("off", "auto", "on"):
+            raise ConfigurationError(f"mode must be 'off', 'auto' or 'on', not {value!r}")
+        return value
+    if value is None and name in ("devices", "backends", "overhead_budget", "hang_after"):
+        return None
+    if name in ("devices", "backends", "kinds"):
+        return _sequence(name, value)
+    if name in ("trace_all", "strict"):
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{name} must be True or False, not {value!r}")
+        return value
+    return _number(name, value)
+
+
+def _sequence(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (str, int)):
+        value = (value,)
+    try:
+        items = tuple(value)
+    except TypeError:
+        raise ConfigurationError(f"{name} must be a sequence, not {value!r}") from None
+    kind: type = int if name == "devices" else str
+    for item in items:
+        if not isinstance(item, kind) or isinstance(item, bool):
+            raise ConfigurationError(f"{name} holds {kind.__name__} values, not {item!r}")
+    if name == "kinds":
+        unknown = [item for item in items if item not in KIND_NAMES]
+        if unknown:
+            raise ConfigurationError(f"unknown kind {unknown[0]!r}; known: {', '.join(KIND_NAMES)}")
+    return items
+
+
+def _number(name: str, value: Any) -> Any:
+    wanted = float if name in ("threshold_us", "sample_rate", "overhead_budget", "hang_after") else int
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (wanted is int and value != int(value)):
+        raise ConfigurationError(f"{name} must be a number, not {value!r}")
+    low, high = _RANGES[name]
+    if not low <= value <= high:
+        raise ConfigurationError(f"{name} must lie in {low:g}…{high:g}, not {value!r}")
+    return wanted(value)
+
+
+class Layers:
+    """What each party asked for: environment over application over host library over defaults."""
+
+    __slots__ = ("application", "host", "problems")
+
+    def __init__(self) -> None:
+        self.host: dict[str, Any] = {}
+        self.application: dict[str, Any] = {}
+        self.problems: list[str] = []
+
+    def resolve(self, environ: Mapping[str, str] | None = None) -> Settings:
+        environment, self.problems = from_environment(environ)
+        merged = {**self.host, **self.application, **environment}
+        word = mode(environ)
+        if word != "auto":
+            merged["mode"] = word
+        return Settings(**merged)

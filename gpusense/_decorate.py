@@ -1,0 +1,84 @@
+"""``@trace(...)`` for functions, coroutines, generators and asynchronous generators."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of a code object (inspect.CO_…)
+
+
+def decorated(function: Callable[..., Any], name: Any, attributes: Any, links: Any) -> Callable[..., Any]:
+    """``function`` inside a block at every call; a generator's block is open while its own code runs."""
+    from . import trace
+
+    label = name if name is not None else getattr(function, "__qualname__", repr(function))
+
+    def block() -> Any:
+        return trace(label, attributes, links)
+
+    target = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    flags = getattr(getattr(target, "__code__", None), "co_flags", 0)
+    for flag, wrap in ((_COROUTINE, _coroutine), (_ASYNC_GENERATOR, _async_generator), (_GENERATOR, _generator)):
+        if flags & flag:
+            return functools.wraps(function)(wrap(function, block))
+
+    @functools.wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with trace(label, attributes, links):
+            return function(*args, **kwargs)
+
+    return plain
+
+
+def _coroutine(function: Callable[..., Any], block: Callable[[], Any]) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with block():
+            return await function(*args, **kwargs)
+
+    return wrapper
+
+
+def _generator(function: Callable[..., Any], block: Callable[[], Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        inner = function(*args, **kwargs)
+        step, value = inner.send, None
+        while True:
+            try:
+                with block():
+                    item = step(value)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                value = yield item
+                step = inner.send
+            except GeneratorExit:
+                inner.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - handed to the generator, as a plain call would
+                step, value = inner.throw, error
+
+    return wrapper
+
+
+def _async_generator(function: Callable[..., Any], block: Callable[[], Any]) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        inner = function(*args, **kwargs)
+        step, value = inner.asend, None
+        while True:
+            try:
+                with block():
+                    item = await step(value)
+            except StopAsyncIteration:
+                return
+            try:
+                value = yield item
+                step = inner.asend
+            except GeneratorExit:
+                await inner.aclose()
+                raise
+            except BaseException as error:  # noqa: BLE001 - handed to the generator, as a plain call would
+                step, value = inner.athrow, error
+
+    return wrapper

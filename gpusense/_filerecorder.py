@@ -1,0 +1,90 @@
+"""File mode: raw buffers go to a session file with the names they use; decoding is the reader's work.
+
+Reading names takes the GIL briefly; compressing and writing do not.
+"""
+
+from collections.abc import Iterable
+from time import time_ns
+from typing import Any
+
+from . import _sessionfile as file
+from ._attribution import Boundary
+from ._capture import Capture
+from ._config import Settings
+from ._decode import name_pointers
+from ._recorder import Recorder
+from ._records import Record
+
+LAYOUT_ID = 1
+
+
+class FileRecorder(Recorder):
+    """Writes ``path`` as the program runs; :meth:`session` reads it back."""
+
+    mode = "file"
+
+    def __init__(self, settings: Settings, capture: Capture | None, path: str) -> None:
+        super().__init__(settings, capture)
+        self.writer = file.Writer(path, max_bytes=settings.file_limit_bytes)
+        self.writer.json(file.META, {**self.meta(), "end_ns": None})
+        self._known: dict[int, bytes] = {}
+
+    def _attached(self) -> None:
+        capture = self.capture
+        assert capture is not None
+        self.writer.layout(LAYOUT_ID, capture.strides, marker=list(capture.marker_shape or ()))
+        self.writer.rows(file.DEVICES, self.devices())
+
+    def _place(self, event: Boundary, corr: int | None) -> None:
+        self.writer.rows(file.BOUNDARY, [[*event, corr]])
+
+    def _read(self, buffer: memoryview, thread: int) -> None:
+        capture = self.capture
+        assert capture is not None
+        fresh = {}
+        for pointer in name_pointers(buffer, capture.strides):
+            text = capture.name(pointer)
+            if self._known.get(pointer) != text:
+                fresh[pointer] = self._known[pointer] = text
+        if fresh:
+            self.writer.names(fresh)
+        self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID)
+
+    def _manual(self, records: Iterable[Record]) -> None:
+        kept = list(records)
+        self.writer.records(kept)
+        self._outbox_extend(kept)
+
+    def _boundary(self, item: list[Any]) -> None:
+        if item[7] or self.capture is None:
+            self._rows.append([*item[:7], None if item[7] else 0])
+        else:
+            super()._boundary(item)
+
+    def _consume(self) -> None:
+        self._rows: list[list[Any]] = []
+        super()._consume()
+        if self._rows:
+            self.writer.rows(file.BOUNDARY, self._rows)
+
+    def close(self) -> None:
+        ended = self._end_ns is not None
+        super().close()
+        if ended:
+            return
+        self.writer.json(file.META, self.meta())
+        self.writer.rows(file.DEVICES, self.devices())
+        self.writer.rows(file.UNSEEN, self.unseen)
+        self.writer.rows(file.COUNTERS, [self.counters()._replace(bytes_dropped=self.writer.bytes_dropped)])
+        self.writer.close(end_ns=self._end_ns or time_ns())
+
+    def session(self, metrics_source: Any = None) -> Any:
+        """What the file holds by now."""
+        from .session import load
+
+        if metrics_source is not None and self._end_ns is None:
+            self.writer.rows(file.METRICS, metrics_source.history((time_ns() - self.start_ns) / 1e9))
+        session = load(self.writer.path)
+        if self.writer.failure:
+            session.meta.setdefault("damage", []).append(f"writing ended early: {self.writer.failure}")
+        return session

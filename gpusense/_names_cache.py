@@ -1,0 +1,43 @@
+"""Kernel names by address: read afresh for each buffer, because an address may be reused after a module is unloaded."""
+
+from collections.abc import Callable
+
+from ._capi.demangle import demangle
+from ._names import base_name
+from ._names import text as as_text
+
+Described = tuple[str, str | None, str | None]
+
+MAX_NAMES = 20_000
+
+
+class NameCache:
+    """Address → (short name, demangled, as the driver gave it); each text is worked out once."""
+
+    __slots__ = ("_by_pointer", "_by_text")
+
+    def __init__(self) -> None:
+        self._by_pointer: dict[int, Described] = {}
+        self._by_text: dict[bytes, Described] = {}
+
+    def new_buffer(self) -> None:
+        self._by_pointer.clear()
+
+    def resolve(self, pointer: int, read: Callable[[int], bytes]) -> Described:
+        found = self._by_pointer.get(pointer)
+        if found is None:
+            found = self._by_pointer[pointer] = self.describe(read(pointer) if pointer else b"")
+        return found
+
+    def describe(self, text: bytes) -> Described:
+        found = self._by_text.get(text)
+        if found is None:
+            if len(self._by_text) >= MAX_NAMES:
+                self._by_text.clear()
+            found = self._by_text[text] = self._work_out(as_text(text))
+        return found
+
+    @staticmethod
+    def _work_out(raw: str) -> Described:
+        full = demangle(raw)
+        return base_name(full or raw) or "?", full, raw or None

@@ -1,0 +1,178 @@
+"""The tracer that does nothing, with the same methods and result types; no ``if`` is left on its path."""
+
+from typing import Any
+
+_LIMIT = 1000  # distinct names remembered
+
+
+class NoopBlock:
+    """What ``trace()`` gives while nothing is recorded. As a decorator it looks again at each call, so that enabling
+    works later; under ``GPUSENSE=off`` it returns the function itself."""
+
+    __slots__ = ("attributes", "links", "name")
+
+    block_id = 0
+    parent_id = None
+    path: tuple[str, ...] = ()
+    start_ns = 0
+    end_ns = 0
+    thread = 0
+
+    def __init__(self, name: Any = None, attributes: Any = None, links: Any = None) -> None:
+        self.name = name
+        self.attributes = attributes
+        self.links = links
+
+    def __enter__(self) -> "NoopBlock":  # noqa: PYI034 - typing.Self is of 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __call__(self, function: Any) -> Any:
+        from ._config import mode
+
+        if mode() == "off":
+            return function
+        from ._decorate import decorated
+
+        return decorated(function, self.name, self.attributes, self.links)
+
+    def wait(self, timeout_s: float = 0.0) -> bool:
+        return True
+
+    def summary(self, timeout_s: float = 0.0) -> Any:
+        from ._summary import BlockSummary
+
+        return BlockSummary(name=str(self.name), reason=why())
+
+
+class _Blocks(dict[Any, NoopBlock]):
+    """One shared block a name, so that an idle ``with`` allocates nothing."""
+
+    def __missing__(self, name: Any) -> NoopBlock:
+        block = NoopBlock(name)
+        if len(self) < _LIMIT:
+            self[name] = block
+        return block
+
+
+_reason = "gpusense is off (GPUSENSE=off)"
+
+
+def why() -> str:
+    """Why nothing is recorded, as a sentence."""
+    return _reason
+
+
+class NoopTracer:
+    """Every method of :class:`Tracer`, empty and honest."""
+
+    active = False
+    metrics_source: Any = None
+
+    def __init__(self, reason: str = "", settings: Any = None) -> None:
+        global _reason
+        self._blocks = _Blocks()
+        self._config = settings
+        self.reason = reason or _reason
+        _reason = self.reason
+
+    @property
+    def config(self) -> Any:
+        from ._config import Settings
+
+        return self._config or Settings()
+
+    def trace(self, name: Any = None, attributes: Any = None, links: Any = None) -> NoopBlock:
+        if attributes is None and links is None:
+            try:
+                return self._blocks[name]
+            except TypeError:  # a name that cannot be a key
+                pass
+        return NoopBlock(name, attributes, links)
+
+    def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
+        return self.trace(name)
+
+    def open_scope(self, name: Any, attributes: Any = None, key: Any = None) -> NoopBlock:
+        return self.trace(name)
+
+    def close_scope(self, block: Any) -> None:
+        return None
+
+    def current_block(self) -> None:
+        return None
+
+    def record(self, records: Any) -> None:
+        return None
+
+    def record_kernel(self, name: str, start_ns: int = 0, end_ns: int = 0, **fields: Any) -> None:
+        return None
+
+    def record_transfer(self, name: str, direction: str, bytes: int = 0, **fields: Any) -> None:
+        return None
+
+    def record_compute_block(self, name: str, start_ns: int = 0, end_ns: int = 0, elements: int | None = None) -> None:
+        return None
+
+    def add_sink(self, sink: Any) -> None:
+        return None
+
+    def remove_sink(self, sink: Any) -> None:
+        return None
+
+    def add_block_listener(self, listener: Any) -> None:
+        return None
+
+    def remove_block_listener(self, listener: Any) -> None:
+        return None
+
+    def session(self) -> Any:
+        from .session import Session
+
+        return Session(meta={"mode": "off", "reason": self.reason, "backends": {}})
+
+    def summary(self) -> Any:
+        from ._summary import summarise
+
+        return summarise(self.session())
+
+    def bottlenecks(self, top_n: int = 5) -> list[Any]:
+        return []
+
+    def print_summary(self, file: Any = None) -> None:
+        from ._summary import print_summary
+
+        print_summary(self.session(), file)
+
+    def print_bottlenecks(self, top_n: int = 5, file: Any = None) -> None:
+        from ._summary import print_bottlenecks
+
+        print_bottlenecks(self.session(), top_n, file)
+
+    def export_json(self, path: Any = None) -> str:
+        from ._summary import export_json
+
+        return export_json(self.session(), path)
+
+    def status(self) -> dict[str, Any]:
+        return {"state": "off", "reason": self.reason}
+
+    def enable(self) -> bool:
+        """Turns recording on for the whole process; False where it stays off (``GPUSENSE=off``)."""
+        from ._select import enable
+
+        return enable()
+
+    def disable(self) -> None:
+        return None
+
+    def reset(self) -> None:
+        return None
+
+    def flush(self, timeout_s: float = 1.0) -> bool:
+        return True
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,495 @@
+"""The one way of every record: decode, attribute, keep or count, hand on. Pure: bytes and records in, lists out.
+
+Live capture feeds buffers as they come; a session file is replayed through the same code. Used by one thread at a time.
+
+A buffer is decoded at once, because it must go back; what it held waits (as columns) until the markers of all blocks that
+were opened or closed before it have arrived, because only then launch order can tell its block.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from . import _layouts as layouts
+from ._aggregate import Busy, Groups
+from ._attribution import Attributor, Boundary, Leaves, Widener
+from ._decode import Batch, batches
+from ._decode_record import record as decode_record
+from ._records import KINDS, Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, Path, Record
+
+#: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
+Names = Callable[[int], tuple[str, str | None, str | None]]
+
+SLICE = 1024  # records decoded between two pauses: about half a millisecond
+#: A marker record that has not come this long after its call is lost.
+MARKER_PATIENCE_NS = 1_500_000_000
+
+_KIND_NAMES = {
+    layouts.KERNEL: "kernel",
+    layouts.CONCURRENT_KERNEL: "kernel",
+    layouts.MEMCPY: "transfer",
+    layouts.MEMCPY2: "transfer",
+    layouts.MEMSET: "memset",
+    layouts.SYNCHRONIZATION: "sync",
+    layouts.MEMORY2: "allocation",
+}
+
+
+class Marker(NamedTuple):
+    """How the boundary calls of blocks look among the records: kind, key column, and stream where that tells them."""
+
+    kind: int
+    key: int
+    context: int | None = None
+    stream: int | None = None
+
+
+class Limits(NamedTuple):
+    """What is kept one by one."""
+
+    threshold_ns: int = 100_000
+    trace_all: bool = False
+    max_per_second: int = 5_000
+    max_records: int = 200_000  # in memory; the oldest are then only counted
+    devices: frozenset[int] | None = None  # CUDA ordinals to look at; None: all
+
+
+class BlockTotals:
+    """What was launched inside one block and its children so far, by (kind, name)."""
+
+    __slots__ = ("ambiguous", "inherited", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], list[int]] = {}  # count, total, min, max, sum of squares, bytes
+        self.ambiguous = 0
+        self.inherited = 0
+
+    def add(self, kind: str, name: str, row: list[int]) -> None:
+        mine = self.rows.get((kind, name))
+        if mine is None:
+            self.rows[kind, name] = list(row)
+            return
+        mine[0] += row[0]
+        mine[1] += row[1]
+        mine[2] = min(mine[2], row[2])
+        mine[3] = max(mine[3], row[3])
+        mine[4] += row[4]
+        mine[5] += row[5]
+
+
+class _Work(NamedTuple):
+    """One decoded batch that waits for its markers."""
+
+    kind: str
+    thread: int
+    batch: Batch
+    corrs: list[int]
+    names: Mapping[int, str]
+    kept: dict[int, Record]  # index in the batch → record, still without its block
+    newest_ns: int
+
+
+class Pipeline:
+    """Counts and keeps; see the module's head. ``emit`` gets each list of kept records."""
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        emit: Callable[[list[Record]], None] | None = None,
+        start_ns: int = 0,
+        marker: Marker | None = None,
+        occupancy: Callable[[GpuKernel], float | None] | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.start_ns = start_ns
+        self.marker = marker
+        self.attribution = Attributor()
+        self.kept: deque[Record] = deque()
+        self.watched: dict[int, BlockTotals] = {}
+        self.effective_threshold_ns = self.limits.threshold_ns
+        self.highest_threshold_ns = self.limits.threshold_ns
+        self._emit = emit
+        self.occupancy = occupancy
+        self._groups = Groups()
+        self._busy = Busy()
+        self._widener = Widener()
+        self._waiting: deque[_Work] = deque()
+        self._contexts: dict[int, int] = {}
+        self._out: list[Record] = []
+        self._second = 0
+        self._tokens = self.limits.max_per_second
+        self._seen = self._kept = self._invalid = self._pre_session = 0
+        self._ambiguous = self._inherited = self._unknown = 0
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def feed(
+        self,
+        buffer: memoryview,
+        thread: int,
+        strides: Mapping[int, int],
+        names: Names,
+        *,
+        now_ns: int = 0,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        """Decodes one buffer, in slices with ``pause`` between them. The buffer is not needed afterwards."""
+        offset, size = 0, len(buffer)
+        while offset < size:
+            found, tally = batches(buffer, strides, offset=offset, limit=SLICE)
+            offset = tally.offset
+            self._seen += tally.seen
+            self._invalid += tally.invalid
+            self._unknown += tally.unknown_kinds
+            for batch in found:
+                self._take(buffer, batch, thread, names, now_ns)
+            if pause is not None and offset < size:
+                pause()
+
+    def boundary(self, event: Boundary, corr: int | None = None) -> None:
+        """A block was opened or closed."""
+        self.attribution.boundary(event, corr)
+
+    def record(self, records: Iterable[Record], now_ns: int = 0) -> None:
+        """Finished records of any source: threshold, counts, sinks."""
+        for item in records:
+            self._seen += 1
+            self._finish(item, now_ns)
+        self._flush()
+
+    def cycle(self, now_ns: int, final: bool = False) -> None:
+        """Attributes what can be attributed now and hands kept records on. ``final``: no marker will come any more."""
+        self.attribution.give_up(now_ns + 1 if final else now_ns - MARKER_PATIENCE_NS)
+        limit = self.attribution.waiting_since()
+        waiting, self._waiting = self._waiting, deque()
+        for work in waiting:
+            if limit is None or final or work.newest_ns < limit:
+                self._settle(work, now_ns)
+            else:
+                self._waiting.append(work)
+        self._flush()
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def aggregates(self) -> list[Aggregate]:
+        return self._groups.rows()
+
+    def busy(self) -> list[DeviceBusy]:
+        return self._busy.rows()
+
+    def counters(self) -> Counters:
+        """Seen = kept + aggregated + invalid + pre-session, once nothing waits for its marker."""
+        return Counters(
+            seen=self._seen - sum(len(work.batch.offsets) for work in self._waiting),
+            kept=self._kept,
+            aggregated=self._groups.count,
+            invalid=self._invalid,
+            pre_session=self._pre_session,
+            ambiguous=self._ambiguous,
+            unknown_kinds=self._unknown,
+            lost_markers=self.attribution.lost_markers,
+            inherited=self._inherited,
+        )
+
+    @property
+    def newest_correlation(self) -> int:
+        return self._widener.newest
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits for a marker."""
+        return not self._waiting and self.attribution.waiting_since() is None
+
+    # --- decode -----------------------------------------------------------------------------------------------------
+
+    def _take(self, buffer: memoryview, batch: Batch, thread: int, names: Names, now_ns: int) -> None:
+        if self.marker is not None and batch.kind == self.marker.kind:
+            batch = self._markers(batch, thread)
+        kind = _KIND_NAMES.get(batch.kind)
+        if kind is None or not batch.offsets:
+            return
+        batch = self._select(batch)
+        if not batch.offsets:
+            return
+        corrs = self._widener.widen(batch.correlation)
+        if batch.kind in (layouts.CONCURRENT_KERNEL, layouts.KERNEL):
+            known = {pointer: names(pointer) for pointer in set(batch.key)}
+        else:
+            known = {}
+        kept = {}
+        for i in self._slow(batch, now_ns):
+            item = decode_record(buffer, batch, i, lambda pointer: known.get(pointer) or names(pointer))
+            kept[i] = item._replace(correlation_id=corrs[i])
+        short = {pointer: text[0] for pointer, text in known.items()}
+        self._waiting.append(_Work(kind, thread, batch, corrs, short, kept, max(batch.end)))
+
+    def _markers(self, batch: Batch, thread: int) -> Batch:
+        """Hands our own boundary calls to attribution; returns the batch without them."""
+        marker = self.marker
+        assert marker is not None
+        rest = []
+        for i, key in enumerate(batch.key):
+            ours = key == marker.key and (marker.stream is None or batch.stream[i] == marker.stream)
+            if ours:
+                corr = self._widener.widen([batch.correlation[i]])[0]
+                ours = self.attribution.marker(thread or batch.thread[i], batch.start[i], corr)
+            if not ours:
+                rest.append(i)
+        if batch.kind in layouts.WORK_KINDS:
+            self._seen -= len(batch.key) - len(rest)
+        return batch if len(rest) == len(batch.key) else _pick(batch, rest)
+
+    def _select(self, batch: Batch) -> Batch:
+        """Without work from before the session and of devices that were not asked for."""
+        if min(batch.start) < self.start_ns:
+            good = [i for i, start in enumerate(batch.start) if start >= self.start_ns]
+            self._pre_session += len(batch.start) - len(good)
+            batch = _pick(batch, good)
+        devices = self.limits.devices
+        if devices is not None and batch.offsets and not devices.issuperset(batch.device):  # type: ignore[arg-type]
+            good = [i for i, device in enumerate(batch.device) if device is None or device in devices]
+            self._seen -= len(batch.device) - len(good)
+            batch = _pick(batch, good)
+        return batch
+
+    def _slow(self, batch: Batch, now_ns: int) -> Iterable[int]:
+        """Indices of the records to keep."""
+        if self.limits.trace_all:
+            return range(len(batch.duration))
+        self._refill(now_ns)
+        chosen = []
+        threshold = self.effective_threshold_ns
+        if max(batch.duration) < threshold:
+            return ()
+        for i, duration in enumerate(batch.duration):
+            if duration >= threshold and self._spend():
+                chosen.append(i)
+                threshold = self.effective_threshold_ns
+        return chosen
+
+    def _refill(self, now_ns: int) -> None:
+        """A new second: full budget again, and the threshold half-way back."""
+        second = now_ns // 1_000_000_000
+        if second != self._second:
+            calm = self._tokens > self.limits.max_per_second // 2
+            self._second, self._tokens = second, self.limits.max_per_second
+            if calm and self.effective_threshold_ns > self.limits.threshold_ns:
+                self.effective_threshold_ns = max(self.limits.threshold_ns, self.effective_threshold_ns // 2)
+
+    def _spend(self) -> bool:
+        """One record of this second's budget; when it is gone the threshold doubles and the record is only counted."""
+        self._tokens -= 1
+        if self._tokens >= 0:
+            return True
+        if self._tokens % self.limits.max_per_second == self.limits.max_per_second - 1:
+            self.effective_threshold_ns = max(self.effective_threshold_ns, 1) * 2
+            self.highest_threshold_ns = max(self.highest_threshold_ns, self.effective_threshold_ns)
+        return False
+
+    # --- attribute --------------------------------------------------------------------------------------------------
+
+    def _settle(self, work: _Work, now_ns: int) -> None:
+        batch, kept = work.batch, work.kept
+        self._learn_devices(batch)
+        low, high = min(work.corrs), max(work.corrs)
+        same = self.attribution.constant(work.thread, low, high)
+        if same is not None:
+            self._count(work, same, [i for i in range(len(work.corrs)) if i not in kept] if kept else None)
+            places = dict.fromkeys(kept, same)
+        else:
+            places = {i: self.attribution.resolve(work.thread, corr) for i, corr in enumerate(work.corrs)}
+            by_place: dict[tuple[Leaves, bool], list[int]] = defaultdict(list)
+            for i, place in places.items():
+                if i not in kept:
+                    by_place[place].append(i)
+            for place, indices in by_place.items():
+                self._count(work, place, indices)
+        for i, item in kept.items():
+            self._keep(item, *places[i], now_ns)
+        if work.kind in ("kernel", "transfer", "memset"):
+            self._occupy(work)
+
+    def _learn_devices(self, batch: Batch) -> None:
+        """Synchronisations name a context only; work in the same context tells its device."""
+        if batch.device[0] is not None and batch.context[0] is not None:
+            self._contexts.setdefault(batch.context[0], batch.device[0])
+
+    def _occupy(self, work: _Work) -> None:
+        batch = work.batch
+        by_device: dict[int | None, list[tuple[int, int]]]
+        if batch.device.count(batch.device[0]) == len(batch.device):  # type: ignore[arg-type]
+            by_device = {batch.device[0]: list(zip(batch.start, batch.end, strict=True))}
+        else:
+            by_device = defaultdict(list)
+            for device, start, end in zip(batch.device, batch.start, batch.end, strict=True):
+                by_device[device].append((start, end))
+        for device, intervals in by_device.items():
+            self._busy.add("cuda", device, work.kind == "kernel", intervals)
+
+    def _count(self, work: _Work, place: tuple[Leaves, bool], indices: list[int] | None) -> None:
+        """Adds the records at ``indices`` (None: all of them), which share their block, to the groups."""
+        batch = work.batch
+        columns: list[list[Any]] = [batch.key, list(batch.device), list(batch.stream), batch.duration]
+        sized = work.kind in ("transfer", "memset", "allocation")
+        if sized:
+            columns.append(batch.bytes)
+        if indices is not None:
+            columns = [[column[i] for i in indices] for column in columns]
+        groups: dict[tuple[Any, Any, Any], list[int]] = defaultdict(list)
+        sizes: dict[tuple[Any, Any, Any], int] = defaultdict(int)
+        if sized:
+            for key, device, stream, duration, size in zip(*columns, strict=True):
+                groups[key, device, stream].append(duration)
+                sizes[key, device, stream] += size
+        else:
+            for key, device, stream, duration in zip(*columns, strict=True):
+                groups[key, device, stream].append(duration)
+        for (key, device, stream), durations in groups.items():
+            name, direction = self._name(work, key)
+            if device is None and work.kind == "sync":
+                device = self._contexts.get(batch.context[0]) if batch.context[0] is not None else None
+            self._group(work.kind, name, direction, device, stream, durations, sizes.get((key, device, stream), 0), place)
+
+    def _name(self, work: _Work, key: int) -> tuple[str, str | None]:
+        if work.kind == "kernel":
+            return work.names.get(key, "?"), None
+        if work.kind == "transfer":
+            direction = layouts.COPY_DIRECTIONS.get(key) or ("gpu_to_gpu" if key == layouts.COPY_PEER else "on_device")
+            return direction, direction
+        if work.kind == "sync":
+            return layouts.SYNC_TYPES.get(key, f"synchronize_{key}"), None
+        if work.kind == "allocation":
+            return {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(key, "unknown"), None
+        return work.kind, None
+
+    def _group(
+        self,
+        kind: str,
+        name: str,
+        direction: str | None,
+        device: int | None,
+        stream: int | None,
+        durations: list[int],
+        size: int,
+        place: tuple[Leaves, bool],
+    ) -> None:
+        leaves, inherited = place
+        path, blocks = self._blocks(leaves)
+        self._groups.add((path, kind, name, "cuda", device, stream, direction), durations, size)
+        count = len(durations)
+        if len(leaves) > 1:
+            self._ambiguous += count
+        elif inherited and leaves:
+            self._inherited += count
+        if self.watched and leaves:
+            row = [
+                count,
+                sum(durations),
+                min(durations),
+                max(durations),
+                sum(duration * duration for duration in durations),
+                size,
+            ]
+            self._watch(kind, name, row, blocks, leaves, inherited)
+
+    def _blocks(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
+        """Path of the innermost certain block, and it with all its ancestors."""
+        if not leaves:
+            return (), ()
+        blocks = self.attribution.chain(leaves[0]) if len(leaves) == 1 else self.attribution.common_ancestors(leaves)
+        return (self.attribution.path(blocks[0]) if blocks else ()), blocks
+
+    def _watch(
+        self, kind: str, name: str, row: list[int], blocks: Iterable[int], leaves: Leaves, inherited: bool
+    ) -> None:
+        for block in blocks:
+            totals = self.watched.get(block)
+            if totals is not None:
+                totals.add(kind, name, row)
+                totals.inherited += row[0] if inherited else 0
+        if len(leaves) > 1:
+            for block in {other for leaf in leaves for other in self.attribution.chain(leaf)}.difference(blocks):
+                totals = self.watched.get(block)
+                if totals is not None:
+                    totals.ambiguous += row[0]
+
+    def _keep(self, item: Any, leaves: Leaves, inherited: bool, now_ns: int) -> None:
+        path, blocks = self._blocks(leaves)
+        changes: dict[str, Any] = {"path": path, "block_id": blocks[0] if blocks else None}
+        if len(leaves) > 1:
+            self._ambiguous += 1
+            changes["ambiguous"] = leaves
+        elif inherited and leaves:
+            self._inherited += 1
+        if hasattr(item, "is_slow"):
+            changes["is_slow"] = item.end_ns - item.start_ns >= self.limits.threshold_ns
+        if type(item) is GpuKernel and self.occupancy is not None:
+            changes["occupancy"] = self.occupancy(item)
+        if item.device is None and item.context is not None:
+            changes["device"] = self._contexts.get(item.context)
+        item = item._replace(**changes)
+        duration = item.end_ns - item.start_ns
+        if self.watched and leaves:
+            row = [1, duration, duration, duration, duration * duration, getattr(item, "bytes", 0)]
+            self._watch(KINDS[type(item)], item.name, row, blocks, leaves, inherited)
+        self._store(item)
+
+    # --- keep -------------------------------------------------------------------------------------------------------
+
+    def _finish(self, item: Any, now_ns: int) -> None:
+        """A record that is complete already: keep it or count it."""
+        duration = item.end_ns - item.start_ns
+        kind = KINDS[type(item)]
+        if duration < 0 or item.start_ns <= 0:
+            self._invalid += 1
+            return
+        if item.block_id is not None and not item.path:
+            item = item._replace(path=self.attribution.path(item.block_id))
+        if hasattr(item, "is_slow"):
+            item = item._replace(is_slow=duration >= self.limits.threshold_ns)
+        if kind != "block" and item.block_id is not None and self.watched:
+            row = [1, duration, duration, duration, duration * duration, getattr(item, "bytes", 0)]
+            self._watch(kind, item.name, row, self.attribution.chain(item.block_id), (item.block_id,), False)
+        if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
+            self._busy.add(item.backend, item.device, kind == "kernel", [(item.start_ns, item.end_ns)])
+        self._refill(now_ns)
+        wanted = self.limits.trace_all or kind in ("block", "allocation") or duration >= self.effective_threshold_ns
+        if wanted and (self.limits.trace_all or self._spend()):
+            self._store(item)
+        else:
+            self._demote(item)
+
+    def _store(self, item: Record) -> None:
+        self._kept += 1
+        self._out.append(item)
+        self.kept.append(item)
+        if len(self.kept) > self.limits.max_records:
+            self._kept -= 1
+            self._demote(self.kept.popleft())
+
+    def _demote(self, item: Any) -> None:
+        """Counts a record instead of keeping it."""
+        kind = KINDS[type(item)]
+        path = item.path[:-1] if type(item) is BlockRecord else item.path
+        key = (
+            path,
+            kind,
+            item.name,
+            getattr(item, "backend", "cpu"),
+            getattr(item, "device", None),
+            getattr(item, "stream", None),
+            getattr(item, "direction", None),
+        )
+        self._groups.add(key, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
+
+    def _flush(self) -> None:
+        if self._out:
+            out, self._out = self._out, []
+            if self._emit is not None:
+                self._emit(out)
+
+
+def _pick(batch: Batch, indices: list[int]) -> Batch:
+    columns: list[Any] = [[column[i] for i in indices] for column in batch[2:]]
+    return Batch(batch.kind, batch.stride, *columns)

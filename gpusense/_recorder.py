@@ -1,0 +1,355 @@
+"""Joins capture, pipeline and sinks of one tracer; everything here runs on gpusense's own threads but the queues.
+
+Threads of the program only append to ``events`` (a deque: atomic). The recording thread calls :meth:`Recorder.tick`; CUPTI's
+buffers arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import monotonic, sleep, thread_time, time_ns
+from typing import Any
+
+from . import _log
+from ._attribution import CLOSE, OPEN, Boundary
+from ._capture import Capture
+from ._clock import Anchor
+from ._config import Settings
+from ._names_cache import NameCache
+from ._pipeline import BlockTotals, Limits, Pipeline
+from ._records import Counters, DeviceInfo, Record, UnseenStretch
+
+#: Between two slices of decoding, so that the program's threads get the GIL.
+PAUSE_S = 0.0001
+
+
+class Recorder:
+    """Live mode: buffers are decoded as they come."""
+
+    mode = "live"
+
+    def __init__(self, settings: Settings, capture: Capture | None) -> None:
+        self.settings = settings
+        self.capture = capture
+        self.events: deque[Any] = deque()
+        self.marker: Callable[[], Any] | None = None
+        self.armed = capture is not None
+        self.wake: Callable[[], None] = lambda: None
+        self.spent_s = 0.0
+        self.start_ns = time_ns()
+        self.unseen: list[UnseenStretch] = []
+        self.clock = Anchor()
+        self._sinks: list[Callable[[list[Record]], Any]] = []
+        self._sink_errors = 0
+        self._outbox: list[Record] = []
+        self._lock = threading.Lock()
+        self._unmarked: dict[int, Boundary] = {}  # blocks opened while no capture was running
+        self._names = NameCache()
+        self._last_poke = 0.0
+        self._drain_cpu_ns = 0
+        self._end_ns: int | None = None
+        self.pipeline = self._new_pipeline()
+
+    def _new_pipeline(self) -> Pipeline:
+        settings = self.settings
+        limits = Limits(
+            settings.threshold_ns,
+            settings.trace_all,
+            settings.max_records_per_second,
+            settings.max_records,
+            frozenset(settings.devices) if settings.devices is not None else None,
+        )
+        pipeline = Pipeline(limits, emit=self._outbox_extend, start_ns=self.start_ns)
+        if self.capture is not None and self.capture.running:
+            pipeline.marker = self.capture.marker_shape
+            pipeline.occupancy = self.capture.occupancy
+        return pipeline
+
+    def _outbox_extend(self, records: list[Record]) -> None:
+        if self._sinks:
+            self._outbox.extend(records)
+
+    # --- from the program's threads ---------------------------------------------------------------------------------
+
+    def poke(self) -> None:
+        """A block was opened while capture waits for CUDA: look soon, at most every 5 ms."""
+        now = monotonic()
+        if now - self._last_poke > 0.005:
+            self._last_poke = now
+            self._attach()
+
+    def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
+        with self._lock:
+            if sink not in self._sinks:
+                self._sinks.append(sink)
+
+    def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
+        with self._lock:
+            self._sinks = [known for known in self._sinks if known != sink]
+
+    # --- capture ----------------------------------------------------------------------------------------------------
+
+    def _attach(self) -> None:
+        """Begins capture if CUDA is live by now."""
+        capture = self.capture
+        if capture is None or not self.armed:
+            return
+        stretch = capture.try_attach(self._on_buffer)
+        if stretch is None:
+            self.armed = capture.waiting
+            return
+        with self._lock:
+            self.armed = False
+            if stretch.reason:
+                self.unseen.append(stretch)
+            self.pipeline.marker = capture.marker_shape
+            self.pipeline.occupancy = capture.occupancy
+            for event in self._unmarked.values():
+                self._place(event, 0)
+            self._unmarked.clear()
+            self._attached()
+            self.marker = capture.marker
+
+    def _attached(self) -> None:
+        """For the file mode: what a reader needs to know of the capture."""
+
+    def _place(self, event: Boundary, corr: int | None) -> None:
+        self.pipeline.boundary(event, corr)
+
+    def _on_buffer(self, buffer: memoryview, thread: int) -> None:
+        """On the drain thread, with the buffer valid during the call."""
+        began = thread_time()
+        with self._lock:
+            self._consume()
+            self._read(buffer, thread)
+        self._drain_cpu_ns += int((thread_time() - began) * 1e9)
+
+    def _read(self, buffer: memoryview, thread: int) -> None:
+        capture = self.capture
+        assert capture is not None
+        self._names.new_buffer()
+        self.pipeline.feed(
+            buffer,
+            thread,
+            capture.strides,
+            lambda pointer: self._names.resolve(pointer, capture.name),
+            now_ns=time_ns(),
+            pause=_pause,
+        )
+
+    # --- the recording thread ---------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """One round: attach if possible, move events into the pipeline, attribute, tell the sinks."""
+        if self.armed:
+            self._attach()
+        elif self.capture is not None:
+            change = self.capture.watch()
+            if change is not None:
+                self.unseen.append(change)
+        self.clock.look()
+        with self._lock:
+            self._consume()
+            self.pipeline.cycle(time_ns())
+            outbox, self._outbox = self._outbox, []
+            sinks = list(self._sinks)
+        if outbox:
+            self._deliver(sinks, outbox)
+
+    def _deliver(self, sinks: list[Callable[[list[Record]], Any]], records: list[Record]) -> None:
+        for sink in sinks:
+            try:
+                sink(list(records))
+            except Exception:  # noqa: BLE001 - a sink never reaches the program
+                self._sink_errors += 1
+                self.remove_sink(sink)
+                _log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")
+
+    def _consume(self) -> None:
+        """Moves what the program's threads left in the queue into the pipeline. Under the lock."""
+        events, manual = self.events, []
+        while True:
+            try:
+                item = events.popleft()
+            except IndexError:
+                break
+            if type(item) is list:
+                self._boundary(item)
+            else:
+                manual.append(item)
+        if manual:
+            self._manual(manual)
+
+    def _manual(self, records: Iterable[Record]) -> None:
+        self.pipeline.record(records, time_ns())
+
+    def _boundary(self, item: list[Any]) -> None:
+        event = Boundary(*item[:7])
+        if item[7]:
+            self._place(event, None)
+        elif event.op == OPEN:
+            self.pipeline.attribution.know(event.block_id, event.parent_id, event.name)
+            if self.marker is not None:
+                self._place(event, 0)
+            else:
+                self._unmarked[event.block_id] = event
+        elif self._unmarked.pop(event.block_id, None) is None and self.capture is not None:
+            self._place(event, self.pipeline.newest_correlation + 1)
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def flush(self, timeout_s: float) -> bool:
+        """Everything the device has finished is read and handed on."""
+        deadline = monotonic() + timeout_s
+        while True:
+            if self.capture is not None and self.capture.running:
+                self.capture.flush()
+            self.tick()
+            if self.pipeline.idle:
+                return True
+            if monotonic() >= deadline:
+                return False
+            sleep(0.002)
+
+    def settle(self, block: Any, timeout_s: float) -> bool:
+        """Everything launched inside ``block`` has finished and been read."""
+        deadline = monotonic() + timeout_s
+        capture = self.capture
+        if capture is not None and capture.running and not capture.synchronise(timeout_s):
+            return False
+        return self.flush(max(0.0, deadline - monotonic()))
+
+    def block_totals(self, block: Any) -> BlockTotals | None:
+        with self._lock:
+            return self.pipeline.watched.get(block.block_id)
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        return self.capture.devices() if self.capture is not None else ()
+
+    def counters(self) -> Counters:
+        counters = self.pipeline.counters()
+        extra = self.capture.losses() if self.capture is not None else {}
+        return counters._replace(sink_errors=self._sink_errors, **extra)
+
+    def meta(self) -> dict[str, Any]:
+        """The ``meta`` of a session, as documented there."""
+        from . import __version__
+
+        settings, capture = self.settings, self.capture
+        rank, world = rank_and_world(os.environ)
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "start_ns": self.start_ns,
+            "end_ns": self._end_ns or time_ns(),
+            "threshold_ns": settings.threshold_ns,
+            "effective_threshold_ns": self.pipeline.highest_threshold_ns,
+            "trace_all": settings.trace_all,
+            "mode": self.mode,
+            "rank": rank,
+            "world_size": world,
+            "kinds": list(settings.kinds),
+            "backends": capture.versions() if capture is not None else {},
+            "capture": self.status(),
+            "clock_steps": list(self.clock.steps),
+            "overhead": {"drain_cpu_ns": self._drain_cpu_ns, "thread_s": self.spent_s},
+        }
+
+    def status(self) -> dict[str, Any]:
+        if self.capture is None:
+            return {"state": "unavailable", "reason": "no CUDA device or driver is there"}
+        return self.capture.status()
+
+    def session(self, metrics_source: Any = None) -> Any:
+        from .session import Session
+
+        with self._lock:
+            records = list(self.pipeline.kept)
+            aggregates, busy = self.pipeline.aggregates(), self.pipeline.busy()
+            counters = self.counters()
+        metrics = []
+        if metrics_source is not None:
+            metrics = list(metrics_source.history((time_ns() - self.start_ns) / 1e9))
+        return Session(
+            meta=self.meta(),
+            devices=self.devices(),
+            records=records,
+            aggregates=aggregates,
+            metrics=metrics,
+            busy=busy,
+            unseen=list(self.unseen),
+            counters=counters,
+        )
+
+    def reset(self) -> None:
+        with self._lock:
+            self._consume()
+            old, self.start_ns = self.pipeline, time_ns()
+            self.pipeline = self._new_pipeline()
+            self.pipeline.attribution = old.attribution  # blocks that are open stay open
+            self.pipeline.watched.update(old.watched)
+            self.unseen.clear()
+
+    def pause_capture(self) -> None:
+        """Ends capture for now; :meth:`resume_capture` begins it again."""
+        self.flush(0.5)
+        self.marker = None
+        self.armed = False
+        if self.capture is not None and self.capture.running:
+            self.capture.stop()
+            self.unseen.append(UnseenStretch(time_ns(), None, "recording was disabled"))
+
+    def resume_capture(self) -> None:
+        if self.capture is not None and self.capture.rearm():
+            self.armed = True
+            if self.unseen and self.unseen[-1].end_ns is None:
+                self.unseen[-1] = self.unseen[-1]._replace(end_ns=time_ns())
+            self.wake()
+
+    def close(self) -> None:
+        """Last flush, bounded; then capture ends. The results stay readable."""
+        capture = self.capture
+        self.marker = None
+        self.armed = False
+        if capture is not None and capture.running:
+            capture.flush()
+            self.tick()
+            capture.stop()
+        with self._lock:
+            self._consume()
+            self.pipeline.cycle(time_ns(), final=True)
+            outbox, self._outbox = self._outbox, []
+            sinks = list(self._sinks)
+        if outbox:
+            self._deliver(sinks, outbox)
+        self._end_ns = self._end_ns or time_ns()
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self.marker = None
+        self.armed = False
+        self.events.clear()
+        self._sinks = []
+        if self.capture is not None:
+            self.capture.forget_in_child()
+
+
+def _pause() -> None:
+    sleep(PAUSE_S)
+
+
+def rank_and_world(environ: Any) -> tuple[int | None, int | None]:
+    """Rank and world size as launchers set them (torchrun, Open MPI, Slurm); None outside one."""
+    for rank_name, world_name in (
+        ("RANK", "WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+    ):
+        rank, world = environ.get(rank_name, ""), environ.get(world_name, "")
+        if rank.isdigit() and world.isdigit():
+            return int(rank), int(world)
+    return None, None
+
+
+__all__ = ["CLOSE", "Recorder", "rank_and_world"]

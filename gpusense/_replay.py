@@ -1,0 +1,138 @@
+"""A session file with raw buffers, read through the same pipeline as live capture."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import _sessionfile as file
+from ._attribution import OPEN, Boundary
+from ._names_cache import NameCache
+from ._pipeline import Limits, Marker, Pipeline
+from ._records import GpuKernel
+from .session import Builder, Session
+
+#: Boundaries and markers of one drain cycle lie close together in a file; attributing every so many buffers bounds memory.
+BUFFERS_PER_CYCLE = 16
+
+
+class _Replay:
+    def __init__(self, threshold_ns: int | None, trace_all: bool) -> None:
+        self.builder = Builder()
+        self.names = NameCache()
+        self._threshold_ns = threshold_ns
+        self._trace_all = trace_all
+        self._texts: dict[int, bytes] = {}
+        self._layouts: dict[int, dict[int, int]] = {}
+        self._pipeline: Pipeline | None = None
+        self._buffers = 0
+        self.damage: list[str] = []
+
+    @property
+    def pipeline(self) -> Pipeline:
+        if self._pipeline is None:
+            meta = self.builder.meta
+            threshold = self._threshold_ns if self._threshold_ns is not None else meta.get("threshold_ns")
+            limits = Limits(
+                100_000 if threshold is None else threshold,
+                self._trace_all or (self._threshold_ns is None and bool(meta.get("trace_all"))),
+                max_per_second=1 << 62,
+                max_records=1 << 62,
+            )
+            self._pipeline = Pipeline(limits, start_ns=meta.get("start_ns") or 0)
+        return self._pipeline
+
+    def take(self, chunk: file.Chunk) -> None:
+        handler = self._HANDLERS.get(chunk.type)
+        try:
+            if handler is not None:
+                handler(self, chunk)
+            else:
+                self.builder.take(chunk)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            self.damage.append(f"the chunk at offset {chunk.offset} was left out: {error}")
+
+    def _names(self, chunk: file.Chunk) -> None:
+        self._texts.update(chunk.names())
+
+    def _layout(self, chunk: file.Chunk) -> None:
+        facts = chunk.json()
+        self._layouts[facts["id"]] = {int(kind): int(stride) for kind, stride in facts["strides"].items()}
+        marker = facts.get("marker")
+        if marker:
+            self.pipeline.marker = Marker(*marker)
+
+    def _boundaries(self, chunk: file.Chunk) -> None:
+        for *event, corr in chunk.json():
+            boundary = Boundary(*event)
+            if corr is not None and boundary.op != OPEN:
+                corr = self.pipeline.newest_correlation + 1
+            self.pipeline.boundary(boundary, corr)
+
+    def _buffer(self, chunk: file.Chunk) -> None:
+        buffer = chunk.buffer()
+        strides = self._layouts.get(buffer.layout)
+        if strides is None:
+            raise ValueError(f"its layout {buffer.layout} is not known")
+        if self.pipeline.occupancy is None:
+            self.pipeline.occupancy = _occupancy_of(self.builder.devices)
+        self.names.new_buffer()
+        self.pipeline.feed(buffer.data, buffer.thread, strides, self._name)
+        self._buffers += 1
+        if self._buffers % BUFFERS_PER_CYCLE == 0:
+            self.pipeline.cycle(0)
+
+    def _name(self, pointer: int) -> tuple[str, str | None, str | None]:
+        return self.names.resolve(pointer, lambda address: self._texts.get(address, b""))
+
+    def _records(self, chunk: file.Chunk) -> None:
+        """Records of other sources go through the threshold too."""
+        before = len(self.builder.records)
+        self.builder.take(chunk)
+        fresh = self.builder.records[before:]
+        del self.builder.records[before:]
+        self.pipeline.record(fresh)
+
+    _HANDLERS: dict[int, Callable[["_Replay", file.Chunk], None]] = {
+        file.NAME: _names,
+        file.LAYOUT: _layout,
+        file.BOUNDARY: _boundaries,
+        file.BUFFER: _buffer,
+        file.RECORDS: _records,
+    }
+
+
+def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
+    """The session that raw chunks decode to. ``threshold_ns`` (None: what the run used) and ``trace_all`` choose anew."""
+    state = _Replay(threshold_ns, trace_all)
+    for chunk in chunks:
+        state.take(chunk)
+    pipeline = state.pipeline
+    pipeline.cycle(0, final=True)
+    session = state.builder.session()
+    session.records = sorted(pipeline.kept, key=lambda record: record.start_ns)
+    session.aggregates = pipeline.aggregates()
+    session.busy = pipeline.busy()
+    counted, outside = pipeline.counters(), session.counters
+    session.counters = counted._replace(
+        dropped=outside.dropped,
+        missed=outside.missed,
+        foreign_buffers=outside.foreign_buffers,
+        sink_errors=outside.sink_errors,
+        bytes_dropped=outside.bytes_dropped,
+    )
+    session.meta["threshold_ns"] = pipeline.limits.threshold_ns
+    session.meta["trace_all"] = pipeline.limits.trace_all
+    if state.damage:
+        session.meta.setdefault("damage", []).extend(state.damage)
+    return session
+
+
+def _occupancy_of(devices: Iterable[Any]) -> Callable[[GpuKernel], float | None]:
+    from ._occupancy import Limits as DeviceLimits
+    from ._occupancy import of_kernel
+
+    limits = {device.cuda_index: DeviceLimits.of(device) for device in devices if device.cuda_index is not None}
+
+    def occupancy(kernel: GpuKernel) -> float | None:
+        return of_kernel(kernel, limits.get(kernel.device))
+
+    return occupancy

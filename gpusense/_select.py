@@ -1,0 +1,264 @@
+"""Which tracer is active: decided on first use, swapped as an instance, never asked about on the path of a block."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _config, _log, _noop
+from ._config import Settings
+from ._records import DeviceInfo, Unavailable
+
+_layers = _config.Layers()
+_lock: Any = None
+_tracer: Any = None  # the live one, kept while disabled
+_strict_checked = False
+
+
+def _guard() -> Any:
+    global _lock
+    if _lock is None:
+        from _thread import allocate_lock
+
+        _lock = allocate_lock()
+    return _lock
+
+
+def settings() -> Settings:
+    """The settings in force, environment first."""
+    resolved = _layers.resolve()
+    for problem in _layers.problems:
+        _log.once(problem, "gpusense: %s", problem)
+    return resolved
+
+
+def possible() -> Unavailable | None:
+    """None where a source of GPU work could be in this process; else why not. Loads nothing, starts nothing."""
+    for name in ("GPUSENSE_LIBCUDA", "GPUSENSE_LIBCUPTI"):
+        if os.environ.get(name):
+            return None
+    if sys.platform == "linux":
+        if any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/proc/driver/nvidia")):
+            return None
+        from ._capi.libraries import CUDA
+        from ._capi.loading import mapped_files
+
+        if any(os.path.basename(path).startswith(CUDA.mapped) for path in mapped_files()):
+            return None
+        return Unavailable("cuda", "no NVIDIA device node and no CUDA driver library in this process")
+    if sys.platform == "win32":
+        root = os.environ.get("SystemRoot", "C:/Windows")
+        if os.path.exists(os.path.join(root, "System32", "nvcuda.dll")):
+            return None
+        return Unavailable("cuda", "nvcuda.dll is not installed")
+    return Unavailable("cuda", f"there is no CUDA driver for {sys.platform}")
+
+
+def resolve() -> Any:
+    """The tracer of this process, made on first use."""
+    global _tracer
+    with _guard():
+        if _tracer is not None:
+            return _tracer
+        wanted = settings()
+        if wanted.mode == "off":
+            return _noop.NoopTracer("gpusense is off (GPUSENSE=off)", wanted)
+        absent = possible()
+        if absent is not None and wanted.mode != "on":
+            return _noop.NoopTracer(f"nothing to record: {absent.reason}", wanted)
+        _tracer = _live(wanted, absent is None)
+        return _tracer
+
+
+def _live(wanted: Settings, capture: bool) -> Any:
+    from ._capture import Capture
+    from ._recorder import Recorder
+    from ._tracer import Tracer
+
+    chosen = wanted.backends is None or "cupti" in wanted.backends
+    return Tracer(wanted, Recorder(wanted, Capture(wanted) if capture and chosen else None))
+
+
+def configure(defaults: bool = False, sinks: Sequence[Callable[..., Any]] | None = None, **changes: Any) -> Settings:
+    """See :func:`gpusense.configure`."""
+    checked = {name: _config.check(name, value) for name, value in changes.items()}
+    (_layers.host if defaults else _layers.application).update(checked)
+    resolved = settings()
+    if resolved.strict and resolved.backends is not None:
+        _require(resolved.backends)
+    _rebuild(resolved, sinks)
+    return resolved
+
+
+def _require(names: Sequence[str]) -> None:
+    from ._errors import BackendUnavailable
+
+    for name in names:
+        state = open_backend(name)
+        if not state:
+            raise BackendUnavailable(str(state))
+
+
+def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> None:
+    """A tracer that is live already is replaced if what it was made from has changed."""
+    global _tracer
+    from . import _activate, _active_tracer
+
+    old = _tracer
+    if old is not None and old.config != resolved:
+        kept = list(old._recorder._sinks)
+        listeners = old._listeners
+        source = old.metrics_source
+        old.close()
+        with _guard():
+            _tracer = None
+        new = resolve()
+        for sink in kept:
+            new.add_sink(sink)
+        for listener in listeners:
+            new.add_block_listener(listener)
+        new.metrics_source = source
+        _activate(new)
+    elif old is None:
+        _activate(resolve())
+    for sink in sinks or ():
+        _active_tracer().add_sink(sink)
+
+
+def enable() -> bool:
+    """The live tracer becomes the active one, also where no source is there; False under ``GPUSENSE=off``."""
+    global _tracer
+    from . import _activate
+
+    wanted = settings()
+    if wanted.mode == "off":
+        return False
+    if _tracer is None:
+        made = _live(wanted, possible() is None)
+        with _guard():
+            if _tracer is None:
+                _tracer = made
+    _tracer._recorder.resume_capture()
+    _activate(_tracer)
+    return True
+
+
+def disable() -> None:
+    """The NoopTracer becomes the active one; capture ends, what was recorded stays in the live tracer."""
+    from . import _activate
+
+    live = _tracer
+    if live is None:
+        return
+    live._recorder.pause_capture()
+    _activate(_Disabled(live))
+
+
+class _Disabled(_noop.NoopTracer):
+    """While disabled: blocks do nothing, results are those of before."""
+
+    def __init__(self, live: Any) -> None:
+        super().__init__("recording is disabled; enable() goes on", live.config)
+        self._live = live
+
+    def session(self) -> Any:
+        return self._live.session()
+
+    def summary(self) -> Any:
+        return self._live.summary()
+
+    def bottlenecks(self, top_n: int = 5) -> list[Any]:
+        return list(self._live.bottlenecks(top_n))
+
+    def add_sink(self, sink: Any) -> None:
+        self._live.add_sink(sink)
+
+    def remove_sink(self, sink: Any) -> None:
+        self._live.remove_sink(sink)
+
+    def reset(self) -> None:
+        self._live.reset()
+
+
+def forget_in_child(tracer: Any) -> None:
+    """After a fork the tracer of the parent is useless in the child."""
+    global _lock, _tracer
+    _lock = None
+    if _tracer is tracer:
+        _tracer = None
+        from . import _activate
+
+        _activate(_noop.NoopTracer("this process was forked from one that records", tracer.config))
+
+
+def start_session(mode: str = "file", path: str | None = None, **changes: Any) -> Any:
+    """For ``gpusense run``: an active tracer that records into ``path``; ``finish()`` gives the session."""
+    global _tracer
+    from . import _activate
+    from ._capture import Capture
+    from ._filerecorder import FileRecorder
+    from ._recorder import Recorder
+    from ._tracer import Tracer
+
+    _layers.application.update({name: _config.check(name, value) for name, value in changes.items()})
+    wanted = settings()._replace(mode="on")
+    absent = possible()
+    chosen = wanted.backends is None or "cupti" in wanted.backends
+    capture = Capture(wanted) if absent is None and chosen else None
+    recorder: Recorder
+    if mode == "file":
+        if path is None:
+            raise ValueError("a session file needs a path")
+        recorder = FileRecorder(wanted, capture, path)
+    else:
+        recorder = Recorder(wanted, capture)
+    _tracer = Tracer(wanted, recorder)
+    _activate(_tracer)
+    return _Run(_tracer, path if mode == "file" else None)
+
+
+class _Run:
+    """A session being recorded by ``gpusense run``."""
+
+    def __init__(self, tracer: Any, path: str | None) -> None:
+        self.tracer = tracer
+        self.path = path
+
+    def finish(self) -> Any:
+        """The whole session, after a bounded wait for what the device still does."""
+        tracer = self.tracer
+        recorder = tracer._recorder
+        capture = recorder.capture
+        if capture is not None and capture.running:
+            capture.synchronise(2.0)
+        tracer.close()
+        return recorder.session(tracer.metrics_source)
+
+
+def open_backend(name: str) -> Any:
+    """The backend of that name, or an Unavailable that says why not."""
+    from .backends import BACKENDS
+
+    for known, module in BACKENDS:
+        if known == name:
+            package = __import__(f"{__package__}.backends.{module}", fromlist=["open"])
+            try:
+                return package.open()
+            except Exception as error:  # noqa: BLE001 - a broken vendor library is an absence with a reason
+                return Unavailable(name, f"{type(error).__name__}: {error}")
+    return Unavailable(name, "no backend has this name", ", ".join(known for known, _ in BACKENDS))
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """See :func:`gpusense.devices`."""
+    from . import _identity
+
+    found = {}
+    for name in ("cuda", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu"):
+        backend = open_backend(name)
+        if backend and backend.devices is not None:
+            try:
+                found[name] = backend.devices.devices()
+            except Exception as error:  # noqa: BLE001
+                _log.debug("devices of %s: %s", name, error)
+    return _identity.merge(found)

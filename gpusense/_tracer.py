@@ -1,0 +1,442 @@
+"""The live tracer: blocks, manual records, sinks, and the thread that moves everything along."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from itertools import count
+from time import monotonic, time_ns
+from typing import Any
+
+from . import _log, _process
+from ._attribution import CLOSE, OPEN, Boundary
+from ._config import Settings
+from ._pipeline import BlockTotals
+from ._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from ._recorder import Recorder
+
+_current: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None)
+_ids = count(1)
+_get_ident = threading.get_ident
+
+TICK_S = 0.1
+#: A call that has not returned yet is taken to end within this time after it began.
+OPEN_ENDED_NS = 50_000_000
+
+
+class Block:
+    """What ``trace()`` gives: a context manager and a decorator; afterwards the place to ask what was launched inside.
+
+    ``block_id`` is unique in the process; ``path`` has the names of the enclosing blocks and its own, outermost first.
+    Times are nanoseconds since the epoch; ``end_ns`` is None while the block is open.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_outer",
+        "_sampled",
+        "_tracer",
+        "attributes",
+        "block_id",
+        "end_ns",
+        "error",
+        "links",
+        "name",
+        "parent_id",
+        "path",
+        "start_ns",
+        "thread",
+    )
+
+    def __init__(self, tracer: "Tracer", name: Any, attributes: Any, links: Any) -> None:
+        self._tracer = tracer
+        self.name = name
+        self.attributes = attributes
+        self.links = links
+        self.block_id = 0
+        self.end_ns: int | None = None
+
+    def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
+        outer = _current.get()
+        while outer is not None and outer.end_ns is not None:  # left behind in this context by another one
+            outer = outer._outer
+        self._outer = outer
+        self.block_id = next(_ids)
+        self.end_ns = None
+        self.error = None
+        self.thread = _get_ident()
+        name = self.name = self.name if type(self.name) is str else str(self.name)
+        if outer is None:
+            self.parent_id: int | None = None
+            self.path: tuple[str, ...] = (name,)
+            self._sampled = self._tracer._sample()
+        else:
+            self.parent_id = outer.block_id
+            self.path = (*outer.path, name)
+            self._sampled = outer._sampled
+        _current.set(self)
+        if self._sampled:
+            self._tracer._opened(self)
+        else:
+            self.start_ns = time_ns()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self.end_ns is not None:
+            return
+        if kind is not None:
+            self.error = kind.__name__
+        if _current.get() is self:  # never Token.reset: it raises where a generator is finished in another context
+            _current.set(self._outer)
+        if self._sampled:
+            self._tracer._closed(self)
+        else:
+            self.end_ns = time_ns()
+
+    def __call__(self, function: Any) -> Any:
+        from ._decorate import decorated
+
+        return decorated(function, self.name, self.attributes, self.links)
+
+    def __del__(self) -> None:
+        watched = self._tracer._watched
+        if self.block_id in watched:
+            del watched[self.block_id]
+
+    def wait(self, timeout_s: float = 5.0) -> bool:
+        """Waits until the work launched inside has finished and been read; False where that did not happen in time."""
+        return self._tracer._recorder.settle(self, timeout_s)
+
+    def summary(self, timeout_s: float = 5.0) -> Any:
+        """:class:`BlockSummary` of what was launched inside, after :meth:`wait`; says so where it is incomplete."""
+        from ._summary import block_summary
+
+        return block_summary(self, self._tracer._recorder, self.wait(timeout_s))
+
+
+class _ComputeBlock:
+    """CPU work on the timeline; see :meth:`Tracer.compute_block`."""
+
+    __slots__ = ("_attributes", "_elements", "_name", "_start", "_tracer")
+
+    def __init__(self, tracer: "Tracer", name: Any, elements: int | None, attributes: Any) -> None:
+        self._tracer = tracer
+        self._name = str(name)
+        self._elements = elements
+        self._attributes = attributes
+
+    def __enter__(self) -> "_ComputeBlock":  # noqa: PYI034 - typing.Self is of 3.11
+        self._start = time_ns()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tracer.record_compute_block(
+            self._name, self._start, time_ns(), self._elements, attributes=self._attributes
+        )
+
+    def __call__(self, function: Any) -> Any:
+        import functools
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with _ComputeBlock(self._tracer, self._name, self._elements, self._attributes):
+                return function(*args, **kwargs)
+
+        return wrapper
+
+
+class Tracer:
+    """Records what this process does. All methods may be called from any thread and none raises into the program
+    for a reason of gpusense's own."""
+
+    active = True
+
+    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+        self.config = settings
+        self.metrics_source: Any = None
+        self._recorder = recorder
+        self._watched: dict[int, BlockTotals] = recorder.pipeline.watched
+        self._append = recorder.events.append
+        self._listeners: tuple[Any, ...] = ()
+        self._share = 1.0  # the first block is always opened
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        recorder.wake = self._wake.set
+        _process.register(self)
+        self._start()
+
+    # --- blocks -----------------------------------------------------------------------------------------------------
+
+    def trace(self, name: Any = None, attributes: Any = None, links: Any = None) -> Block:
+        """A block named ``name``; use with ``with`` or as a decorator."""
+        return Block(self, name, attributes, links)
+
+    def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> _ComputeBlock:
+        """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
+        return _ComputeBlock(self, name, elements, attributes)
+
+    def open_scope(self, name: Any, attributes: Any = None, key: Any = None) -> Block:
+        """Opens a block without a ``with``, for spans of others; close it with :meth:`close_scope`."""
+        block = Block(self, name, attributes, None)
+        block.__enter__()
+        return block
+
+    def close_scope(self, block: Any) -> None:
+        block.__exit__(None, None, None)
+
+    def current_block(self) -> Block | None:
+        """The innermost open block of this thread or task."""
+        block = _current.get()
+        while block is not None and block.end_ns is not None:
+            block = block._outer
+        return block
+
+    def add_block_listener(self, listener: Any) -> None:
+        """``listener.block_opened(block)`` and ``.block_closed(block)`` on the block's own thread from now on."""
+        if listener not in self._listeners:
+            self._listeners = (*self._listeners, listener)
+
+    def remove_block_listener(self, listener: Any) -> None:
+        self._listeners = tuple(known for known in self._listeners if known is not listener)
+
+    def _sample(self) -> bool:
+        rate = self.config.sample_rate
+        if rate >= 1.0:
+            return True
+        self._share += rate
+        if self._share < 1.0:
+            return False
+        self._share -= 1.0
+        return True
+
+    def _opened(self, block: Block) -> None:
+        recorder = self._recorder
+        if recorder.armed:
+            recorder.poke()
+        self._watched[block.block_id] = BlockTotals()
+        before = block.start_ns = time_ns()
+        event = [OPEN, block.block_id, block.parent_id, block.thread, before, before + OPEN_ENDED_NS, block.name, False]
+        marker = recorder.marker
+        if marker is not None:
+            event[7] = True
+            self._append(event)  # before the call: its record may be read before it returns
+            marker()
+            event[5] = time_ns()
+        else:
+            self._append(event)
+        for listener in self._listeners:
+            self._tell(listener, "block_opened", block)
+
+    def _closed(self, block: Block) -> None:
+        marker = self._recorder.marker
+        before = time_ns()
+        event = [CLOSE, block.block_id, None, _get_ident(), before, before + OPEN_ENDED_NS, "", False]
+        if marker is not None:
+            event[7] = True
+            self._append(event)
+            marker()
+            block.end_ns = event[5] = time_ns()
+        else:
+            block.end_ns = before
+            self._append(event)
+        for listener in self._listeners:
+            self._tell(listener, "block_closed", block)
+        self._append(
+            BlockRecord(
+                block.name,
+                block.block_id,
+                block.parent_id,
+                block.path,
+                block.start_ns,
+                block.end_ns,
+                block.thread,
+                block.attributes,
+                block.error,
+            )
+        )
+
+    def _tell(self, listener: Any, method: str, block: Block) -> None:
+        try:
+            getattr(listener, method)(block)
+        except Exception:  # noqa: BLE001 - a listener never reaches the program
+            self.remove_block_listener(listener)
+            _log.exception(f"listener {listener!r}", "gpusense: a block listener raised and was removed")
+
+    # --- manual records ---------------------------------------------------------------------------------------------
+
+    def record(self, records: Iterable[Record]) -> None:
+        """Finished records of any kind, times in wall-clock nanoseconds."""
+        for item in records:
+            self._append(item)
+
+    def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
+        if "block_id" not in fields:
+            block = self.current_block()
+            if block is not None and block._sampled:
+                fields["block_id"] = block.block_id
+                fields.setdefault("path", block.path)
+        return fields
+
+    def record_kernel(
+        self, name: str, start_ns: int | None = None, end_ns: int | None = None, *, duration_ns: int | None = None,
+        **fields: Any,
+    ) -> None:
+        """One kernel or pass timed by the caller; further ``fields`` are those of :class:`GpuKernel`."""
+        start, end = _times(start_ns, end_ns, duration_ns)
+        self._add(GpuKernel, name, {"name": name, "start_ns": start, "end_ns": end, **fields})
+
+    def record_transfer(
+        self,
+        name: str,
+        direction: str,
+        bytes: int = 0,
+        *,
+        duration_ns: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        **fields: Any,
+    ) -> None:
+        """One copy timed by the caller: ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" or "on_device"."""
+        start, end = _times(start_ns, end_ns, duration_ns)
+        values = {"name": name, "direction": direction, "bytes": bytes, "start_ns": start, "end_ns": end}
+        self._add(GpuMemoryTransfer, name, {"timing": "host", "label": name, **values, **fields})
+
+    def record_compute_block(
+        self, name: str, start_ns: int | None = None, end_ns: int | None = None, elements: int | None = None,
+        *, duration_ns: int | None = None, **fields: Any,
+    ) -> None:
+        """CPU work timed by the caller."""
+        start, end = _times(start_ns, end_ns, duration_ns)
+        values = {"name": name, "start_ns": start, "end_ns": end, "elements": elements, "thread": _get_ident()}
+        self._add(ComputeBlock, name, {**values, **fields})
+
+    def _add(self, kind: Callable[..., Any], name: str, values: dict[str, Any]) -> None:
+        try:
+            self._append(kind(**self._here(values)))
+        except TypeError as error:
+            _log.once(f"record {kind}", "gpusense: record %r is ignored: %s", name, error)
+
+    # --- sinks ------------------------------------------------------------------------------------------------------
+
+    def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
+        """``sink(records)`` on gpusense's thread from now on; a sink that raises is removed."""
+        self._recorder.add_sink(sink)
+
+    def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
+        self._recorder.remove_sink(sink)
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def session(self) -> Any:
+        """A :class:`Session` of everything recorded so far (a snapshot, independent of what follows)."""
+        self.flush()
+        return self._recorder.session(self.metrics_source)
+
+    def summary(self) -> Any:
+        """:class:`TraceSummary`: statistics of every block by name, with the GPU work launched inside."""
+        from ._summary import summarise
+
+        return summarise(self.session())
+
+    def bottlenecks(self, top_n: int = 5) -> list[Any]:
+        """The operations that took the most time, longest first."""
+        from ._summary import bottlenecks
+
+        return bottlenecks(self.session(), top_n)
+
+    def print_summary(self, file: Any = None) -> None:
+        from ._summary import print_summary
+
+        print_summary(self.session(), file)
+
+    def print_bottlenecks(self, top_n: int = 5, file: Any = None) -> None:
+        from ._summary import print_bottlenecks
+
+        print_bottlenecks(self.session(), top_n, file)
+
+    def export_json(self, path: Any = None) -> str:
+        """The session as JSON text, also written to ``path`` where one is given."""
+        from ._summary import export_json
+
+        return export_json(self.session(), path)
+
+    def status(self) -> dict[str, Any]:
+        """What capture is doing, for people: state, reason, callbacks, library, losses."""
+        return self._recorder.status()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def enable(self) -> bool:
+        """Goes on after :meth:`disable`."""
+        from ._select import enable
+
+        return enable()
+
+    def disable(self) -> None:
+        """Stops capture and makes ``trace()`` do nothing until :meth:`enable`; what was recorded stays readable."""
+        from ._select import disable
+
+        disable()
+
+    def reset(self) -> None:
+        """Forgets everything recorded so far."""
+        self._recorder.reset()
+        self._watched = self._recorder.pipeline.watched
+
+    def flush(self, timeout_s: float = 1.0) -> bool:
+        """Reads what the device has finished and hands it to the sinks; False where that took too long."""
+        return self._recorder.flush(timeout_s)
+
+    def close(self) -> None:
+        """Ends capture for good."""
+        self._closing = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2.0)
+        self._recorder.close()
+
+    def _start(self) -> None:
+        self._thread = _process.start_thread(self._run, "gpusense")
+
+    def _run(self) -> None:
+        wait = 0.005
+        while not self._closing:
+            self._wake.wait(wait)
+            self._wake.clear()
+            if self._closing:
+                return
+            began = monotonic()
+            try:
+                self._recorder.tick()
+            except Exception:  # noqa: BLE001 - the thread must live
+                _log.exception("tick", "gpusense: the recording thread failed once and goes on")
+            wait = min(wait * 2, TICK_S) if self._recorder.armed else TICK_S
+            self._recorder.spent_s += monotonic() - began
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread = None
+        self._recorder.after_fork_in_child()
+        from ._select import forget_in_child
+
+        forget_in_child(self)
+
+    def at_exit(self) -> None:
+        self.close()
+
+
+def _times(start_ns: int | None, end_ns: int | None, duration_ns: int | None) -> tuple[int, int]:
+    """Start and end from any two of the three; an end that is not given is now."""
+    if start_ns is not None and end_ns is not None:
+        return int(start_ns), int(end_ns)
+    if start_ns is not None:
+        return int(start_ns), int(start_ns) + int(duration_ns) if duration_ns is not None else time_ns()
+    end = int(end_ns) if end_ns is not None else time_ns()
+    return end - int(duration_ns or 0), end
+
+
+__all__ = ["Block", "Boundary", "Tracer"]

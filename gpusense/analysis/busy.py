@@ -1,0 +1,160 @@
+"""When each device and stream was busy: unions of intervals, so that concurrent work counts once."""
+
+from typing import NamedTuple
+
+from .._records import DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
+from ..session import Session
+from .intervals import Interval, total, union
+from .operation import DEVICE_KINDS
+
+#: Backend and device: CUDA and wgpu number devices apart.
+DeviceKey = tuple[str, "int | None"]
+
+#: Parts of kernel names that mark communication between devices: NCCL, RCCL, MSCCL, NVSHMEM, vLLM's and PyTorch's own.
+_COLLECTIVES = (
+    "nccl",
+    "rccl",
+    "msccl",
+    "nvshmem",
+    "cross_device_reduce",
+    "multimem_all_",
+    "multimem_one_shot",
+    "one_shot_all_reduce",
+    "two_shot_all_reduce",
+)
+
+
+class Timeline(NamedTuple):
+    """Disjoint busy intervals of one device, from the individual records."""
+
+    compute: list[Interval]  # kernels but collectives
+    collective: list[Interval]
+    transfer: list[Interval]  # copies and memsets timed by the device
+    streams: dict["int | None", list[Interval]]
+    counted: bool  # some of the device's work was only counted, so that gaps are not gaps
+
+
+class StreamTime(NamedTuple):
+    stream: int | None
+    busy_ns: int
+    exact: bool  # False: a sum of durations, where work of the stream was only counted
+
+
+class DeviceTime(NamedTuple):
+    """How one device spent ``window_ns``."""
+
+    device: int | None
+    backend: str
+    window_ns: int
+    busy_ns: int
+    kernel_ns: int
+    transfer_ns: int
+    first_ns: int | None
+    last_ns: int | None
+    streams: tuple[StreamTime, ...]
+    source: str  # "records"; "union" as kept while counting; "sum" of durations, an upper bound
+
+    @property
+    def busy_share(self) -> float:
+        return self.busy_ns / self.window_ns if self.window_ns else 0.0
+
+    @property
+    def active_share(self) -> float:
+        """Busy share of the time from the first to the last piece of work."""
+        if self.first_ns is None or self.last_ns is None or self.last_ns <= self.first_ns:
+            return 0.0
+        return min(1.0, self.busy_ns / (self.last_ns - self.first_ns))
+
+
+def is_collective(name: str) -> bool:
+    """Whether a kernel of this name communicates with other devices."""
+    lower = name.lower()
+    return any(part in lower for part in _COLLECTIVES)
+
+
+def window(session: Session) -> Interval | None:
+    """First and last nanosecond to account for: the session's own, else what its records span; None if empty."""
+    start, end = session.meta.get("start_ns"), session.meta.get("end_ns")
+    if start is None or end is None or end <= start:
+        starts = [record.start_ns for record in session.records]
+        ends = [record.end_ns or record.start_ns for record in session.records]
+        ends += [busy.last_ns for busy in session.busy if busy.last_ns is not None]
+        starts += [busy.first_ns for busy in session.busy if busy.first_ns is not None]
+        if start is None:
+            start = min(starts, default=None)
+        end = max(ends, default=None)
+    return (start, end) if start is not None and end is not None and end > start else None
+
+
+def timelines(session: Session) -> dict[DeviceKey, Timeline]:
+    """A :class:`Timeline` for every device that did anything, in order of backend and number."""
+    spans: dict[DeviceKey, dict[str, list[Interval]]] = {}
+    streams: dict[DeviceKey, dict[int | None, list[Interval]]] = {}
+    known: dict[str, str] = {}
+    for record in session.records:
+        kind = type(record)
+        if kind is GpuKernel:
+            name = record.name
+            what = known.get(name) or known.setdefault(name, "collective" if is_collective(name) else "compute")
+        elif kind is GpuMemset or (kind is GpuMemoryTransfer and record.timing == "device"):  # type: ignore[union-attr]
+            what = "transfer"
+        else:
+            continue
+        key = (record.backend, record.device)  # type: ignore[union-attr]
+        span = (record.start_ns, record.end_ns or record.start_ns)
+        spans.setdefault(key, {}).setdefault(what, []).append(span)
+        streams.setdefault(key, {}).setdefault(record.stream, []).append(span)  # type: ignore[union-attr]
+    counted = {(row.backend, row.device) for row in session.aggregates if row.kind in DEVICE_KINDS and row.count}
+    keys = set(spans) | counted | {(busy.backend, busy.device) for busy in session.busy if busy.busy_ns}
+    return {
+        key: Timeline(
+            compute=union(spans.get(key, {}).get("compute", ())),
+            collective=union(spans.get(key, {}).get("collective", ())),
+            transfer=union(spans.get(key, {}).get("transfer", ())),
+            streams={stream: union(of) for stream, of in streams.get(key, {}).items()},
+            counted=key in counted,
+        )
+        for key in sorted(keys, key=lambda key: (key[0], -1 if key[1] is None else key[1]))
+    }
+
+
+def device_times(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> list[DeviceTime]:
+    """Busy time by device: exact from records, else the union kept while counting, else a sum (see ``source``)."""
+    lines = timelines(session) if lines is None else lines
+    whole = window(session)
+    length = whole[1] - whole[0] if whole else 0
+    kept = {(busy.backend, busy.device): busy for busy in session.busy}
+    return [_device_time(session, key, line, kept.get(key), length) for key, line in lines.items()]
+
+
+def _device_time(session: Session, key: DeviceKey, line: Timeline, kept: DeviceBusy | None, length: int) -> DeviceTime:
+    backend, device = key
+    everything = union([*line.compute, *line.collective, *line.transfer])
+    busy, kernel, transfer = total(everything), total(union([*line.compute, *line.collective])), total(line.transfer)
+    first, last = (everything[0][0], everything[-1][1]) if everything else (None, None)
+    source = "records"
+    if line.counted and kept is not None:
+        busy, kernel, transfer, source = kept.busy_ns, kept.kernel_ns, kept.transfer_ns, "union"
+        first, last = kept.first_ns, kept.last_ns
+    elif line.counted:
+        source = "sum"
+        for row in session.aggregates:
+            if (row.backend, row.device) == key and row.kind in DEVICE_KINDS:
+                busy += row.total_ns
+                kernel += row.total_ns if row.kind == "kernel" else 0
+                transfer += row.total_ns if row.kind != "kernel" else 0
+    return DeviceTime(
+        device, backend, length, busy, kernel, transfer, first, last, _streams(session, key, line), source
+    )
+
+
+def _streams(session: Session, key: DeviceKey, line: Timeline) -> tuple[StreamTime, ...]:
+    summed: dict[int | None, int] = {}
+    for row in session.aggregates:
+        if (row.backend, row.device) == key and row.kind in DEVICE_KINDS:
+            summed[row.stream] = summed.get(row.stream, 0) + row.total_ns
+    rows = [
+        StreamTime(stream, total(line.streams.get(stream, [])) + summed.get(stream, 0), stream not in summed)
+        for stream in {**line.streams, **summed}
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.busy_ns))

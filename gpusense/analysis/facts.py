@@ -1,0 +1,55 @@
+"""Intermediate results that several rules share, each computed once on first use."""
+
+from functools import cached_property
+
+from ..session import Session
+from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, window
+from .idle import DeviceIdle, idle
+from .launch import LaunchProfile, launches
+from .operation import DEVICE_KINDS, Operation, operations
+from .overlap import Overlap, overlap
+from .transfers import TransferGroup, transfers
+
+
+class Facts:
+    """A session and what was computed from it so far."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @cached_property
+    def window_ns(self) -> int:
+        whole = window(self.session)
+        return whole[1] - whole[0] if whole else 0
+
+    @cached_property
+    def timelines(self) -> dict[DeviceKey, Timeline]:
+        return timelines(self.session)
+
+    @cached_property
+    def operations(self) -> list[Operation]:
+        return operations(self.session)
+
+    @cached_property
+    def device_operations(self) -> list[Operation]:
+        return [row for row in self.operations if row.kind in DEVICE_KINDS]
+
+    @cached_property
+    def times(self) -> list[DeviceTime]:
+        return device_times(self.session, self.timelines)
+
+    @cached_property
+    def idle(self) -> list[DeviceIdle]:
+        return idle(self.session, self.timelines)
+
+    @cached_property
+    def overlap(self) -> list[Overlap]:
+        return overlap(self.session, self.timelines)
+
+    @cached_property
+    def launches(self) -> list[LaunchProfile]:
+        return launches(self.session, self.timelines)
+
+    @cached_property
+    def transfers(self) -> list[TransferGroup]:
+        return transfers(self.session)

@@ -1,0 +1,199 @@
+"""Why a device did not compute: every nanosecond of the window gets one reason, and the parts add up to it."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .._records import BlockRecord, ComputeBlock, GpuMemoryTransfer, GpuSync, Path
+from ..session import Session
+from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, window
+from .intervals import Interval, complement, intersect, subtract, total, union
+
+#: A gap that starts while the host waits for the device is the wait's cost up to this length: what the host needs to
+#: fill the queue again. Beyond it the host did something else.
+RESTART_NS = 1_000_000
+
+REASONS = ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed")
+
+
+class Gap(NamedTuple):
+    """A stretch in which a device did not compute, and what it waited for."""
+
+    start_ns: int
+    end_ns: int
+    reason: str  # "collective", "copy", "synchronisation", "host", "no_work"
+
+
+class DeviceIdle(NamedTuple):
+    """``window_ns`` of one device, divided: the parts sum to it exactly."""
+
+    device: int | None
+    backend: str
+    window_ns: int
+    compute_ns: int  # at least one kernel that is not a collective ran
+    collective_ns: int  # nothing but collectives (and copies) ran
+    copy_ns: int  # nothing but copies and memsets ran
+    synchronisation_ns: int  # empty, because the host had waited for the device before launching more
+    host_ns: int  # empty, because the host launched nothing
+    no_work_ns: int  # empty outside any block; without blocks: before the first and after the last work
+    unattributed_ns: int  # empty, but short work was only counted, so that its gaps cannot be placed
+    gaps: tuple[Gap, ...]
+    host_inside: tuple[tuple[Path, int], ...]  # innermost block of the host's part, most first
+
+    def part(self, reason: str) -> int:
+        return int(getattr(self, f"{reason}_ns"))
+
+
+def idle(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> list[DeviceIdle]:
+    """One :class:`DeviceIdle` a device that worked."""
+    lines = timelines(session) if lines is None else lines
+    whole = window(session)
+    if whole is None:
+        return []
+    waits, backs = _host_waits(session)
+    segments = innermost(record for record in session.records if type(record) in (BlockRecord, ComputeBlock))  # type: ignore[misc]
+    rows = []
+    for time, line in zip(device_times(session, lines), lines.values(), strict=True):
+        if line.counted:
+            rows.append(_counted(time, whole))
+        else:
+            rows.append(_placed(time, line, whole, waits, backs.get((time.backend, time.device), []), segments))
+    return rows
+
+
+def _host_waits(session: Session) -> tuple[list[Interval], dict[DeviceKey, list[int]]]:
+    """Intervals in which the host waited, and the ends of copies to the host by device."""
+    waits: list[Interval] = []
+    backs: dict[DeviceKey, list[int]] = {}
+    for record in session.records:
+        if type(record) is GpuSync and record.name.endswith("synchronize"):
+            waits.append((record.start_ns, record.end_ns))
+        elif type(record) is GpuMemoryTransfer and record.direction == "gpu_to_cpu":
+            backs.setdefault((record.backend, record.device), []).append(record.end_ns)
+    return union(waits), {key: sorted(ends) for key, ends in backs.items()}
+
+
+def _counted(time: DeviceTime, whole: Interval) -> DeviceIdle:
+    length = whole[1] - whole[0]
+    first = max(whole[0], time.first_ns if time.first_ns is not None else whole[0])
+    last = min(whole[1], time.last_ns if time.last_ns is not None else whole[1])
+    busy = min(time.busy_ns, length)
+    compute = min(time.kernel_ns, busy)
+    no_work = min(max(0, length - max(0, last - first)), length - busy)
+    return DeviceIdle(
+        time.device,
+        time.backend,
+        length,
+        compute,
+        0,
+        busy - compute,
+        0,
+        0,
+        no_work,
+        length - busy - no_work,
+        (),
+        (),
+    )
+
+
+def _placed(
+    time: DeviceTime,
+    line: Timeline,
+    whole: Interval,
+    waits: list[Interval],
+    backs: list[int],
+    segments: list[tuple[int, int, Path]],
+) -> DeviceIdle:
+    rest = complement(line.compute, *whole)
+    collective = intersect(rest, line.collective)
+    copy = subtract(intersect(rest, line.transfer), collective)
+    empty = subtract(subtract(rest, line.collective), line.transfer)
+    gaps = [Gap(*span, "collective") for span in collective] + [Gap(*span, "copy") for span in copy]
+    inside = union((start, end) for start, end, _ in segments) or _span(time)
+    for start, end in intersect(empty, inside):
+        gaps += _reasons(start, end, waits, backs)
+    gaps += [Gap(*span, "no_work") for span in subtract(empty, inside)]
+    gaps.sort()
+    parts = dict.fromkeys(REASONS, 0)
+    for gap in gaps:
+        parts[gap.reason] += gap.end_ns - gap.start_ns
+    length = whole[1] - whole[0]
+    host = [(gap.start_ns, gap.end_ns) for gap in gaps if gap.reason == "host"]
+    return DeviceIdle(
+        device=time.device,
+        backend=time.backend,
+        window_ns=length,
+        compute_ns=length - total(rest),
+        collective_ns=parts["collective"],
+        copy_ns=parts["copy"],
+        synchronisation_ns=parts["synchronisation"],
+        host_ns=parts["host"],
+        no_work_ns=parts["no_work"],
+        unattributed_ns=0,
+        gaps=tuple(gaps),
+        host_inside=_inside(host, segments),
+    )
+
+
+def _span(time: DeviceTime) -> list[Interval]:
+    return [(time.first_ns, time.last_ns)] if time.first_ns is not None and time.last_ns is not None else []
+
+
+def _reasons(start: int, end: int, waits: list[Interval], backs: list[int]) -> list[Gap]:
+    at = bisect_right(waits, (start, 1 << 63)) - 1
+    waited_until = waits[at][1] if at >= 0 and waits[at][1] >= start else None
+    if waited_until is None:
+        back = bisect_right(backs, start) - 1
+        waited_until = start if back >= 0 and backs[back] == start else None
+    if waited_until is None:
+        return [Gap(start, end, "host")]
+    if end - start <= RESTART_NS or waited_until >= end:
+        return [Gap(start, end, "synchronisation")]
+    if waited_until <= start:
+        return [Gap(start, end, "host")]
+    return [Gap(start, waited_until, "synchronisation"), Gap(waited_until, end, "host")]
+
+
+def innermost(blocks: "Iterable[BlockRecord | ComputeBlock]") -> list[tuple[int, int, Path]]:
+    """Disjoint stretches of time with the path of the latest opened block still open in each."""
+    ordered = sorted(blocks, key=lambda block: (block.start_ns, -block.end_ns))
+    stretches: list[tuple[int, int, Path]] = []
+    stack: list[tuple[int, Path]] = []
+    at = 0
+
+    def advance(until: int) -> None:
+        nonlocal at
+        while stack and at < until:
+            end, path = stack[-1]
+            if end > at:
+                stop = min(end, until)
+                stretches.append((at, stop, path))
+                at = stop
+            if end <= at:
+                stack.pop()
+        at = max(at, until)
+
+    for block in ordered:
+        if block.end_ns <= block.start_ns:
+            continue
+        advance(block.start_ns)
+        path = block.path if type(block) is BlockRecord else (*block.path, block.name)
+        stack.append((block.end_ns, path))
+    if stack:
+        advance(max(end for end, _ in stack))
+    return stretches
+
+
+def _inside(host: list[Interval], segments: list[tuple[int, int, Path]]) -> tuple[tuple[Path, int], ...]:
+    spent: dict[Path, int] = {}
+    i = j = 0
+    while i < len(host) and j < len(segments):
+        start, end, path = segments[j]
+        common = min(host[i][1], end) - max(host[i][0], start)
+        if common > 0:
+            spent[path] = spent.get(path, 0) + common
+        if host[i][1] < end:
+            i += 1
+        else:
+            j += 1
+    return tuple(sorted(spent.items(), key=lambda item: -item[1]))

@@ -1,0 +1,86 @@
+"""Whether a device starves between short kernels because launching them takes longer than running them."""
+
+from typing import NamedTuple
+
+from .._records import GpuKernel
+from ..session import Session
+from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines
+from .intervals import complement, union
+
+#: A kernel shorter than this runs for less time than Python frameworks need to launch the next (5–10 µs).
+SHORT_NS = 10_000
+#: A gap shorter than this is what one launch leaves; a longer one has another cause.
+LAUNCH_GAP_NS = 100_000
+
+
+class LaunchProfile(NamedTuple):
+    """Launch statistics of one device."""
+
+    device: int | None
+    backend: str
+    kernels: int
+    short_kernels: int  # shorter than 10 µs; operations that were only counted go by their average
+    avg_ns: float
+    active_ns: int  # first to last work
+    busy_ns: int
+    small_gaps: int | None  # gaps below 100 µs; None where work was only counted
+    small_gap_ns: int  # their sum; from counts: all idle time between first and last work if its mean gap is small
+    median_gap_ns: int | None
+    launch_bound: bool
+
+    @property
+    def short_share(self) -> float:
+        return self.short_kernels / self.kernels if self.kernels else 0.0
+
+
+def launches(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> list[LaunchProfile]:
+    """One :class:`LaunchProfile` a device with kernels.
+
+    Launch-bound: at least 100 kernels, most of them short, and small gaps taking at least a fifth of the active time.
+    """
+    lines = timelines(session) if lines is None else lines
+    counts: dict[DeviceKey, list[int]] = {}
+    for record in session.records:
+        if type(record) is GpuKernel:
+            row = counts.setdefault((record.backend, record.device), [0, 0, 0])
+            length = max(0, (record.end_ns or 0) - record.start_ns)
+            row[0] += 1
+            row[1] += length < SHORT_NS
+            row[2] += length
+    for aggregate in session.aggregates:
+        if aggregate.kind == "kernel" and aggregate.count:
+            row = counts.setdefault((aggregate.backend, aggregate.device), [0, 0, 0])
+            row[0] += aggregate.count
+            row[1] += aggregate.count if aggregate.avg_ns < SHORT_NS else 0
+            row[2] += aggregate.total_ns
+    times = {(time.backend, time.device): time for time in device_times(session, lines)}
+    return [_profile(times[key], lines[key], *counts[key]) for key in times if key in counts]
+
+
+def _profile(time: DeviceTime, line: Timeline, kernels: int, short: int, spent: int) -> LaunchProfile:
+    active = time.last_ns - time.first_ns if time.first_ns is not None and time.last_ns is not None else 0
+    small: int | None
+    if line.counted:
+        idle = max(0, active - time.busy_ns)
+        small, median = None, None
+        small_ns = idle if idle < LAUNCH_GAP_NS * kernels else 0
+    else:
+        everything = union([*line.compute, *line.collective, *line.transfer])
+        gaps = [end - start for start, end in complement(everything, time.first_ns or 0, time.last_ns or 0)]
+        small_gaps = sorted(gap for gap in gaps if gap < LAUNCH_GAP_NS)
+        small, small_ns = len(small_gaps), sum(small_gaps)
+        median = sorted(gaps)[len(gaps) // 2] if gaps else None
+    bound = kernels >= 100 and short * 2 > kernels and active > 0 and small_ns * 5 >= active
+    return LaunchProfile(
+        time.device,
+        time.backend,
+        kernels,
+        short,
+        spent / kernels if kernels else 0.0,
+        active,
+        time.busy_ns,
+        small,
+        small_ns,
+        median,
+        bound,
+    )

@@ -1,0 +1,121 @@
+"""Findings about the data itself: nothing seen, capture off, records lost, file damaged."""
+
+from collections.abc import Callable, Iterator
+
+from .facts import Facts
+from .finding import Finding
+from .words import count_text, percent_text, size_text, time_text
+
+
+def nothing_seen(facts: Facts) -> Iterator[Finding]:
+    """No kernel and no copy: say why, never look like success."""
+    if facts.device_operations:
+        return
+    session = facts.session
+    capture = session.meta.get("capture") or {}
+    live_ns = capture.get("cuda_live_ns")
+    reasons = list(dict.fromkeys(stretch.reason for stretch in session.unseen))
+    lost = [
+        (session.counters.dropped, "dropped by the driver"),
+        (session.counters.missed, "lost because no buffer was free"),
+        (session.counters.invalid, "unreadable"),
+        (session.counters.pre_session, "from before the session"),
+    ]
+    reasons += [f"{count_text(count, 'record')} {what}" for count, what in lost if count]
+    if not reasons and isinstance(capture.get("reason"), str):
+        reasons.append(capture["reason"])
+    if not session.records and not session.aggregates and not live_ns:
+        title = "Nothing was recorded"
+    elif live_ns:
+        title = f"CUDA was live for {time_text(live_ns)} and no GPU work was seen"
+    else:
+        title = "No GPU work was seen"
+    title += f": {reasons[0]}." if reasons else "."
+    backends = session.meta.get("backends") or {}
+    evidence = [f"Backends in use: {', '.join(f'{name} {text}' for name, text in backends.items()) or 'none'}."]
+    evidence += [f"Also: {reason}." for reason in reasons[1:]]
+    if not reasons:
+        evidence.append("The session gives no reason: the program may not have used a GPU.")
+    yield Finding(
+        "nothing_seen",
+        title,
+        tuple(evidence),
+        "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing.",
+        "high" if reasons else "medium",
+    )
+
+
+def capture_off(facts: Facts) -> Iterator[Finding]:
+    """Stretches in which work could have happened unseen."""
+    if not facts.device_operations or not facts.session.unseen:
+        return
+    end = facts.session.meta.get("end_ns")
+    reasons: dict[str, int] = {}
+    for stretch in facts.session.unseen:
+        stop = stretch.end_ns if stretch.end_ns is not None else end
+        reasons[stretch.reason] = reasons.get(stretch.reason, 0) + max(0, (stop or stretch.start_ns) - stretch.start_ns)
+    unseen = sum(reasons.values())
+    share = unseen / facts.window_ns if facts.window_ns else 0.0
+    yield Finding(
+        "capture_off" if share >= 0.5 else "capture_off_in_part",
+        f"Capture was off for {time_text(unseen)} ({percent_text(share)} of the run): {next(iter(reasons))}.",
+        tuple(f"{time_text(spent)}: {reason}." for reason, spent in reasons.items()),
+        "Numbers below cover the rest of the run only.",
+        "high",
+    )
+
+
+def data_lost(facts: Facts) -> Iterator[Finding]:
+    """Records that existed and are not here."""
+    counters = facts.session.counters
+    evidence = [
+        f"{count_text(count, one)} {what}."
+        for count, one, what in (
+            (counters.dropped, "record", "dropped by the driver"),
+            (counters.missed, "buffer request", "found no free buffer"),
+            (counters.invalid, "record", "unreadable and left out"),
+            (counters.unknown_kinds, "record", "of a kind this version does not read"),
+            (counters.lost_markers, "block boundary", "not found among the records"),
+        )
+        if count
+    ]
+    if counters.bytes_dropped:
+        evidence.append(f"{size_text(counters.bytes_dropped)} beyond the session file's size cap were not written.")
+    lost = counters.dropped + counters.invalid
+    if not evidence or not facts.device_operations:
+        return
+    share = lost / (counters.seen + counters.dropped) if counters.seen + counters.dropped else 0.0
+    yield Finding(
+        "data_lost",
+        f"Some records are missing ({percent_text(share)} of those known of): totals are lower bounds.",
+        tuple(evidence),
+        "Raise --buffer-size or the file's size cap, or trace a shorter part of the run.",
+        "high",
+    )
+
+
+def damaged(facts: Facts) -> Iterator[Finding]:
+    sentences = facts.session.meta.get("damage") or ()
+    if sentences:
+        yield Finding(
+            "damaged",
+            f"The session file is damaged in {count_text(len(sentences), 'place')}: what was readable is shown.",
+            tuple(str(sentence) for sentence in sentences[:10]),
+            "Copy the file again, or record again; a program that was killed leaves only its last part missing.",
+            "high",
+        )
+
+
+def ambiguous(facts: Facts) -> Iterator[Finding]:
+    count = facts.session.counters.ambiguous
+    if count:
+        yield Finding(
+            "ambiguous",
+            f"{count_text(count, 'record')} could belong to several open blocks.",
+            ("They are in every total, and in no single block's time.",),
+            "Turn on exact attribution where blocks of several threads or tasks overlap.",
+            "high",
+        )
+
+
+RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (nothing_seen, damaged, capture_off, data_lost, ambiguous)

@@ -1,0 +1,230 @@
+"""Findings about the device's own work: copies, collectives, the heaviest kernel, coverage, memory, clocks."""
+
+from collections.abc import Callable, Iterator
+
+from .anomalies import anomalies
+from .coverage import coverage
+from .facts import Facts
+from .finding import Finding
+from .operation import DEVICE_KINDS
+from .phases import warm_ups
+from .transfers import TransferGroup
+from .words import clean, count_text, device_text, percent_text, rate_text, size_text, time_text
+
+_WORTH = 0.05
+#: Reasons for lower clocks that are not "idle" or "as set".
+_HARMFUL = ("thermal", "power_brake", "hw_slowdown", "sw_thermal", "hw_thermal")
+_DIRECTIONS = {
+    "cpu_to_gpu": "to the GPU",
+    "gpu_to_cpu": "to the host",
+    "gpu_to_gpu": "between GPUs",
+    "on_device": "inside the GPU",
+    "cpu_to_cpu": "on the host",
+}
+
+
+def pageable_copies(facts: Facts) -> Iterator[Finding]:
+    for row in facts.transfers:
+        if not row.pageable or not row.bytes:
+            continue
+        reached, best = row.bandwidth_bytes_per_s or 0.0, _pinned_rate(facts, row)
+        if best is None or best <= reached:
+            continue
+        saving = round(row.total_ns - row.bytes * 1e9 / best)
+        if saving < 0.01 * facts.window_ns:
+            continue
+        measured = _pinned_here(facts, row) is not None
+        evidence = [
+            (
+                f"{size_text(row.bytes)} in {count_text(row.count, 'copy', 'copies')} took {time_text(row.total_ns)}: "
+                f"{rate_text(reached)}."
+            ),
+            f"Pinned copies of this run reach {rate_text(best)}."
+            if measured
+            else f"Pinned memory usually reaches four fifths of the link: {rate_text(best)}.",
+        ]
+        if row.link_bytes_per_s:
+            evidence.append(f"The PCIe link carries {rate_text(row.link_bytes_per_s)} in theory.")
+        yield Finding(
+            "pageable_copies",
+            f"Copies {_DIRECTIONS.get(row.direction, row.direction)} use pageable memory and reach "
+            f"{rate_text(reached)} where {rate_text(best)} is possible.",
+            tuple(evidence),
+            "Pin the host memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy with non_blocking=True.",
+            "high" if measured else "medium",
+            saving,
+        )
+
+
+def _pinned_here(facts: Facts, row: TransferGroup) -> float | None:
+    rates = [
+        other.peak_bytes_per_s
+        for other in facts.transfers
+        if other.pinned and other.direction == row.direction and other.peak_bytes_per_s
+    ]
+    return max(rates, default=None)
+
+
+def _pinned_rate(facts: Facts, row: TransferGroup) -> float | None:
+    """What pinned copies reached in this run, else four fifths of the link's theoretical rate."""
+    measured = _pinned_here(facts, row)
+    if measured is not None:
+        return measured
+    return row.link_bytes_per_s * 0.8 if row.link_bytes_per_s else None
+
+
+def exposed(facts: Facts) -> Iterator[Finding]:
+    for row in facts.overlap:
+        where = device_text(row.device, row.backend)
+        if facts.window_ns and row.copy_exposed_ns >= _WORTH * facts.window_ns:
+            yield Finding(
+                "exposed_copies",
+                f"{where} copies {percent_text(row.copy_exposed_ns / facts.window_ns)} of the run without computing.",
+                (
+                    (
+                        f"{time_text(row.copy_exposed_ns)} of {time_text(row.copy_ns)} of copying "
+                        f"had no kernel beside it; {time_text(row.copy_hidden_ns)} had."
+                    ),
+                ),
+                "Copy the next batch on a second stream while this one computes (non_blocking=True, pinned memory).",
+                "high" if row.collective_ns is not None else "medium",
+                row.copy_exposed_ns,
+            )
+        lost = row.collective_exposed_ns or 0
+        if facts.window_ns and lost >= _WORTH * facts.window_ns:
+            yield Finding(
+                "exposed_collectives",
+                f"{where} communicates {percent_text(lost / facts.window_ns)} of the run without computing.",
+                (f"{time_text(lost)} of {time_text(row.collective_ns)} in collectives had no other kernel beside it.",),
+                "Overlap communication with computation (larger buckets, accumulation), or look for a slow rank.",
+                "high",
+                lost,
+            )
+
+
+def small_copies(facts: Facts) -> Iterator[Finding]:
+    count = sum(row.small for row in facts.transfers)
+    spent = sum(row.small_ns for row in facts.transfers)
+    if count >= 100 and facts.window_ns and spent >= _WORTH * facts.window_ns:
+        total = sum(row.count for row in facts.transfers)
+        yield Finding(
+            "small_copies",
+            f"{count_text(count, 'copy', 'copies')} below 64 KiB take {time_text(spent)}: their fixed cost dominates.",
+            (f"{percent_text(count / total)} of all copies are that small.",),
+            "Join them into few large ones, or keep the data on the device.",
+            "medium",
+            spent // 2,
+        )
+
+
+def heaviest(facts: Facts) -> Iterator[Finding]:
+    """What the device does when nothing else is wrong: always present where kernels ran."""
+    kernels = [row for row in facts.device_operations if row.kind == "kernel"]
+    if not kernels:
+        rows = facts.device_operations
+        if rows:
+            yield Finding(
+                "copies_only",
+                f"No kernel ran: {count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
+                f"{time_text(sum(row.total_ns for row in rows))}.",
+                tuple(f"{clean(row.name)}: {time_text(row.total_ns)}." for row in rows[:3]),
+                "",
+                "medium",
+            )
+        return
+    top, busiest = kernels[0], max(facts.times, key=lambda time: time.busy_ns)
+    evidence = tuple(
+        f"{clean(row.name)}: {percent_text(row.share)}, {count_text(row.count, 'call')}, {time_text(row.avg_ns)} each."
+        for row in kernels[:3]
+    )
+    yield Finding(
+        "heaviest_kernel",
+        f"{device_text(busiest.device, busiest.backend)} is busy {percent_text(busiest.busy_share)} of the run; "
+        f"{clean(top.name, 60)} takes {percent_text(top.share)} of the GPU time.",
+        evidence,
+        "To go faster, make this kernel faster or call it less: lower precision, a fused or tuned implementation.",
+        "high",
+        None,
+    )
+
+
+def low_coverage(facts: Facts) -> Iterator[Finding]:
+    for row in coverage(facts.session):
+        # Half of the kernel time must be known, and the device must be busy enough for its launches to matter.
+        if row.considered_ns * 2 < row.kernel_ns or row.while_busy >= 0.5:
+            continue
+        if row.considered_ns < _WORTH * facts.window_ns:
+            continue
+        yield Finding(
+            "low_coverage",
+            f"While kernels run on GPU {row.device}, their blocks cover {percent_text(row.while_busy)} of it.",
+            (
+                f"{count_text(row.small_kernels, 'kernel')} could not fill the device once.",
+                "Estimated from launch sizes and the device's limits, without hardware counters.",
+            ),
+            "Give each launch more work (larger batch, fewer splits), or run independent kernels on several streams.",
+            "medium",
+        )
+
+
+def unusual(facts: Facts) -> Iterator[Finding]:
+    steady = max((row.until_ns for row in warm_ups(facts.session)), default=0)
+    rows = [row for row in anomalies(facts.session) if row.kind in DEVICE_KINDS and row.start_ns >= steady]
+    excess = sum(row.excess_ns for row in rows)
+    if rows and excess >= 0.01 * facts.window_ns:
+        yield Finding(
+            "anomalies",
+            f"{count_text(len(rows), 'call')} took {time_text(excess)} longer than calls like them do.",
+            tuple(
+                f"{clean(row.name)}: {time_text(row.duration_ns)} where {time_text(row.typical_ns)} is typical "
+                f"(robust z {row.score:.1f}, {count_text(len(row.samples), 'call')})."
+                for row in rows[:3]
+            ),
+            "Look at these calls on the timeline: clocks, another process on the device, or different data.",
+            "medium",
+            excess,
+        )
+
+
+def device_state(facts: Facts) -> Iterator[Finding]:
+    throttled: dict[int, set[str]] = {}
+    samples: dict[int, list[int]] = {}
+    full: dict[int, float] = {}
+    for sample in facts.session.metrics:
+        index = sample.device.index
+        reasons = {text for text in sample.clocks.throttle_reasons or () if any(part in text for part in _HARMFUL)}
+        row = samples.setdefault(index, [0, 0])
+        row[0] += 1
+        row[1] += bool(reasons)
+        throttled.setdefault(index, set()).update(reasons)
+        used, total = sample.memory.used_bytes, sample.memory.total_bytes
+        if used is not None and total:
+            full[index] = max(full.get(index, 0.0), used / total)
+    for index, (count, hit) in samples.items():
+        if hit * 20 >= count and hit:
+            yield Finding(
+                "throttled",
+                f"GPU {index} ran at reduced clocks in {percent_text(hit / count)} of the samples.",
+                (f"Reasons given by the driver: {', '.join(sorted(throttled[index]))}.",),
+                "Check cooling and the power limit; timings of this run are slower than the device can be.",
+                "high",
+            )
+        if full.get(index, 0.0) >= 0.95:
+            yield Finding(
+                "memory_full",
+                f"Memory of GPU {index} was {percent_text(full[index])} full at its peak.",
+                ("The next larger batch would not fit.",),
+                "Use activation checkpointing or a smaller batch before this fails.",
+                "high",
+            )
+
+
+RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    pageable_copies,
+    exposed,
+    small_copies,
+    low_coverage,
+    unusual,
+    device_state,
+    heaviest,
+)

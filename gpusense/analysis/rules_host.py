@@ -1,0 +1,155 @@
+"""Findings about the host holding the device up: launches, waits, first calls."""
+
+from collections.abc import Callable, Iterator
+
+from .facts import Facts
+from .finding import Finding
+from .idle import DeviceIdle
+from .launch import LaunchProfile
+from .phases import first_calls, warm_ups
+from .words import clean, count_text, device_text, percent_text, time_text
+
+#: A finding about time must concern at least this share of the run.
+_WORTH = 0.05
+
+
+def launch_bound(facts: Facts) -> Iterator[Finding]:
+    for profile in facts.launches:
+        if not profile.launch_bound:
+            continue
+        idle_share = profile.small_gap_ns / profile.active_ns
+        where = device_text(profile.device, profile.backend)
+        evidence = [
+            (
+                f"{count_text(profile.kernels, 'kernel')}, {time_text(profile.avg_ns)} on average; "
+                f"{percent_text(profile.short_share)} shorter than 10 µs."
+            ),
+            (
+                f"{where} worked {time_text(profile.busy_ns)} of the {time_text(profile.active_ns)} "
+                "between its first and last work."
+            ),
+        ]
+        if profile.small_gaps is not None:
+            evidence.append(
+                f"{count_text(profile.small_gaps, 'gap')} below 100 µs, median {time_text(profile.median_gap_ns)}, "
+                f"{time_text(profile.small_gap_ns)} in all."
+            )
+        yield Finding(
+            "launch_bound",
+            f"{where} idles {percent_text(idle_share)} of its active time between "
+            f"{count_text(profile.short_kernels, 'kernel')} shorter than 10 µs: launching takes longer than running.",
+            tuple(evidence),
+            "Launch less: capture the step in a CUDA graph, fuse kernels (torch.compile), or enlarge the batch.",
+            "high" if profile.small_gaps is not None else "medium",
+            profile.small_gap_ns,
+        )
+
+
+def host_bound(facts: Facts) -> Iterator[Finding]:
+    """Idle for the host in stretches too long to be launches."""
+    profiles = {(profile.backend, profile.device): profile for profile in facts.launches}
+    for row in facts.idle:
+        profile = profiles.get((row.backend, row.device))
+        waiting = _long_wait(row, profile)
+        if not row.window_ns or waiting < _WORTH * row.window_ns:
+            continue
+        where = device_text(row.device, row.backend)
+        evidence = [f"{time_text(waiting)} of {time_text(row.window_ns)} empty in gaps of 100 µs and more."]
+        if row.unattributed_ns:
+            evidence = [
+                (
+                    f"{time_text(waiting)} of {time_text(row.window_ns)} empty between first and last work; "
+                    "single gaps are not known because short kernels were only counted."
+                )
+            ]
+        inside = [f"{time_text(spent)} in {_path(path)}" for path, spent in row.host_inside[:3]]
+        if inside:
+            evidence.append(f"All its waits for the host by innermost block: {'; '.join(inside)}.")
+        most = f", mostly in {_path(row.host_inside[0][0])}" if row.host_inside else ""
+        yield Finding(
+            "host_bound",
+            f"{where} waits for the host {percent_text(waiting / row.window_ns)} of the run{most}.",
+            tuple(evidence),
+            "Prepare the next input while the GPU works (loader workers, prefetch), or take this work off the path.",
+            "medium" if row.unattributed_ns else "high",
+            waiting,
+        )
+
+
+def _long_wait(row: DeviceIdle, profile: LaunchProfile | None) -> int:
+    """Idle time charged to the host, without the small gaps that ``launch_bound`` reports."""
+    if row.unattributed_ns:
+        return max(0, row.unattributed_ns - (profile.small_gap_ns if profile and profile.launch_bound else 0))
+    gaps = (gap.end_ns - gap.start_ns for gap in row.gaps if gap.reason == "host")
+    return sum(length for length in gaps if length >= 100_000)
+
+
+def synchronisation(facts: Facts) -> Iterator[Finding]:
+    for row in facts.idle:
+        if not row.window_ns or row.synchronisation_ns < _WORTH * row.window_ns:
+            continue
+        gaps = [gap for gap in row.gaps if gap.reason == "synchronisation"]
+        lines = [
+            f"{count_text(len(gaps), 'gap')} right after the host had waited, {_spent(row.synchronisation_ns, row)}."
+        ]
+        sources: dict[str, int] = {}
+        for sync in facts.session.syncs:
+            if sync.source_line:
+                sources[sync.source_line] = sources.get(sync.source_line, 0) + 1
+        top = sorted(sources.items(), key=lambda item: -item[1])[:3]
+        if top:
+            lines.append("Called from " + ", ".join(f"{clean(line)} ({count:,}×)" for line, count in top) + ".")
+        yield Finding(
+            "synchronisation",
+            f"{device_text(row.device, row.backend)} runs empty {percent_text(row.synchronisation_ns / row.window_ns)} "
+            "of the run because the host waits for it before launching more.",
+            tuple(lines),
+            "Read results less often: no .item(), .cpu() or synchronize() inside the step; log every n steps.",
+            "medium",
+            row.synchronisation_ns,
+        )
+
+
+def warm_up(facts: Facts) -> Iterator[Finding]:
+    for row in warm_ups(facts.session)[:1]:
+        share = row.excess_ns / facts.window_ns if facts.window_ns else 0.0
+        if share >= _WORTH:
+            yield Finding(
+                "warm_up",
+                f"The first {'pass' if row.passes == 1 else f'{row.passes} passes'} of {_path(row.path)} cost "
+                f"{time_text(row.excess_ns)} more than later ones ({percent_text(share)} of the run).",
+                (
+                    (
+                        f"First: {time_text(row.warm_up_ns)} for {row.passes}; then {time_text(row.steady_ns)} a pass "
+                        f"(median of {count_text(row.of - row.passes, 'pass', 'passes')})."
+                    ),
+                ),
+                "Compilation and autotuning: cache compiled kernels, keep shapes fixed, leave these out of timings.",
+                "high",
+                row.excess_ns,
+            )
+    calls = first_calls(facts.session)
+    excess = sum(call.excess_ns for call in calls if call.kind == "kernel")
+    if facts.window_ns and excess >= _WORTH * facts.window_ns:
+        yield Finding(
+            "first_calls",
+            f"First calls of {count_text(len(calls), 'operation')} took {time_text(excess)} more than later ones.",
+            tuple(
+                f"{clean(call.name)}: {time_text(call.first_ns)}, then {time_text(call.steady_ns)}."
+                for call in calls[:5]
+            ),
+            "Leave the first calls out when comparing; cache what they compile or tune.",
+            "high",
+            excess,
+        )
+
+
+def _spent(spent: int, row: DeviceIdle) -> str:
+    return f"{time_text(spent)} of {time_text(row.window_ns)}"
+
+
+def _path(path: tuple[str, ...]) -> str:
+    return f"“{clean(' › '.join(path))}”"
+
+
+RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (launch_bound, host_bound, synchronisation, warm_up)

@@ -1,0 +1,64 @@
+"""Waits for the devices of this process with a time limit, for results that were asked for; never on a block's path."""
+
+import threading
+from ctypes import byref, c_int, c_uint, c_void_p
+from typing import Any
+
+from . import cuda
+
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+def synchronise(timeout_s: float) -> bool:
+    """True once everything launched so far has finished; False where that takes longer or a device answers an error.
+
+    The wait happens on a thread of its own, in relaxed capture mode, so that it can neither hang the caller nor
+    invalidate a stream capture of another thread.
+    """
+    api = cuda.SOURCE.api()
+    if api is None or not cuda.is_live():
+        return True
+    contexts = _contexts(api)
+    results: list[bool] = []
+    done = threading.Event()
+
+    def wait() -> None:
+        try:
+            results.append(all([_wait_in(api, context) for context in contexts]))
+        finally:
+            done.set()
+
+    try:
+        threading.Thread(target=wait, name="gpusense wait", daemon=True).start()
+    except RuntimeError:  # no thread can be started any more
+        return False
+    return done.wait(timeout_s) and results == [True]
+
+
+def _contexts(api: Any) -> list[int]:
+    """The context of this thread and the primary contexts that are active; none is made."""
+    found: list[int] = []
+    context = c_void_p()
+    if api.cuCtxGetCurrent(byref(context)) == 0 and context.value:
+        found.append(context.value)
+    for ordinal in range(cuda.count(api)):
+        flags, active = c_uint(), c_int()
+        if api.cuDevicePrimaryCtxGetState(ordinal, byref(flags), byref(active)) != 0 or not active.value:
+            continue
+        if api.cuDevicePrimaryCtxRetain(byref(context), ordinal) == 0:
+            api.cuDevicePrimaryCtxRelease_v2(ordinal)  # active anyway: only its handle was wanted
+            if context.value and context.value not in found:
+                found.append(context.value)
+    return found
+
+
+def _wait_in(api: Any, context: int) -> bool:
+    mode = c_int(RELAXED)
+    if api.cuThreadExchangeStreamCaptureMode:
+        api.cuThreadExchangeStreamCaptureMode(byref(mode))
+    if api.cuCtxPushCurrent_v2(context) != 0:
+        return False
+    code = api.cuCtxSynchronize()
+    popped = c_void_p()
+    api.cuCtxPopCurrent_v2(byref(popped))
+    return bool(code == 0)

@@ -1,0 +1,137 @@
+"""Reading small kernel files: one open and one ``read`` each, and a sentence for everything that cannot be had."""
+
+import errno
+import os
+from collections.abc import Iterable
+from typing import Any
+
+_UNSUPPORTED = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODATA, errno.ENOSYS, errno.ENXIO)
+_DENIED = (errno.EACCES, errno.EPERM)
+_SLEEPING = ("suspended", "suspending", "resuming")
+_OFF = ("D3hot", "D3cold")
+
+
+def read(path: str, size: int = 4096) -> bytes:
+    """What one ``read`` of ``path`` gives: sysfs makes its answer at the first one, a second may be another answer."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        return os.read(handle, size)
+    finally:
+        os.close(handle)
+
+
+def text_or_none(path: str) -> str | None:
+    """The stripped text of ``path``; None where it cannot be read or is empty."""
+    try:
+        return read(path).rstrip(b"\0").decode("utf-8", "replace").strip() or None
+    except OSError:
+        return None
+
+
+def why(error: OSError, path: str) -> str:
+    """The reason class and the cause: "unsupported: no file fan1_input"."""
+    name = os.path.basename(path)
+    if error.errno == errno.ENOENT:
+        return f"unsupported: no file {name}"
+    if error.errno == errno.ENODEV:
+        return f"lost: {name} answers {errno.errorcode[errno.ENODEV]}"
+    kind = "denied" if error.errno in _DENIED else "unsupported" if error.errno in _UNSUPPORTED else "stale"
+    return f"{kind}: {name} answers {errno.errorcode.get(error.errno or 0, 'an unknown error')}"
+
+
+def sleeping(device_folder: str) -> str | None:
+    """Why the PCI device below ``device_folder`` must not be touched, or None. Reads nothing that would wake it."""
+    status = text_or_none(os.path.join(device_folder, "power", "runtime_status"))
+    if status in _SLEEPING:
+        return f"sleeping: power/runtime_status is {status}"
+    state = text_or_none(os.path.join(device_folder, "power_state"))
+    if state in _OFF:
+        return f"sleeping: power_state is {state}"
+    return None
+
+
+def uevent(device_folder: str) -> dict[str, str]:
+    """The ``KEY=value`` lines of a device's ``uevent``; the kernel answers from memory."""
+    lines = (text_or_none(os.path.join(device_folder, "uevent")) or "").splitlines()
+    return {key: value for key, _, value in (line.partition("=") for line in lines) if value}
+
+
+def cards(root: str) -> list[tuple[str, str]] | str:
+    """(name, device folder) of every DRM card, in the order of their numbers, or why there is no list."""
+    folder = os.path.join(root, "class", "drm")
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith("card") and name[4:].isdigit()]
+    except OSError:
+        return f"no {folder}: the kernel has no graphics driver loaded, or this container hides it"
+    return [(name, os.path.join(folder, name, "device")) for name in sorted(names, key=lambda name: int(name[4:]))]
+
+
+def without_values(reasons: dict[str, str], groups: dict[str, Any]) -> dict[str, str]:
+    """``reasons`` less those of fields that another file gave a value after all."""
+    return {field: reason for field, reason in reasons.items() if _value(groups, field) is None}
+
+
+def _value(groups: dict[str, Any], field: str) -> Any:
+    group, _, name = field.partition(".")
+    return getattr(groups.get(group), name, None) if name else groups.get(group)
+
+
+class Reader:
+    """Reads files of one folder for one sample and keeps, under the field each was for, why it has no value."""
+
+    __slots__ = ("folder", "reasons")
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.reasons: dict[str, str] = {}
+
+    def text(self, field: str, name: str) -> str | None:
+        path = os.path.join(self.folder, name)
+        try:
+            found = read(path).rstrip(b"\0").decode("utf-8", "replace").strip()
+        except OSError as error:
+            self.reasons[field] = why(error, path)
+            return None
+        if not found:
+            self.reasons[field] = f"unsupported: {os.path.basename(name)} is empty"
+        return found or None
+
+    def number(
+        self, field: str, name: str, per: float = 1.0, low: float = 0.0, high: float = float("inf")
+    ) -> float | None:
+        """The first word of ``name`` divided by ``per``, if it is a number within ``low`` and ``high``."""
+        found = self.text(field, name)
+        if found is None:
+            return None
+        try:
+            value = float(found.split(None, 1)[0])
+        except ValueError:
+            self.reasons[field] = f"out of range: {os.path.basename(name)} says {found[:40]!r}"
+            return None
+        return self.within(field, value / per, low, high, os.path.basename(name))
+
+    def first(
+        self, field: str, names: Iterable[str], per: float = 1.0, low: float = 0.0, high: float = float("inf")
+    ) -> float | None:
+        """:meth:`number` of the first of ``names`` that has one."""
+        for name in names:
+            value = self.number(field, name, per, low, high)
+            if value is not None:
+                return value
+        return None
+
+    def whole(self, field: str, name: str) -> int | None:
+        value = self.number(field, name)
+        return None if value is None else int(value)
+
+    def within(self, field: str, value: float | None, low: float, high: float, source: str) -> float | None:
+        """``value`` where it is plausible; a driver's sentinel becomes None with the reason."""
+        if value is None:
+            return None
+        if low <= value <= high:
+            return value
+        self.reasons[field] = f"out of range: {source} says {value:g}"
+        return None
+
+    def note(self, field: str, reason: str) -> None:
+        self.reasons.setdefault(field, reason)

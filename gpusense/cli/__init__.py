@@ -1,0 +1,89 @@
+"""The command ``gpusense``: dispatches to one module a verb, imported only when that verb is used.
+
+A verb ``x`` is the module ``x.py`` here, with ``main(argv) -> int`` (``import_.py`` for the verb ``import``).
+"""
+
+import sys
+
+#: verb → what it does, in the order a new user needs them. Only verbs whose module exists are listed.
+VERBS = {
+    "demo": "show gpusense at work, on this machine's GPU or on a recorded H100 run",
+    "run": "run a Python program and say what it did on the GPU",
+    "report": "turn a session file into text, JSON, HTML, a Perfetto trace or a flame graph",
+    "diff": "compare two sessions and fail on a regression",
+    "top": "watch the devices in the terminal",
+    "monitor": "print device metrics",
+    "devices": "list the devices",
+    "doctor": "say which sources were found, which were not, and what to do about it",
+    "export": "send a session to an OpenTelemetry endpoint",
+    "import": "turn another tool's trace into a session",
+    "vendor": "copy gpusense into another package",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code of ``gpusense ARGV…``; ``run`` leaves with whatever its program leaves with."""
+    arguments = sys.argv[1:] if argv is None else argv
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help", "help"):
+        return _write(_help())
+    if name in ("-V", "--version"):
+        from .. import __version__
+
+        return _write(f"gpusense {__version__}\n")
+    if name not in _present():
+        return _refuse(name)
+    from importlib import import_module
+
+    verb = import_module(f".{_module(name)}", __name__)
+    try:
+        return int(verb.main(arguments[1:]))
+    except BrokenPipeError:
+        # The reader went away (``| head``): end like a program that SIGPIPE ended, without a second error at exit.
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except _root_error() as error:
+        sys.stderr.write(f"gpusense {name}: {error}\n")
+        return 1
+
+
+def _root_error() -> type[Exception]:
+    from .._errors import GpuSenseError
+
+    return GpuSenseError
+
+
+def _module(verb: str) -> str:
+    return "import_" if verb == "import" else verb
+
+
+def _present() -> tuple[str, ...]:
+    from importlib.util import find_spec
+
+    return tuple(verb for verb in VERBS if find_spec(f"{__name__}.{_module(verb)}") is not None)
+
+
+def _help() -> str:
+    rows = "".join(f"  {verb:<9} {VERBS[verb]}\n" for verb in _present())
+    return (
+        "usage: gpusense VERB …\n\n"
+        "See what a Python process does on the GPU.\n\n"
+        f"{rows}\n"
+        "gpusense VERB --help says more. python -m gpusense is the same command.\n"
+    )
+
+
+def _refuse(name: str) -> int:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, _present(), n=1)
+    hint = f"; did you mean {near[0]}?" if near else "; gpusense --help lists the verbs"
+    sys.stderr.write(f"gpusense: there is no verb {name!r}{hint}\n")
+    return 2
+
+
+def _write(text: str) -> int:
+    sys.stdout.write(text)
+    return 0

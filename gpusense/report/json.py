@@ -1,0 +1,67 @@
+"""A session as one JSON object of documented, versioned shape: everything the other reports show is in it."""
+
+import os
+from typing import IO, Any
+
+from .._json import dumps, encode, plain
+from .._records import Aggregate, BlockRecord, Record
+from ..analysis.facts import Facts
+from ..analysis.idle import DeviceIdle
+from ..analysis.ranking import ranked
+from ..session import Session
+
+SCHEMA = "gpusense.report/1"
+
+
+def to_dict(session: Session) -> dict[str, Any]:
+    """The whole session: what was recorded, as recorded, and what the analyses conclude from it.
+
+    Times are nanoseconds (since the Unix epoch where they are moments), sizes bytes, shares 0…1. What is unknown is
+    null.
+    """
+    facts = Facts(session)
+    found = [plain(finding._asdict()) for finding in ranked(facts)]
+    return {
+        "schema": SCHEMA,
+        "meta": plain(session.meta),
+        "duration_ns": session.duration_ns,
+        "verdict": found[0],
+        "findings": found,
+        "counters": encode(session.counters, full=True),
+        "devices": [encode(device, full=True) for device in session.devices],
+        "busy": [{**plain(time._asdict()), "busy_share": time.busy_share} for time in facts.times],
+        "idle": [_idle(row) for row in facts.idle],
+        "operations": [plain(row._asdict()) for row in facts.operations],
+        "transfers": [
+            {**plain(row._asdict()), "bandwidth_bytes_per_s": row.bandwidth_bytes_per_s} for row in facts.transfers
+        ],
+        "blocks": [_record(block) for block in session.blocks],
+        "records": [_record(record) for record in session.records if type(record) is not BlockRecord],
+        "aggregates": [_aggregate(row) for row in session.aggregates],
+        "metrics": [encode(sample) for sample in session.metrics],
+        "unseen": [encode(stretch, full=True) for stretch in session.unseen],
+    }
+
+
+def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, indent: int | None = None) -> None:
+    """The report as JSON text, one line unless ``indent`` is given; names that are not UTF-8 are made readable."""
+    from .files import output
+
+    with output(target) as file:
+        file.write(dumps(to_dict(session), portable=True, indent=indent))
+        file.write("\n")
+
+
+def _record(record: Record) -> dict[str, Any]:
+    return {**encode(record, full=True), "duration_ns": record.end_ns - record.start_ns}
+
+
+def _aggregate(row: Aggregate) -> dict[str, Any]:
+    return {**encode(row, full=True), "avg_ns": row.avg_ns, "std_ns": row.std_ns}
+
+
+def _idle(row: DeviceIdle) -> dict[str, Any]:
+    shown = row._asdict()
+    del shown["gaps"]  # as many as kernels; records give them
+    shown["host_inside"] = [{"path": path, "time_ns": spent} for path, spent in row.host_inside]
+    return dict(plain(shown))

@@ -1,0 +1,68 @@
+"""How text may look where it goes: width, colour, and the letters its encoding has."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_PLAIN_WIDTH = 100
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+#: Stand-ins for an encoding that lacks the letter.
+_ASCII = str.maketrans(
+    {"µ": "u", "–": "-", "—": "-", "…": "~", "·": "|", "×": "x", "›": ">", "≥": ">=", "█": "#", "░": ".", "�": "?"}
+    | dict.fromkeys("“”", '"')
+)
+
+
+class Style(NamedTuple):
+    """Where text goes. Everything shown passes through :meth:`line`."""
+
+    width: int = _PLAIN_WIDTH
+    color: bool = False
+    encoding: str = "utf-8"
+
+    def line(self, text: str, *, paint: str = "") -> str:
+        """``text`` cut to the width, in letters the encoding has, painted where colour is allowed."""
+        text = self.fit(text)
+        if len(text) > self.width:
+            text = text[: self.width - 1] + self.fit("…")
+        return f"\x1b[{_CODES[paint]}m{text}\x1b[0m" if paint and self.color else text
+
+    def fit(self, text: str) -> str:
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            text = text.translate(_ASCII)
+            return text.encode(self.encoding, "replace").decode(self.encoding)
+        except LookupError:
+            return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        return text
+
+    def bar(self, share: float, length: int = 20) -> str:
+        full = round(max(0.0, min(1.0, share)) * length)
+        return self.fit("█" * full + "░" * (length - full))
+
+
+PLAIN = Style()
+
+
+def style_of(stream: Any, environ: Mapping[str, str] = os.environ) -> Style:
+    """The style of a text stream. Colour only on a terminal that has it and whose user did not refuse it."""
+    try:
+        terminal = bool(stream.isatty())
+    except (AttributeError, ValueError, OSError):
+        terminal = False
+    color = terminal and not environ.get("NO_COLOR") and environ.get("TERM", "") not in ("dumb", "")
+    return Style(_width(stream if terminal else None, environ), color, getattr(stream, "encoding", None) or "utf-8")
+
+
+def _width(terminal: Any, environ: Mapping[str, str]) -> int:
+    try:
+        asked = int(environ.get("COLUMNS", ""))
+    except ValueError:
+        asked = 0
+    if asked <= 0 and terminal is not None:
+        try:
+            asked = os.get_terminal_size(terminal.fileno()).columns
+        except (OSError, ValueError, AttributeError):
+            asked = 0
+    return max(40, min(asked, 300)) if asked > 0 else _PLAIN_WIDTH

@@ -1,0 +1,297 @@
+"""A session as text: the answer at the end of a run (at most fifteen lines) and the full report."""
+
+import os
+from collections.abc import Iterator
+from typing import IO, Any
+
+from ..analysis.blocks import BlockNode, block_tree
+from ..analysis.facts import Facts
+from ..analysis.finding import Finding
+from ..analysis.operation import Operation
+from ..analysis.ranking import ranked
+from ..analysis.transfers import TransferGroup
+from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
+from ..session import Session
+from .style import PLAIN, Style
+
+_TOP = 5
+_MOST_ROWS = 50
+_COLUMNS = ("time %", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
+_WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
+
+
+def summary(session: Session, style: Style = PLAIN, path: "str | None" = None) -> list[str]:
+    """At most fifteen lines. ``path`` is where the session was kept; None if it was not."""
+    facts = Facts(session)
+    lines = [_line(style, _head(session, facts, style), "bold")]
+    if facts.device_operations:
+        lines += [_line(style, text) for text in (*_top(facts), *_copies(facts))]
+    lines += _verdict(ranked(facts)[0], style)
+    lines += [_line(style, text, "dim") for text in (_counters(session), _overhead(session, facts))]
+    lines.append(_line(style, f"next: {_next(session, path)}", "dim"))
+    return lines
+
+
+def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
+    """Every section of the report, line by line."""
+    facts = Facts(session)
+    found = ranked(facts)
+    yield _line(style, _head(session, facts, style), "bold")
+    yield from (_line(style, text) for text in _about(session))
+    yield ""
+    yield from _verdict(found[0], style, 9)
+    for finding in found[1:]:
+        yield from _also(finding, style)
+    for title, rows in (
+        ("Devices", _devices(facts)),
+        ("Operations on the device", _table(facts.device_operations)),
+        ("Operations of the host", _table([row for row in facts.operations if row not in facts.device_operations])),
+        ("Copies", _transfers(facts.transfers)),
+        ("Blocks", _blocks(session)),
+        ("Not seen", _unseen(session)),
+        ("Damage", (clean(sentence, 200) for sentence in session.meta.get("damage") or ())),
+        ("Notes", (clean(str(note), 200) for note in session.meta.get("notes") or ())),
+    ):
+        yield from _section(title, rows, style)
+    yield ""
+    yield _line(style, _counters(session))
+    yield _line(style, _overhead(session, facts))
+
+
+def write(session: Session, target: "str | os.PathLike[str] | IO[str]", style: Style = PLAIN) -> None:
+    """The full report into a file."""
+    from .files import output
+
+    with output(target) as file:
+        file.writelines(f"{line}\n" for line in full(session, style))
+
+
+def _line(style: Style, text: str, paint: str = "") -> str:
+    return style.line(text, paint=paint)
+
+
+def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Iterator[str]:
+    begun = False
+    for row in rows:
+        if not begun:
+            begun = True
+            yield ""
+            yield _line(style, title, "bold")
+        yield _line(style, f"  {row}")
+
+
+# ---- head, counters, next
+
+
+def _head(session: Session, facts: Facts, style: Style) -> str:
+    names = list(dict.fromkeys(clean(device.name, 40) for device in session.devices if _worked(facts, device)))
+    names = names or list(dict.fromkeys(clean(device.name, 40) for device in session.devices))[:1]
+    parts = [" + ".join(names) or "no device seen", time_text(facts.window_ns)]
+    if len(session.meta.get("processes") or ()) > 1:
+        parts.insert(0, count_text(len(session.meta["processes"]), "process", "processes"))
+    if facts.times:
+        mean = sum(time.busy_share for time in facts.times) / len(facts.times)
+        each = ", ".join(percent_text(time.busy_share) for time in facts.times[:8]) if len(facts.times) > 1 else ""
+        parts.append(f"GPU busy {percent_text(mean)}{f' ({each})' if each else ''} [{style.bar(mean)}]")
+    return f"gpusense: {' · '.join(parts)}"
+
+
+def _worked(facts: Facts, device: Any) -> bool:
+    number = device.cuda_index if device.cuda_index is not None else device.index
+    return any(time.device == number for time in facts.times)
+
+
+def _counters(session: Session) -> str:
+    counted = session.counters
+    parts = [f"seen {counted.seen:,} = kept {counted.kept:,} + counted {counted.aggregated:,}"]
+    parts[0] += f" + invalid {counted.invalid:,}" if counted.invalid else ""
+    parts[0] += f" + from before {counted.pre_session:,}" if counted.pre_session else ""
+    lost = ("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors")
+    parts += [f"{name.replace('_', ' ')} {getattr(counted, name):,}" for name in lost if getattr(counted, name)]
+    if counted.bytes_dropped:
+        parts.append(f"{size_text(counted.bytes_dropped)} beyond the file's cap")
+    if session.meta.get("complete") is False:
+        parts.append("the program was killed or still runs")
+    return f"records: {', '.join(parts)}"
+
+
+def _overhead(session: Session, facts: Facts) -> str:
+    found = session.meta.get("overhead") or {}
+    spent = [(name, value) for name, value in found.items() if name.endswith("_ns") and isinstance(value, int | float)]
+    if not spent:
+        return "overhead of gpusense: not measured in this session"
+    shown = ", ".join(f"{name[:-3].replace('_', ' ')} {time_text(value)}" for name, value in spent[:3])
+    share = spent[0][1] / facts.window_ns if facts.window_ns else None
+    return f"overhead of gpusense: {shown} ({percent_text(share)} of the run)"
+
+
+def _next(session: Session, path: "str | None") -> str:
+    if path is None:
+        return "gpusense run -o run.gpusense … keeps the session for gpusense report"
+    import shlex
+
+    return f"gpusense report {shlex.quote(path)} --html -o report.html"
+
+
+def _about(session: Session) -> Iterator[str]:
+    meta = session.meta
+    facts = [f"gpusense {clean(str(meta.get('version', 'unknown')))}", f"pid {meta.get('pid')}"]
+    if meta.get("rank") is not None:
+        facts.append(f"rank {meta['rank']} of {meta.get('world_size')}")
+    threshold = meta.get("threshold_ns")
+    if meta.get("trace_all"):
+        facts.append("every record kept")
+    elif threshold is not None:
+        facts.append(f"kept one by one from {time_text(threshold)}")
+    yield " · ".join(facts)
+    backends = meta.get("backends") or {}
+    if backends:
+        yield "sources: " + ", ".join(clean(f"{name} {text}") for name, text in backends.items())
+
+
+# ---- findings
+
+
+def _verdict(finding: Finding, style: Style, most: int = 2) -> Iterator[str]:
+    title = f"verdict: {finding.title} ({finding.confidence} confidence)"
+    yield from _wrapped(style, title, most, "yellow")
+    if finding.evidence:
+        yield from _wrapped(style, f"  because {' '.join(finding.evidence)}", most - 1)
+    if finding.fix:
+        yield from _wrapped(style, f"  try: {finding.fix}", most - 1, "green")
+
+
+def _wrapped(style: Style, text: str, most: int, paint: str = "") -> Iterator[str]:
+    from textwrap import wrap
+
+    indent = text[: len(text) - len(text.lstrip())]
+    clean_text = indent + clean(text[len(indent) :], 2000)
+    for line in wrap(clean_text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  "):
+        yield _line(style, line, paint)
+
+
+def _also(finding: Finding, style: Style) -> Iterator[str]:
+    saving = f" (up to {time_text(finding.saving_ns)})" if finding.saving_ns else ""
+    yield from _wrapped(style, f"also: {finding.title}{saving}", 9)
+    for sentence in finding.evidence:
+        yield from _wrapped(style, f"  {sentence}", 9, "dim")
+    if finding.fix:
+        yield from _wrapped(style, f"  try: {finding.fix}", 9)
+
+
+# ---- tables
+
+
+def _top(facts: Facts) -> list[str]:
+    kernels = [row for row in facts.device_operations if row.kind == "kernel"]
+    if not kernels:
+        return ["no kernel ran"]
+    lines = [f"{'time %':>8}{'total':>10}{'calls':>11}{'avg':>10}  kernel"]
+    lines += [
+        f"{percent_text(row.share):>8}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
+        f"  {clean(row.name)}"
+        for row in kernels[:_TOP]
+    ]
+    return lines
+
+
+def _copies(facts: Facts) -> list[str]:
+    copies = [row for row in facts.device_operations if row.kind == "transfer"]
+    if not copies:
+        return ["no copies"]
+    shown = [
+        f"{row.direction or clean(row.name)} {size_text(row.bytes)} in {row.count:,} at "
+        f"{rate_text(row.bandwidth_bytes_per_s)}"
+        for row in sorted(copies, key=lambda row: -row.bytes)[:3]
+    ]
+    return [f"copies: {' · '.join(shown)}"]
+
+
+def _table(rows: list[Operation]) -> Iterator[str]:
+    if not rows:
+        return
+    yield "".join(f"{title:>{width}}" for title, width in zip(_COLUMNS, _WIDTHS, strict=True)) + "  name"
+    for row in rows[:_MOST_ROWS]:
+        cells = (
+            percent_text(row.share),
+            time_text(row.total_ns),
+            f"{row.count:,}",
+            time_text(row.avg_ns),
+            time_text(row.median_ns),
+            time_text(row.min_ns),
+            time_text(row.max_ns),
+            time_text(row.std_ns),
+            size_text(row.bytes) if row.bytes else "",
+        )
+        where = "" if row.device is None else f"[{row.device}] "
+        kind = "" if row.kind == "kernel" else f"{row.kind}: "
+        yield (
+            "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+            + f"  {where}{kind}{clean(row.name)}"
+        )
+    if len(rows) > _MOST_ROWS:
+        rest = rows[_MOST_ROWS:]
+        yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
+
+
+def _devices(facts: Facts) -> Iterator[str]:
+    for time in facts.times:
+        number = "–" if time.device is None else time.device
+        note = {"sum": " (upper bound: a sum of durations)"}.get(time.source, "")
+        yield (
+            f"{time.backend} {number}: busy {time_text(time.busy_ns)}, {percent_text(time.busy_share)}{note}; "
+            f"kernels {time_text(time.kernel_ns)}, copies {time_text(time.transfer_ns)}"
+        )
+    for row in facts.idle:
+        parts = [
+            f"{name.replace('_', ' ')} {time_text(row.part(name))}"
+            for name in ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed")
+            if row.part(name)
+        ]
+        yield f"{row.backend} {'–' if row.device is None else row.device}: {', '.join(parts)}"
+
+
+def _transfers(rows: list[TransferGroup]) -> Iterator[str]:
+    for row in rows[:_MOST_ROWS]:
+        ends = " from {} to {}".format(row.source or "?", row.destination or "?") if row.source else ""
+        pair = f" {row.source_device} › {row.destination_device}" if row.source_device is not None else ""
+        link = f", link {rate_text(row.link_bytes_per_s)}" if row.link_bytes_per_s else ""
+        peak = f", fastest {rate_text(row.peak_bytes_per_s)}" if row.peak_bytes_per_s else ""
+        yield (
+            f"{row.direction}{pair}{ends}: {size_text(row.bytes)} in {count_text(row.count, 'copy', 'copies')}, "
+            f"{time_text(row.total_ns)}, {rate_text(row.bandwidth_bytes_per_s)}{peak}{link}"
+        )
+
+
+def _blocks(session: Session) -> Iterator[str]:
+    root = block_tree(session)
+    if not root.children:
+        return
+    yield f"{'passes':>8}{'wall':>10}{'GPU':>10}{'kernels':>10}  block"
+    shown = 0
+    stack: list[tuple[int, BlockNode]] = [(0, node) for node in _by_time(root)]
+    while stack:
+        depth, node = stack.pop()
+        shown += 1
+        if shown > _MOST_ROWS:
+            yield f"… and {count_text(len(stack) + 1, 'more block')} and what is inside"
+            return
+        indent = "  " * min(depth, 20)
+        yield (
+            f"{node.passes:>8,}{time_text(node.wall_ns):>10}{time_text(node.gpu_ns):>10}{node.kernels:>10,}"
+            f"  {indent}{clean(node.name)}"
+        )
+        stack += [(depth + 1, child) for child in _by_time(node)]
+
+
+def _by_time(node: BlockNode) -> list[BlockNode]:
+    """Children, the longest last: for a stack."""
+    return sorted(node.children.values(), key=lambda child: (child.gpu_ns, child.wall_ns))
+
+
+def _unseen(session: Session) -> Iterator[str]:
+    end = session.meta.get("end_ns")
+    for stretch in session.unseen[:_MOST_ROWS]:
+        stop = stretch.end_ns if stretch.end_ns is not None else end
+        length = "until the end" if stop is None else time_text(stop - stretch.start_ns)
+        yield f"{length}: {clean(stretch.reason, 300)}"
