@@ -124,14 +124,17 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
 
     threshold_ns = None if threshold_us is None else int(threshold_us * 1000)
     with file.Reader(path) as reader:
-        if reader.has(file.BUFFER):
+        builder = Builder()
+        raw = reader.has(file.BUFFER)
+        for chunk in () if raw else reader:
+            builder.take(chunk)
+        # A run records what other sources give it undecided too; a saved session has been decided about.
+        decided = builder.meta.pop("decided", False) or builder.meta.get("mode") != "file"
+        if raw or not decided:
             from ._replay import replay
 
             session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all)
         else:
-            builder = Builder()
-            for chunk in reader:
-                builder.take(chunk)
             session = builder.session()
             if threshold_ns is not None and not trace_all:
                 fold(session, threshold_ns)
@@ -146,7 +149,8 @@ def save(session: Session, path: "str | os.PathLike[str]") -> None:
     from . import _sessionfile as file
 
     writer = file.Writer(path, max_bytes=None)
-    writer.json(file.META, {key: value for key, value in session.meta.items() if key not in _OF_THE_FILE})
+    meta = {key: value for key, value in session.meta.items() if key not in _OF_THE_FILE}
+    writer.json(file.META, meta | {"decided": True})
     writer.rows(file.DEVICES, session.devices)
     writer.records(session.records)
     writer.rows(file.AGGREGATES, session.aggregates)

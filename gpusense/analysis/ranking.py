@@ -21,9 +21,12 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 
 def findings(session: Session) -> list[Finding]:
     """Findings, what could save most first; what invalidates the rest (nothing seen, data lost) before everything."""
-    facts = Facts(session)
-    found = [finding for rule in _RULES for finding in rule(facts)]
-    return sorted(found, key=_rank)
+    return ranked(Facts(session))
+
+
+def ranked(facts: Facts) -> list[Finding]:
+    """As :func:`findings`, for a caller that has :class:`Facts` already."""
+    return sorted((finding for rule in _RULES for finding in rule(facts)), key=_rank)
 
 
 def verdict(session: Session) -> Finding:

@@ -82,8 +82,8 @@ def exposed(facts: Facts) -> Iterator[Finding]:
                 f"{where} copies {percent_text(row.copy_exposed_ns / facts.window_ns)} of the run without computing.",
                 (
                     (
-                        f"{time_text(row.copy_exposed_ns)} of {time_text(row.copy_ns)} of copying "
-                        f"had no kernel beside it; {time_text(row.copy_hidden_ns)} had."
+                        f"{time_text(row.copy_exposed_ns)} of {time_text(row.copy_ns)} of copying had no kernel "
+                        f"beside it, {percent_text(row.copy_exposed_ns / row.copy_ns)}."
                     ),
                 ),
                 "Copy the next batch on a second stream while this one computes (non_blocking=True, pinned memory).",

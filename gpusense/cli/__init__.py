@@ -1,9 +1,11 @@
 """The command ``gpusense``: dispatches to one module a verb, imported only when that verb is used.
 
-A verb ``x`` is the module ``x.py`` here, with ``main(argv) -> int`` (``import_.py`` for the verb ``import``).
+A verb ``x`` is the module ``x.py`` here (``import_.py`` for the verb ``import``): ``add_arguments(parser)`` declares
+what it takes, ``main(arguments) -> int`` does it and gives the exit code. Only ``run`` takes its words as they are.
 """
 
 import sys
+from typing import Any
 
 #: verb → what it does, in the order a new user needs them. Only verbs whose module exists are listed.
 VERBS = {
@@ -31,28 +33,52 @@ def main(argv: list[str] | None = None) -> int:
         from .. import __version__
 
         return _write(f"gpusense {__version__}\n")
+    if name == "run":
+        from . import run
+
+        return run.main(arguments[1:])
     if name not in _present():
         return _refuse(name)
+    return _do(name, arguments[1:])
+
+
+def _do(name: str, argv: list[str]) -> int:
+    import argparse
     from importlib import import_module
 
-    verb = import_module(f".{_module(name)}", __name__)
-    try:
-        return int(verb.main(arguments[1:]))
-    except BrokenPipeError:
-        # The reader went away (``| head``): end like a program that SIGPIPE ended, without a second error at exit.
-        import os
-
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except _root_error() as error:
-        sys.stderr.write(f"gpusense {name}: {error}\n")
-        return 1
-
-
-def _root_error() -> type[Exception]:
     from .._errors import GpuSenseError
 
-    return GpuSenseError
+    verb: Any = import_module(f".{_module(name)}", __name__)
+    parser = argparse.ArgumentParser(
+        prog=f"gpusense {name}",
+        description=(verb.__doc__ or "").partition("\n")[0],
+        allow_abbrev=False,
+    )
+    verb.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        code = int(verb.main(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_went_away()
+    except KeyboardInterrupt:
+        return 130
+    except GpuSenseError as error:
+        sys.stderr.write(f"gpusense {name}: {error}\n")
+        return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"gpusense {name}: {where}{error.strerror or error}\n")
+        return 2
+    return code
+
+
+def _reader_went_away() -> int:
+    """Ends as a program that SIGPIPE ended (``| head``), without a second error when the interpreter flushes."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 141
 
 
 def _module(verb: str) -> str:
@@ -85,5 +111,6 @@ def _refuse(name: str) -> int:
 
 
 def _write(text: str) -> int:
-    sys.stdout.write(text)
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     return 0

@@ -7,7 +7,8 @@ import signal
 import sys
 from typing import Any
 
-from .._errors import SessionError
+from .._errors import GpuSenseError
+from ._arguments import microseconds, names, numbers, size_bytes
 from ._program import Program, execute, problem
 
 _EPILOG = """examples:
@@ -16,7 +17,9 @@ _EPILOG = """examples:
   gpusense run -c "import torch; torch.ones(9, device='cuda').sum()"
 """
 _TAKES_VALUE = ("-o", "--output", "--threshold-us", "--backends", "--devices", "--buffer-size", "--otlp")
+_SETTINGS = ("threshold_us", "trace_all", "backends", "devices", "buffer_size")
 _SIGTERM_WAIT_S = 5.0
+_OTLP_WAIT_S = 2.0
 
 
 def main(argv: list[str]) -> int:
@@ -34,14 +37,28 @@ def main(argv: list[str]) -> int:
         return 2
     try:
         ending = _start(settings)
-    except SessionError as error:
+    except GpuSenseError as error:
         sys.stderr.write(f"gpusense run: {error}\n")
         return 2
-    if ending is not None:
-        atexit.register(ending.at_exit)
-        _flush_on_sigterm(ending)
-    execute(program)
+    if ending is None:
+        execute(program)
+        return 0
+    atexit.register(ending.at_exit)
+    _flush_on_sigterm(ending)
+    try:
+        execute(program)
+    except BaseException as error:
+        ending.exit_code = _exit_code(error)
+        raise
     return 0
+
+
+def _exit_code(error: BaseException) -> int:
+    if not isinstance(error, SystemExit):
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    if error.code is None:
+        return 0
+    return error.code if isinstance(error.code, int) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,11 +74,11 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", metavar="PATH", help="keep the session in this file (made readable to you alone)"
     )
     parser.add_argument("--trace-all", action="store_true", default=None, help="keep every record, however short")
-    parser.add_argument("--threshold-us", type=_microseconds, metavar="N", help="keep records of N µs and more (100)")
-    parser.add_argument("--backends", type=_names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
-    parser.add_argument("--devices", type=_numbers, metavar="N,N", help="record only these CUDA devices")
+    parser.add_argument("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
+    parser.add_argument("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
+    parser.add_argument("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
     parser.add_argument(
-        "--buffer-size", type=_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M"
+        "--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M"
     )
     parser.add_argument("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
     parser.add_argument("--live", action="store_true", help="decode while the program runs instead of afterwards")
@@ -92,53 +109,64 @@ def _program(rest: list[str]) -> Program | None:
     return Program(how, rest[1], tuple(rest[2:])) if len(rest) > 1 else None
 
 
-def _microseconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e12:
-        raise argparse.ArgumentTypeError(f"{text} is no time in microseconds")
-    return value
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
-
-
-def _bytes(text: str) -> int:
-    units = {"K": 1 << 10, "M": 1 << 20}
-    unit = units.get(text[-1:].upper())
-    value = int(text[:-1] if unit else text) * (unit or 1)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is no size")
-    return value
-
-
 def _start(settings: argparse.Namespace) -> "_Ending | None":
     """The recording that has begun; None where it was switched off or could not begin, which is said and not fatal."""
     if os.environ.get("GPUSENSE", "").strip().lower() == "off":
         sys.stderr.write("gpusense: nothing is recorded, because GPUSENSE=off\n")
         return None
-    path, temporary = settings.output, settings.output is None and not settings.live
+    # Spans leave while the program runs, unless a file is kept: then they leave from the file, exact, at the end.
+    live = settings.live or (settings.otlp is not None and settings.output is None)
+    path, temporary = settings.output, settings.output is None and not live
     if temporary:
         path = _temporary()
-    chosen = {
-        name: value for name, value in vars(settings).items() if name not in ("output", "live") and value is not None
-    }
+    chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
     try:
         from .._select import start_session
 
-        recording = start_session(mode="live" if settings.live else "file", path=path, **chosen)
-    except SessionError:
+        recording = start_session(mode="live" if live else "file", path=None if live else path, **chosen)
+        return _Ending(recording, path, temporary, live, _Spans.of(settings.otlp, live))
+    except GpuSenseError:
         _remove(path if temporary else None)
         raise
     except Exception as error:  # noqa: BLE001 - the program runs whatever becomes of us
         _remove(path if temporary else None)
         sys.stderr.write(f"gpusense: nothing is recorded: {type(error).__name__}: {error}\n")
         return None
-    return _Ending(recording, path, temporary)
+
+
+class _Spans:
+    """Where ``--otlp`` sends spans: as they come, or all from the finished session."""
+
+    def __init__(self, url: str, live: bool) -> None:
+        self._url = url
+        self._live = live
+        self._root: Any = None
+        if live:
+            from ..exporters import opentelemetry
+
+            opentelemetry.instrument(endpoint=url, private=True)
+            self._root = opentelemetry.start_root_span()
+
+    @classmethod
+    def of(cls, url: str | None, live: bool) -> "_Spans | None":
+        try:
+            return None if url is None else cls(url, live)
+        except ImportError as error:
+            raise GpuSenseError(f"--otlp: {error}; pip install 'gpusense[otel]'") from None
+        except ValueError as error:
+            raise GpuSenseError(f"--otlp: {error}") from None
+
+    def end(self, session: Any, exit_code: int) -> str:
+        """Sends what is left, bounded in time, and says what became of it."""
+        from ..exporters import opentelemetry
+
+        if not self._live:
+            done = opentelemetry.export_session(session, self._url, timeout_s=_OTLP_WAIT_S)
+            return f"spans: {done.sent} sent to {self._url}, {done.refused} refused"
+        if self._root is not None:
+            self._root.end(exit_code)
+        sent = opentelemetry.uninstrument(_OTLP_WAIT_S)
+        return f"spans: sent to {self._url}" if sent else f"spans: {self._url} did not take all of them in time"
 
 
 def _temporary() -> str:
@@ -160,10 +188,13 @@ def _remove(path: str | None) -> None:
 class _Ending:
     """Ends the recording once, in the process that began it, and writes the answer to the stderr of that moment."""
 
-    def __init__(self, recording: Any, path: str | None, temporary: bool) -> None:
+    def __init__(self, recording: Any, path: str | None, temporary: bool, live: bool, spans: "_Spans | None") -> None:
+        self.exit_code = 0
         self._recording = recording
         self._path = path
         self._temporary = temporary
+        self._live = live
+        self._spans = spans
         self._pid = os.getpid()
         self._done = False
         self._stderr = _identity()
@@ -174,6 +205,10 @@ class _Ending:
         self._done = True
         try:
             session = self._recording.finish()
+            if self._live and self._path is not None:
+                from ..session import save
+
+                save(session, self._path)
             self._answer(session)
         except KeyboardInterrupt:
             pass  # a second Ctrl-C: the user does not want to wait for an answer
@@ -188,7 +223,8 @@ class _Ending:
 
         style = style_of(sys.__stderr__)
         kept = None if self._temporary else self._path
-        self._write("\n".join(text.summary(session, style, kept)) + "\n")
+        spans = self._spans.end(session, self.exit_code) if self._spans is not None else None
+        self._write("\n".join(text.summary(session, style, kept, spans)) + "\n")
 
     def _write(self, answer: str) -> None:
         """Straight to the descriptor, so that nothing stays buffered to fail when the interpreter ends."""

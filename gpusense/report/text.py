@@ -14,22 +14,22 @@ from ..analysis.words import clean, count_text, percent_text, rate_text, size_te
 from ..session import Session
 from .style import PLAIN, Style
 
+_MOST_LINES = 15
 _TOP = 5
 _MOST_ROWS = 50
 _COLUMNS = ("time %", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
 _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 
 
-def summary(session: Session, style: Style = PLAIN, path: "str | None" = None) -> list[str]:
-    """At most fifteen lines. ``path`` is where the session was kept; None if it was not."""
+def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, more: "str | None" = None) -> list[str]:
+    """At most fifteen lines. ``path`` is where the session was kept; None if it was not. ``more`` is a line to add."""
     facts = Facts(session)
     lines = [_line(style, _head(session, facts, style), "bold")]
     if facts.device_operations:
         lines += [_line(style, text) for text in (*_top(facts), *_copies(facts))]
-    lines += _verdict(ranked(facts)[0], style)
-    lines += [_line(style, text, "dim") for text in (_counters(session), _overhead(session, facts))]
-    lines.append(_line(style, f"next: {_next(session, path)}", "dim"))
-    return lines
+    lines += _verdict(ranked(facts)[0], style, _MOST_LINES - len(lines) - (4 if more else 3))
+    last = (_counters(session), _overhead(session, facts), *([more] if more else ()), f"next: {_next(path)}")
+    return lines + [_line(style, text, "dim") for text in last]
 
 
 def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
@@ -39,7 +39,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     yield _line(style, _head(session, facts, style), "bold")
     yield from (_line(style, text) for text in _about(session))
     yield ""
-    yield from _verdict(found[0], style, 9)
+    yield from _verdict(found[0], style)
     for finding in found[1:]:
         yield from _also(finding, style)
     for title, rows in (
@@ -125,7 +125,7 @@ def _overhead(session: Session, facts: Facts) -> str:
     return f"overhead of gpusense: {shown} ({percent_text(share)} of the run)"
 
 
-def _next(session: Session, path: "str | None") -> str:
+def _next(path: "str | None") -> str:
     if path is None:
         return "gpusense run -o run.gpusense … keeps the session for gpusense report"
     import shlex
@@ -152,22 +152,22 @@ def _about(session: Session) -> Iterator[str]:
 # ---- findings
 
 
-def _verdict(finding: Finding, style: Style, most: int = 2) -> Iterator[str]:
-    title = f"verdict: {finding.title} ({finding.confidence} confidence)"
-    yield from _wrapped(style, title, most, "yellow")
-    if finding.evidence:
-        yield from _wrapped(style, f"  because {' '.join(finding.evidence)}", most - 1)
-    if finding.fix:
-        yield from _wrapped(style, f"  try: {finding.fix}", most - 1, "green")
+def _verdict(finding: Finding, style: Style, most: int = 99) -> list[str]:
+    """Title, evidence and fix in at most ``most`` lines (three at least); evidence gets what the others leave."""
+    title = _wrapped(style, f"verdict: {finding.title} ({finding.confidence} confidence)", min(2, most - 2), "yellow")
+    fix = _wrapped(style, f"  try: {finding.fix}", 1 if most < 6 else 3, "green") if finding.fix else []
+    room = max(1, most - len(title) - len(fix))
+    because = _wrapped(style, f"  because {' '.join(finding.evidence)}", room) if finding.evidence else []
+    return [*title, *because, *fix]
 
 
-def _wrapped(style: Style, text: str, most: int, paint: str = "") -> Iterator[str]:
+def _wrapped(style: Style, text: str, most: int, paint: str = "") -> list[str]:
     from textwrap import wrap
 
     indent = text[: len(text) - len(text.lstrip())]
-    clean_text = indent + clean(text[len(indent) :], 2000)
-    for line in wrap(clean_text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  "):
-        yield _line(style, line, paint)
+    text = indent + clean(text[len(indent) :], 2000)
+    lines = wrap(text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  ")
+    return [_line(style, line, paint) for line in lines]
 
 
 def _also(finding: Finding, style: Style) -> Iterator[str]:

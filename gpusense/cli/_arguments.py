@@ -1,0 +1,35 @@
+"""Types of command-line values, for argparse."""
+
+from argparse import ArgumentTypeError
+
+
+def microseconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e12:
+        raise ArgumentTypeError(f"{text} is no time in microseconds")
+    return value
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
+
+
+def size_bytes(text: str) -> int:
+    """Bytes; K and M are 2¹⁰ and 2²⁰."""
+    unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:].upper())
+    value = int(text[:-1] if unit else text) * (unit or 1)
+    if value <= 0:
+        raise ArgumentTypeError(f"{text} is no size")
+    return value
+
+
+def share(text: str) -> float:
+    """0.1 for both "10%" and "0.1"."""
+    value = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+    if not 0 <= value < 1e6:
+        raise ArgumentTypeError(f"{text} is no share; say 10% or 0.1")
+    return value

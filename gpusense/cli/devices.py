@@ -1,0 +1,42 @@
+"""List the devices, one a physical GPU, whatever its vendor."""
+
+import argparse
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object, schema gpusense.devices/1")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0 with a device, 1 without: then the reasons stand on stderr."""
+    from .. import devices
+    from .._json import dumps, encode
+
+    found = devices()
+    if arguments.json:
+        rows = {"schema": "gpusense.devices/1", "devices": [encode(device, full=True) for device in found]}
+        sys.stdout.write(dumps(rows, portable=True) + "\n")
+    for device in () if arguments.json else found:
+        sys.stdout.write(describe(device) + "\n")
+    if found:
+        return 0
+    sys.stderr.write("no device was found; gpusense doctor says why\n")
+    return 1
+
+
+def describe(device: "DeviceInfo") -> str:  # type: ignore[name-defined]  # noqa: F821 - loaded when there is one
+    from ..analysis.words import clean, size_text
+
+    facts = [
+        clean(device.name),
+        device.vendor,
+        size_text(device.memory_total_bytes) if device.memory_total_bytes else None,
+        f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability else None,
+        f"{device.sm_count} SMs" if device.sm_count else None,
+        device.pci_bus_id,
+        device.uuid,
+        f"driver {device.driver}" if device.driver else None,
+        f"seen by {', '.join(device.sources)}" if device.sources else None,
+    ]
+    return f"{device.index}: " + ", ".join(fact for fact in facts if fact)

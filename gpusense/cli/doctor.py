@@ -1,0 +1,67 @@
+"""Say which sources were found, which were not and why, and what to do; ``--selftest`` proves capture on a GPU."""
+
+import argparse
+import sys
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object, schema gpusense.doctor/1")
+    parser.add_argument("--selftest", action="store_true", help="launch one kernel and one copy, expect both recorded")
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="CUDA device of the self-test (0)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0; with ``--selftest`` 1 where it failed and 4 where there was nothing to test on."""
+    from .. import doctor
+
+    tested = doctor.selftest(arguments.device) if arguments.selftest else None
+    if arguments.json:
+        _json(tested)
+    else:
+        _text(tested)
+    if tested is None or tested.passed:
+        return 0
+    return 4 if tested.passed is None else 1
+
+
+def _json(tested: Any) -> None:
+    from .. import __version__, devices, doctor
+    from .._json import dumps, encode, plain
+
+    report = {
+        "schema": "gpusense.doctor/1",
+        "version": __version__,
+        "backends": [check._asdict() for check in doctor.backends()],
+        "environment": [check._asdict() for check in doctor.environment()],
+        "devices": [encode(device, full=True) for device in devices()],
+        "selftest": tested._asdict() if tested is not None else None,
+    }
+    sys.stdout.write(dumps(plain(report), portable=True) + "\n")
+
+
+def _text(tested: Any) -> None:
+    from .. import __version__, devices, doctor
+    from ..report.style import style_of
+    from .devices import describe
+
+    style = style_of(sys.stdout)._replace(width=1000)
+
+    def say(text: str, paint: str = "") -> None:
+        sys.stdout.write(style.line(text, paint=paint) + "\n")
+
+    say(f"gpusense {__version__}", "bold")
+    for check in doctor.report():
+        mark, paint = ("ok", "green") if check.available else ("--", "yellow")
+        facts = [fact for fact in (check.version, check.library) if fact]
+        say(f"{mark} {check.name:<12} {' · '.join(facts)}".rstrip(), paint)
+        for text in (check.reason, f"try: {check.hint}" if check.hint else ""):
+            if text:
+                say(f"   {'':<12} {text}")
+    found = devices()
+    say(f"{len(found)} device{'' if len(found) == 1 else 's'}", "bold")
+    for device in found:
+        say(describe(device))
+    if tested is not None:
+        word = {True: "passed", False: "FAILED", None: "not possible"}[tested.passed]
+        say(f"self-test {word}: {tested.reason}", "green" if tested.passed else "red")

@@ -1,0 +1,130 @@
+"""What gpusense finds on this machine: every source, with the reason where it is absent, and a self-test on a GPU."""
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from ._records import Unavailable
+
+
+class Check(NamedTuple):
+    """One line of the report. ``reason`` and ``hint`` say what is missing, or what is noteworthy, and what to do."""
+
+    name: str
+    available: bool
+    reason: str = ""
+    hint: str = ""
+    library: str | None = None
+    version: str | None = None
+
+
+class SelfTest(NamedTuple):
+    """``passed`` is None where there was nothing to test on. Expected: exactly one kernel and one copy."""
+
+    passed: bool | None
+    kernels: int
+    transfers: int
+    reason: str
+
+
+#: Variables with which other tools load themselves into a CUDA program.
+_INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD")
+
+
+def report() -> list[Check]:
+    """Every backend, in the order they are asked, then what else capture depends on. Opens them; starts no capture."""
+    return [*backends(), *environment()]
+
+
+def backends() -> list[Check]:
+    from ._select import open_backend
+    from .backends import BACKENDS
+
+    return [_backend(name, open_backend(name)) for name, _ in BACKENDS]
+
+
+def environment() -> list[Check]:
+    """The interpreter, the platform, how CUPTI would call us, what other tools do here, and our variables."""
+    checks = [_python(), _platform(), _callbacks()]
+    for name in _INJECTIONS:
+        value = os.environ.get(name)
+        if value:
+            checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can trace"))
+    names = sorted(name for name in os.environ if name.startswith("GPUSENSE"))
+    return checks + [Check(name, True, os.environ[name]) for name in names]
+
+
+def selftest(device: int = 0) -> SelfTest:
+    """Launches one kernel and one copy on a real GPU and counts what is recorded of them."""
+    from ._errors import GpuSenseError
+
+    try:
+        session, status = _traced(device)
+    except GpuSenseError as error:
+        return SelfTest(None, 0, 0, f"nothing could be launched: {error}")
+    kernels, transfers = len(session.kernels), len(session.transfers)
+    if (kernels, transfers) == (1, 1):
+        return SelfTest(True, 1, 1, "one kernel and one copy were launched and recorded")
+    why = f"; capture was {status.get('state')}" + (f": {status['reason']}" if status.get("reason") else "")
+    return SelfTest(
+        False, kernels, transfers, f"of one kernel and one copy, {kernels} and {transfers} were recorded{why}"
+    )
+
+
+def _traced(device: int) -> tuple[Any, dict[str, Any]]:
+    from . import _workload
+    from ._select import start_session
+
+    runs = []
+
+    def ready() -> None:
+        runs.append(start_session(mode="live", trace_all=True))
+        with runs[0].tracer.trace("selftest"):  # capture attaches at the latest when a block is opened
+            pass
+
+    try:
+        _workload.selftest(ready, device)
+    finally:
+        session = runs[0].finish() if runs else None
+    return session, session.meta.get("capture") or {}
+
+
+def _backend(name: str, found: Any) -> Check:
+    if isinstance(found, Unavailable):
+        return Check(name, False, found.reason, found.hint)
+    return Check(name, True, library=found.library, version=found.version)
+
+
+def _python() -> Check:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    implementation = sys.implementation.name
+    problems = []
+    if implementation != "cpython":
+        problems.append(f"capture needs CPython; this is {implementation}")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        problems.append("a free-threaded interpreter was never tried")
+    return Check("python", not problems, "; ".join(problems), library=sys.executable, version=version)
+
+
+def _platform() -> Check:
+    import platform
+
+    text = f"{platform.system()} {platform.release()} {platform.machine()}"
+    reason = hint = ""
+    if "microsoft" in platform.release().lower():
+        reason, hint = "WSL: kernels are traced only where the Windows driver allows it", "gpusense doctor --selftest"
+    elif sys.platform == "darwin":
+        reason = "macOS has no CUDA; kernels are not traced here"
+    return Check("platform", True, reason, hint, version=text)
+
+
+def _callbacks() -> Check:
+    """How CUPTI would hand over its buffers: machine code, which never waits for the GIL, or ctypes callbacks."""
+    try:
+        from ._capi.mailbox import Mailbox
+
+        made = Mailbox(count=2, size=4096)
+    except (ImportError, OSError, AttributeError) as error:
+        return Check("callbacks", False, f"{type(error).__name__}: {error}")
+    hint = "launches may wait for the GIL; allow executable memory for this process" if made.mode == "ctypes" else ""
+    return Check("callbacks", True, made.reason, hint, version=made.mode)

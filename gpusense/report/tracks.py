@@ -1,0 +1,162 @@
+"""Where every record goes on a timeline: host threads, then each device's streams, copies and idle reasons.
+
+Work that overlaps on one track is spread over overflow lanes, because viewers drop or misplace overlapping slices.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from .._records import (
+    BlockRecord,
+    ComputeBlock,
+    DeviceInfo,
+    GpuKernel,
+    GpuMemoryTransfer,
+    GpuMemset,
+    GpuSync,
+    Syscall,
+)
+from ..analysis.coverage import device_of
+from ..session import Session
+
+DIRECTIONS = {
+    "cpu_to_gpu": "copies to GPU",
+    "gpu_to_cpu": "copies to host",
+    "gpu_to_gpu": "copies between GPUs",
+    "on_device": "copies inside GPU",
+    "cpu_to_cpu": "copies on host",
+}
+_ORDER = {"blocks": 0, "compute": 1, "waits": 2, "syscalls": 3, "stream": 4, "copies": 5}
+
+
+def label(name: str) -> str:
+    """What to call an operation: copies without a label of their own are named after their direction."""
+    return DIRECTIONS.get(name, name)
+
+
+class Track(NamedTuple):
+    """Records in order of start. In a nested track each lies inside or beside the others; else none overlap."""
+
+    group: str  # "Host", "GPU 0 · NVIDIA H100 80GB HBM3"
+    name: str  # "stream 7", "thread 1", "copies to GPU"
+    lane: int  # 0; overflow lanes from 1
+    nested: bool
+    device: tuple[str, int | None] | None  # backend and number; None for the host
+    records: list[Any]
+
+
+def tracks(session: Session) -> list[Track]:
+    """Every kept record with a duration, on exactly one track; host first, then devices by number."""
+    rows: dict[tuple[Any, ...], list[Any]] = {}
+    for record in session.records:
+        key = _key(record)
+        if key is not None:
+            rows.setdefault(key, []).append(record)
+    found: list[Track] = []
+    for key in sorted(rows, key=_rank):
+        device, what, detail = key
+        group = "Host" if device is None else group_name(session, device)
+        name = _name(what, detail)
+        nested = what in ("blocks", "compute")
+        records = sorted(rows.pop(key), key=lambda record: (record.start_ns, -end_of(record)))
+        for lane, of in enumerate(nest(records) if nested else spread(records)):
+            found.append(Track(group, name, lane, nested, device, of))
+    return found
+
+
+def end_of(record: Any) -> int:
+    """Where a record ends on the timeline: never before it starts."""
+    start: int = record.start_ns
+    end: int | None = record.end_ns
+    return start if end is None or end < start else end
+
+
+def group_name(session: Session, device: tuple[str, int | None]) -> str:
+    """ "GPU 0 · NVIDIA H100 80GB HBM3"; the backend's name where devices have no number."""
+    backend, number = device
+    info: DeviceInfo | None = device_of(session, number)
+    label = f"GPU {number}" if number is not None else f"{backend} device"
+    if backend not in ("cuda", "wgpu") and number is not None:
+        label += f" ({backend})"
+    return f"{label} · {info.name}" if info is not None else label
+
+
+def _key(record: Any) -> tuple[Any, ...] | None:
+    kind = type(record)
+    if kind is GpuKernel or kind is GpuMemset:
+        return ((record.backend, record.device), "stream", record.stream)
+    if kind is GpuMemoryTransfer:
+        device = (record.backend, record.device) if record.timing == "device" else None
+        return (device, "copies", record.direction)
+    if kind is BlockRecord:
+        return (None, "blocks", record.thread)
+    if kind is ComputeBlock:
+        return (None, "compute", record.thread)
+    if kind is GpuSync:
+        return (None, "waits", None)
+    if kind is Syscall:
+        return (None, "syscalls", record.thread)
+    return None
+
+
+def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    device, what, detail = key
+    where = ("", -1) if device is None else (device[0], -1 if device[1] is None else device[1])
+    return (device is not None, *where, _ORDER[what], detail is not None, str(detail).rjust(20))
+
+
+def _name(what: str, detail: Any) -> str:
+    if what == "copies":
+        return DIRECTIONS.get(detail, str(detail))
+    if what == "stream":
+        return "no stream" if detail is None else f"stream {detail}"
+    if what == "waits":
+        return "waits for the GPU"
+    thread = "" if detail is None else f" · thread {detail}"
+    return f"{what}{thread}"
+
+
+def spread(records: Iterable[Any]) -> list[list[Any]]:
+    """Records in order of start, dealt to the first lane that is free."""
+    lanes: list[list[Any]] = []
+    ends: list[int] = []
+    for record in records:
+        lane = next((lane for lane, end in enumerate(ends) if end <= record.start_ns), len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+            ends.append(0)
+        lanes[lane].append(record)
+        ends[lane] = end_of(record)
+    return lanes
+
+
+def nest(records: Iterable[Any]) -> list[list[Any]]:
+    """Records in order of start (longer first), dealt to the first lane on which they nest."""
+    lanes: list[list[Any]] = []
+    stacks: list[list[int]] = []
+    for record in records:
+        end = end_of(record)
+        for stack in stacks:
+            while stack and stack[-1] <= record.start_ns:
+                stack.pop()
+        lane = next((lane for lane, stack in enumerate(stacks) if not stack or end <= stack[-1]), len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+            stacks.append([])
+        lanes[lane].append(record)
+        stacks[lane].append(end)
+    return lanes
+
+
+def levels(records: Iterable[Any]) -> list[list[Any]]:
+    """A nested track as one list a depth."""
+    rows: list[list[Any]] = []
+    stack: list[int] = []
+    for record in records:
+        while stack and stack[-1] <= record.start_ns:
+            stack.pop()
+        if len(stack) == len(rows):
+            rows.append([])
+        rows[len(stack)].append(record)
+        stack.append(end_of(record))
+    return rows

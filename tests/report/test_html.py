@@ -1,0 +1,255 @@
+import base64
+import hashlib
+import io
+import json
+import random
+import re
+import struct
+from html.parser import HTMLParser
+
+import pytest
+from sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, training
+
+from gpusense._records import Counters, UnseenStretch
+from gpusense.analysis import findings, operations
+from gpusense.report import html
+from gpusense.report.page_series import thin
+from gpusense.report.tracks import end_of
+from gpusense.session import Session
+
+
+class Page(HTMLParser):
+    """What a browser would make of the file: elements, scripts and visible text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.scripts, self.text, self._open = [], {}, [], None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self._open = dict(attrs).get("id", "code")
+            self.scripts[self._open] = ""
+        elif tag == "style":
+            self._open = "style"
+            self.scripts["style"] = ""
+
+    def handle_endtag(self, tag):
+        if tag in ("script", "style"):
+            self._open = None
+
+    def handle_data(self, data):
+        if self._open:
+            self.scripts[self._open] += data
+        else:
+            self.text.append(data)
+
+    @property
+    def data(self):
+        return json.loads(self.scripts["data"])
+
+    def column(self, name):
+        raw = base64.b64decode(self.scripts[f"column-{name}"], validate=True)
+        code = "d" if name in ("start", "length") else "I"
+        return list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
+
+
+def page_of(run, **options):
+    file = io.StringIO()
+    html.write(run, file, **options)
+    text = file.getvalue()
+    text.encode("utf-8")  # lone surrogates would fail here
+    return Page(text)
+
+
+def drawn(page):
+    """(group, row, name, start, length, path) of every event."""
+    data = page.data["timeline"]
+    columns = [page.column(name) for name in ("start", "length", "name", "path")]
+    ends = [row["at"] for row in data["rows"][1:]] + [len(columns[0])]
+    for row, end in zip(data["rows"], ends, strict=True):
+        for at in range(row["at"], end):
+            start, length, name, path = (column[at] for column in columns)
+            yield row["group"], row["name"], data["names"][name], start, length, data["paths"][path]
+
+
+def test_every_record_is_on_the_timeline_with_its_nanoseconds():
+    run = training(4)
+    page = page_of(run)
+    expected = sorted((record.start_ns - T0, end_of(record) - record.start_ns) for record in run.records)
+    got = sorted((start, length) for _, row, _, start, length, _ in drawn(page) if row != "idle: why")
+    # Idle rows stand apart from records; every row but the first of a track has no name.
+    assert got == expected
+    assert page.data["timeline"]["start_ns"] == str(T0)
+    assert page.data["timeline"]["events"] == len(run.records)
+    assert page.data["timeline"]["note"] == ""
+
+
+def test_no_two_events_of_a_row_overlap():
+    page = page_of(training(3))
+    last = {}
+    rows = page.data["timeline"]["rows"]
+    starts, lengths = page.column("start"), page.column("length")
+    for number, row in enumerate(rows):
+        end = rows[number + 1]["at"] if number + 1 < len(rows) else len(starts)
+        for at in range(row["at"], end):
+            assert starts[at] >= last.get(number, 0)
+            last[number] = starts[at] + lengths[at]
+
+
+def test_the_numbers_are_those_of_the_analysis_and_the_parts_of_the_bar_fill_it():
+    run = training(5)
+    data = page_of(run).data
+    assert [finding["title"] for finding in data["findings"]] == [finding.title for finding in findings(run)]
+    table = operations(run)
+    assert [(row["count"], row["total_ns"], row["median_ns"]) for row in data["operations"]] == [
+        (row.count, row.total_ns, row.median_ns) for row in table
+    ]
+    (bar,) = data["breakdown"]
+    assert sum(ns for _, ns in bar["parts"]) == bar["window"] == run.duration_ns
+    kernels = [record.duration_ns for record in run.kernels if record.name == data["operations"][0]["name"]]
+    bins = data["histograms"]["0"]
+    assert (sum(bins["counts"]), bins["low"], bins["high"]) == (len(kernels), min(kernels), max(kernels))
+    tiles = {tile["label"]: tile for tile in data["tiles"]}
+    assert tiles["Kernels"]["value"] == f"{len(run.kernels):,}"
+
+
+def test_the_flame_graph_adds_up():
+    run = training(3)
+    rows = page_of(run).data["flame"]["rows"]
+    below = [0] * len(rows)
+    for parent, _, spent, _ in rows[1:]:
+        below[parent] += spent
+    device = sum(record.duration_ns for record in [*run.kernels, *run.transfers, *run.memsets])
+    assert rows[0][2] == device
+    for at, (_, _, spent, kind) in enumerate(rows):
+        assert kind != "block" or below[at] == spent
+
+
+def test_hostile_names_stay_text():
+    records = [kernel(name, at * US, at * US + 900, full_name=name, path=(name,)) for at, name in enumerate(HOSTILE)]
+    records += [block((name,), at * US, at * US + 990, number=at) for at, name in enumerate(HOSTILE)]
+    run = session(*records, end=20 * US, backends={HOSTILE[0]: HOSTILE[1]}, damage=[HOSTILE[0]])
+    run.unseen.append(UnseenStretch(T0, T0 + 5, HOSTILE[0]))
+    page = page_of(run, title=HOSTILE[0])
+    assert [tag for tag, _ in page.elements].count("script") == 6  # data, four columns, the code
+    assert not [attrs for tag, attrs in page.elements if tag == "img" or any(key.startswith("on") for key in attrs)]
+    assert HOSTILE[0] in {name for *_, name, _, _, _ in drawn(page)}
+    assert "<" not in page.scripts["data"]
+    assert len(max((row["name"] for row in page.data["operations"]), key=len)) <= 4096
+
+
+def test_the_policy_names_exactly_this_script_and_this_style():
+    page = page_of(training(2))
+    (policy,) = [
+        attrs["content"] for tag, attrs in page.elements if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    for key, text in (("script-src", page.scripts["code"]), ("style-src", page.scripts["style"])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{key} 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+
+
+def test_nothing_is_fetched():
+    page = page_of(training(2))
+    assert not [attrs for _, attrs in page.elements if "src" in attrs or "href" in attrs]
+    assert not re.search(
+        r"https?://|@import|url\(|fetch\(|XMLHttpRequest|innerHTML|eval\(", page.scripts["code"] + page.scripts["style"]
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_zero_records_and_one(count):
+    run = session(*[kernel("only", 0, 5 * US)][:count], end=MS)
+    page = page_of(run)
+    assert len(page.column("start")) - sum(row["name"] == "idle: why" for row in page.data["timeline"]["rows"]) == count
+    assert page.data["findings"][0]["kind"] == ("heaviest_kernel" if count else "nothing_seen")
+    assert page_of(Session()).data["tiles"][0]["value"] == "0 ns"
+
+
+def test_a_session_without_end_and_records_without_end():
+    page = page_of(session(kernel("a", 0, 10), kernel("b", 50, 20), block(("x",), 5, 90)))
+    assert page.data["window_ns"] == 90
+    assert min(page.column("length")) == 0
+    assert page.data["tiles"][0]["note"] == "no end recorded"
+
+
+def test_a_damaged_session_says_so_first():
+    run = session(kernel("a", 0, 10), end=100, damage=["chunk 4 at byte 812: checksum differs"])
+    first = page_of(run).data["findings"][0]
+    assert first["kind"] == "damaged"
+    assert "byte 812" in first["evidence"][0]
+
+
+def test_beyond_the_limit_short_events_are_joined_and_the_page_says_how():
+    run = crowd(6_000)
+    page = page_of(run, event_limit=1_000)
+    note = page.data["timeline"]["note"]
+    shown = joined = 0
+    for name, path in zip(page.column("name"), page.column("path"), strict=True):
+        if name == 0xFFFFFFFF:
+            joined += path
+        elif not page.data["timeline"]["colours"][name].startswith("gap-"):
+            shown += 1
+    assert shown + joined == 6_000
+    assert 400 <= shown <= 600
+    assert f"6,000 records: {joined:,} shorter than" in note
+    # Joined events never reach into the next event of their row.
+    starts, lengths = page.column("start"), page.column("length")
+    rows = page.data["timeline"]["rows"]
+    for number, row in enumerate(rows):
+        end = rows[number + 1]["at"] if number + 1 < len(rows) else len(starts)
+        for at in range(row["at"] + 1, end):
+            assert starts[at] >= starts[at - 1] + lengths[at - 1]
+    longest = sorted((record.duration_ns for record in run.records), reverse=True)[:shown]
+    alone = [length for length, name in zip(lengths, page.column("name"), strict=True) if name != 0xFFFFFFFF]
+    assert set(longest) <= set(alone)
+
+
+def test_counted_work_is_named_as_not_drawn():
+    run = session(kernel("a", 0, MS), end=2 * MS, counters=Counters(seen=10, kept=1, aggregated=9))
+    assert "9 operations below the threshold (100 µs) were counted" in page_of(run).data["timeline"]["note"]
+
+
+def test_metrics_that_are_unknown_are_absent_and_not_zero():
+    run = session(
+        kernel("a", 0, MS), end=2 * MS,
+        metrics=[sample(at, watts=float("nan"), used=at, gpu=None) for at in range(0, 2 * MS, MS // 2)],
+    )  # fmt: skip
+    labels = {chart["label"] for chart in page_of(run).data["series"]}
+    assert labels == {"Memory used"}
+
+
+def test_thinning_keeps_the_extremes_of_every_stretch():
+    rng = random.Random(7)
+    points = [(at, rng.random()) for at in range(50_000)]
+    kept = thin(points, 1_000)
+    assert len(kept) <= 1_002
+    assert kept == sorted(kept)
+    assert max(points, key=lambda point: point[1]) in kept
+    assert min(points, key=lambda point: point[1]) in kept
+    assert thin(points[:900], 1_000) == points[:900]
+
+
+def test_a_path_appears_only_once_complete(tmp_path):
+    target = tmp_path / "report.html"
+    html.write(training(2), target)
+    assert target.read_text(encoding="utf-8").endswith("</html>\n")
+
+    class Broken(Session):
+        __slots__ = ()
+
+        @property
+        def aggregates(self):
+            raise RuntimeError("broken")
+
+        @aggregates.setter
+        def aggregates(self, value):
+            pass
+
+    with pytest.raises(RuntimeError):
+        html.write(Broken(), tmp_path / "other.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

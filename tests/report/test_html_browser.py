@@ -1,0 +1,96 @@
+"""The page in a real browser: no error, no request, hostile names inert, what it draws can be used."""
+
+import pytest
+from browser import Browser, find_browser
+from conftest import require
+from sessions import HOSTILE, US, block, kernel, session, training
+
+from gpusense.report import html
+from gpusense.session import Session
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    require(find_browser(), "Chromium or Chrome")
+    found = Browser(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    def open_page(run, **options):
+        path = tmp_path / "report.html"
+        html.write(run, path, **options)
+        browser.open(path.as_uri())
+        return browser
+
+    return open_page
+
+
+def test_no_error_and_no_request(opened):
+    page = opened(training(6), title="train.gpusense")
+    assert page.evaluate("document.title") == "gpusense · train.gpusense"
+    assert page.evaluate("[...document.querySelectorAll('section')].map(s => s.id)") == [
+        "verdict", "breakdown", "timeline", "shares", "flame", "metrics", "findings", "operations",
+    ]  # fmt: skip
+    assert page.complaints() == []
+
+
+def test_hostile_names_are_inert(opened):
+    records = [kernel(name, at * US, at * US + 900, full_name=name, path=(name,)) for at, name in enumerate(HOSTILE)]
+    records += [block((name,), at * US, at * US + 990, number=at) for at, name in enumerate(HOSTILE)]
+    page = opened(session(*records, end=20 * US), title=HOSTILE[0])
+    assert "PWNED" in page.evaluate("document.title")  # as text of the title, put there by the file itself
+    assert page.evaluate("document.title").startswith("gpusense · </script>")
+    assert page.evaluate("document.querySelectorAll('img, script:not([type]):not(:last-of-type)').length") == 0
+    assert page.evaluate("document.querySelectorAll('#operations tbody tr').length") == len(HOSTILE)
+    assert page.complaints() == []
+
+
+def test_an_empty_session_has_a_page(opened):
+    page = opened(Session())
+    assert page.evaluate("document.querySelector('#verdict .sentence').textContent") == "Nothing was recorded."
+    assert page.complaints() == []
+
+
+def test_the_timeline_is_moved_by_keys_and_searched(opened):
+    page = opened(training(6))
+    whole = page.evaluate("gpusense.data.timeline.span")
+    page.evaluate("document.querySelector('#timeline .scroll canvas').focus()")
+    for key, check in (("w", "to - view.from < span"), ("d", "from > 0"), ("0", "to - view.from === span")):
+        page.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
+        assert page.evaluate(f"(({{view}}, span) => view.{check})(gpusense.timeline, {whole})"), key
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="n", text="n")
+    assert "starts at" in page.evaluate("document.querySelector('#timeline .details').textContent")
+    page.evaluate("gpusense.timeline.find('gemm')")
+    expected = sum("gemm" in record.name for record in training(6).records)
+    assert page.evaluate("document.querySelector('#timeline .controls .quiet').textContent") == f"{expected} found"
+    page.evaluate("gpusense.timeline.draw()")
+    assert page.complaints() == []
+
+
+def test_the_table_sorts_and_searches(opened):
+    page = opened(training(6))
+    page.evaluate(
+        "[...document.querySelectorAll('#operations th button')].find(b => b.textContent === 'Calls').click()"
+    )
+    calls = page.evaluate("[...document.querySelectorAll('#operations tbody tr')].map(r => +r.cells[5].textContent)")
+    assert calls == sorted(calls, reverse=True)
+    page.evaluate(
+        "(i => { i.value = 'flash'; i.dispatchEvent(new Event('input')); })"
+        "(document.querySelector('#operations input'))"
+    )
+    assert page.evaluate("document.querySelectorAll('#operations tbody tr').length") == 2
+    assert page.complaints() == []
+
+
+def test_it_fits_a_phone_and_changes_theme(opened, browser):
+    browser.size(390, 844)
+    page = opened(training(6))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    before = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    page.evaluate("document.querySelector('#tools button').click()")
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != before
+    assert page.complaints() == []
+    browser.size(1360, 900)
