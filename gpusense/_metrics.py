@@ -154,7 +154,7 @@ class GpuMetrics(NamedTuple):
     links: Links = Links()
     health: Health = Health()
     processes: tuple[ProcessUsage, ...] | None = None
-    reasons: tuple[tuple[str, str], ...] = ()  # ("power.draw_watts", "unsupported: NOT_SUPPORTED (3)") …
+    reasons: tuple[tuple[str, str], ...] = ()  # ("power.draw_watts", "unsupported: …"); a group, or "*" for all
     instances: tuple[Instance, ...] | None = None  # MIG; None where MIG is off
     out_of_range: int = 0  # answers of this device dropped so far because they cannot be true
     gap_ns: int = 0  # time before this sample that nobody watched: suspend, a stopped process, a lost device
@@ -169,13 +169,13 @@ class GpuMetrics(NamedTuple):
         if value is not None:
             return None
         for known, why in self.reasons:
-            if known in (field, group):
+            if known in (field, group, "*"):
                 return why
         return "unsupported: this source does not report it"
 
 
 #: The groups of a :class:`GpuMetrics` and the empty value of each, shared so that ``is`` tells "nothing was read".
-GROUPS: dict[str, tuple[Any, ...]] = {
+GROUPS: dict[str, Any] = {
     name: GpuMetrics._field_defaults[name]
     for name in ("utilization", "memory", "thermal", "power", "clocks", "pcie", "links", "health")
 }
@@ -183,8 +183,8 @@ GROUPS: dict[str, tuple[Any, ...]] = {
 
 def without_values(metrics: GpuMetrics, state: str, why: str) -> GpuMetrics:
     """``metrics`` with every value gone, in ``state``, for one reason."""
-    reasons = tuple((name, why) for name in (*GROUPS, "processes"))
-    return metrics._replace(state=state, reasons=reasons, processes=None, instances=None, **GROUPS)
+    gone: dict[str, Any] = {**GROUPS, "processes": None, "instances": None}
+    return metrics._replace(state=state, reasons=(("*", why),), **gone)
 
 
 def fill(newer: GpuMetrics, older: GpuMetrics) -> GpuMetrics:

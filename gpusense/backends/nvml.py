@@ -1,10 +1,9 @@
-"""NVIDIA devices through NVML: found, told apart, sampled. ``open()`` never wakes a sleeping device and never raises."""
+"""NVIDIA devices through NVML: found, told apart, sampled. ``open()`` wakes no sleeping device and never raises."""
 
 import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from .._capi import nvml as c
 from .._capi.binding import bind
@@ -112,12 +111,12 @@ class NvmlSource:
         for bus in asleep:
             infos.append(DeviceInfo(len(infos), "NVIDIA GPU (asleep)", "nvidia", "nvml", pci_bus_id=bus))
         return {
-            _key(info): Device(self._nvml, info, self._events, sysfs=self._sysfs, procfs=self._procfs)
-            for info in infos
+            _key(info): Device(self._nvml, info, self._events, sysfs=self._sysfs, procfs=self._procfs) for info in infos
         }
 
     def _by_index(self) -> list[DeviceInfo]:
-        nvml, infos = self._nvml, []
+        nvml = self._nvml
+        infos: list[DeviceInfo] = []
         self._versions()
         for index in range(nvml.number(nvml.api.nvmlDeviceGetCount_v2) or 0):
             code, handle = nvml.handle(nvml.api.nvmlDeviceGetHandleByIndex_v2, index)
@@ -128,7 +127,8 @@ class NvmlSource:
 
     def _by_address(self, addresses: list[str]) -> list[DeviceInfo]:
         """As :meth:`_by_index` without touching the devices that sleep."""
-        nvml, infos = self._nvml, []
+        nvml = self._nvml
+        infos: list[DeviceInfo] = []
         self._versions()
         for address in addresses:
             code, handle = nvml.handle(nvml.api.nvmlDeviceGetHandleByPciBusId_v2, address.encode())
@@ -148,5 +148,3 @@ class NvmlSource:
 
 def _key(device: DeviceInfo) -> str:
     return device.uuid or device.pci_bus_id or f"nvml:{device.nvml_index}"
-
-

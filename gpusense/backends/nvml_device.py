@@ -16,10 +16,11 @@ from .nvml_library import DeviceGone, LibraryGone, Nvml, NvmlError, as_text
 from .nvml_reader import Packed, Reader
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_PATIENCE_S = 2.0  # for another thread that reads the same lane
 
 
 def normal_bus_id(text: str) -> str:
-    """"00000000:1B:00.0" as the system writes it: "0000:1b:00.0"."""
+    """ "00000000:1B:00.0" as the system writes it: "0000:1b:00.0"."""
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:] if domain[:-4].strip('0') == '' else domain}:{rest}"
 
@@ -137,16 +138,22 @@ class Device:
 
     def _read(self, bare: GpuMetrics, lanes: Sequence[str], start: int) -> GpuMetrics:
         if "counters" in lanes:
-            self._fast.begin(self.handle, self._generation)
-            self._fast.read_counters(start)
+            with self._fast.lock:
+                self._fast.begin(self.handle, self._generation)
+                self._fast.read_counters(start)
         metrics = bare
         good = transient = odd = 0
         for lane, reader in self._lanes.items():
             odd += reader.out_of_range
             if lane not in lanes:
                 continue
-            reader.begin(self.handle, self._generation)
-            parts = reader.read(time.monotonic_ns(), "gpm" in lanes)  # type: ignore[attr-defined]
+            if not reader.lock.acquire(timeout=_PATIENCE_S):
+                return without_values(bare, "degraded", "stale: another thread still waits for the driver")
+            try:
+                reader.begin(self.handle, self._generation)
+                parts = reader.read(time.monotonic_ns(), "gpm" in lanes)
+            finally:
+                reader.lock.release()
             metrics = _combine(metrics, parts, reader.reasons())
             good, transient = good + reader.good, transient + reader.transient
         if "slow" in lanes:

@@ -80,7 +80,10 @@ class Fast(Reader):
     def read(self, now_ns: int, gpm: bool = False) -> Parts:
         fields = self._batch.read(self)
         self._count_bytes(fields, now_ns)
-        sms, links = self._gpm.read(now_ns) if gpm else ({}, {})
+        sms: Parts = {}
+        links: Parts = {}
+        if gpm:
+            sms, links = self._gpm.read(now_ns)
         return {
             "utilization": self._read_utilization()._replace(**sms),
             "memory": self._read_memory(),
@@ -125,13 +128,13 @@ class Fast(Reader):
         field = "utilization.gpu_percent,utilization.memory_controller_percent"
         both = self.struct(field, self.api.nvmlDeviceGetUtilizationRates, self._utilization)
         gpu, controller = both or (None, None)
-        encoder = self.pair("utilization.encoder_percent", self.api.nvmlDeviceGetEncoderUtilization)
-        decoder = self.pair("utilization.decoder_percent", self.api.nvmlDeviceGetDecoderUtilization)
+        encoder = self.first("utilization.encoder_percent", self.api.nvmlDeviceGetEncoderUtilization)
+        decoder = self.first("utilization.decoder_percent", self.api.nvmlDeviceGetDecoderUtilization)
         return Utilization(
             gpu_percent=self.within("utilization.gpu_percent", gpu, 0, 100),
             memory_controller_percent=self.within("utilization.memory_controller_percent", controller, 0, 100),
-            encoder_percent=self.within("utilization.encoder_percent", encoder and encoder[0], 0, 100),
-            decoder_percent=self.within("utilization.decoder_percent", decoder and decoder[0], 0, 100),
+            encoder_percent=self.within("utilization.encoder_percent", encoder, 0, 100),
+            decoder_percent=self.within("utilization.decoder_percent", decoder, 0, 100),
         )
 
     def _read_memory(self) -> Memory:
@@ -241,14 +244,14 @@ class Medium(Reader):
         self._gpm = Gpm(self)
 
     def read(self, now_ns: int, gpm: bool = False) -> Parts:
-        jpeg = self.pair("utilization.jpeg_percent", self.api.nvmlDeviceGetJpgUtilization)
-        ofa = self.pair("utilization.ofa_percent", self.api.nvmlDeviceGetOfaUtilization)
+        jpeg = self.first("utilization.jpeg_percent", self.api.nvmlDeviceGetJpgUtilization)
+        ofa = self.first("utilization.ofa_percent", self.api.nvmlDeviceGetOfaUtilization)
         limit = self.u32("power.limit_watts", self.api.nvmlDeviceGetEnforcedPowerLimit)
         processes = self._processes.read()
         parts: Parts = {
             "utilization": Utilization(
-                jpeg_percent=self.within("utilization.jpeg_percent", jpeg and jpeg[0], 0, 100),
-                ofa_percent=self.within("utilization.ofa_percent", ofa and ofa[0], 0, 100),
+                jpeg_percent=self.within("utilization.jpeg_percent", jpeg, 0, 100),
+                ofa_percent=self.within("utilization.ofa_percent", ofa, 0, 100),
             ),
             "thermal": self._read_thermal(),
             "power": Power(limit_watts=self.within("power.limit_watts", limit, 0, 20_000_000, 1e-3)),
@@ -281,7 +284,7 @@ class Medium(Reader):
             max_operating_celsius=self._threshold("thermal.max_operating_celsius", call, 3),
             fan_percent=fan,
             fan_rpm=rpm,
-            margin_celsius=self.within("thermal.margin_celsius", margin and margin[1], -200, 200),
+            margin_celsius=self.within("thermal.margin_celsius", None if margin is None else margin[1], -200, 200),
         )
 
     def _threshold(self, field: str, call: Any, which: int) -> float | None:
@@ -299,7 +302,8 @@ class Medium(Reader):
             speed = self.u32("thermal.fan_percent", self.api.nvmlDeviceGetFanSpeed_v2, fan)
             if speed is not None:
                 percent.append(speed)
-            turns = self.struct("thermal.fan_rpm", self.api.nvmlDeviceGetFanSpeedRPM, Packed(c.FAN_RPM, c.VERSION_FAN, fan))
+            layout = Packed(c.FAN_RPM, c.VERSION_FAN, fan)
+            turns = self.struct("thermal.fan_rpm", self.api.nvmlDeviceGetFanSpeedRPM, layout)
             if turns is not None:
                 rpm.append(turns[2])
         return (

@@ -25,9 +25,9 @@ def instances(reader: Reader, gpm: Gpm | None = None, now_ns: int = 0) -> tuple[
     for place in range(min(most, _MOST)):
         handle = ctypes.c_void_p()
         # The numbering has holes: NOT_FOUND is an empty place, not the end.
-        if reader.api.nvmlDeviceGetMigDeviceHandleByIndex(reader.handle, place, ctypes.byref(handle)) == c.SUCCESS:
-            if handle.value:
-                found.append(_instance(reader, handle.value, gpm, now_ns))
+        code = reader.api.nvmlDeviceGetMigDeviceHandleByIndex(reader.handle, place, ctypes.byref(handle))
+        if code == c.SUCCESS and handle.value:
+            found.append(_instance(reader, handle.value, gpm, now_ns))
     return tuple(found)
 
 

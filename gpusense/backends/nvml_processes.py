@@ -62,7 +62,8 @@ class Processes:
             return None
         function = next((f for f in (getattr(reader.api, name) for name in names) if f), None)
         if function is None:
-            return reader.missing(field, getattr(reader.api, names[0]))
+            reader.missing(field, getattr(reader.api, names[0]))
+            return None
         for _ in range(4):
             self._count.value = self._room
             ctypes.memset(self._buffer, 0, len(self._buffer))
@@ -71,7 +72,8 @@ class Processes:
                 break
             self._grow(self._count.value + _SPARE)
         if code:
-            return reader.fail(field, code, function.__name__)
+            reader.fail(field, code, function.__name__)
+            return None
         reader.good += 1
         return self._parse(field, min(self._count.value, self._room), 16 if function.__name__ == names[-1] else 24)
 

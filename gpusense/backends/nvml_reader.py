@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+import threading
 from typing import Any
 
 from .._capi import nvml as c
@@ -20,6 +21,7 @@ class Reader:
 
     def __init__(self, api: Any) -> None:
         self.api = api
+        self.lock = threading.Lock()
         self.handle: int | None = None
         self._generation = 0
         self.good = 0  # answers in this sample
@@ -50,6 +52,10 @@ class Reader:
                 del self._until[field], self._silent[field]
                 self._reasons = None
 
+    def read(self, now_ns: int, gpm: bool = False) -> dict[str, Any]:
+        """The groups of a GpuMetrics that this lane knows."""
+        raise NotImplementedError
+
     def forget(self) -> None:
         self._silent.clear()
         self._until.clear()
@@ -71,82 +77,60 @@ class Reader:
     def supported(self, field: str) -> bool:
         return field not in self._silent or field in self._until
 
-    def u32(self, field: str, function: Any, *arguments: int) -> int | None:
+    def call(self, field: str, function: Any, *arguments: Any) -> bool:
+        """Whether the call answered; what it wrote lies where the arguments point."""
         if field in self._silent:
-            return None
+            return False
         try:
-            code = function(self.handle, *arguments, self._at32)
+            code = function(self.handle, *arguments)
         except MissingSymbol:
-            return self.missing(field, function)
+            self.missing(field, function)
+            return False
         if code:
-            return self.fail(field, code, function.__name__)
+            self.fail(field, code, function.__name__)
+            return False
         self.good += 1
-        return self._u32.value
+        return True
 
-    def pair(self, field: str, function: Any) -> tuple[int, int] | None:
-        if field in self._silent:
-            return None
-        try:
-            code = function(self.handle, self._at32, self._at32b)
-        except MissingSymbol:
-            return self.missing(field, function)
-        if code:
-            return self.fail(field, code, function.__name__)
-        self.good += 1
-        return self._u32.value, self._u32b.value
+    def u32(self, field: str, function: Any, *arguments: int) -> int | None:
+        return self._u32.value if self.call(field, function, *arguments, self._at32) else None
 
     def u64(self, field: str, function: Any, *arguments: int) -> int | None:
-        if field in self._silent:
-            return None
-        try:
-            code = function(self.handle, *arguments, self._at64)
-        except MissingSymbol:
-            return self.missing(field, function)
-        if code:
-            return self.fail(field, code, function.__name__)
-        self.good += 1
-        return self._u64.value
+        return self._u64.value if self.call(field, function, *arguments, self._at64) else None
+
+    def pair(self, field: str, function: Any) -> tuple[int, int] | None:
+        return (self._u32.value, self._u32b.value) if self.call(field, function, self._at32, self._at32b) else None
+
+    def first(self, field: str, function: Any) -> int | None:
+        """The first of two values; the second is the driver's averaging window in microseconds."""
+        return self._u32.value if self.call(field, function, self._at32, self._at32b) else None
 
     def four(self, field: str, function: Any) -> tuple[int, int, int, int] | None:
-        if field in self._silent:
-            return None
         out = (ctypes.c_uint * 4)()
-        try:
-            code = function(self.handle, *(ctypes.byref(out, 4 * place) for place in range(4)))
-        except MissingSymbol:
-            return self.missing(field, function)
-        if code:
-            return self.fail(field, code, function.__name__)
-        self.good += 1
+        if not self.call(field, function, *(ctypes.byref(out, 4 * place) for place in range(4))):
+            return None
         return out[0], out[1], out[2], out[3]
+
+    def struct(self, field: str, function: Any, layout: "Packed") -> tuple[Any, ...] | None:
+        """The members of a struct the call fills in; a versioned one goes in with its version."""
+        layout.reset()
+        return layout.members() if self.call(field, function, layout.buffer) else None
 
     def how_many(self, field: str, function: Any, *arguments: int) -> int | None:
         """What a list call says it would need room for; INSUFFICIENT_SIZE is the answer here, not a failure."""
         if field in self._silent:
             return None
         if not function:
-            return self.missing(field, function)
+            self.missing(field, function)
+            return None
         self._u32.value = 0
         nothing = (None,) * (len(function.argtypes) - len(arguments) - 2)
         code = function(self.handle, *arguments, self._at32, *nothing)
         if code not in (c.SUCCESS, c.INSUFFICIENT_SIZE):
-            return self.fail(field, code, function.__name__)
+            self.fail(field, code, function.__name__)
+            return None
         self.good += 1
         return self._u32.value
-
-    def struct(self, field: str, function: Any, layout: "Packed") -> tuple[Any, ...] | None:
-        """The members of a struct the call fills in; a versioned one goes in with its version."""
-        if field in self._silent:
-            return None
-        layout.reset()
-        try:
-            code = function(self.handle, layout.buffer)
-        except MissingSymbol:
-            return self.missing(field, function)
-        if code:
-            return self.fail(field, code, function.__name__)
-        self.good += 1
-        return layout.members()
 
     def missing(self, field: str, function: Any) -> None:
         self._silence(field, f"unsupported: this driver's library has no {function.name}")
@@ -200,8 +184,7 @@ class Packed:
         self.buffer = ctypes.create_string_buffer(self._struct.size + 256)
 
     def reset(self) -> None:
-        if self._start:
-            self.buffer[: len(self._start)] = self._start  # type: ignore[index, assignment]
+        ctypes.memmove(self.buffer, self._start, len(self._start))
 
     def members(self) -> tuple[Any, ...]:
         return self._struct.unpack_from(self.buffer)
@@ -258,9 +241,7 @@ class FieldBatch:
 
     def _prepare(self, ids: tuple[int, ...]) -> None:
         self._ids = ids
-        self._template = b"".join(
-            self._entry.pack(i, self._wanted[i][1], 0, 0, 0, c.UNKNOWN, b"\0" * 8) for i in ids
-        )
+        self._template = b"".join(self._entry.pack(i, self._wanted[i][1], 0, 0, 0, c.UNKNOWN, b"\0" * 8) for i in ids)
 
 
 class ByteCounter:
