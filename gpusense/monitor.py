@@ -3,17 +3,15 @@
 Everything here works without a GPU: there are then no devices, and :func:`sources` says why.
 """
 
-import atexit
 import collections
 import math
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NamedTuple
 
-from . import _identity, _log
+from . import _identity, _log, _process
 from ._dispatcher import Dispatcher
 from ._metrics import GpuMetrics, OwnUsage, without_values
 from ._protocols import Backend, MetricsSource
@@ -29,7 +27,6 @@ _lock = threading.Lock()
 _opening: Opening | None = None
 _override: MetricsSource | None = None  # set by gpusense.testing
 _samplers: dict[tuple[int, DeviceInfo], DeviceSampler] = {}
-_monitors: "weakref.WeakSet[Monitor]" = weakref.WeakSet()
 _current: "Monitor | None" = None
 
 
@@ -263,7 +260,12 @@ class Monitor:
         except ValueError as error:
             self.problem = str(error)
 
-    def _forked(self) -> None:
+    def at_exit(self) -> None:
+        """Ends sampling without waiting for a driver call under way; NVML is left to the end of the process."""
+        self.stop(timeout=0.2)
+
+    def after_fork_in_child(self) -> None:
+        """The child has none of our threads: this monitor is over, its history stays."""
         self._lock = threading.Lock()
         self._stopped = True
         self._samplers = []
@@ -314,16 +316,14 @@ def start_background(
         _wanted(source.devices(), devices)
     if monitor._dispatcher is not None:
         monitor._dispatcher.start()
-    _monitors.add(monitor)
+    _process.register(monitor)
     _current = monitor
     if source is not None:
         monitor._begin(source, devices)
     elif opening is not None:
         monitor.problem = opening.problem or "no answer yet"
         _log.once("monitor slow open", "gpusense monitor: %s; sampling begins when it does", monitor.problem)
-        threading.Thread(
-            target=monitor._begin_later, args=(opening, devices), name="gpusense-open", daemon=True
-        ).start()
+        _process.start_thread(lambda: monitor._begin_later(opening, devices), "gpusense-open")
     return monitor
 
 
@@ -423,23 +423,18 @@ def _check(interval: float, history: int, *lanes: float) -> None:
         raise ValueError(f"history must be a positive number of samples, not {history!r}")
 
 
-def _at_exit() -> None:
-    """Ends sampling without waiting for a driver call that is under way; NVML is left to the end of the process."""
-    for monitor in list(_monitors):
-        monitor.stop(timeout=0.2)
+class _Shared:
+    """What all monitors share, after a fork: nothing. The next call opens the drivers anew."""
+
+    def after_fork_in_child(self) -> None:
+        global _lock, _opening, _current
+        _lock = threading.Lock()
+        _opening = _current = None
+        _samplers.clear()
+
+    def at_exit(self) -> None:
+        """Each monitor ends itself."""
 
 
-def _after_fork_in_child() -> None:
-    """The child has no thread of ours: its monitors are over, and the next call opens the drivers anew."""
-    global _lock, _opening, _current
-    _lock = threading.Lock()
-    _opening = _current = None
-    _samplers.clear()
-    for monitor in list(_monitors):
-        monitor._forked()
-    _monitors.clear()
-
-
-atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+_shared = _Shared()
+_process.register(_shared)

@@ -1,63 +1,50 @@
-"""What the system's own files say: is a PCI device asleep, how much memory is there, who is process 4711.
+"""What the system says without waking a device: which PCI devices there are, whose pids, how much memory.
 
-Plain reads of /sys and /proc. None of them wakes a device. Roots are arguments, so that tests lay out their own.
+Plain reads of /sys and /proc. Roots are arguments, so that tests lay out their own.
 """
 
 import os
+
+from ._files import sleeping, text_or_none
 
 #: Inode of the machine's first pid namespace, a constant of the Linux kernel (PROC_PID_INIT_INO).
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
-def read(path: str) -> str | None:
-    """The file's text without the line end, or None where it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536).strip()
-    except OSError:
-        return None
+def _folder(pci_bus_id: str, sysfs: str) -> str:
+    return os.path.join(sysfs, "bus", "pci", "devices", pci_bus_id)
 
 
 def asleep(pci_bus_id: str | None, sysfs: str = "/sys") -> str | None:
-    """Why the device must not be touched now ("runtime_status is suspended"), or None where it is awake or unknown."""
-    if pci_bus_id is None:
-        return None
-    folder = f"{sysfs}/bus/pci/devices/{pci_bus_id}"
-    status = read(f"{folder}/power/runtime_status")
-    if status in ("suspended", "suspending"):
-        return f"runtime_status is {status}"
-    state = read(f"{folder}/power_state")
-    if state in ("D3hot", "D3cold"):
-        return f"power_state is {state}"
-    return None
+    """Why the device must not be touched now ("sleeping: …"), or None where it is awake or unknown."""
+    return None if pci_bus_id is None else sleeping(_folder(pci_bus_id, sysfs))
 
 
 def may_sleep(pci_bus_id: str | None, sysfs: str = "/sys") -> bool:
-    """False where the system never suspends this device at run time (power/control is "on", the default of servers)."""
+    """False where the system never suspends this device at run time (power/control is "on", as on servers)."""
     if pci_bus_id is None:
         return False
-    return read(f"{sysfs}/bus/pci/devices/{pci_bus_id}/power/control") != "on"
+    return text_or_none(os.path.join(_folder(pci_bus_id, sysfs), "power", "control")) != "on"
 
 
 def pci_gpus(vendor: int, sysfs: str = "/sys") -> list[str]:
     """PCI addresses of the display devices (class 03) of one vendor, in order; empty where /sys does not show them."""
-    folder = f"{sysfs}/bus/pci/devices"
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(os.listdir(_folder("", sysfs)))
     except OSError:
         return []
-    wanted = f"0x{vendor:04x}"
-    return [
-        name
-        for name in names
-        if read(f"{folder}/{name}/vendor") == wanted and (read(f"{folder}/{name}/class") or "").startswith("0x03")
-    ]
+    return [name for name in names if _is_gpu(_folder(name, sysfs), f"0x{vendor:04x}")]
+
+
+def _is_gpu(folder: str, vendor: str) -> bool:
+    kind = text_or_none(os.path.join(folder, "class")) or ""
+    return kind.startswith("0x03") and text_or_none(os.path.join(folder, "vendor")) == vendor
 
 
 def meminfo(procfs: str = "/proc") -> tuple[int, int] | None:
     """(total, available) bytes of the system's memory."""
     values = {}
-    for line in (read(f"{procfs}/meminfo") or "").splitlines():
+    for line in (text_or_none(os.path.join(procfs, "meminfo")) or "").splitlines():
         key, _, rest = line.partition(":")
         number = rest.split()[:1]
         if number and number[0].isdigit():
@@ -74,11 +61,11 @@ def sees_host_pids(procfs: str = "/proc") -> bool | None:
     namespaces to ask about.
     """
     try:
-        return os.stat(f"{procfs}/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+        return os.stat(os.path.join(procfs, "self", "ns", "pid")).st_ino == _FIRST_PID_NAMESPACE
     except OSError:
         return None
 
 
 def process_name(pid: int, procfs: str = "/proc") -> str | None:
     """The kernel's short name (15 characters) of a process of this pid namespace; None where there is none."""
-    return read(f"{procfs}/{pid}/comm") or None
+    return text_or_none(os.path.join(procfs, str(pid), "comm"))

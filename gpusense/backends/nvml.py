@@ -18,20 +18,27 @@ from .nvml_events import Events
 from .nvml_library import LibraryGone, Nvml
 
 _VENDOR = 0x10DE
+_sources: "dict[tuple[str, str, str], NvmlSource]" = {}
 
 
 def open(*, sysfs: str = "/sys", procfs: str = "/proc") -> Backend | Unavailable:
-    """The backend, or why there is none. With every NVIDIA device asleep NVML is loaded but not initialised."""
+    """The backend, or why there is none. With every NVIDIA device asleep NVML is loaded but not initialised.
+
+    The same library gives the same source each time, so that a process initialises NVML once.
+    """
     loaded = load(NVML)
     if isinstance(loaded, Unavailable):
         return Unavailable("nvml", loaded.reason, loaded.hint)
-    nvml = Nvml(bind(loaded.library, c.NVML, loaded.path), loaded.path)
-    source = NvmlSource(nvml, sysfs=sysfs, procfs=procfs)
+    key = loaded.path, sysfs, procfs
+    source = _sources.get(key)
+    if source is None:
+        nvml = Nvml(bind(loaded.library, c.NVML, loaded.path), loaded.path)
+        source = _sources.setdefault(key, NvmlSource(nvml, sysfs=sysfs, procfs=procfs))
     try:
         source.devices()
     except LibraryGone as error:
         return Unavailable("nvml", str(error), c.HINTS.get(error.code, ""))
-    return Backend("nvml", loaded.path, nvml.version, devices=source, metrics=source)
+    return Backend("nvml", loaded.path, source.version, devices=source, metrics=source)
 
 
 class NvmlSource:
@@ -49,6 +56,11 @@ class NvmlSource:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._events = Events(nvml.api)
+
+    @property
+    def version(self) -> str | None:
+        """The driver's version, once NVML has been initialised."""
+        return self._nvml.version
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """Every NVIDIA device of the machine that this process may see, in NVML's order, sleeping ones last.

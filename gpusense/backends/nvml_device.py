@@ -110,7 +110,7 @@ class Device:
         if self._may_sleep:
             why = _host.asleep(self.info.pci_bus_id, self._sysfs)
             if why is not None:
-                return without_values(bare, "sleeping", f"sleeping: {why}")
+                return without_values(bare, "sleeping", why)
         if self._trouble is not None and start < self._retry_ns:
             return without_values(bare, *self._trouble)
         return self._ask(bare, lanes, start)

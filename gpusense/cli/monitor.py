@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import queue
 import signal
 import sys
@@ -28,8 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpm", action="store_true", help="SM, tensor and memory activity (Hopper and later)")
 
 
-def main(args: argparse.Namespace) -> int:
+def main(argv: list[str]) -> int:
     """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist; 130 on Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="gpusense monitor", description="Print what the devices of this machine do.")
+    add_arguments(parser)
+    args = parser.parse_args(argv)
     devices = args.device if args.device is None or args.device != ["visible"] else "visible"
     try:
         if args.once:
@@ -39,8 +41,6 @@ def main(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"gpusense monitor: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        _close_stdout()
     except KeyboardInterrupt:
         return 130
     return 0
@@ -134,8 +134,3 @@ def _clock(time_ns: int) -> str:
 
 def _print(text: str) -> None:
     print(text, flush=True)
-
-
-def _close_stdout() -> None:
-    """The reader went away: nothing more can be said, and the interpreter must not try at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
