@@ -15,6 +15,12 @@ _GENERATIONS = ((64.0, 6), (32.0, 5), (16.0, 4), (8.0, 3), (5.0, 2), (2.5, 1))
 _HOTTEST, _STRONGEST = 150.0, 10_000.0  # °C and W beyond which a value is a driver's mistake
 
 
+#: Instinct MI200 and later, by the start of their PCI device id: their energy counters count 2⁻¹⁶ J. On Radeon cards
+#: the same counter has another unit (an RX 6900 XT at 36 W counts 33 a millisecond).
+_INSTINCT = ("7408", "740c", "740f", "7410", "74a", "74b", "75a")
+ENERGY_UNIT_JOULES = 2.0**-16
+
+
 class Card(NamedTuple):
     """Where the files of one card lie and what never changes while its driver is bound."""
 
@@ -23,6 +29,12 @@ class Card(NamedTuple):
     hwmon: str | None  # "hwmon/hwmon3"
     sensors: tuple[tuple[str, str], ...]  # (field, "temp1") …
     integrated: bool | None
+    product: str  # PCI device id, "73bf"
+
+
+def is_instinct(product: str) -> bool:
+    """Whether the card's energy counter is known to count :data:`ENERGY_UNIT_JOULES`."""
+    return product.startswith(_INSTINCT)
 
 
 def read(card: Card, reader: Reader, lanes: Sequence[str]) -> tuple[dict[str, Any], int | None]:
@@ -53,10 +65,8 @@ def _table(reader: Reader) -> GpuMetricsTable | None:
     else:
         found = decode(data) if data else "gpu_metrics is empty"
         if not isinstance(found, str):
-            if found.energy_joules is None:
-                reader.note(
-                    "power.energy_joules", f"unsupported: gpu_metrics v{found.revision} counts in no known unit"
-                )
+            lacks = "has no energy counter" if found.energy_counter is None else "counts energy in no known unit"
+            reader.note("power.energy_joules", f"unsupported: gpu_metrics v{found.revision} {lacks}")
             if found.throttle_reasons is None:
                 reader.note("clocks.throttle_reasons", f"unsupported: not in gpu_metrics v{found.revision}")
             return found
@@ -144,6 +154,8 @@ def _power(reader: Reader, card: Card, table: GpuMetricsTable | None, fast: bool
         average = reader.number("power.average_watts", f"{hwmon}/power1_average", 1e6, 0.0, _STRONGEST)
         if table is not None:
             energy = table.energy_joules
+            if energy is None and table.energy_counter is not None and is_instinct(card.product):
+                energy = table.energy_counter * ENERGY_UNIT_JOULES
             draw = table.current_watts if draw is None else draw
             average = table.average_watts if average is None else average
         # Cards before Instinct MI300 and the APUs have the average alone.

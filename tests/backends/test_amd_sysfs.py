@@ -1,5 +1,6 @@
 """AMD cards over made-up sysfs trees: every value, every kind of absence, and what must never be opened."""
 
+import errno
 import os
 import struct
 import threading
@@ -153,11 +154,19 @@ def test_what_is_unknown_is_none_and_says_why(tree, file, text, field, reason):
     assert metrics.reason(field) == reason
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_a_forbidden_file_is_denied(tree):
-    folder = tree.amd()
-    (folder / "gpu_busy_percent").chmod(0)
-    assert sample(tree).reason("utilization.gpu_percent") == "denied: gpu_busy_percent answers EACCES"
+def test_a_forbidden_file_is_denied(tree, monkeypatch):
+    tree.amd()
+    backend = opened(tree)
+    real = amd_sysfs._files.read
+
+    def read(path, size=4096):
+        if path.endswith("gpu_busy_percent"):
+            raise PermissionError(errno.EACCES, "made up", path)
+        return real(path, size)
+
+    monkeypatch.setattr(amd_sysfs._files, "read", read)
+    metrics = backend.metrics.sample(backend.devices.devices()[0])
+    assert metrics.reason("utilization.gpu_percent") == "denied: gpu_busy_percent answers EACCES"
 
 
 def test_a_folder_where_a_file_should_be_is_a_reason(tree):
@@ -208,6 +217,18 @@ def test_the_table_gives_energy_and_fills_what_files_lack(tree):
     assert metrics.utilization.gpu_percent == 64
     assert metrics.thermal.hotspot_celsius == 71
     assert metrics.source_time_ns == 123456789
+
+
+@pytest.mark.parametrize(("pci_id", "joules"), [("1002:740F", 2), ("1002:73BF", None)])
+def test_the_older_tables_energy_is_believed_on_instinct_cards_alone(tree, pci_id, joules):
+    table = bytearray(b"\xff" * 120)
+    struct.pack_into("<HBB", table, 0, 120, 1, 3)
+    struct.pack_into("<Q", table, 24, 2 << 16)
+    tree.card(pci_id=pci_id, files={"gpu_metrics": bytes(table)})
+    metrics = sample(tree)
+    assert metrics.power.energy_joules == joules
+    if joules is None:
+        assert metrics.reason("power.energy_joules") == "unsupported: gpu_metrics v1.3 counts energy in no known unit"
 
 
 def test_a_sentinel_in_the_table_is_no_value(tree):
@@ -292,7 +313,7 @@ def test_a_sleeping_card_is_reported_and_nothing_else_of_it_opened(tree, asleep,
 def tree_files():
     from sysfs_trees import AMD_FILES
 
-    return (*AMD_FILES, "gpu_metrics", "product_name", "vbios_version")
+    return (*AMD_FILES, "gpu_metrics", "product_name")
 
 
 def test_a_card_that_wakes_is_read_and_sleeps_again(tree):
