@@ -5,7 +5,9 @@ A child that dies or hangs costs the caller nothing but the time limit; the last
 
 import os
 import sys
+import time
 
+from .._capi import rocm_smi as capi
 from .._records import Unavailable
 
 #: Announces each call before making it. Values of the calls do not matter here, only that they return.
@@ -54,6 +56,7 @@ def run(path: str, calls: list[Call], limit_s: float) -> int | Unavailable:
         return Unavailable(
             "rocm_smi", f"no Python to test the library with: this process runs in {python or 'nothing'}"
         )
+    started = time.monotonic()
     command = [python, "-I", "-S", "-c", _CHILD, path, json.dumps(calls)]
     try:
         child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s)
@@ -68,7 +71,8 @@ def run(path: str, calls: list[Call], limit_s: float) -> int | Unavailable:
             "rocm_smi", f"{said[-1]} ended its process ({_ending(child.returncode)})", "sysfs serves AMD"
         )
     if said[-1].startswith("code "):
-        return Unavailable("rocm_smi", f"rsmi_init: INIT_ERROR ({said[-1][5:]})", _LOCK)
+        waited = time.monotonic() - started > 4  # the library gives up on a lock after 5 s
+        return Unavailable("rocm_smi", f"rsmi_init: {_name(said[-1])}", _LOCK if waited else "sysfs serves AMD")
     return int(said[-1].removeprefix("devices "))
 
 
@@ -78,6 +82,11 @@ _LOCK = "a program that died in librocm_smi may have left /dev/shm/rocm_smi_card
 def _announced(output: bytes | None) -> list[str]:
     lines = (output or b"").decode("utf-8", "replace").splitlines()
     return [line[9:] for line in lines if line.startswith("gpusense ")] or ["loading it"]
+
+
+def _name(code: str) -> str:
+    number = int(code.removeprefix("code "))
+    return f"{capi.CODES.get(number, 'unknown code')} ({number})"
 
 
 def _ending(code: int) -> str:

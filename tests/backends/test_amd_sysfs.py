@@ -139,8 +139,6 @@ def test_values_change_while_it_runs(tree):
         ("hwmon/power1_cap", "4294967295000", "power.limit_watts", "out of range: power1_cap says 4.29497e+06"),
         ("mem_info_vram_used", None, "memory.used_bytes", "unsupported: no file mem_info_vram_used"),
         ("mem_info_vram_used", None, "memory.free_bytes", "unsupported: needs the total and the used bytes"),
-        ("current_link_speed", "Unknown", "pcie.generation", "out of range: current_link_speed says 'Unknown'"),
-        ("current_link_speed", "7.0 GT/s PCIe", "pcie.generation", "out of range: current_link_speed says 7 GT/s"),
         ("pcie_bw", "1 2", "pcie.tx_bytes_per_s", "unsupported: pcie_bw is not three numbers"),
         ("pp_dpm_sclk", "0: 500Mhz", "clocks.performance_state", "unsupported: pp_dpm_sclk marks no active level"),
         ("hwmon/pwm1", None, "thermal.fan_percent", "unsupported: no file pwm1"),
@@ -152,6 +150,31 @@ def test_what_is_unknown_is_none_and_says_why(tree, file, text, field, reason):
     group, _, name = field.partition(".")
     assert getattr(getattr(metrics, group), name) is None
     assert metrics.reason(field) == reason
+
+
+@pytest.mark.parametrize(
+    ("levels", "link"),
+    [
+        ("0: 2.5GT/s, x8 81Mhz\n1: 8.0GT/s, x8 619Mhz *", (3, 8, 3, 8)),  # an x8 card behind its own x16 switch
+        ("0: 8.0GT/s, x16 *\n1: 8.0GT/s, x16 *", (3, 16, 3, 16)),
+        ("0: 2.5GT/s, x1 78Mhz *\n1: 5.0GT/s, x4 156Mhz\n2: 16.0GT/s, x16 623Mhz", (1, 1, 4, 16)),
+        ("0: 2.5GT/s, x1 78Mhz\n1: 16.0GT/s, x16 623Mhz", (5, 16, 4, 16)),  # none active: the port's own
+        ("", (5, 16, 5, 16)),
+        (None, (5, 16, 5, 16)),
+    ],
+)
+def test_the_link_is_the_slots_and_not_the_cards_inner_one(tree, levels, link):
+    tree.amd(pp_dpm_pcie=levels, current_link_speed="32.0 GT/s PCIe", max_link_speed="32.0 GT/s PCIe")
+    pcie = sample(tree).pcie
+    assert (pcie.generation, pcie.width, pcie.max_generation, pcie.max_width) == link
+
+
+@pytest.mark.parametrize("speed", ["Unknown", "7.0 GT/s PCIe"])
+def test_a_link_speed_no_generation_has_is_none(tree, speed):
+    tree.amd(pp_dpm_pcie=None, current_link_speed=speed)
+    metrics = sample(tree)
+    assert metrics.pcie.generation is None
+    assert metrics.reason("pcie.generation") == f"out of range: current_link_speed says {speed!r}"
 
 
 def test_a_forbidden_file_is_denied(tree, monkeypatch):
