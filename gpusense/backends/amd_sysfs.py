@@ -136,8 +136,8 @@ class Source:
             sources=(NAME,),
         )
         if _files.sleeping(folder):
-            return Card(info, folder, None, (), None)
-        return _described(info, folder)
+            return Card(info, folder, None, (), None, product)
+        return _described(info, folder, product)
 
     def _name(self, product: str, revision: str | None) -> str | None:
         """The product name for a PCI id; where the revision is unknown, only if all revisions share one."""
@@ -169,7 +169,7 @@ def _is_hex(text: str) -> bool:
     return True
 
 
-def _described(info: DeviceInfo, folder: str) -> Card:
+def _described(info: DeviceInfo, folder: str, product: str) -> Card:
     hwmon = _first_hwmon(folder)
     sensors: list[tuple[str, str]] = []
     labels: dict[str, str] = {}
@@ -196,7 +196,7 @@ def _described(info: DeviceInfo, folder: str) -> Card:
         kind=None if integrated is None else "integrated" if integrated else "discrete",
         details=tuple(details),
     )
-    return Card(info, folder, hwmon, tuple(sensors), integrated)
+    return Card(info, folder, hwmon, tuple(sensors), integrated, product)
 
 
 def _first_hwmon(folder: str) -> str | None:
