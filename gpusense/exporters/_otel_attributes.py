@@ -32,7 +32,7 @@ Redact = Callable[[str, Any], Any]
 
 
 class Shape(NamedTuple):
-    """What a record becomes: the span's name and its attributes, cleaned and redacted, and how many values were lost."""
+    """What a record becomes: the span's name and attributes, cleaned and redacted, and how many values were lost."""
 
     name: str
     attributes: Attributes

@@ -28,7 +28,7 @@ MAX_LINKS = 32
 
 
 class Place(NamedTuple):
-    """Where a block stands in the trace. ``context`` is None where nothing may be exported (unsampled, or no provider)."""
+    """Where a block stands in the trace. ``context``: None where nothing is exported (unsampled, or no provider)."""
 
     context: SpanContext | None
     parent: SpanContext | None = None

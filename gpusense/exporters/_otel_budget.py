@@ -72,7 +72,7 @@ def select(placed: list[Placed], budget: int | None) -> Selection:
 
 
 def longest(placed: list[Placed], budget: int | None) -> tuple[list[Placed], int]:
-    """The ``budget`` longest of ``placed`` and how many are not among them; blocks have children and are never folded."""
+    """The ``budget`` longest of ``placed`` and how many are left out; blocks have children and are never folded."""
     if budget is None or len(placed) <= budget:
         return placed, 0
     return heapq.nlargest(budget, placed, key=lambda item: _duration(item.record)), len(placed) - budget

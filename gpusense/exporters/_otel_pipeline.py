@@ -95,7 +95,7 @@ class Pipeline:
         return self.root.context if self.root is not None and self.root.end_ns is None else self._remote
 
     def parent_at(self, start_ns: int) -> SpanContext | None:
-        """The parent of work launched under no span: the root since its start, also after its end, else TRACEPARENT's."""
+        """The parent of work launched under no span: the root from its start on, else what TRACEPARENT names."""
         root = self.root
         return root.context if root is not None and start_ns >= root.start_ns else self._remote
 
@@ -360,7 +360,7 @@ def device_of(devices: tuple[DeviceInfo, ...], backend: str, device: int | None)
 
 
 def _at_end_of_worker_process(close: Callable[[], Any]) -> None:
-    """Children of multiprocessing leave without atexit; they run their own finalizers, which they clear after the fork."""
+    """Children of multiprocessing leave without atexit; they run finalizers of their own, cleared after the fork."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.register_after_fork(close, lambda kept: util.Finalize(None, kept, exitpriority=10))

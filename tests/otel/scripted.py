@@ -26,6 +26,13 @@ GPU = DeviceInfo(
 )
 
 
+def _here():
+    block = _current.get()
+    while block is not None and block.end_ns is not None:
+        block = block.outer
+    return block
+
+
 class ScriptedTracer:
     def __init__(self, threshold_us=100, devices=(GPU,)):
         self.config = SimpleNamespace(threshold_ns=threshold_us * 1000, trace_all=False)
@@ -53,7 +60,7 @@ class ScriptedTracer:
         self._listeners = [known for known in self._listeners if known is not listener]
 
     def open_scope(self, name, attributes=None, key=None, links=None):
-        outer = _current.get()
+        outer = _here()
         block = SimpleNamespace(
             name=name,
             attributes=attributes,
@@ -108,7 +115,7 @@ class ScriptedTracer:
 
     def kernel(self, name="sgemm", start_ns=None, duration_ns=200_000, **fields):
         start = time.time_ns() if start_ns is None else start_ns
-        here = _current.get()
+        here = _here()
         if here is not None and "block_id" not in fields:
             fields |= {"block_id": here.block_id, "path": here.path}
         fields.setdefault("device", 0)
@@ -116,7 +123,7 @@ class ScriptedTracer:
 
     def transfer(self, name="cpu_to_gpu", start_ns=None, duration_ns=200_000, size=1024, **fields):
         start = time.time_ns() if start_ns is None else start_ns
-        here = _current.get()
+        here = _here()
         if here is not None:
             fields.setdefault("block_id", here.block_id)
         self.record([GpuMemoryTransfer(name, "cpu_to_gpu", size, start, start + duration_ns, 0, **fields)])
