@@ -3,17 +3,16 @@
 received = exported + folded + scopes + dropped (by reason), once the inbox is empty.
 """
 
-import atexit
 import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opentelemetry.trace import SpanContext
 
-from .. import _log
+from .. import _log, _process
 from .._records import BlockRecord, DeviceInfo, Record
 from . import _otel_spans as reasons
 from ._otel_attributes import Redact, text
@@ -45,10 +44,16 @@ class Settings(NamedTuple):
 
 
 class Pipeline:
-    """``metrics`` is made by the caller and exported from our tick; ``follow(pipeline)`` runs at each tick first."""
+    """``tracer_of()`` gives the tracer in force: it changes with ``configure()``, ``disable()`` and forks.
 
-    def __init__(self, tracer: Any, target: Target, settings: Settings, environ: Any = os.environ) -> None:
-        self.tracer = tracer
+    ``metrics`` and ``follow`` are the caller's to set: exported from our tick, and called at the start of each.
+    """
+
+    def __init__(
+        self, tracer_of: Callable[[], Any], target: Target, settings: Settings, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._tracer_of = tracer_of
+        self._joined: Any = None
         self.target = target
         self.settings = settings
         self.metrics: Any = None
@@ -72,17 +77,42 @@ class Pipeline:
         self._builder = SpanBuilder(self.blocks, self.scope, self.resource, self.parent_at, settings.redact)
         burst = (settings.max_spans_per_s or 0) * max(settings.interval_s, 1.0)
         self._allowance = Allowance(settings.max_spans_per_s, burst, time.monotonic())
-        self.worker = Worker(self.tick, settings.interval_s, self._forget)
+        self.worker = Worker(self.tick, settings.interval_s)
 
     # --- on the application's and the tracer's threads ---------------------------------------------------------------
 
     def start(self) -> None:
         self.work.baseline(self.tracer.session())
-        self.tracer.add_sink(self.sink)
-        if self.settings.spans:
-            self.tracer.add_block_listener(self.blocks)
+        self.join()
         self.worker.start()
-        atexit.register(self.close)
+        _process.register(self)
+
+    @property
+    def tracer(self) -> Any:
+        return self._tracer_of()
+
+    def join(self) -> None:
+        """Listens to the tracer in force."""
+        tracer = self.tracer
+        if tracer is self._joined:
+            return
+        tracer.add_sink(self.sink)
+        if self.settings.spans:
+            tracer.add_block_listener(self.blocks)
+        self._joined = tracer
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    def rejoin(self) -> None:
+        """In a forked child that makes spans (a web server's worker): its own tracer, as the parent had one."""
+        if not getattr(self.tracer, "active", True) and getattr(self._joined, "active", False):
+            from .. import enable
+
+            enable()
+        self.join()
+        self.worker.wake()
 
     def sink(self, records: list[Record]) -> None:
         self.inbox.put(records)
@@ -117,7 +147,6 @@ class Pipeline:
             return True
         budget = self.settings.exit_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + budget
-        atexit.unregister(self.close)
         self._flush_tracer(min(0.5, budget))
         if self.root is not None:
             self.root.end()
@@ -132,14 +161,18 @@ class Pipeline:
     # --- on the worker ----------------------------------------------------------------------------------------------
 
     def tick(self, final: bool) -> None:
+        self.join()
         if self.follow is not None:
             self.follow()
+        now = time.monotonic()
+        look = final or now - self._view_s >= VIEW_AGE_S
+        if look:
+            self._look(now)  # before the inbox is emptied: asking for a session hands us what was still under way
         records = self.inbox.take()
         if records or self._ready:
             self._spans(records)
-        now = time.monotonic()
-        if now - self._view_s >= VIEW_AGE_S or final:
-            self._look(now)
+        if look:
+            self.work.absorb(self._view)
         if self.metrics is not None and (final or now - self._metrics_s >= self.settings.metric_interval_s):
             self._metrics_s = now
             self.metrics.export()
@@ -261,7 +294,6 @@ class Pipeline:
         before = self._view
         self._view = self.tracer.session()
         self._view_s = now
-        self.work.absorb(self._view)
         if (
             before is None
             or before.devices != self._view.devices
@@ -301,8 +333,9 @@ class Pipeline:
 
     def _count_overhead(self) -> Iterable[tuple[float, dict[str, Any]]]:
         for part, value in (self.view().meta.get("overhead") or {}).items():
-            if part.endswith("_ns") and isinstance(value, (int, float)):
-                yield value / 1e9, {"gpusense.overhead.part": part.removesuffix("_ns")}
+            name, _, unit = part.rpartition("_")
+            if unit in ("ns", "s") and isinstance(value, (int, float)):
+                yield value / 1e9 if unit == "ns" else value, {"gpusense.overhead.part": name}
 
     def _count_spans(self) -> Iterable[tuple[float, dict[str, Any]]]:
         yield self.exported, {"gpusense.outcome": "exported"}
@@ -328,13 +361,18 @@ class Pipeline:
 
     def _leave_tracer(self) -> None:
         try:
-            self.tracer.remove_sink(self.sink)
-            self.tracer.remove_block_listener(self.blocks)
+            for tracer in (self._joined, self.tracer):
+                tracer.remove_sink(self.sink)
+                tracer.remove_block_listener(self.blocks)
         except Exception:  # noqa: BLE001 - at exit nothing may fail
             _log.exception("otel-leave", "the export could not be taken off the tracer")
 
-    def _forget(self) -> None:
-        """In a forked child: what the parent had is the parent's; ids and open blocks stay valid as parents."""
+    def at_exit(self) -> None:
+        self.close()
+
+    def after_fork_in_child(self) -> None:
+        """What the parent had is the parent's; ids and open blocks stay valid as parents."""
+        self.worker.forget()
         self.inbox.forget()
         self._ready.clear()
         self.exported = self.folded = self.scopes = 0

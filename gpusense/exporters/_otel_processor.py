@@ -10,7 +10,6 @@ from typing import Any
 from opentelemetry.sdk.trace import SpanProcessor
 
 from .. import _log
-from ._otel_blocks import Blocks
 
 MAX_OPEN = 16_384
 
@@ -18,14 +17,14 @@ MAX_OPEN = 16_384
 class ScopeProcessor(SpanProcessor):  # type: ignore[misc]
     """Runs on the application's threads; after its first failure it only watches."""
 
-    def __init__(self, tracer: Any, blocks: Blocks) -> None:
+    def __init__(self, pipeline: Any) -> None:
         self._open: dict[int, Any] = {}
-        self.serve(tracer, blocks)
+        self._forked = False
+        self.serve(pipeline)
 
-    def serve(self, tracer: Any, blocks: Blocks) -> None:
-        """Works for ``tracer`` from now on: a processor cannot be taken off its provider."""
-        self._tracer = tracer
-        self.blocks = blocks
+    def serve(self, pipeline: Any) -> None:
+        """Works for ``pipeline`` from now on: a processor cannot be taken off its provider."""
+        self._pipeline = pipeline
         self._active = True
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
@@ -45,21 +44,26 @@ class ScopeProcessor(SpanProcessor):  # type: ignore[misc]
     def forget(self) -> None:
         """In a forked child: the spans of the parent end there."""
         self._open.clear()
+        self._forked = self._active
 
     def _start(self, span: Any) -> None:
         context = span.get_span_context()
-        if not context.trace_flags.sampled or len(self._open) >= MAX_OPEN:
+        if not context.trace_flags.sampled or len(self._open) >= MAX_OPEN or not self._pipeline.is_open:
             return
-        self.blocks.announce(context)
+        if self._forked:
+            self._forked = False
+            self._pipeline.rejoin()
+        blocks = self._pipeline.blocks
+        blocks.announce(context)
         try:
-            self._open[context.span_id] = self._tracer.open_scope(span.name)
+            self._open[context.span_id] = self._pipeline.tracer.open_scope(span.name)
         finally:
-            self.blocks.announce(None)
+            blocks.announce(None)
 
     def _end(self, span: Any) -> None:
         block = self._open.pop(span.get_span_context().span_id, None)
         if block is not None:
-            self._tracer.close_scope(block)
+            self._pipeline.tracer.close_scope(block)
 
     def _guarded(self, step: Callable[[Any], None], span: Any) -> None:
         try:

@@ -34,15 +34,14 @@ def start(
     environ: Mapping[str, str] = os.environ,
 ) -> Pipeline:
     """A running pipeline."""
-    if tracer is None:
-        from .. import get_tracer
+    from .. import get_tracer
 
-        tracer = get_tracer()
+    tracer_of = get_tracer if tracer is None else lambda: tracer
     own = private or endpoint is not None
     settings = _settings(environ, max_spans_per_s, redact, exit_timeout_s, spans and _wanted(environ, own, "TRACES"))
     otlp = Otlp("traces", endpoint) if own and exporter is None else None
     target = Target(tracer_provider, exporter, otlp, private=own or exporter is not None)
-    pipeline = Pipeline(tracer, target, settings, environ)
+    pipeline = Pipeline(tracer_of, target, settings, environ)
     if metrics is not False and _wanted(environ, own, "METRICS"):
         _add_metrics(pipeline, metrics, endpoint, own, metric_exporter, meter_provider)
     processor = _Scopes(pipeline) if settings.spans and span_scopes else None
@@ -54,7 +53,8 @@ def start(
             pipeline.metrics.attach()
 
     pipeline.follow = follow
-    pipeline.forget_more = processor.forget if processor is not None else None
+    if processor is not None:
+        pipeline.forget_more = processor.forget
     follow()
     pipeline.start()
     return pipeline
@@ -72,10 +72,9 @@ class _Scopes:
             return
         known = _processors.get(provider)
         if known is None:
-            known = _processors[provider] = ScopeProcessor(self._pipeline.tracer, self._pipeline.blocks)
+            known = _processors[provider] = ScopeProcessor(self._pipeline)
             provider.add_span_processor(known)
-        elif known.blocks is not self._pipeline.blocks:
-            known.serve(self._pipeline.tracer, self._pipeline.blocks)
+        known.serve(self._pipeline)
 
     def forget(self) -> None:
         for processor in list(_processors.values()):
@@ -132,7 +131,7 @@ def _add_metrics(
     elif own and provider is None:
         otlp = Otlp("metrics", endpoint)
     pipeline.metrics = Metrics(
-        _latest(pipeline.tracer, start=metrics is True),
+        _latest(pipeline, start=metrics is True),
         pipeline.work,
         pipeline.own_counters(),
         pipeline.device_id,
@@ -160,15 +159,16 @@ class _Given:
         """Nothing is held."""
 
 
-def _latest(tracer: Any, *, start: bool) -> Any:
+def _latest(pipeline: Pipeline, *, start: bool) -> Any:
     """What the running monitor saw last. ``start``: a monitor is started where none runs."""
-    if start and tracer.metrics_source is None:
+    own: Any = None
+    if start and pipeline.tracer.metrics_source is None:
         from .. import monitor
 
-        tracer.metrics_source = monitor.start_background()
+        own = monitor.start_background()
 
     def latest() -> Any:
-        source = tracer.metrics_source
+        source = pipeline.tracer.metrics_source or own
         return source.latest() if source is not None else ()
 
     return latest

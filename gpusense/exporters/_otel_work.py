@@ -34,12 +34,14 @@ class Work:
         self._unkept: Tally = {}
         self._totals: dict[tuple[str, Any], list[int]] = {}
         self.received = 0
+        self._epoch: Any = None
 
     def baseline(self, session: Any) -> None:
         """Takes what the tracer has already as not ours to count."""
         for row in session.aggregates:
             _add(self._unkept, (row.kind, row.name, row.backend, row.device), row.count, row.total_ns, row.bytes)
         self.received = session.counters.kept
+        self._epoch = session.meta.get("start_ns")
         _tally(self._passed, session.records)
 
     def add(self, records: Iterable[Record]) -> None:
@@ -65,6 +67,9 @@ class Work:
 
     def absorb(self, session: Any) -> None:
         """Counts what the tracer only counted since the last call."""
+        if session.meta.get("start_ns") != self._epoch:  # another tracer, or one that was reset
+            self._epoch = session.meta.get("start_ns")
+            self._passed, self._unkept, self.received = {}, {}, session.counters.kept
         found: Tally = {}
         for row in session.aggregates:
             if row.kind in ("kernel", "transfer"):

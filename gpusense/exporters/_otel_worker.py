@@ -1,12 +1,10 @@
 """The exporter's own thread: bounded queue in front, one step a tick, an end that waits no longer than it is told."""
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .. import _log
+from .. import _log, _process
 from .._records import Record
 
 
@@ -51,10 +49,9 @@ class Worker:
     comes all the same.
     """
 
-    def __init__(self, step: Callable[[bool], Any], interval_s: float, forget: Callable[[], None]) -> None:
+    def __init__(self, step: Callable[[bool], Any], interval_s: float) -> None:
         self._step = step
         self._interval_s = interval_s
-        self._forget = forget
         self._wake = threading.Event()
         self._done = threading.Event()
         self._stopping = False
@@ -62,28 +59,12 @@ class Worker:
         self._served = 0
         self._ticked = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
-        if hasattr(os, "register_at_fork"):
-            reference = weakref.WeakMethod(self._after_fork)
-
-            def after_fork() -> None:
-                method = reference()
-                if method is not None:
-                    method()
-
-            os.register_at_fork(after_in_child=after_fork)
 
     def start(self) -> bool:
         """Whether the thread runs; it cannot be started while the interpreter ends."""
-        if self._thread is not None:
-            return True
-        thread = threading.Thread(target=self._run, name="gpusense-otel", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return False
-        self._thread = thread
-        return True
+        if self._thread is None:
+            self._thread = _process.start_thread(self._run, "gpusense-otel")
+        return self._thread is not None
 
     def wake(self) -> None:
         if self._thread is None and not self._stopping:
@@ -127,13 +108,12 @@ class Worker:
         except Exception:  # noqa: BLE001 - the thread must live on
             _log.exception("otel-worker", "a batch for OpenTelemetry was lost")
 
-    def _after_fork(self) -> None:
+    def forget(self) -> None:
+        """In a forked child: the parent's thread and locks are not there."""
         self._wake = threading.Event()
         self._done = threading.Event()
         self._ticked = threading.Condition()
         self._thread = None
-        self._pid = os.getpid()
-        self._forget()
 
 
 def _suppress_instrumentation() -> None:
