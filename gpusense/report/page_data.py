@@ -49,7 +49,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "histograms": _histograms(session, shown),
             "timeline": drawn.facts,
             "flame": _flame(block_tree(session)),
-            "series": series(session, drawn.start_ns, facts.window_ns),
+            "series": series(session, drawn.start_ns),
             "seen": _seen(session),
             "window_ns": facts.window_ns,
         },

@@ -9,17 +9,11 @@ from ..analysis.facts import Facts
 from ..analysis.idle import Gap
 from ..analysis.words import clean, count_text, time_text
 from ..session import Session
+from .series import REASONS
 from .tracks import end_of, label, levels, tracks
 
 #: Kernels with a colour of their own, heaviest first; the others share one.
 RANKED_COLOURS = 8
-_REASON_NAMES = {
-    "collective": "waits for a collective",
-    "copy": "waits for a copy",
-    "synchronisation": "empty after the host waited",
-    "host": "waits for the host",
-    "no_work": "no work",
-}
 _COPY_COLOURS = {"cpu_to_gpu": "up", "gpu_to_cpu": "down"}
 #: Rows beyond this are not drawn; the page says how many.
 _ROW_LIMIT = 240
@@ -187,7 +181,7 @@ def _idle_row(made: Events, group: str, gaps: "tuple[Gap, ...]", resolution: int
     floor = resolution if len(gaps) > _GAP_LIMIT else 0
     for gap in gaps:
         if gap.end_ns - gap.start_ns >= floor:
-            name = made.name_id(_REASON_NAMES[gap.reason], f"gap-{gap.reason}")
+            name = made.name_id(REASONS[gap.reason], f"gap-{gap.reason}")
             made.add(gap.start_ns, gap.end_ns, name, nowhere)
         else:
             left_out += 1
