@@ -40,8 +40,8 @@ def instrument(
     """True when wgpu-py's passes and transfers are recorded from now on, else why not. Twice is once.
 
     Devices made before are timed if they have the ``timestamp-query`` feature; later ones get it added where the
-    adapter has it. ``copies`` also times copies between GPU resources, two time stamps each. ``when_imported`` waits for the
-    program to import wgpu and is true at once. ``emit(records)`` and ``block()`` replace the tracer.
+    adapter has it. ``copies`` also times copies between GPU resources, two time stamps each. ``when_imported`` waits
+    for the program to import wgpu and is true at once. ``emit(records)`` and ``block()`` replace the tracer.
     """
     if _State.hooks is not None:
         return True

@@ -9,9 +9,9 @@ from typing import Any
 
 from ... import _log, _process
 from ..._records import Record
-from ._device import DeviceTimer
+from ._device import DeviceTimer, Timed
 from ._host import Host
-from ._records import Staged, Timed, kernels, transfers
+from ._records import Staged, kernels, transfers
 
 STAGE = 64  # transfers are handed on in lists of this length
 MAX_ERRORS = 20
@@ -74,7 +74,7 @@ class Hooks:
         if taken:
             self._emit(transfers(taken), "transfers")
 
-    def deliver(self, timer: DeviceTimer, timed: list[Timed]) -> None:
+    def deliver(self, timer: DeviceTimer, timed: Timed) -> None:
         records, refused = kernels(timer, timed, time.time_ns())
         for reason, number in refused.items():
             self.miss(reason, number)
