@@ -59,8 +59,7 @@ def transfers(staged: Iterable[Staged]) -> list[Record]:
     """Host-side records: the time of the call, which for a write is the staging copy and not the bus."""
     made: list[Record] = []
     for item in staged:
-        block = item.block
-        path, block_id = (block.path, block.block_id) if block is not None else ((), None)
+        path, block_id = _place(item.block)
         name = f"{item.method}({item.label})" if item.label else item.method
         if item.direction is None:
             made.append(GpuSync(name, item.start_ns, item.end_ns, backend="wgpu", path=path, block_id=block_id))
@@ -147,14 +146,20 @@ def _record(
         row[_GRID] = _grid(*item.arguments)
     if source != "line":
         row[_LABEL] = name
-    block = item.block
-    if block is not None:
-        row[_PATH], row[_BLOCK] = block.path, block.block_id
+    if item.block is not None:
+        row[_PATH], row[_BLOCK] = _place(item.block)
     return GpuKernel._make(row)
 
 
+def _place(block: Any) -> tuple[tuple[str, ...], int | None]:
+    """Path and id of a block; neither for one that sampling left out."""
+    if block is None or not getattr(block, "_sampled", True):
+        return (), None
+    return block.path, block.block_id
+
+
 def _copy(item: Pass, start: int, end: int, attributes: dict[str, Any]) -> Record:
-    block = item.block
+    path, block_id = _place(item.block)
     return GpuMemoryTransfer(
         f"{item.kind}({item.name})" if item.name else item.kind,
         "on_device",
@@ -164,8 +169,8 @@ def _copy(item: Pass, start: int, end: int, attributes: dict[str, Any]) -> Recor
         backend="wgpu",
         label=item.name or None,
         timing="device",
-        path=block.path if block is not None else (),
-        block_id=block.block_id if block is not None else None,
+        path=path,
+        block_id=block_id,
         attributes=attributes,
     )
 
