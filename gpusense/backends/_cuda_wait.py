@@ -18,13 +18,13 @@ def synchronise(timeout_s: float) -> bool:
     api = cuda.SOURCE.api()
     if api is None or not cuda.is_live():
         return True
-    contexts = _contexts(api)
+    found = contexts(api)
     results: list[bool] = []
     done = threading.Event()
 
     def wait() -> None:
         try:
-            results.append(all(_wait_in(api, context) for context in contexts))
+            results.append(all(_wait_in(api, context) for context in found))
         finally:
             done.set()
 
@@ -35,7 +35,7 @@ def synchronise(timeout_s: float) -> bool:
     return done.wait(timeout_s) and results == [True]
 
 
-def _contexts(api: Any) -> list[int]:
+def contexts(api: Any) -> list[int]:
     """The context of this thread and the primary contexts that are active; none is made."""
     found: list[int] = []
     context = c_void_p()

@@ -1,6 +1,5 @@
 """Device health, work and own counters as metrics: names, units, instruments, values, and the histograms' buckets."""
 
-
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
@@ -147,7 +146,10 @@ def test_work_and_own_counters(reader, tracer, otel):
         ("invalid",): 0,
         ("pre_session",): 0,
     }
-    assert points(found["gpusense.overhead.time"], "gpusense.overhead.part") == {("drain_cpu",): 0.002, ("thread",): 0.5}
+    assert points(found["gpusense.overhead.time"], "gpusense.overhead.part") == {
+        ("drain_cpu",): 0.002,
+        ("thread",): 0.5,
+    }
 
 
 def test_after_the_end_nothing_is_reported(reader, otel):
