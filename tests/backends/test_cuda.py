@@ -35,7 +35,8 @@ class Fake:
 @pytest.fixture
 def fake_path(build_library, tmp_path, monkeypatch) -> pathlib.Path:
     """Present, named by the environment variable, not yet loaded by anybody."""
-    path = tmp_path / "libcuda.so.1"
+    # Not named like a driver: a copy in this process would be taken for one by other tests.
+    path = tmp_path / "fake-libcuda.so"
     shutil.copy(build_library("libcuda.c", "libcuda.so.1"), path)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(path))
     monkeypatch.setattr(loading, "_handles", {})
@@ -137,7 +138,7 @@ def test_bad_path_is_the_reason(fake_path, monkeypatch):
 
 
 def test_right_name_wrong_symbols(build_library, tmp_path, monkeypatch):
-    path = tmp_path / "libcuda.so.1"
+    path = tmp_path / "fake-libcuda.so"
     shutil.copy(build_library("loadable.c", "libloadable.so"), path)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(path))
     monkeypatch.setattr(loading, "_handles", {})
@@ -225,7 +226,7 @@ def test_slice_of_a_device_is_named_as_such(run_python, fake_path):
 
 
 def test_older_driver_without_the_second_uuid_call(build_library, tmp_path, monkeypatch):
-    path = tmp_path / "libcuda.so.1"
+    path = tmp_path / "fake-libcuda.so"
     shutil.copy(build_library("libcuda.c", "libcuda-old.so.1", "-DWITHOUT_LATER"), path)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(path))
     monkeypatch.setattr(loading, "_handles", {})
