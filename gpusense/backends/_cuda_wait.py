@@ -4,6 +4,7 @@ import threading
 from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any
 
+from .._capi.cuda_facts import count
 from . import cuda
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -41,7 +42,7 @@ def contexts(api: Any) -> list[int]:
     context = c_void_p()
     if api.cuCtxGetCurrent(byref(context)) == 0 and context.value:
         found.append(context.value)
-    for ordinal in range(cuda.count(api)):
+    for ordinal in range(count(api)):
         flags, active = c_uint(), c_int()
         if api.cuDevicePrimaryCtxGetState(ordinal, byref(flags), byref(active)) != 0 or not active.value:
             continue

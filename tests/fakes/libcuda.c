@@ -376,6 +376,16 @@ int cuCtxSynchronize(void) {
     return OK;
 }
 
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    static __thread int kept;
+    ENTER_LIVE(cuThreadExchangeStreamCaptureMode);
+    NEED(*mode >= 0 && *mode <= 2, INVALID_VALUE);
+    int before = kept;
+    kept = *mode;
+    *mode = before;
+    return OK;
+}
+
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
