@@ -82,8 +82,7 @@ class WaitEvent:
                 api.cuStreamCreate(byref(stream), STREAM_NON_BLOCKING),
                 api.cuEventCreate(byref(event), EVENT_DISABLE_TIMING),
             )
-            number = c_uint()
-            known = bool(self._activity.stream_id(contexts[0], stream.value, byref(number)) == 0)
+            number = self._activity.stream_id(contexts[0], stream.value)
         finally:
             api.cuCtxPopCurrent_v2(byref(c_void_p()))
         if any(codes):
@@ -99,7 +98,7 @@ class WaitEvent:
                 wait(stream, event, 0)
                 pop(popped)
 
-        return call, Marker(self.kind, layouts.STREAM_WAIT_EVENT, None, number.value if known else None)
+        return call, Marker(self.kind, layouts.STREAM_WAIT_EVENT, None, number)
 
 
 def _driver_function(activity: Any, name: str, arguments: tuple[Any, ...]) -> Any:
