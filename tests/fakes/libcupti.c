@@ -5,6 +5,7 @@
  *   FAKE_CUPTI_STRIDES=10:216,1:96 sizes of the records by kind (default: CUDA 13.0's)
  *   FAKE_CUPTI_FAIL=cuptiActivityEnable=15,cuptiSubscribe=abort   a function's answer; "abort" ends the process
  *   FAKE_CUPTI_FLAGS=0x5           see below
+ *   FAKE_CUPTI_LATE=1              records and buffers still move when the process is ending, after the interpreter
  *
  * The same and more at run time through the fake_cupti_… functions. Works beside the fake libcuda, whose work it turns
  * into records by itself, or alone. -DWITHOUT_LATER leaves out what old releases lack, -DWITH_STRUCT_SIZE adds 13.2's
@@ -377,6 +378,29 @@ unsigned fake_cupti_api(unsigned kind, unsigned cbid, unsigned id) {
 
 /* Any bytes, as one record. */
 void fake_cupti_raw(const void *record, size_t bytes) { write_record(KINDS, record, bytes); }
+
+static void *storm(void *unused) {
+    (void)unused;
+    for (;;) fake_cupti_kernel("storm", 0, 7, 0, 0, 0);
+    return NULL;
+}
+
+/* Threads that launch until the process ends. */
+void fake_cupti_storm(int threads) {
+    pthread_t thread;
+    while (threads-- > 0)
+        if (pthread_create(&thread, NULL, storm, NULL) == 0) pthread_detach(thread);
+}
+
+__attribute__((destructor)) static void late(void) {
+    if (!getenv("FAKE_CUPTI_LATE") || !requested) return;
+    for (int kind = 0; kind < KINDS; kind++) enabled[kind] = stride[kind] != 0;
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < 200; i++) fake_cupti_kernel("late", 0, 7, 0, 0, 0);
+        deliver(1);
+    }
+    if (write(1, "late\n", 5) != 5) _exit(9);
+}
 
 /* ---- work of the fake libcuda ----------------------------------------------------------------------------------- */
 
