@@ -10,6 +10,8 @@ decides only where the open blocks form one parent chain; elsewhere the record i
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Iterator
+from operator import gt
 from typing import NamedTuple
 
 from ._records import Path
@@ -72,6 +74,10 @@ class _Timeline:
     def index(self, corr: int) -> int:
         """Number of events at or before ``corr``; 0 means before all of them."""
         return bisect_right(self.corrs, corr)
+
+    def between(self, low: int, high: int) -> list[int]:
+        """Correlation ids of the events in ``low``…``high``."""
+        return self.corrs[bisect_left(self.corrs, low) : bisect_right(self.corrs, high)]
 
     def at(self, corr: int) -> Leaves:
         i = bisect_right(self.corrs, corr)
@@ -236,8 +242,29 @@ class Attributor:
                 return None
         return timeline.at(low), inherits
 
-    def parent(self, block_id: int) -> int | None:
-        return self._parents.get(block_id)
+    def segments(self, thread: int, corrs: list[int]) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
+        """``(low, high, place)`` for stretches of ``corrs`` that share their block, as :meth:`resolve` gives it."""
+        timeline, inherits = self.view(thread)
+        own = self._threads.get(thread & THREAD_MASK) if inherits else None
+        first, last = min(corrs), max(corrs)
+        cuts = set(timeline.between(first, last))
+        if own is not None:
+            cuts.update(own.between(first, last))
+        ordered = sorted(cuts)
+        # Ids ascend but for a few places where records of another stream, or of another run, begin.
+        ends = [i for i, fell in enumerate(map(gt, corrs, corrs[1:]), 1) if fell]
+        low = 0
+        for end in (*ends, len(corrs)):
+            for cut in ordered[bisect_right(ordered, corrs[low]) :]:
+                high = bisect_left(corrs, cut, low, end)
+                if high > low:
+                    yield low, high, self.resolve(thread, corrs[low])
+                    low = high
+                if high == end:
+                    break
+            if low < end:
+                yield low, end, self.resolve(thread, corrs[low])
+                low = end
 
     def path(self, block_id: int | None) -> Path:
         """Names of the block and its ancestors, outermost first."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from . import _layouts as layouts
 from ._config import Settings
+from ._errors import NotYet
 from ._pipeline import Marker
 from ._records import DeviceInfo, GpuKernel, UnseenStretch
 
@@ -38,6 +39,7 @@ class Capture:
         self._activity: Any = None
         self._cuda: Any = None
         self._backend: Any = None
+        self._plan: Any = None
         self._not_live_ns: int | None = None
         self._retry_at = 0.0
         self._watch_at = 0.0
@@ -73,6 +75,9 @@ class Capture:
         self._backend, self._activity = backend, backend.activity
         try:
             self._begin(on_view)
+        except NotYet as error:
+            self.reason = str(error)
+            return None
         except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
             self._refused(str(error) or type(error).__name__, "")
             return None
@@ -92,11 +97,15 @@ class Capture:
 
         kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in self.settings.kinds}
         activity = self._activity
-        marker = _cupti_markers.choose(activity)
-        kinds.add(marker.kind)
+        self._plan = _cupti_markers.choose(activity)
+        kinds.add(self._plan.kind)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
-        self.strides = dict(activity.strides)
-        self.marker, self.marker_shape = marker.prepare()
+        try:
+            self.strides = dict(activity.strides)
+            self.marker, self.marker_shape = self._plan.prepare()
+        except BaseException:
+            activity.stop()
+            raise
 
     def _refused(self, reason: str, hint: str) -> None:
         """Another profiler may go away: try again; anything else is for good."""
@@ -122,6 +131,7 @@ class Capture:
         if self.state == "running":
             self.state, self.reason, self._paused_ns = "paused", verdict, time_ns()
             return None
+        self._plan.prepare()  # the filter was lost with the kind
         stretch = UnseenStretch(self._paused_ns or time_ns(), time_ns(), self.reason)
         self.state, self.reason, self._paused_ns = "running", "", None
         return stretch
@@ -186,9 +196,8 @@ class Capture:
         return {"cupti": str(self._backend.version or "?")}
 
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = {"state": self.state, "reason": self.reason}
-        if self._activity is not None:
-            status.update(self._activity.status())
+        status: dict[str, Any] = dict(self._activity.status()) if self._activity is not None else {}
+        status.update(state=self.state, reason=self.reason)
         if self.marker_shape is not None:
             status["marker"] = list(self.marker_shape)
         status["cuda_live_ns"] = self._cuda_live_ns

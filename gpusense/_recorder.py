@@ -40,10 +40,12 @@ class Recorder:
         self.start_ns = time_ns()
         self.unseen: list[UnseenStretch] = []
         self.clock = Anchor()
+        self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self._sinks: list[Callable[[list[Record]], Any]] = []
         self._sink_errors = 0
         self._outbox: list[Record] = []
         self._lock = threading.Lock()
+        self._attaching = threading.Lock()
         self._unmarked: dict[int, Boundary] = {}  # blocks opened while no capture was running
         self._names = NameCache()
         self._last_poke = 0.0
@@ -109,8 +111,15 @@ class Recorder:
     def _attach(self) -> None:
         """Begins capture if CUDA is live by now."""
         capture = self.capture
-        if capture is None or not self.armed:
-            return
+        if capture is None or not self._attaching.acquire(blocking=False):
+            return  # another thread is at it
+        try:
+            if self.armed:
+                self._try(capture)
+        finally:
+            self._attaching.release()
+
+    def _try(self, capture: Capture) -> None:
         stretch = capture.try_attach(self._on_buffer)
         if stretch is None:
             self.armed = capture.waiting
@@ -206,7 +215,7 @@ class Recorder:
             self._place(event, None)
         elif event.op == OPEN:
             self.pipeline.attribution.know(event.block_id, event.parent_id, event.name)
-            if self.marker is not None:
+            if self.pipeline.marker is not None:
                 self._place(event, 0)
             else:
                 self._unmarked[event.block_id] = event
@@ -218,15 +227,26 @@ class Recorder:
     def flush(self, timeout_s: float) -> bool:
         """Everything the device has finished is read and handed on."""
         deadline = monotonic() + timeout_s
+        read = self._flush_sources(timeout_s)
         while True:
             if self.capture is not None and self.capture.running:
                 self.capture.flush()
             self.tick()
             if self.pipeline.idle:
-                return True
+                return read
             if monotonic() >= deadline:
                 return False
             sleep(0.002)
+
+    def _flush_sources(self, timeout_s: float) -> bool:
+        read = True
+        for source in self.sources:
+            try:
+                read = source.flush(timeout_s) and read
+            except Exception:  # noqa: BLE001, PERF203 - a source never reaches the program
+                self.sources = tuple(known for known in self.sources if known is not source)
+                _log.exception(f"source {source!r}", "gpusense: a source raised and was removed")
+        return read
 
     def settle(self, block: Any, timeout_s: float) -> bool:
         """Everything launched inside ``block`` has finished and been read."""
@@ -269,6 +289,7 @@ class Recorder:
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),
+            "sources": {source.name: source.status() for source in self.sources},
             "overhead": {"drain_cpu_ns": self._drain_cpu_ns, "thread_s": self.spent_s},
         }
 
@@ -325,6 +346,7 @@ class Recorder:
     def close(self) -> None:
         """Last flush, bounded; then capture ends. The results stay readable."""
         capture = self.capture
+        self._flush_sources(1.0)
         self.marker = None
         self.armed = False
         if capture is not None and capture.running:
@@ -342,6 +364,7 @@ class Recorder:
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
+        self._attaching = threading.Lock()
         self.marker = None
         self.armed = False
         self.events.clear()

@@ -339,6 +339,14 @@ class Tracer:
     def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         self._recorder.remove_sink(sink)
 
+    def add_source(self, source: Any) -> None:
+        """``source.flush(timeout_s)`` before results are read, ``source.status()`` (a dict) under ``source.name``."""
+        if source not in self._recorder.sources:
+            self._recorder.sources = (*self._recorder.sources, source)
+
+    def remove_source(self, source: Any) -> None:
+        self._recorder.sources = tuple(known for known in self._recorder.sources if known is not source)
+
     # --- results ----------------------------------------------------------------------------------------------------
 
     def session(self) -> Any:

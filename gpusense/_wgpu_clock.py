@@ -7,7 +7,7 @@ sample's, as long as it lies in the interval: on some drivers the two counters h
 (kvark/blade#388), and only causality notices. Clocks drift, so knowledge ages; clocks step, so it can become void.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 #: Two crystals of ordinary quality drift apart by less than this.
@@ -90,6 +90,27 @@ class GpuClock:
             self._refuse(f"calibrated time stamps contradict the order of submission by {beyond} ns")
             return
         self._offset, self._deviation, self._anchored_at = offset, sample.deviation_ns, now_ns
+
+    def times(self, begins: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:
+        """``(wall-clock start, duration)`` of each pass in nanoseconds; nothing was learnt before: an empty list.
+
+        As :meth:`wall_ns` and :meth:`duration_ns`, for many at once: this runs for every pass of a program.
+        """
+        origin = begins[0] if begins else 0
+        wall = self.wall_ns(origin)
+        if wall is None:
+            return []
+        mask, half, numerator, denominator = self._mask, self._mask >> 1, self._numerator, self._denominator
+        found = []
+        for begin, end in zip(begins, ends, strict=True):
+            since = (begin - origin) & mask
+            if since > half:
+                since -= mask + 1
+            lasted = (end - begin) & mask
+            if lasted > half:
+                lasted -= mask + 1
+            found.append((wall + since * numerator // denominator, lasted * numerator // denominator))
+        return found
 
     def wall_ns(self, ticks: int) -> int | None:
         """Wall-clock nanoseconds of ``ticks``; None before anything was learnt."""

@@ -266,4 +266,5 @@ def _health(reader: Reader) -> Health:
     lines = (reader.text("health.ecc_uncorrected", "ras/umc_err_count") or "").splitlines()
     counts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     reader.note("health.ecc_corrected", reader.reasons.get("health.ecc_uncorrected", "unsupported: no count"))
-    return Health(*(int(counts[key]) if counts.get(key, "").isdigit() else None for key in ("ce", "ue")))
+    corrected, uncorrected = (int(counts[key]) if counts.get(key, "").isdigit() else None for key in ("ce", "ue"))
+    return Health(ecc_corrected=corrected, ecc_uncorrected=uncorrected)

@@ -175,6 +175,16 @@ class CuptiActivity:
         capi.check("cuptiActivityPopExternalCorrelationId", code)
         return last.value
 
+    def can_select_api(self) -> bool:
+        """Whether :meth:`select_api` works with the loaded library."""
+        return bool(self._api.cuptiActivityEnableDriverApi)
+
+    def stream_id(self, context: int, stream: int) -> int | None:
+        """The id that records carry for a ``CUstream``; None where CUPTI does not tell."""
+        found = c_uint32()
+        known = self._api.cuptiGetStreamIdEx and self._api.cuptiGetStreamIdEx(context, stream, 0, byref(found)) == 0
+        return found.value if known else None
+
     def select_api(self, kind: int, cbid: int, wanted: bool) -> bool:
         """Whether calls of one function give records while ``kind`` (DRIVER or RUNTIME) is enabled; False if refused.
 

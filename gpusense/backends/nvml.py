@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from .._capi import nvml as c
-from .._capi.binding import bind
 from .._capi.libraries import NVML
 from .._capi.loading import load
 from .._metrics import GpuMetrics, without_values
@@ -15,7 +14,7 @@ from .._records import DeviceInfo, Unavailable
 from . import _host
 from .nvml_device import Device, describe, normal_bus_id
 from .nvml_events import Events
-from .nvml_library import LibraryGone, Nvml
+from .nvml_library import LibraryGone, Nvml, bound
 
 _VENDOR = 0x10DE
 _sources: "dict[tuple[str, str, str], NvmlSource]" = {}
@@ -32,12 +31,14 @@ def open(*, sysfs: str = "/sys", procfs: str = "/proc") -> Backend | Unavailable
     key = loaded.path, sysfs, procfs
     source = _sources.get(key)
     if source is None:
-        nvml = Nvml(bind(loaded.library, c.NVML, loaded.path), loaded.path)
+        nvml = Nvml(bound(loaded.library, loaded.path), loaded.path)
         source = _sources.setdefault(key, NvmlSource(nvml, sysfs=sysfs, procfs=procfs))
     try:
         source.devices()
     except LibraryGone as error:
         return Unavailable("nvml", str(error), c.HINTS.get(error.code, ""))
+    if not source.devices():
+        return Unavailable("nvml", "the driver shows this process no device", c.HINTS[c.NO_PERMISSION])
     return Backend("nvml", loaded.path, source.version, devices=source, metrics=source)
 
 
@@ -87,7 +88,7 @@ class NvmlSource:
     def watch(self) -> None:
         """Begins to count Xid errors on a thread of its own; ``unwatch`` as often as this."""
         try:
-            handles = [device.handle for device in self._known().values() if device.handle]
+            handles = [handle for device in self._known().values() if (handle := device.watchable())]
         except LibraryGone:
             handles = []
         self._events.watch(handles)
@@ -130,7 +131,7 @@ class NvmlSource:
         nvml = self._nvml
         infos: list[DeviceInfo] = []
         self._versions()
-        for index in range(nvml.number(nvml.api.nvmlDeviceGetCount_v2) or 0):
+        for index in range(nvml.count()):
             code, handle = nvml.handle(nvml.api.nvmlDeviceGetHandleByIndex_v2, index)
             if code == c.NO_PERMISSION:
                 continue  # counted by the driver, but another container's

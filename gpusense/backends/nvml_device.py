@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._capi import nvml as c
-from .._capi.binding import MissingSymbol
 from .._metrics import GpuMetrics, without_values
 from .._records import DeviceInfo
 from . import _host
@@ -33,7 +32,7 @@ def describe(nvml: Nvml, handle: int, index: int, nvml_index: int | None, code: 
         )
     api = nvml.api
     memory = Packed(c.MEMORY)
-    total = memory.members()[0] if _quiet(api.nvmlDeviceGetMemoryInfo, handle, memory.buffer) else None
+    total = None if api.nvmlDeviceGetMemoryInfo(handle, memory.buffer) else memory.members()[0]
     bus = _bus_id(nvml, handle)
     name = nvml.text(api.nvmlDeviceGetName, handle) or "NVIDIA GPU"
     virtual = nvml.number(api.nvmlDeviceGetVirtualizationMode, handle) == 2
@@ -56,16 +55,9 @@ def describe(nvml: Nvml, handle: int, index: int, nvml_index: int | None, code: 
     )
 
 
-def _quiet(function: Any, *arguments: Any) -> bool:
-    try:
-        return bool(function(*arguments) == c.SUCCESS)
-    except MissingSymbol:
-        return False
-
-
 def _bus_id(nvml: Nvml, handle: int) -> str | None:
     buffer = ctypes.create_string_buffer(c.PCI_INFO_BYTES + 256)
-    if not _quiet(nvml.api.nvmlDeviceGetPciInfo_v3, handle, buffer):
+    if nvml.api.nvmlDeviceGetPciInfo_v3(handle, buffer) != c.SUCCESS:
         return None
     start, length = c.PCI_BUS_ID
     return as_text(buffer.raw[start : start + length])
@@ -73,8 +65,8 @@ def _bus_id(nvml: Nvml, handle: int) -> str | None:
 
 def _capability(nvml: Nvml, handle: int) -> tuple[int, int] | None:
     major, minor = ctypes.c_int(), ctypes.c_int()
-    asked = nvml.api.nvmlDeviceGetCudaComputeCapability
-    return (major.value, minor.value) if _quiet(asked, handle, ctypes.byref(major), ctypes.byref(minor)) else None
+    code = nvml.api.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor))
+    return (major.value, minor.value) if code == c.SUCCESS else None
 
 
 class Device:
@@ -95,14 +87,21 @@ class Device:
             "slow": Slow(api, self._shared),
         }
         self._generation = 0
+        self._life = 0  # what readers learned before a trouble is not believed after it
         self._may_sleep = _host.may_sleep(info.pci_bus_id, sysfs)
         self._trouble: tuple[str, str] | None = None  # (state, reason) while the device is not asked
         self._retry_ns = 0
         self._pause_s = _FIRST_PAUSE_S
+
+    def watchable(self) -> int:
+        """The handle to register for events, or 0: a device that sleeps or is lost is left alone."""
+        if self._may_sleep and _host.asleep(self.info.pci_bus_id, self._sysfs) is not None:
+            return 0
         try:
             self._attach()
-        except NvmlError as error:
-            self._set_trouble("lost", f"lost: {error}", time.monotonic_ns())
+        except NvmlError:
+            return 0
+        return self.handle
 
     def sample(self, lanes: Sequence[str]) -> GpuMetrics:
         start = time.monotonic_ns()
@@ -139,32 +138,33 @@ class Device:
     def _read(self, bare: GpuMetrics, lanes: Sequence[str], start: int) -> GpuMetrics:
         if "counters" in lanes:
             with self._fast.lock:
-                self._fast.begin(self.handle, self._generation)
+                self._fast.begin(self.handle, (self._generation, self._life))
                 self._fast.read_counters(start)
         metrics = bare
         good = transient = odd = 0
         for lane, reader in self._lanes.items():
-            odd += reader.out_of_range
             if lane not in lanes:
+                odd += reader.out_of_range
                 continue
             if not reader.lock.acquire(timeout=_PATIENCE_S):
                 return without_values(bare, "degraded", "stale: another thread still waits for the driver")
             try:
-                reader.begin(self.handle, self._generation)
+                reader.begin(self.handle, (self._generation, self._life))
                 parts = reader.read(time.monotonic_ns(), "gpm" in lanes)
             finally:
                 reader.lock.release()
+            odd += reader.out_of_range
             metrics = _combine(metrics, parts, reader.reasons())
             good, transient = good + reader.good, transient + reader.transient
         if "slow" in lanes:
             metrics = self._xid(metrics)
-        if not good and transient:
+        if not good and (transient or self._trouble is not None):
             why = next((why for _, why in metrics.reasons if why.startswith("stale")), "stale: no call succeeds")
             return self._set_trouble("degraded", why, start, bare)
         if good:
             self._trouble, self._pause_s = None, _FIRST_PAUSE_S
         cost = time.monotonic_ns() - start
-        return metrics._replace(cost_ns=cost, time_ns=bare.time_ns + cost // 2, out_of_range=odd)
+        return metrics._replace(device=self.info, cost_ns=cost, time_ns=bare.time_ns + cost // 2, out_of_range=odd)
 
     def _xid(self, metrics: GpuMetrics) -> GpuMetrics:
         xid, count, why = self._events.last(self.handle)
@@ -216,6 +216,7 @@ class Device:
 
     def _set_trouble(self, state: str, why: str, now_ns: int, bare: GpuMetrics | None = None) -> GpuMetrics:
         self._trouble = state, why
+        self._life += 1
         self._retry_ns = now_ns + int(self._pause_s * 1e9)
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         if bare is None:

@@ -45,7 +45,7 @@ class Events:
 
     def _run(self, handles: list[int]) -> None:
         api, events = self._api, ctypes.c_void_p()
-        code = api.nvmlEventSetCreate(ctypes.byref(events)) if api.nvmlEventSetWait_v2 else c.NOT_SUPPORTED
+        code = api.nvmlEventSetCreate(ctypes.byref(events))
         watched = [handle for handle in handles if not code and self._register(handle, events)]
         if not watched:
             self._why = f"unsupported: nvmlDeviceRegisterEvents: {c.code_name(code or c.NOT_SUPPORTED)}"

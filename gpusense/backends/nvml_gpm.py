@@ -104,7 +104,7 @@ class Gpm:
 
     def instance(self, instance: int, now_ns: int) -> float | None:
         """SM activity of one MIG GPU instance in percent; None until there are two samples."""
-        if self._reader.why("~gpm_mig") is not None or not self._reader.api.nvmlGpmMigSampleGet:
+        if self._reader.why("~gpm_mig") is not None:
             return None
         counters = self._instances.get(instance)
         if counters is None:
@@ -127,9 +127,6 @@ class Gpm:
         if self._device is not None:
             return True
         reader = self._reader
-        if not reader.api.nvmlGpmQueryDeviceSupport:
-            reader.missing(FIELDS, reader.api.nvmlGpmQueryDeviceSupport)
-            return False
         answer = (ctypes.c_uint * 2)(1, 0)
         code = reader.api.nvmlGpmQueryDeviceSupport(reader.handle, answer)
         if code or not answer[1]:

@@ -6,7 +6,30 @@ import threading
 from typing import Any
 
 from .._capi import nvml as c
-from .._capi.binding import MissingSymbol
+from .._capi.binding import bind, missing
+
+
+class Absent:
+    """Stands in for a function that this driver lacks: false, and answers FUNCTION_NOT_FOUND."""
+
+    argtypes = ()
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __call__(self, *_arguments: object) -> int:
+        return c.FUNCTION_NOT_FOUND
+
+
+def bound(library: ctypes.CDLL, path: str) -> Any:
+    """Every function of the table, so that calling one never raises."""
+    api = bind(library, c.NVML, path)
+    for name in missing(api):
+        setattr(api, name, Absent(name))
+    return api
 
 
 class NvmlError(Exception):
@@ -70,44 +93,36 @@ class Nvml:
             self._pid = 0
 
     def _initialise(self) -> None:
-        code = c.NOT_SUPPORTED
         call = "nvmlInitWithFlags"
-        if self.api.nvmlInitWithFlags:
-            code = self.api.nvmlInitWithFlags(c.NO_ATTACH)
+        code = self.api.nvmlInitWithFlags(c.NO_ATTACH)
         if code in c.PERMANENT:
             call = "nvmlInit_v2"
-            try:
-                code = self.api.nvmlInit_v2()
-            except MissingSymbol as error:
-                raise LibraryGone(str(error), 13) from None
+            code = self.api.nvmlInit_v2()
         if code != c.SUCCESS:
             raise LibraryGone(call, code)
+
+    def count(self) -> int:
+        """How many devices the driver counts; raises :class:`LibraryGone` where it does not answer."""
+        value = ctypes.c_uint()
+        code = self.api.nvmlDeviceGetCount_v2(ctypes.byref(value))
+        if code != c.SUCCESS:
+            raise LibraryGone("nvmlDeviceGetCount_v2", code)
+        return value.value
 
     def text(self, function: Any, *handle: Any, size: int = 96) -> str | None:
         """A string the library writes: bounded, never trusted to end or to be UTF-8; None where the call fails."""
         buffer = ctypes.create_string_buffer(size)
-        try:
-            if function(*handle, buffer, size) != c.SUCCESS:
-                return None
-        except MissingSymbol:
-            return None
-        return as_text(buffer.raw)
+        return as_text(buffer.raw) if function(*handle, buffer, size) == c.SUCCESS else None
 
     def number(self, function: Any, *arguments: Any) -> int | None:
         """An unsigned int the library writes, or None where the call fails for any reason."""
         value = ctypes.c_uint()
-        try:
-            return value.value if function(*arguments, ctypes.byref(value)) == c.SUCCESS else None
-        except MissingSymbol:
-            return None
+        return value.value if function(*arguments, ctypes.byref(value)) == c.SUCCESS else None
 
     def handle(self, function: Any, *arguments: Any) -> tuple[int, int]:
         """(result code, handle). The handle is 0 unless the code is SUCCESS, and 0 is never passed on."""
         value = ctypes.c_void_p()
-        try:
-            code = function(*arguments, ctypes.byref(value))
-        except MissingSymbol:
-            return 13, 0
+        code = function(*arguments, ctypes.byref(value))
         if code == c.SUCCESS and not value.value:
             return c.NOT_FOUND, 0
         return code, (value.value or 0) if code == c.SUCCESS else 0

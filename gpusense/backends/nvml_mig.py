@@ -52,20 +52,20 @@ def _instance(reader: Reader, handle: int, gpm: Gpm | None, now_ns: int) -> Inst
 
 def _number(function: object, handle: int) -> int | None:
     value = ctypes.c_uint()
-    if function and function(handle, ctypes.byref(value)) == c.SUCCESS:  # type: ignore[operator]
+    if function(handle, ctypes.byref(value)) == c.SUCCESS:  # type: ignore[operator]
         return value.value
     return None
 
 
 def _text(function: object, handle: int) -> str | None:
     buffer = ctypes.create_string_buffer(96)
-    if function and function(handle, buffer, 96) == c.SUCCESS:  # type: ignore[operator]
+    if function(handle, buffer, 96) == c.SUCCESS:  # type: ignore[operator]
         return as_text(buffer.raw)
     return None
 
 
 def _struct(function: object, handle: int, layout: str) -> tuple[int, ...] | None:
     buffer = ctypes.create_string_buffer(struct.calcsize(layout) + 256)
-    if function and function(handle, buffer) == c.SUCCESS:  # type: ignore[operator]
+    if function(handle, buffer) == c.SUCCESS:  # type: ignore[operator]
         return struct.unpack_from(layout, buffer)
     return None

@@ -60,10 +60,7 @@ class Processes:
         reader = self._reader
         if reader.why(field) is not None:
             return None
-        function = next((f for f in (getattr(reader.api, name) for name in names) if f), None)
-        if function is None:
-            reader.missing(field, getattr(reader.api, names[0]))
-            return None
+        function = next(filter(None, (getattr(reader.api, name) for name in names)), getattr(reader.api, names[0]))
         for _ in range(4):
             self._count.value = self._room
             ctypes.memset(self._buffer, 0, len(self._buffer))
@@ -100,9 +97,6 @@ class Processes:
         reader, field = self._reader, "~process_shares"
         call: Any = reader.api.nvmlDeviceGetProcessUtilization
         if reader.why(field) is not None:
-            return {}
-        if not call:
-            reader.missing(field, call)
             return {}
         size = struct.calcsize(c.PROCESS_SAMPLE)
         room = 256

@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 from .._capi import nvml as c
-from .._capi.binding import MissingSymbol
 from .nvml_library import DeviceGone, LibraryGone
 
 _LONGEST_BACK_OFF = 64  # ticks
@@ -23,7 +22,7 @@ class Reader:
         self.api = api
         self.lock = threading.Lock()
         self.handle: int | None = None
-        self._generation = 0
+        self._life = (0, 0)
         self.good = 0  # answers in this sample
         self.transient = 0  # calls that failed in this sample and may work later
         self.out_of_range = 0  # ever
@@ -37,15 +36,15 @@ class Reader:
         self._at32, self._at32b = ctypes.byref(self._u32), ctypes.byref(self._u32b)
         self._at64 = ctypes.byref(self._u64)
 
-    def begin(self, handle: int, generation: int) -> None:
-        """Starts a sample. What was learned with another handle or another life of the library is forgotten."""
+    def begin(self, handle: int, life: tuple[int, int]) -> None:
+        """Starts a sample. What was learned with another handle or in another life is forgotten."""
         self._tick += 1
         self.good = self.transient = 0
         if self._odd:
             self._odd.clear()
             self._reasons = None
-        if (handle, generation) != (self.handle, self._generation):
-            self.handle, self._generation = handle, generation
+        if handle != self.handle or life != self._life:
+            self.handle, self._life = handle, life
             self.forget()
         elif self._until:
             for field in [name for name, tick in self._until.items() if tick <= self._tick]:
@@ -81,11 +80,7 @@ class Reader:
         """Whether the call answered; what it wrote lies where the arguments point."""
         if field in self._silent:
             return False
-        try:
-            code = function(self.handle, *arguments)
-        except MissingSymbol:
-            self.missing(field, function)
-            return False
+        code = function(self.handle, *arguments)
         if code:
             self.fail(field, code, function.__name__)
             return False
@@ -120,9 +115,6 @@ class Reader:
         """What a list call says it would need room for; INSUFFICIENT_SIZE is the answer here, not a failure."""
         if field in self._silent:
             return None
-        if not function:
-            self.missing(field, function)
-            return None
         self._u32.value = 0
         nothing = (None,) * (len(function.argtypes) - len(arguments) - 2)
         code = function(self.handle, *arguments, self._at32, *nothing)
@@ -131,9 +123,6 @@ class Reader:
             return None
         self.good += 1
         return self._u32.value
-
-    def missing(self, field: str, function: Any) -> None:
-        self._silence(field, f"unsupported: this driver's library has no {function.name}")
 
     def fail(self, field: str, code: int, call: str) -> None:
         """Files a result code under its class; raises where it ends the whole sample."""
@@ -212,14 +201,10 @@ class FieldBatch:
         # Entries the driver leaves alone must not show the last sample's value: they start as failed.
         ctypes.memmove(self._buffer, self._template, len(self._template))
         call = reader.api.nvmlDeviceGetFieldValues
-        try:
-            code = call(reader.handle, len(ids), self._buffer)
-        except MissingSymbol:
-            code = None
-        if code != 0:
+        code = call(reader.handle, len(ids), self._buffer)
+        if code:
             for i in ids:
-                name = self._wanted[i][0]
-                reader.missing(name, call) if code is None else reader.fail(name, code, call.__name__)
+                reader.fail(self._wanted[i][0], code, call.__name__)
             return {}
         return self._unpack(reader, len(ids))
 

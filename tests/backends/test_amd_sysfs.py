@@ -300,7 +300,7 @@ def test_the_slow_counter_is_read_in_the_slow_lane_alone(tree):
     event = fifo_opened(folder / "pcie_bw")
     metrics = sample(tree, lanes=("fast", "medium"))
     assert not event.is_set()
-    assert metrics.reason("pcie.rx_bytes_per_s") == "not read: it belongs to the slow lane"
+    assert "pcie.rx_bytes_per_s" not in dict(metrics.reasons)  # the lane that reads it will say
     assert sample(tree, lanes=("slow",)).pcie.rx_bytes_per_s == 1
     assert event.is_set()
 
@@ -415,10 +415,21 @@ def test_processes_come_from_drm_clients(tree):
     assert (process.pid, process.name, process.memory_used_bytes) == (70, "train", 2 << 20)
 
 
-def test_lanes_not_asked_for_say_so(tree):
+def test_a_lane_reads_its_own_files_and_says_nothing_of_the_others(tree):
     tree.amd()
-    metrics = sample(tree, lanes=("medium",))
-    assert metrics.memory.total_bytes == 17163091968
-    assert metrics.utilization.gpu_percent is None
-    assert metrics.reason("utilization.gpu_percent") == "not read: it belongs to the fast lane"
-    assert sample(tree, lanes=("fast",)).reason("processes") == "not read: it belongs to the medium lane"
+    medium = sample(tree, lanes=("medium",))
+    assert (medium.memory.total_bytes, medium.memory.used_bytes, medium.utilization.gpu_percent) == (
+        17163091968,
+        None,
+        None,
+    )
+    fast = sample(tree, lanes=("fast",))
+    assert (fast.utilization.gpu_percent, fast.thermal.fan_rpm, fast.processes) == (42, None, None)
+    assert not {"thermal.fan_rpm", "processes"} & dict(fast.reasons).keys()
+    assert not {"utilization.gpu_percent", "memory.used_bytes"} & dict(medium.reasons).keys()
+
+
+def test_every_reason_begins_with_one_of_the_six_words(tree):
+    tree.card()
+    words = ("unsupported", "denied", "sleeping", "lost", "stale", "out of range")
+    assert {why.partition(":")[0] for _, why in sample(tree).reasons} <= set(words)

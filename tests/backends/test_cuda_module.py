@@ -27,7 +27,8 @@ PTX = """
 @pytest.fixture
 def fake(build_library, tmp_path, monkeypatch):
     """A scripted driver of this test's own; ``fake("calls", "cuInit")`` runs one of its control functions."""
-    path = tmp_path / "libcuda.so.1"
+    # Not named like a driver: a copy in this process would be taken for one by other tests.
+    path = tmp_path / "fake-libcuda.so"
     shutil.copy(build_library("libcuda.c", "libcuda.so.1"), path)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(path))
     monkeypatch.setattr(loading, "_handles", {})

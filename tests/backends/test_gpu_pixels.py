@@ -27,7 +27,7 @@ def test_without_a_gpu_the_cpu_paints(tmp_path):
     assert lines[-1].startswith("No CUDA device here, so the CPU did it: 20 × 10 pixels in ")
     assert len(lines) == 6
     assert lines[0][0] == " "
-    assert lines[4][-1] == "%"
+    assert lines[4][-1] == "@"
 
 
 def test_with_a_driver_the_statistics_are_shown(build_library):

@@ -3,7 +3,7 @@
    Tests in the same process use the fake_* functions; tests in a child set FAKE_NVML, a list of commands separated by
    spaces: devices=2  code=FUNCTION:DEVICE:AFTER:CODE  value=FUNCTION:DEVICE:VALUE  slow=FUNCTION:MILLISECONDS
    DEVICE -1 means every device; AFTER counts calls that still succeed; FUNCTION may carry an argument: "field/186".
-   A symbol is hidden by renaming it: -DnvmlInitWithFlags=hidden. A NULL or foreign handle ends the process (abort).
+   A NULL or foreign handle ends the process (abort).
 */
 #include <pthread.h>
 #include <stdio.h>

@@ -54,7 +54,7 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)).map(lamb
 def test_union_equals_brute_force(batches):
     union = IntervalUnion()
     for batch in batches:
-        union.add(batch)
+        union.add([start for start, _ in batch], [end for _, end in batch])
     flat = [interval for batch in batches for interval in batch]
     assert union.total_ns() == brute(flat)
     if flat:
@@ -65,16 +65,17 @@ def test_union_equals_brute_force(batches):
 def test_union_is_bounded_and_exact_in_order():
     union = IntervalUnion()
     for i in range(100_000):
-        union.add([(i * 10, i * 10 + 4)])
-    assert union.total_ns() == 400_000
-    assert len(union._open) <= 2 * IntervalUnion.KEEP
+        union.add([i * 10], [i * 10 + 4])
+        union.add([i * 10 + 2], [i * 10 + 5])
+    assert union.total_ns() == 500_000
+    assert len(union._starts) <= _aggregate.FOLD_AT
 
 
 def test_busy_by_device_and_side():
     busy = Busy()
-    busy.add("cuda", 0, True, [(0, 10), (5, 20)])
-    busy.add("cuda", 0, False, [(15, 30)])
-    busy.add("cuda", 1, True, [(0, 1)])
+    busy.add("cuda", 0, True, [0, 5], [10, 20])
+    busy.add("cuda", 0, False, [15], [30])
+    busy.add("cuda", 1, True, [0], [1])
     rows = {row.device: row for row in busy.rows()}
     assert (rows[0].kernel_ns, rows[0].transfer_ns, rows[0].busy_ns) == (20, 15, 30)
     assert rows[1].busy_ns == 1

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._occupancy import Limits, blocks_per_sm, occupancy
-from gpusense._records import DeviceInfo
+from gpusense._occupancy import Limits, blocks_per_sm, occupancy, of_kernel
+from gpusense._records import DeviceInfo, GpuKernel
 
 KIB = 1024
 
@@ -109,6 +109,20 @@ def test_what_the_driver_says_goes_before_the_table():
 )
 def test_too_little_known(field):
     assert Limits.of(CARDS[9, 0]._replace(**{field: None})) is None
+
+
+def test_of_a_recorded_launch():
+    launch = GpuKernel(
+        "k", 0, 1, block=(16, 16, 1), registers_per_thread=33, static_shared_bytes=0, dynamic_shared_bytes=0
+    )
+    limits = LIMITS[9, 0]
+    assert of_kernel(launch, limits) == 0.75
+    assert of_kernel(launch._replace(static_shared_bytes=60 * KIB, dynamic_shared_bytes=53 * KIB), limits) == 0.25
+    assert of_kernel(launch._replace(static_shared_bytes=None, dynamic_shared_bytes=None), limits) == 0.75
+    assert of_kernel(launch, None) is None
+    assert of_kernel(launch._replace(block=None), limits) is None
+    assert of_kernel(launch._replace(registers_per_thread=None), limits) is None
+    assert of_kernel(launch._replace(block=(2048, 1, 1)), limits) is None  # it ran, so the limit is wrong
 
 
 def fill(limits: Limits, threads: int, registers: int, shared: int) -> int:

@@ -403,7 +403,7 @@ def test_block_summary_says_why_nothing_was_captured(tracer):
 
 
 def test_configuration_errors_say_what_would_be_right(tracer):
-    with pytest.raises(_config.ConfigurationError, match="known: .*threshold_us"):
+    with pytest.raises(_config.ConfigurationError, match=r"known: .*threshold_us"):
         gpusense.configure(treshold_us=5)
     with pytest.raises(_config.ConfigurationError, match="0…1"):
         gpusense.configure(sample_rate=2)

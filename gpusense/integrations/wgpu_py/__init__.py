@@ -40,8 +40,8 @@ def instrument(
     """True when wgpu-py's passes and transfers are recorded from now on, else why not. Twice is once.
 
     Devices made before are timed if they have the ``timestamp-query`` feature; later ones get it added where the
-    adapter has it. ``copies`` also times copies between GPU resources, two time stamps each. ``when_imported`` waits for the
-    program to import wgpu and is true at once. ``emit(records)`` and ``block()`` replace the tracer.
+    adapter has it. ``copies`` also times copies between GPU resources, two time stamps each. ``when_imported`` waits
+    for the program to import wgpu and is true at once. ``emit(records)`` and ``block()`` replace the tracer.
     """
     if _State.hooks is not None:
         return True
@@ -58,20 +58,18 @@ def instrument(
     api = _host_module()
     if isinstance(api, Unavailable):
         return api
+    tracer = None
+    if emit is None:
+        tracer = _live_tracer()
+        if tracer is None:
+            return Unavailable("wgpu_py", "gpusense is off (GPUSENSE=off)")
+        emit, block = _to_active_tracer(), block or tracer.current_block
     from . import _passes, _transfers
     from ._hooks import Hooks
     from ._host import Host
     from ._patch import Patches
 
-    tracer = _tracer()
-    if emit is None:
-        tracer()  # made now, so that its exit hook runs after ours
-    hooks = Hooks(
-        Host(api),
-        emit or (lambda records: tracer().record(records)),
-        block or (lambda: tracer().current_block()),
-        copies,
-    )
+    hooks = Hooks(Host(api), emit, block or _no_block, copies, tracer)
     patches = Patches()
     _passes.install(hooks, patches)
     _transfers.install(hooks, patches)
@@ -87,27 +85,43 @@ def uninstrument(timeout_s: float = 1.0) -> None:
         _State.finder = None
     if hooks is None:
         return
-    hooks.drain(hooks.timers(), timeout_s)
-    hooks.on = False
+    hooks.flush(timeout_s)
+    hooks.close()
     _State.patches.undo()
-    hooks.forget()
 
 
 def flush(timeout_s: float = 1.0) -> bool:
     """Waits until everything submitted has been timed and handed on; False when that took too long."""
     hooks = _State.hooks
-    return True if hooks is None else hooks.drain(hooks.timers(), timeout_s)
+    return True if hooks is None else hooks.flush(timeout_s)
 
 
 def statistics() -> Statistics:
     """Counts since :func:`instrument`; all zero when not instrumented."""
     hooks = _State.hooks
-    return Statistics() if hooks is None else hooks.statistics(Statistics)
+    return Statistics() if hooks is None else Statistics(**hooks.status())
 
 
-def _tracer() -> Callable[[], Any]:
-    package = importlib.import_module(__name__.rpartition(".integrations")[0])
-    return lambda: package.get_tracer()
+def _package() -> Any:
+    return importlib.import_module(__name__.rpartition(".integrations")[0])
+
+
+def _live_tracer() -> Any:
+    """The active tracer; a live one is made where none was. None under ``GPUSENSE=off``."""
+    package = _package()
+    if not package.get_tracer().active and not package.enable():
+        return None
+    return package.get_tracer()
+
+
+def _to_active_tracer() -> Callable[[list[Record]], Any]:
+    """Whatever tracer is the active one when records arrive."""
+    package = _package()
+    return lambda records: package.get_tracer().record(records)
+
+
+def _no_block() -> None:
+    return None
 
 
 def _host_module() -> Any:

@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from time import sleep, time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._clock import ClockSetup
-from ._host import Host, Pair
+from ._host import Host, Pair, Run
 
-QUERIES = 2048  # 4096 is the most a set may have; two a pass
-BATCH = 256
+QUERIES = 4096  # the most a set may have; two a pass
+BATCH = 512
 AGE_NS = 100_000_000
 IN_FLIGHT = 4
 OWN_IN_FLIGHT = 16
@@ -61,14 +61,23 @@ class Passes(list[Pass]):
             self.timer.events.append((self.timer.give_up, (list(self), "its commands were never submitted")))
 
 
+class Timed(NamedTuple):
+    """Passes that ended at the latest at ``seen_ns``, and their ticks."""
+
+    passes: list[Pass]
+    begins: list[int]
+    ends: list[int]
+    seen_ns: int
+
+
 class DeviceTimer:
-    """``deliver(timer, [(pass, begin, end, seen_ns), …])`` gets raw ticks, ``miss(reason, count)`` what has none."""
+    """``deliver(timer, timed)`` gets raw ticks, ``miss(reason, count)`` what has none."""
 
     def __init__(
         self,
         host: Host,
         device: Any,
-        deliver: Callable[["DeviceTimer", list[tuple[Pass, int, int, int]]], None],
+        deliver: Callable[["DeviceTimer", Timed], None],
         miss: Callable[[str, int], None],
         pending: set["DeviceTimer"],
     ) -> None:
@@ -77,13 +86,13 @@ class DeviceTimer:
         self.dead: str | None = None  # why this device's passes are not timed
         self.free: deque[int] = deque()
         self.events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self.writes: list[dict[str, Any]] = []
+        self.writes: dict[str, Any] = {}
         self.lock = threading.RLock()
         self.copies = False
         self._deliver, self._miss, self._pending_timers = deliver, miss, pending
         self._submitted: deque[list[Pass]] = deque()
         self._ready: list[Pass] = []
-        self._undated: list[tuple[Pass, int, int, int]] = []
+        self._undated: list[Timed] = []
         self._oldest_ns = self._last_ns = 0
         self._stepping = False
         self._flying: dict[int, list[Pass]] = {}
@@ -104,14 +113,7 @@ class DeviceTimer:
         )  # submissions with such stamps never end (wgpu-native#624)
         self.copies = "timestamp-query-inside-encoders" in features and not metal
         self.query_set = host.query_set(device._internal, QUERIES, self._keep)
-        self.writes = [
-            {
-                "query_set": self.query_set,
-                "beginning_of_pass_write_index": first,
-                "end_of_pass_write_index": first + 1,
-            }
-            for first in range(0, QUERIES, 2)
-        ]
+        self.writes = {kind: host.writes(kind, self.query_set, QUERIES // 2) for kind in ("compute", "render")}
         self.free.extend(range(0, QUERIES, 2))
         self.clock = ClockSetup(self.info, host.period_ns(self._queue))
 
@@ -204,7 +206,8 @@ class DeviceTimer:
             self._advance(force)
         if self._undated and self.clock.ready:
             undated, self._undated = self._undated, []
-            self._deliver(self, undated)
+            for timed in undated:
+                self._deliver(self, timed)
         if self.idle:
             self._device = None
             self._pending_timers.discard(self)
@@ -226,7 +229,7 @@ class DeviceTimer:
         self._flying.clear()  # what still arrives is not expected any more
 
     def _gate(self) -> None:
-        batch, self._ready = self._ready[: 2 * BATCH], self._ready[2 * BATCH :]
+        batch, self._ready = self._ready[:BATCH], self._ready[BATCH:]
         self._oldest_ns = time_ns()
         if not batch:
             return
@@ -252,20 +255,20 @@ class DeviceTimer:
             return
         batch.sort(key=lambda timed: timed.slot)
         stretches: list[list[int]] = []  # first query, count, offset
-        places: list[int] = []
-        offset = 0
+        places: list[int] = []  # of the begin, in stamps of eight bytes
+        last, offset = [0, -1, 0], 0
         for timed in batch:
-            last = stretches[-1] if stretches else None
-            if last is not None and last[0] + last[1] == timed.slot:
+            if last[0] + last[1] == timed.slot:
                 last[1] += 2
             else:
-                if last is not None:
-                    offset = _aligned(offset)
-                stretches.append([timed.slot, 2, offset])
-            places += (offset, offset + 8)
+                offset = _aligned(offset)
+                last = [timed.slot, 2, offset]
+                stretches.append(last)
+            places.append(offset >> 3)
             offset += 16
         internal = self.query_set._internal
-        self._read(batch, [(internal, first, number, at) for first, number, at in stretches], places, offset, seen_ns)
+        runs = [(internal, first, count, at) for first, count, at in stretches]
+        self._read(batch, runs, places, [at + 1 for at in places], offset, seen_ns)
 
     def _resolve_own(self) -> None:
         """Passes with the program's own queries, right behind its submit: the next frame writes the same ones again."""
@@ -278,7 +281,8 @@ class DeviceTimer:
             assert timed.own is not None
             for index in timed.own[1:]:
                 latest[id(timed.own[0]), index] = timed
-        runs, places, batch, overwritten, gone = [], [], [], [], []
+        runs: list[Run] = []
+        begins, ends, batch, overwritten, gone = [], [], [], [], []  # type: ignore[var-annotated]
         offset = 0
         for timed in own:
             assert timed.own is not None
@@ -288,18 +292,26 @@ class DeviceTimer:
             elif any(latest[id(query_set), index] is not timed for index in (begin, end)):
                 overwritten.append(timed)
             else:
-                for index in (begin, end):
+                for index, places in ((begin, begins), (end, ends)):
                     runs.append((query_set._internal, index, 1, offset))
-                    places.append(offset)
+                    places.append(offset >> 3)
                     offset += RESOLVE_ALIGNMENT
                 batch.append(timed)
         self.give_up(overwritten, "a later pass wrote the same queries")
         self.give_up(gone, "the program destroyed its query set")
         if batch:
-            self._read(batch, runs, places, offset, None)
+            self._read(batch, runs, begins, ends, offset, None)
 
-    def _read(self, batch: list[Pass], runs: Any, places: list[int], size: int, seen_ns: int | None) -> None:
-        """Resolves ``runs`` and, when the data has arrived, hands the ticks at ``places`` on."""
+    def _read(
+        self,
+        batch: list[Pass],
+        runs: list[Run],
+        begins: list[int],
+        ends: list[int],
+        size: int,
+        seen_ns: int | None,
+    ) -> None:
+        """Resolves ``runs`` and, when the data has arrived, takes the stamps at ``begins`` and ``ends``."""
         device = self._device
         if device is None or device._internal is None:
             self.give_up(batch, "the device was released before its queries were read")
@@ -308,7 +320,7 @@ class DeviceTimer:
         pair = self._borrow(device, size)
 
         def arrived(data: bytes | None) -> None:
-            events.append((self._arrived, (number, places, pair, data, seen_ns or time_ns())))
+            events.append((self._arrived, (number, begins, ends, pair, data, seen_ns or time_ns())))
 
         self._flying[number] = batch
         try:
@@ -319,7 +331,9 @@ class DeviceTimer:
             self.give_up(batch, "resolving the queries failed")
             raise
 
-    def _arrived(self, number: int, places: list[int], pair: Pair, data: bytes | None, seen_ns: int) -> None:
+    def _arrived(
+        self, number: int, begins: list[int], ends: list[int], pair: Pair, data: bytes | None, seen_ns: int
+    ) -> None:
         batch = self._flying.pop(number, None)
         if batch is None:
             return
@@ -327,20 +341,24 @@ class DeviceTimer:
             self.give_up(batch, "the queries could not be mapped")
             return
         self._pool.append(pair)
+        self.free.extend([timed.slot for timed in batch if timed.slot >= 0])
         stamps = memoryview(data).cast("Q")
-        found = []
-        unwritten = 0
-        for timed, begin_at, end_at in zip(batch, places[::2], places[1::2], strict=True):
-            begin, end = stamps[begin_at >> 3], stamps[end_at >> 3]
-            if timed.slot >= 0:
-                self.free.append(timed.slot)
-            if begin and end:
-                found.append((timed, begin, end, seen_ns))
-            else:
-                unwritten += 1
-        if unwritten:
-            self._miss("the driver wrote no time stamp", unwritten)
-        self._undated += found
+        found = Timed(batch, [stamps[at] for at in begins], [stamps[at] for at in ends], seen_ns)
+        if 0 in found.begins or 0 in found.ends:
+            found = self._without_zeros(found)
+        if found.passes:
+            self._undated.append(found)
+
+    def _without_zeros(self, found: Timed) -> Timed:
+        """Some drivers leave queries unwritten (empty passes on Metal, resolves that come too early)."""
+        kept = [at for at, both in enumerate(zip(found.begins, found.ends, strict=True)) if all(both)]
+        self._miss("the driver wrote no time stamp", len(found.passes) - len(kept))
+        return Timed(
+            [found.passes[at] for at in kept],
+            [found.begins[at] for at in kept],
+            [found.ends[at] for at in kept],
+            found.seen_ns,
+        )
 
     def _borrow(self, device: Any, size: int) -> Pair:
         for index, pair in enumerate(self._pool):

@@ -9,9 +9,9 @@ from typing import Any
 
 from ... import _log, _process
 from ..._records import Record
-from ._device import DeviceTimer
+from ._device import DeviceTimer, Timed
 from ._host import Host
-from ._records import Staged, Timed, kernels, transfers
+from ._records import Staged, kernels, transfers
 
 STAGE = 64  # transfers are handed on in lists of this length
 MAX_ERRORS = 20
@@ -22,12 +22,15 @@ ATTRIBUTE = "_gpusense"
 class Hooks:
     """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer."""
 
+    name = "wgpu"
+
     def __init__(
         self,
         host: Host,
         emit: Callable[[list[Record]], None],
         block: Callable[[], Any],
         copies: bool,
+        tracer: Any = None,
     ) -> None:
         self.host, self.emit, self.block, self.copies = host, emit, block, copies
         self.on = True
@@ -39,7 +42,10 @@ class Hooks:
         self._timers: weakref.WeakSet[DeviceTimer] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._errors = 0
+        self._tracer = tracer
         _process.register(self)
+        if tracer is not None:
+            tracer.add_source(self)
 
     def timer(self, device: Any) -> DeviceTimer:
         """The timer of ``device``, made at its first use; two threads get the same one."""
@@ -74,7 +80,7 @@ class Hooks:
         if taken:
             self._emit(transfers(taken), "transfers")
 
-    def deliver(self, timer: DeviceTimer, timed: list[Timed]) -> None:
+    def deliver(self, timer: DeviceTimer, timed: Timed) -> None:
         records, refused = kernels(timer, timed, time.time_ns())
         for reason, number in refused.items():
             self.miss(reason, number)
@@ -128,15 +134,27 @@ class Hooks:
             if timer.dead is None:
                 timer.dead = f"a device was lost: {message}"  # no lock: this runs inside a native callback
 
-    def statistics(self, kind: Callable[..., Any]) -> Any:
-        """``kind``: the public ``Statistics``."""
+    def flush(self, timeout_s: float) -> bool:
+        """Everything submitted so far has been timed and handed on; False when that took too long."""
+        return self.drain(self.timers(), timeout_s)
+
+    def status(self) -> dict[str, Any]:
+        """The fields of ``Statistics``."""
         with self._lock:
             untimed = dict(self.untimed)
-        clocks = tuple((str(timer.info.get("device")), timer.clock_text()) for timer in self.timers())
-        return kind(self.counts["timed"], self.counts["transfers"], untimed, self._errors, clocks)
+        return {
+            "timed": self.counts["timed"],
+            "transfers": self.counts["transfers"],
+            "untimed": untimed,
+            "errors": self._errors,
+            "clocks": tuple((str(timer.info.get("device")), timer.clock_text()) for timer in self.timers()),
+        }
 
-    def forget(self) -> None:
-        """Devices made so far are as they were before."""
+    def close(self) -> None:
+        """Wrappers only pass through from now on; devices made so far are as they were before."""
+        self.on = False
+        if self._tracer is not None:
+            self._tracer.remove_source(self)
         for timer in self.timers():
             device = timer.device_ref()
             if device is not None:
@@ -145,7 +163,7 @@ class Hooks:
 
     def at_exit(self) -> None:
         if self.on and not self.host.exiting:
-            self.drain(self.timers(), 1.0)
+            self.flush(1.0)
         self.on = False
         self.host.exiting = True
 

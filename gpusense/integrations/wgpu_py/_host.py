@@ -73,6 +73,16 @@ class Host:
         info.type, info.count = self.lib.WGPUQueryType_Timestamp, queries
         return Handle(self, "QuerySet", self.checked.wgpuDeviceCreateQuerySet(device, info), keep)
 
+    def writes(self, kind: str, query_set: Handle, passes: int) -> Any:
+        """A C array for ``passes`` passes: the n-th writes the queries 2n and 2n + 1."""
+        field = dict(self.ffi.typeof(f"WGPU{kind.capitalize()}PassDescriptor").fields)["timestampWrites"]
+        array = self.ffi.new(f"{field.type.item.cname}[]", passes)
+        for number in range(passes):
+            row = array[number]
+            row.querySet = query_set._internal
+            row.beginningOfPassWriteIndex, row.endOfPassWriteIndex = 2 * number, 2 * number + 1
+        return array
+
     def pair(self, device: Any, size: int, keep: Any) -> Pair:
         resolved = self._buffer(device, size, USAGE_QUERY_RESOLVE | USAGE_COPY_SRC, keep)
         return Pair(resolved, self._buffer(device, size, USAGE_MAP_READ | USAGE_COPY_DST, keep), size)

@@ -29,6 +29,8 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.wrap(api.GPUDevice, name, _named_pipeline(stage))
     for kind in ("compute", "render"):
         patches.wrap(api.GPUCommandEncoder, f"begin_{kind}_pass", _begin(hooks, kind))
+        native = f"wgpuCommandEncoderBegin{kind.capitalize()}Pass"
+        patches.wrap(api.libf, native, lambda function: _native_begin(hooks, function))
     for owner in (api.GPUComputePassEncoder, api.GPURenderPassEncoder):
         patches.wrap(owner, "set_pipeline", _set_pipeline)
     patches.wrap(api.GPUComputePassEncoder, "dispatch_workgroups", _dispatch)
@@ -137,6 +139,8 @@ def _log_error(hooks: Hooks, function: Any) -> Any:
 
 
 def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
+    local = hooks.local
+
     def make(function: Any) -> Any:
         def begin_pass(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not hooks.on:
@@ -144,24 +148,24 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
             timed = None
             try:
                 timer = self._device.__dict__.get(ATTRIBUTE) or hooks.timer(self._device)
-                timed = _open(hooks, timer, self, kind, kwargs)
+                timed = _open(hooks, timer, kind, kwargs)
+                if timed is not None and not timed.name:
+                    _name(timed, self.label, sys._getframe(1))
             except Exception:  # noqa: BLE001
                 hooks.fail("begin_pass")
             if timed is None:
                 return function(self, *args, **kwargs)
             if timed.slot >= 0:
-                kwargs["timestamp_writes"] = timer.writes[timed.slot >> 1]
+                local.writes = timer.writes[kind] + (timed.slot >> 1)
             try:
                 encoder = function(self, *args, **kwargs)
             except BaseException:
+                local.writes = None
                 if timed.slot >= 0:
                     timer.free.append(timed.slot)
                 raise
-            passes = self.__dict__.get(ATTRIBUTE)
-            if passes is None:
-                passes = self.__dict__[ATTRIBUTE] = Passes(timer)
-            passes.append(timed)
             encoder.__dict__[ATTRIBUTE] = timed
+            _keep(self, timer, timed)
             return encoder
 
         return begin_pass
@@ -169,45 +173,58 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
     return make
 
 
-def _open(hooks: Hooks, timer: Any, encoder: Any, kind: str, kwargs: dict[str, Any]) -> Pass | None:
+def _name(timed: Pass, label: str, frame: Any) -> None:
+    """For a pass without a label; pipeline and entry point are tried when the record is made."""
+    if label:
+        timed.name, timed.label_source = label, "encoder"
+    else:
+        timed.where = (frame.f_code.co_filename, frame.f_lineno)
+
+
+def _keep(encoder: Any, timer: Any, timed: Pass) -> None:
+    """``timed`` goes with its command encoder."""
+    held = encoder.__dict__
+    passes = held.get(ATTRIBUTE)
+    if passes is None:
+        passes = held[ATTRIBUTE] = Passes(timer)
+    passes.append(timed)
+
+
+def _native_begin(hooks: Hooks, function: Any) -> Any:
+    """Below wgpu-py, where the descriptor is ready: a pointer to our queries costs less than a dict wgpu-py reads."""
+    local = hooks.local
+
+    def begin(encoder: Any, descriptor: Any) -> Any:
+        writes = getattr(local, "writes", None)
+        if writes is not None:
+            local.writes = None
+            descriptor.timestampWrites = writes
+        return function(encoder, descriptor)
+
+    return begin
+
+
+def _open(hooks: Hooks, timer: Any, kind: str, kwargs: dict[str, Any]) -> Pass | None:
     """A pass with queries of ours, or with the program's own; None for one that cannot be timed (and is counted)."""
     if timer.dead is not None:
         hooks.miss(timer.dead)
         return None
     own = kwargs.get("timestamp_writes")
-    if own is not None:
-        return _open_own(hooks, encoder, kind, kwargs, own)
-    try:
-        slot = timer.free.popleft()
-    except IndexError:
-        hooks.miss("more passes were under way than there are queries")
-        return None
-    timed = Pass(kind, kwargs.get("label") or "", slot)
-    return _describe(hooks, timed, encoder, 3)
-
-
-def _open_own(hooks: Hooks, encoder: Any, kind: str, kwargs: dict[str, Any], own: Any) -> Pass | None:
+    if own is None:
+        try:
+            timed = Pass(kind, kwargs.get("label") or "", timer.free.popleft())
+        except IndexError:
+            hooks.miss("more passes were under way than there are queries")
+            return None
+        timed.block = hooks.block()
+        return timed
     begin, end = own.get("beginning_of_pass_write_index"), own.get("end_of_pass_write_index")
     if begin is None or end is None:
         hooks.miss("the program times only one end of the pass")
         return None
     timed = Pass(kind, kwargs.get("label") or "", -1)
     timed.own = (own["query_set"], int(begin), int(end))
-    return _describe(hooks, timed, encoder, 4)
-
-
-def _describe(hooks: Hooks, timed: Pass, encoder: Any, depth: int) -> Pass:
-    """The block it belongs to, and a name where the pass has none. ``depth``: frames up to the program's."""
-    block = hooks.block()
-    if block is not None:
-        timed.block = block
-    if not timed.name:
-        label = encoder.label
-        if label:
-            timed.name, timed.label_source = label, "encoder"
-        else:
-            frame = sys._getframe(depth)
-            timed.where = (frame.f_code.co_filename, frame.f_lineno)
+    timed.block = hooks.block()
     return timed
 
 
@@ -343,10 +360,7 @@ def _close_copy(hooks: Hooks, encoder: Any, timed: Pass) -> None:
         timer.free.append(timed.slot)
         hooks.fail(timed.kind)
         return
-    passes = encoder.__dict__.get(ATTRIBUTE)
-    if passes is None:
-        passes = encoder.__dict__[ATTRIBUTE] = Passes(timer)
-    passes.append(timed)
+    _keep(encoder, timer, timed)
 
 
 def _argument(args: Any, kwargs: Any, index: int, name: str) -> Any:
