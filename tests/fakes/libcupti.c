@@ -4,7 +4,7 @@
  *   FAKE_CUPTI_VERSION=130001      what cuptiGetVersion says (default 130001)
  *   FAKE_CUPTI_STRIDES=10:216,1:96 sizes of the records by kind (default: CUDA 13.0's)
  *   FAKE_CUPTI_FAIL=cuptiActivityEnable=15,cuptiSubscribe=abort   a function's answer; "abort" ends the process
- *   FAKE_CUPTI_FLAGS=0x5           see below
+ *   FAKE_CUPTI_FLAGS=0x5           see below (default: a buffer a thread, as CUDA 13)
  *   FAKE_CUPTI_LATE=1              records and buffers still move when the process is ending, after the interpreter
  *
  * The same and more at run time through the fake_cupti_… functions. Works beside the fake libcuda, whose work it turns
@@ -38,7 +38,7 @@ typedef void (*completed_t)(void *, uint32_t, uint8_t *, size_t, size_t);
 typedef struct { uint8_t *data; size_t size, used; pthread_t owner; } buffer_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, names_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned flags, version = 130001;
+static unsigned flags = PER_THREAD, version = 130001;
 static size_t stride[KINDS];
 static int enabled[KINDS], swallow[KINDS], subscribed, holder;
 static struct { char name[56]; unsigned calls; int code; } function_table[MAX_NAMES];
@@ -564,6 +564,14 @@ int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, uint8_t **record) 
     if (kind >= KINDS || !stride[kind]) return ERROR_KIND;
     if (at + stride[kind] > buffer + valid) return ERROR_LIMIT;
     *record = at;
+    return 0;
+}
+
+int cuptiActivityGetAttribute(int attribute, size_t *size, void *value) {
+    ENTER(cuptiActivityGetAttribute);
+    if (attribute != 9 || version < 21) return 1;
+    if (*size < 1) return 10;
+    *(uint8_t *)value = (flags & PER_THREAD) != 0;
     return 0;
 }
 
