@@ -294,8 +294,11 @@ def test_the_view_is_dead_after_the_call(fake, start, fresh):
 # --- start, stop, sharing -------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_called_before_cuda_is_live(fake, monkeypatch):
+def test_nothing_is_called_before_cuda_is_live(fake, monkeypatch, build_library):
     monkeypatch.setattr(cuda, "is_live", lambda: False)
+    monkeypatch.setenv("GPUSENSE_LIBCUDA", "/nowhere/libcuda.so.1")
+    assert "without a CUDA driver" in cupti.open().reason
+    monkeypatch.setenv("GPUSENSE_LIBCUDA", str(build_library("libcuda.c", "libcuda.so.1")))
     backend = cupti.open()
     assert (backend.library, backend.version) == (fake.path, None)
     with pytest.raises(BackendUnavailable, match="not live"):
