@@ -243,7 +243,8 @@ def test_the_programs_own_sigterm_handler_wins(tmp_path):
 @POSIX
 def test_a_forked_child_is_left_alone(tmp_path):
     code = """
-    import os, signal, sys
+    import os, signal, sys, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on forking a process with threads warns
     child = os.fork()
     if child == 0:
         sys.exit(3)

@@ -521,8 +521,8 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         timeout=60,
     )
     tmp_path.chmod(0o755)
-    if "SessionError" not in done.stdout and "ModuleNotFound" in done.stderr:
-        pytest.skip("the interpreter or the tree cannot be read without root")
+    if not done.stdout:
+        pytest.skip(f"the interpreter or the tree cannot be read without root: {done.stderr[-200:]}")
     assert done.stdout.strip() == "SessionError s: Permission denied"
 
 
