@@ -1,7 +1,8 @@
 """Counting what is not kept: groups of equal operations, and unions of busy time. Pure."""
 
-from collections.abc import Iterable
-from operator import mul
+from bisect import bisect_left
+from itertools import accumulate
+from operator import le, mul, sub
 
 from ._records import Aggregate, DeviceBusy, Path
 
@@ -10,6 +11,27 @@ GroupKey = tuple[Path, str, str, str, int | None, int | None, str | None]
 
 MAX_GROUPS = 50_000
 OTHER = "(other)"
+
+
+#: count, total, min, max, sum of squares, bytes
+Row = list[int]
+
+
+def row_of(durations: list[int], size: int = 0) -> Row:
+    """What a non-empty list of durations comes to."""
+    squares = sum(map(mul, durations, durations))
+    return [len(durations), sum(durations), min(durations), max(durations), squares, size]
+
+
+def merge_row(into: Row, row: Row) -> None:
+    into[0] += row[0]
+    into[1] += row[1]
+    if row[2] < into[2]:
+        into[2] = row[2]
+    if row[3] > into[3]:
+        into[3] = row[3]
+    into[4] += row[4]
+    into[5] += row[5]
 
 
 class Groups:
@@ -23,38 +45,17 @@ class Groups:
 
     def add(self, key: GroupKey, durations: list[int], size: int = 0) -> None:
         """Counts one operation for each duration; ``size``: their bytes together."""
-        row = self._row(key, durations[0])
-        row[0] += len(durations)
-        row[1] += sum(durations)
-        low, high = min(durations), max(durations)
-        if low < row[2]:
-            row[2] = low
-        if high > row[3]:
-            row[3] = high
-        row[4] += sum(map(mul, durations, durations))
-        row[5] += size
-        self.count += len(durations)
+        self.add_row(key, row_of(durations, size))
 
-    def add_summed(self, key: GroupKey, row: list[int]) -> None:
-        """Adds what another group counted already: [count, total, min, max, sum of squares, bytes]."""
-        mine = self._row(key, row[2])
-        mine[0] += row[0]
-        mine[1] += row[1]
-        mine[2] = min(mine[2], row[2])
-        mine[3] = max(mine[3], row[3])
-        mine[4] += row[4]
-        mine[5] += row[5]
-        self.count += row[0]
-
-    def _row(self, key: GroupKey, first: int) -> list[int]:
-        row = self._rows.get(key)
-        if row is None:
+    def add_row(self, key: GroupKey, row: Row) -> None:
+        """Counts what a row sums up."""
+        mine = self._rows.get(key)
+        if mine is None:
             if len(self._rows) >= MAX_GROUPS:
                 key = (key[0][:1], key[1], OTHER, key[3], key[4], None, None)
-                row = self._rows.get(key)
-            if row is None:
-                row = self._rows[key] = [0, 0, first, first, 0, 0]
-        return row
+            mine = self._rows.setdefault(key, [0, 0, row[2], row[3], 0, 0])
+        merge_row(mine, row)
+        self.count += row[0]
 
     def rows(self) -> list[Aggregate]:
         return [
@@ -63,65 +64,79 @@ class Groups:
         ]
 
 
+#: Records arrive at most this much later than work that ended before it; intervals older than that are summed up.
+LATENESS_NS = 2_000_000_000
+FOLD_AT = 65_536  # intervals held before older ones are summed up
+
+
 class IntervalUnion:
     """Total length of a union of intervals that arrive roughly in order, in bounded memory.
 
-    Intervals are merged as they come; those that ended long before the newest are folded into the total. One that
-    arrives later still and lies before the fold counts only where it reaches beyond it.
+    Exact as long as none arrives more than :data:`LATENESS_NS` after one that ended later; beyond that it counts only
+    where it reaches past what is summed up already.
     """
 
-    __slots__ = ("_folded", "_frontier", "_open", "first", "last")
-
-    KEEP = 4096
+    __slots__ = ("_ends", "_folded", "_frontier", "_sorted", "_starts", "first", "last")
 
     def __init__(self) -> None:
-        self._open: list[tuple[int, int]] = []  # merged, sorted
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._sorted = True
         self._folded = 0
-        self._frontier = -1  # everything before is folded
+        self._frontier = -1  # everything before is summed up
         self.first: int | None = None
         self.last: int | None = None
 
-    def add(self, intervals: Iterable[tuple[int, int]]) -> None:
-        ordered = sorted(intervals)
-        if not ordered:
+    def add(self, starts: list[int], ends: list[int]) -> None:
+        """Intervals as two columns of equal length."""
+        if not starts:
             return
-        if self.first is None or ordered[0][0] < self.first:
-            self.first = ordered[0][0]
-        if self._open and self._open[-1][1] >= ordered[0][0]:
-            ordered = sorted(self._open + ordered)
-            self._open = []
-        merged = self._open
-        low, high = ordered[0]
-        for start, end in ordered:
-            if start <= high:
-                if end > high:
-                    high = end
-            else:
-                merged.append((low, high))
-                low, high = start, end
-        merged.append((low, high))
-        self._open = merged
-        if self.last is None or merged[-1][1] > self.last:
-            self.last = merged[-1][1]
-        if len(merged) > 2 * self.KEEP:
-            self._fold(len(merged) - self.KEEP)
+        held = self._starts
+        if self._sorted:
+            follows = not held or starts[0] >= held[-1]
+            self._sorted = follows and all(map(le, starts, starts[1:]))
+        held.extend(starts)
+        self._ends.extend(ends)
+        low, high = min(starts), max(ends)
+        if self.first is None or low < self.first:
+            self.first = low
+        if self.last is None or high > self.last:
+            self.last = high
+        if len(held) > FOLD_AT:
+            self._fold()
 
-    def _fold(self, count: int) -> None:
-        frontier = self._frontier
-        for start, end in self._open[:count]:
-            if end > frontier:
-                self._folded += end - max(start, frontier)
-                frontier = end
-        self._frontier = frontier
-        del self._open[:count]
+    def _sort(self) -> None:
+        if not self._sorted:
+            pairs = sorted(zip(self._starts, self._ends, strict=True))
+            self._starts[:] = [start for start, _ in pairs]
+            self._ends[:] = [end for _, end in pairs]
+            self._sorted = True
+
+    def _fold(self) -> None:
+        """Sums up what began long before the newest end; all of it but the newest where that is not enough."""
+        self._sort()
+        assert self.last is not None
+        count = bisect_left(self._starts, self.last - LATENESS_NS)
+        if count < len(self._starts) // 2:
+            count = len(self._starts) // 2
+        starts, ends = self._starts[:count], self._ends[:count]
+        self._folded += union_ns(starts, ends, self._frontier)
+        self._frontier = max(self._frontier, *ends)
+        del self._starts[:count], self._ends[:count]
 
     def total_ns(self) -> int:
-        total, frontier = self._folded, self._frontier
-        for start, end in self._open:
-            if end > frontier:
-                total += end - max(start, frontier)
-                frontier = end
-        return total
+        self._sort()
+        return self._folded + union_ns(self._starts, self._ends, self._frontier)
+
+
+def union_ns(starts: list[int], ends: list[int], frontier: int = -1) -> int:
+    """Length of the union of intervals sorted by start, of what lies after ``frontier``."""
+    if not starts:
+        return 0
+    if starts[0] >= frontier and all(map(le, ends, starts[1:])):
+        return sum(ends) - sum(starts)
+    reach = list(accumulate(ends, max, initial=frontier))
+    return sum(map(sub, reach[1:], map(max, starts, reach)))
 
 
 class Busy:
@@ -132,12 +147,12 @@ class Busy:
     def __init__(self) -> None:
         self._devices: dict[tuple[str, int | None], tuple[IntervalUnion, IntervalUnion, IntervalUnion]] = {}
 
-    def add(self, backend: str, device: int | None, kernels: bool, intervals: list[tuple[int, int]]) -> None:
+    def add(self, backend: str, device: int | None, kernels: bool, starts: list[int], ends: list[int]) -> None:
         unions = self._devices.get((backend, device))
         if unions is None:
             unions = self._devices[backend, device] = (IntervalUnion(), IntervalUnion(), IntervalUnion())
-        unions[0 if kernels else 1].add(intervals)
-        unions[2].add(intervals)
+        unions[0 if kernels else 1].add(starts, ends)
+        unions[2].add(starts, ends)
 
     def rows(self) -> list[DeviceBusy]:
         return [

@@ -8,8 +8,10 @@ Rules: a marker identifies itself by thread and time bracket, never by its order
 decides only where the open blocks form one parent chain; elsewhere the record is ambiguous and lists its candidates.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Iterator
+from operator import gt
 from typing import NamedTuple
 
 from ._records import Path
@@ -41,7 +43,7 @@ class Boundary(NamedTuple):
 class _Timeline:
     """Open blocks as a step function of the correlation id."""
 
-    __slots__ = ("blocks", "corrs", "leaves", "opens", "ops")
+    __slots__ = ("blocks", "corrs", "leaves", "opens", "ops", "uncertain")
 
     def __init__(self) -> None:
         self.corrs: list[int] = []
@@ -49,6 +51,7 @@ class _Timeline:
         self.blocks: list[int] = []
         self.opens: list[frozenset[int]] = []  # open blocks after each event
         self.leaves: list[Leaves] = []
+        self.uncertain: list[bool] = []  # the call was somewhere between this event's neighbours
 
     def insert(self, corr: int, op: int, block: int, parents: dict[int, int | None], uncertain: bool) -> None:
         at = bisect_right(self.corrs, corr)
@@ -57,20 +60,24 @@ class _Timeline:
         self.blocks.insert(at, block)
         self.opens.insert(at, frozenset())
         self.leaves.insert(at, ())
+        self.uncertain.insert(at, uncertain)
         for i in range(at, len(self.corrs)):
             before = self.opens[i - 1] if i else frozenset[int]()
             after = before | {self.blocks[i]} if self.ops[i] == OPEN else before - {self.blocks[i]}
-            if i > at and after == self.opens[i]:
+            if i > at and after == self.opens[i] and not self.uncertain[i]:
                 break
             self.opens[i] = after
             self.leaves[i] = _innermost(after, parents)
-        if uncertain:  # the call was somewhere between this event's neighbours: both states are candidates
-            before_leaves = self.leaves[at - 1] if at else ()
-            self.leaves[at] = tuple(sorted(set(before_leaves) | set(self.leaves[at])))
+            if self.uncertain[i]:  # both states are candidates
+                self.leaves[i] = tuple(sorted({*self.leaves[i], *(self.leaves[i - 1] if i else ())}))
 
     def index(self, corr: int) -> int:
         """Number of events at or before ``corr``; 0 means before all of them."""
         return bisect_right(self.corrs, corr)
+
+    def between(self, low: int, high: int) -> list[int]:
+        """Correlation ids of the events in ``low``…``high``."""
+        return self.corrs[bisect_left(self.corrs, low) : bisect_right(self.corrs, high)]
 
     def at(self, corr: int) -> Leaves:
         i = bisect_right(self.corrs, corr)
@@ -79,7 +86,7 @@ class _Timeline:
     def forget_before(self, keep: int) -> None:
         drop = len(self.corrs) - keep
         if drop > 0:
-            for column in (self.corrs, self.ops, self.blocks, self.opens, self.leaves):
+            for column in (self.corrs, self.ops, self.blocks, self.opens, self.leaves, self.uncertain):
                 del column[:drop]
 
 
@@ -110,7 +117,7 @@ class Attributor:
         self._threads: dict[int, _Timeline] = {}
         self._rooted: set[int] = set()  # threads that opened a block without a parent: they own their kernels
         self._pending: dict[int, deque[Boundary]] = {}
-        self._last_corr: dict[int, int] = {}
+        self._placed: dict[int, list[tuple[int, int]]] = {}  # thread → (time, corr) of its placed boundaries
         self.lost_markers = 0
 
     def boundary(self, event: Boundary, corr: int | None = None) -> None:
@@ -151,8 +158,8 @@ class Attributor:
         while slack <= BRACKET_SLACK_NS:  # exact brackets first: two markers of one thread may be 1 µs apart
             for i, event in enumerate(queue):
                 if event.before_ns - slack <= start_ns <= event.after_ns + slack:
-                    self._lose(queue, i)
-                    self._place(queue.popleft(), corr, uncertain=False)
+                    del queue[i]  # earlier ones stay: buffers of one thread may come out of order
+                    self._place(event, corr, uncertain=False)
                     return True
                 if event.before_ns - slack > start_ns:
                     break
@@ -166,12 +173,6 @@ class Attributor:
                     return queue
         return None
 
-    def _lose(self, queue: "deque[Boundary]", count: int) -> None:
-        for _ in range(count):
-            event = queue.popleft()
-            self.lost_markers += 1
-            self._place(event, self._last_corr.get(event.thread & THREAD_MASK, 0), uncertain=True)
-
     def _place(self, event: Boundary, corr: int, uncertain: bool) -> None:
         thread = event.thread & THREAD_MASK
         timeline = self._threads.get(thread)
@@ -179,20 +180,27 @@ class Attributor:
             timeline = self._threads[thread] = _Timeline()
         for line in (timeline, self._all):
             line.insert(corr, event.op, event.block_id, self._parents, uncertain)
-        if corr > self._last_corr.get(thread, -1):
-            self._last_corr[thread] = corr
+        insort(self._placed.setdefault(thread, []), (event.before_ns, corr))
         if len(self._all.corrs) > MAX_EVENTS:
             self._all.forget_before(MAX_EVENTS // 2)
             for line in self._threads.values():
                 line.forget_before(MAX_EVENTS // 2)
+            for placed in self._placed.values():
+                del placed[: -MAX_EVENTS // 2]
 
     def give_up(self, before_ns: int) -> None:
         """Markers issued before ``before_ns`` that have not arrived are lost."""
         for queue in self._pending.values():
-            overdue = 0
-            while overdue < len(queue) and queue[overdue].after_ns < before_ns:
-                overdue += 1
-            self._lose(queue, overdue)
+            while queue and queue[0].after_ns < before_ns:
+                event = queue.popleft()
+                self.lost_markers += 1
+                self._place(event, self._placed_before(event), uncertain=True)
+
+    def _placed_before(self, event: Boundary) -> int:
+        """Where the boundary before ``event`` on its thread lies among the launches."""
+        placed = self._placed.get(event.thread & THREAD_MASK, [])
+        at = bisect_left(placed, (event.before_ns, 0))
+        return placed[at - 1][1] if at else 0
 
     def waiting_since(self) -> int | None:
         """Time of the oldest boundary whose marker has not arrived; None if all have."""
@@ -234,8 +242,29 @@ class Attributor:
                 return None
         return timeline.at(low), inherits
 
-    def parent(self, block_id: int) -> int | None:
-        return self._parents.get(block_id)
+    def segments(self, thread: int, corrs: list[int]) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
+        """``(low, high, place)`` for stretches of ``corrs`` that share their block, as :meth:`resolve` gives it."""
+        timeline, inherits = self.view(thread)
+        own = self._threads.get(thread & THREAD_MASK) if inherits else None
+        first, last = min(corrs), max(corrs)
+        cuts = set(timeline.between(first, last))
+        if own is not None:
+            cuts.update(own.between(first, last))
+        ordered = sorted(cuts)
+        # Ids ascend but for a few places where records of another stream, or of another run, begin.
+        ends = [i for i, fell in enumerate(map(gt, corrs, corrs[1:]), 1) if fell]
+        low = 0
+        for end in (*ends, len(corrs)):
+            for cut in ordered[bisect_right(ordered, corrs[low]) :]:
+                high = bisect_left(corrs, cut, low, end)
+                if high > low:
+                    yield low, high, self.resolve(thread, corrs[low])
+                    low = high
+                if high == end:
+                    break
+            if low < end:
+                yield low, end, self.resolve(thread, corrs[low])
+                low = end
 
     def path(self, block_id: int | None) -> Path:
         """Names of the block and its ancestors, outermost first."""

@@ -38,6 +38,7 @@ class Capture:
         self._activity: Any = None
         self._cuda: Any = None
         self._backend: Any = None
+        self._plan: Any = None
         self._not_live_ns: int | None = None
         self._retry_at = 0.0
         self._watch_at = 0.0
@@ -92,11 +93,11 @@ class Capture:
 
         kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in self.settings.kinds}
         activity = self._activity
-        marker = _cupti_markers.choose(activity)
-        kinds.add(marker.kind)
+        self._plan = _cupti_markers.choose(activity)
+        kinds.add(self._plan.kind)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
         self.strides = dict(activity.strides)
-        self.marker, self.marker_shape = marker.prepare()
+        self.marker, self.marker_shape = self._plan.prepare()
 
     def _refused(self, reason: str, hint: str) -> None:
         """Another profiler may go away: try again; anything else is for good."""
@@ -122,6 +123,7 @@ class Capture:
         if self.state == "running":
             self.state, self.reason, self._paused_ns = "paused", verdict, time_ns()
             return None
+        self._plan.prepare()  # the filter was lost with the kind
         stretch = UnseenStretch(self._paused_ns or time_ns(), time_ns(), self.reason)
         self.state, self.reason, self._paused_ns = "running", "", None
         return stretch

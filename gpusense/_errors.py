@@ -20,7 +20,7 @@ class BackendError(GpuSenseError):
 
 
 class BackendUnavailable(GpuSenseError):
-    """Raised only under ``configure(strict=True)`` for a backend that was asked for by name."""
+    """What was asked for by name is not there: under ``configure(strict=True)``, and from :mod:`gpusense.cuda`."""
 
 
 class SessionError(GpuSenseError):

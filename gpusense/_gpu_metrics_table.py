@@ -61,6 +61,7 @@ class GpuMetricsTable(NamedTuple):
     average_watts: float | None = None
     current_watts: float | None = None
     energy_joules: float | None = None
+    energy_counter: int | None = None  # the same as counted; its unit differs between cards with v1.0–v1.3
     clock_ns: int | None = None  # time stamp of the driver, nanoseconds since boot
     graphics_mhz: float | None = None
     memory_mhz: float | None = None
@@ -84,13 +85,15 @@ _Layout = dict[str, tuple[int, str]]
 
 _V1_0: _Layout = {
     "clock": (8, "Q"), "edge": (16, "H"), "hotspot": (18, "H"), "memory": (20, "H"), "gfx": (28, "H"),
-    "controller": (30, "H"), "media": (32, "H"), "average_power": (34, "H"), "average_gfxclk": (40, "H"),
-    "average_uclk": (44, "H"), "average_vclk": (46, "H"), "gfxclk": (54, "H"), "uclk": (58, "H"), "vclk": (60, "H"),
+    "controller": (30, "H"), "media": (32, "H"), "average_power": (34, "H"), "energy": (36, "I"),
+    "average_gfxclk": (40, "H"), "average_uclk": (44, "H"), "average_vclk": (46, "H"), "gfxclk": (54, "H"),
+    "uclk": (58, "H"), "vclk": (60, "H"),
 }  # fmt: skip
 _V1_1: _Layout = {
     "edge": (4, "H"), "hotspot": (6, "H"), "memory": (8, "H"), "gfx": (16, "H"), "controller": (18, "H"),
-    "media": (20, "H"), "average_power": (22, "H"), "clock": (32, "Q"), "average_gfxclk": (40, "H"),
-    "average_uclk": (44, "H"), "average_vclk": (46, "H"), "gfxclk": (54, "H"), "uclk": (58, "H"), "vclk": (60, "H"),
+    "media": (20, "H"), "average_power": (22, "H"), "energy": (24, "Q"), "clock": (32, "Q"),
+    "average_gfxclk": (40, "H"), "average_uclk": (44, "H"), "average_vclk": (46, "H"), "gfxclk": (54, "H"),
+    "uclk": (58, "H"), "vclk": (60, "H"),
 }  # fmt: skip
 _V1_3: _Layout = {**_V1_1, "throttle": (112, "Q")}
 _V1_HEAD: _Layout = {
@@ -217,6 +220,7 @@ def _table(revision: str, values: dict[str, tuple[int, ...]], units: _Units, int
         average_watts=highest("average_power", scale=units.watts),
         current_watts=highest("current_power", scale=units.watts),
         energy_joules=energy * units.joules if energy is not None and units.joules else None,
+        energy_counter=energy,
         clock_ns=whole("clock"),
         graphics_mhz=highest("gfxclk", "average_gfxclk"),
         memory_mhz=highest("uclk", "average_uclk"),

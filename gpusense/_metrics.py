@@ -1,6 +1,11 @@
-"""Device metrics as NamedTuples: one :class:`GpuMetrics` a device and sample; unknown is ``None`` with a reason."""
+"""Device metrics as NamedTuples: one :class:`GpuMetrics` a device and sample; unknown is ``None`` with a reason.
 
-from typing import NamedTuple
+A reason begins with one of six words: ``unsupported`` (this device or driver has no such value), ``denied``,
+``sleeping`` (asking would wake the device), ``lost``, ``stale`` (no fresh answer this time) or ``out of range`` (the
+driver answered with something that cannot be). New fields go last in their group and have a default.
+"""
+
+from typing import Any, NamedTuple
 
 from ._records import DeviceInfo
 
@@ -19,6 +24,10 @@ class Utilization(NamedTuple):
     tensor_percent: float | None = None
     dram_bandwidth_percent: float | None = None
     media_percent: float | None = None  # video engines, where encoding and decoding are counted together
+    fp64_percent: float | None = None  # GPM from here on; pipes without tensor operations
+    fp32_percent: float | None = None
+    fp16_percent: float | None = None
+    graphics_engine_percent: float | None = None  # any compute or graphics work resident
 
 
 class Memory(NamedTuple):
@@ -40,6 +49,7 @@ class Thermal(NamedTuple):
     max_operating_celsius: float | None = None
     fan_percent: float | None = None  # of the fan's maximum
     fan_rpm: float | None = None
+    margin_celsius: float | None = None  # degrees left before the device slows itself down
 
 
 class Power(NamedTuple):
@@ -47,6 +57,9 @@ class Power(NamedTuple):
     average_watts: float | None = None
     limit_watts: float | None = None
     energy_joules: float | None = None  # counter since the driver was loaded
+    draw_window_s: float | None = None  # 0: instantaneous; 1: mean of the last second
+    energy_monotonic_ns: int | None = None  # when the counter was read
+    scope: str | None = None  # "gpu", or "module" where the counter includes a CPU on the same module
 
 
 class Clocks(NamedTuple):
@@ -72,15 +85,21 @@ class Links(NamedTuple):
     nvlink_count: int | None = None  # links that are up
     rx_bytes_per_s: float | None = None
     tx_bytes_per_s: float | None = None
+    nvlink_total: int | None = None  # links the device has
 
 
 class Health(NamedTuple):
-    ecc_corrected: int | None = None
+    ecc_corrected: int | None = None  # since the driver was loaded
     ecc_uncorrected: int | None = None
     retired_pages: int | None = None
-    remapped_rows: int | None = None
-    last_xid: int | None = None
+    remapped_rows: int | None = None  # corrected and uncorrected together
+    last_xid: int | None = None  # since the monitor started
     xid_count: int | None = None
+    ecc_corrected_lifetime: int | None = None
+    ecc_uncorrected_lifetime: int | None = None
+    remapped_rows_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
 
 
 class ProcessUsage(NamedTuple):
@@ -89,6 +108,30 @@ class ProcessUsage(NamedTuple):
     gpu_percent: float | None = None
     name: str | None = None
     visible: bool | None = None  # False: the pid belongs to another pid namespace
+
+
+class Instance(NamedTuple):
+    """One MIG compute instance of a device."""
+
+    uuid: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    sm_count: int | None = None
+    name: str | None = None
+    sm_active_percent: float | None = None  # GPM, of the whole GPU instance
+
+
+class OwnUsage(NamedTuple):
+    """What this process itself uses of one device; None with a reason where nobody can tell."""
+
+    device: DeviceInfo
+    pid: int
+    memory_used_bytes: int | None = None
+    gpu_percent: float | None = None
+    reason: str | None = None
 
 
 class GpuMetrics(NamedTuple):
@@ -111,15 +154,54 @@ class GpuMetrics(NamedTuple):
     links: Links = Links()
     health: Health = Health()
     processes: tuple[ProcessUsage, ...] | None = None
-    reasons: tuple[tuple[str, str], ...] = ()  # ("power.draw_watts", "unsupported: NOT_SUPPORTED (3)") …
+    reasons: tuple[tuple[str, str], ...] = ()  # ("power.draw_watts", "unsupported: …"); a group, or "*" for all
+    instances: tuple[Instance, ...] | None = None  # MIG; None where MIG is off
+    out_of_range: int = 0  # answers of this device dropped so far because they cannot be true
+    gap_ns: int = 0  # time before this sample that nobody watched: suspend, a stopped process, a lost device
 
     def reason(self, field: str) -> str | None:
-        """Why ``field`` ("power.draw_watts") is None; None where it has a value."""
+        """Why ``field`` ("power.draw_watts") is None; None where it has a value.
+
+        Raises AttributeError for a field that does not exist.
+        """
         group, _, name = field.partition(".")
         value = getattr(getattr(self, group), name) if name else getattr(self, group)
         if value is not None:
             return None
         for known, why in self.reasons:
-            if known in (field, group):
+            if known in (field, group, "*"):
                 return why
         return "unsupported: this source does not report it"
+
+
+#: The groups of a :class:`GpuMetrics` and the empty value of each, shared so that ``is`` tells "nothing was read".
+GROUPS: dict[str, Any] = {
+    name: GpuMetrics._field_defaults[name]
+    for name in ("utilization", "memory", "thermal", "power", "clocks", "pcie", "links", "health")
+}
+
+
+def without_values(metrics: GpuMetrics, state: str, why: str) -> GpuMetrics:
+    """``metrics`` with every value gone, in ``state``, for one reason."""
+    gone: dict[str, Any] = {**GROUPS, "processes": None, "instances": None}
+    return metrics._replace(state=state, reasons=(("*", why),), **gone)
+
+
+def fill(newer: GpuMetrics, older: GpuMetrics) -> GpuMetrics:
+    """``newer`` with what it lacks taken from ``older``: another lane or another source of the same device."""
+    changed: dict[str, Any] = {}
+    for name, empty in GROUPS.items():
+        ours, theirs = getattr(newer, name), getattr(older, name)
+        if theirs is empty:
+            continue
+        if ours is empty:
+            changed[name] = theirs
+        elif None in ours:
+            changed[name] = ours._make([a if a is not None else b for a, b in zip(ours, theirs, strict=True)])
+    if newer.processes is None and older.processes is not None:
+        changed["processes"] = older.processes
+    if newer.instances is None and older.instances is not None:
+        changed["instances"] = older.instances
+    if older.reasons and older.reasons is not newer.reasons:
+        changed["reasons"] = newer.reasons + older.reasons
+    return newer._replace(**changed) if changed else newer

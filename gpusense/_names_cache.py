@@ -2,10 +2,6 @@
 
 from collections.abc import Callable
 
-from ._capi.demangle import demangle
-from ._names import base_name
-from ._names import text as as_text
-
 Described = tuple[str, str | None, str | None]
 
 MAX_NAMES = 20_000
@@ -34,10 +30,15 @@ class NameCache:
         if found is None:
             if len(self._by_text) >= MAX_NAMES:
                 self._by_text.clear()
-            found = self._by_text[text] = self._work_out(as_text(text))
+            found = self._by_text[text] = self._work_out(text)
         return found
 
     @staticmethod
-    def _work_out(raw: str) -> Described:
+    def _work_out(text: bytes) -> Described:
+        from ._capi.demangle import demangle
+        from ._names import base_name
+        from ._names import text as as_text
+
+        raw = as_text(text)
         full = demangle(raw)
         return base_name(full or raw) or "?", full, raw or None

@@ -122,6 +122,12 @@ class NoopTracer:
     def remove_sink(self, sink: Any) -> None:
         return None
 
+    def add_source(self, source: Any) -> None:
+        return None
+
+    def remove_source(self, source: Any) -> None:
+        return None
+
     def add_block_listener(self, listener: Any) -> None:
         return None
 

@@ -113,9 +113,12 @@ def _round_up(value: int, unit: int) -> int:
 
 
 def of_kernel(kernel: GpuKernel, limits: Limits | None) -> float | None:
-    """Theoretical occupancy of a recorded launch; None where the launch or the device is not known well enough."""
+    """Theoretical occupancy of a recorded launch; None where the launch or the device is not known well enough.
+
+    A launch that ran had room on the device: an answer of 0 means that a limit is not known, and gives None too.
+    """
     if limits is None or kernel.block is None or kernel.registers_per_thread is None:
         return None
     x, y, z = kernel.block
     shared = kernel.static_shared_bytes or 0, kernel.dynamic_shared_bytes or 0
-    return occupancy(limits, x * y * z, kernel.registers_per_thread, *shared)
+    return occupancy(limits, x * y * z, kernel.registers_per_thread, *shared) or None

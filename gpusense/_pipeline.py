@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from . import _layouts as layouts
-from ._aggregate import Busy, Groups
+from ._aggregate import Busy, Groups, Row, merge_row, row_of
 from ._attribution import Attributor, Boundary, Leaves, Widener
 from ._decode import Batch, batches
 from ._decode_record import record as decode_record
@@ -33,6 +33,10 @@ _KIND_NAMES = {
     layouts.SYNCHRONIZATION: "sync",
     layouts.MEMORY2: "allocation",
 }
+
+
+#: Innermost candidate blocks, and whether the launching thread only inherited them.
+Place = tuple[Leaves, bool]
 
 
 class Marker(NamedTuple):
@@ -68,13 +72,8 @@ class BlockTotals:
         mine = self.rows.get((kind, name))
         if mine is None:
             self.rows[kind, name] = list(row)
-            return
-        mine[0] += row[0]
-        mine[1] += row[1]
-        mine[2] = min(mine[2], row[2])
-        mine[3] = max(mine[3], row[3])
-        mine[4] += row[4]
-        mine[5] += row[5]
+        else:
+            merge_row(mine, row)
 
 
 class _Work(NamedTuple):
@@ -121,6 +120,17 @@ class Pipeline:
         self._tokens = self.limits.max_per_second
         self._seen = self._kept = self._invalid = self._pre_session = 0
         self._ambiguous = self._inherited = self._unknown = 0
+
+    def configure(self, limits: Limits) -> None:
+        self.limits = limits
+        self.effective_threshold_ns = self.highest_threshold_ns = limits.threshold_ns
+        self._tokens = min(self._tokens, limits.max_per_second)
+        while len(self.kept) > limits.max_records:
+            self._evict()
+
+    def go_on_from(self, old: "Pipeline") -> None:
+        """Blocks that are open stay open, and correlation ids keep their upper half."""
+        self.attribution, self.watched, self._widener = old.attribution, old.watched, old._widener
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -292,19 +302,22 @@ class Pipeline:
     def _settle(self, work: _Work, now_ns: int) -> None:
         batch, kept = work.batch, work.kept
         self._learn_devices(batch)
-        low, high = min(work.corrs), max(work.corrs)
-        same = self.attribution.constant(work.thread, low, high)
+        same = self.attribution.constant(work.thread, min(work.corrs), max(work.corrs))
         if same is not None:
             self._count(work, same, [i for i in range(len(work.corrs)) if i not in kept] if kept else None)
             places = dict.fromkeys(kept, same)
         else:
-            places = {i: self.attribution.resolve(work.thread, corr) for i, corr in enumerate(work.corrs)}
-            by_place: dict[tuple[Leaves, bool], list[int]] = defaultdict(list)
-            for i, place in places.items():
-                if i not in kept:
-                    by_place[place].append(i)
+            places = {}
+            by_place: dict[Place, list[int]] = defaultdict(list)
+            for low, high, place in self.attribution.segments(work.thread, work.corrs):
+                if kept:
+                    places.update((i, place) for i in range(low, high) if i in kept)
+                    by_place[place].extend(i for i in range(low, high) if i not in kept)
+                else:
+                    by_place[place].extend(range(low, high))
             for place, indices in by_place.items():
-                self._count(work, place, indices)
+                if indices:
+                    self._count(work, place, indices)
         for i, item in kept.items():
             self._keep(item, *places[i], now_ns)
         if work.kind in ("kernel", "transfer", "memset"):
@@ -317,41 +330,32 @@ class Pipeline:
 
     def _occupy(self, work: _Work) -> None:
         batch = work.batch
-        by_device: dict[int | None, list[tuple[int, int]]]
-        if batch.device.count(batch.device[0]) == len(batch.device):  # type: ignore[arg-type]
-            by_device = {batch.device[0]: list(zip(batch.start, batch.end, strict=True))}
-        else:
-            by_device = defaultdict(list)
-            for device, start, end in zip(batch.device, batch.start, batch.end, strict=True):
-                by_device[device].append((start, end))
-        for device, intervals in by_device.items():
-            self._busy.add("cuda", device, work.kind == "kernel", intervals)
+        kernels = work.kind == "kernel"
+        if _uniform(batch.device):
+            self._busy.add("cuda", batch.device[0], kernels, batch.start, batch.end)
+            return
+        for device in set(batch.device):
+            chosen = [i for i, other in enumerate(batch.device) if other == device]
+            self._busy.add("cuda", device, kernels, [batch.start[i] for i in chosen], [batch.end[i] for i in chosen])
 
-    def _count(self, work: _Work, place: tuple[Leaves, bool], indices: list[int] | None) -> None:
+    def _count(self, work: _Work, place: Place, indices: list[int] | None) -> None:
         """Adds the records at ``indices`` (None: all of them), which share their block, to the groups."""
         batch = work.batch
-        columns: list[list[Any]] = [batch.key, list(batch.device), list(batch.stream), batch.duration]
-        sized = work.kind in ("transfer", "memset", "allocation")
-        if sized:
-            columns.append(batch.bytes)
+        keys, durations, sizes = batch.key, batch.duration, batch.bytes
+        if not (_uniform(batch.device) and _uniform(batch.stream)):
+            keys = list(zip(batch.key, batch.device, batch.stream, strict=True))  # type: ignore[arg-type]
         if indices is not None:
-            columns = [[column[i] for i in indices] for column in columns]
-        groups: dict[tuple[Any, Any, Any], list[int]] = defaultdict(list)
-        sizes: dict[tuple[Any, Any, Any], int] = defaultdict(int)
-        if sized:
-            for key, device, stream, duration, size in zip(*columns, strict=True):
-                groups[key, device, stream].append(duration)
-                sizes[key, device, stream] += size
-        else:
-            for key, device, stream, duration in zip(*columns, strict=True):
-                groups[key, device, stream].append(duration)
-        for (key, device, stream), durations in groups.items():
-            name, direction = self._name(work, key)
-            if device is None and work.kind == "sync":
-                device = self._contexts.get(batch.context[0]) if batch.context[0] is not None else None
-            self._group(
-                work.kind, name, direction, device, stream, durations, sizes.get((key, device, stream), 0), place
-            )
+            keys, durations = [keys[i] for i in indices], [durations[i] for i in indices]
+        groups: dict[Any, list[int]] = defaultdict(list)
+        for key, duration in zip(keys, durations, strict=True):
+            groups[key].append(duration)
+        bytes_of: dict[Any, int] = defaultdict(int)
+        if work.kind in ("transfer", "memset", "allocation"):
+            for key, size in zip(keys, sizes if indices is None else [sizes[i] for i in indices], strict=True):
+                bytes_of[key] += size
+        for key, members in groups.items():
+            whole = key if type(key) is tuple else (key, batch.device[0], batch.stream[0])
+            self._group(work, whole, row_of(members, bytes_of.get(key, 0)), place)
 
     def _name(self, work: _Work, key: int) -> tuple[str, str | None]:
         if work.kind == "kernel":
@@ -365,35 +369,21 @@ class Pipeline:
             return {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(key, "unknown"), None
         return work.kind, None
 
-    def _group(
-        self,
-        kind: str,
-        name: str,
-        direction: str | None,
-        device: int | None,
-        stream: int | None,
-        durations: list[int],
-        size: int,
-        place: tuple[Leaves, bool],
-    ) -> None:
+    def _group(self, work: _Work, key: tuple[int, int | None, int | None], row: Row, place: Place) -> None:
+        pointer, device, stream = key
+        name, direction = self._name(work, pointer)
+        context = work.batch.context[0]
+        if device is None and context is not None:
+            device = self._contexts.get(context)
         leaves, inherited = place
         path, blocks = self._blocks(leaves)
-        self._groups.add((path, kind, name, "cuda", device, stream, direction), durations, size)
-        count = len(durations)
+        self._groups.add_row((path, work.kind, name, "cuda", device, stream, direction), row)
         if len(leaves) > 1:
-            self._ambiguous += count
+            self._ambiguous += row[0]
         elif inherited and leaves:
-            self._inherited += count
+            self._inherited += row[0]
         if self.watched and leaves:
-            row = [
-                count,
-                sum(durations),
-                min(durations),
-                max(durations),
-                sum(duration * duration for duration in durations),
-                size,
-            ]
-            self._watch(kind, name, row, blocks, leaves, inherited)
+            self._watch(work.kind, name, row, blocks, leaves, inherited)
 
     def _blocks(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
         """Path of the innermost certain block, and it with all its ancestors."""
@@ -433,7 +423,7 @@ class Pipeline:
         item = item._replace(**changes)
         duration = item.end_ns - item.start_ns
         if self.watched and leaves:
-            row = [1, duration, duration, duration, duration * duration, getattr(item, "bytes", 0)]
+            row = row_of([duration], getattr(item, "bytes", 0))
             self._watch(KINDS[type(item)], item.name, row, blocks, leaves, inherited)
         self._store(item)
 
@@ -451,10 +441,10 @@ class Pipeline:
         if hasattr(item, "is_slow"):
             item = item._replace(is_slow=duration >= self.limits.threshold_ns)
         if kind != "block" and item.block_id is not None and self.watched:
-            row = [1, duration, duration, duration, duration * duration, getattr(item, "bytes", 0)]
+            row = row_of([duration], getattr(item, "bytes", 0))
             self._watch(kind, item.name, row, self.attribution.chain(item.block_id), (item.block_id,), False)
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
-            self._busy.add(item.backend, item.device, kind == "kernel", [(item.start_ns, item.end_ns)])
+            self._busy.add(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
         self._refill(now_ns)
         wanted = self.limits.trace_all or kind in ("block", "allocation") or duration >= self.effective_threshold_ns
         if wanted and (self.limits.trace_all or self._spend()):
@@ -467,8 +457,11 @@ class Pipeline:
         self._out.append(item)
         self.kept.append(item)
         if len(self.kept) > self.limits.max_records:
-            self._kept -= 1
-            self._demote(self.kept.popleft())
+            self._evict()
+
+    def _evict(self) -> None:
+        self._kept -= 1
+        self._demote(self.kept.popleft())
 
     def _demote(self, item: Any) -> None:
         """Counts a record instead of keeping it."""
@@ -490,6 +483,10 @@ class Pipeline:
             out, self._out = self._out, []
             if self._emit is not None:
                 self._emit(out)
+
+
+def _uniform(column: "list[int] | list[None]") -> bool:
+    return column.count(column[0]) == len(column)  # type: ignore[arg-type]
 
 
 def _pick(batch: Batch, indices: list[int]) -> Batch:

@@ -13,6 +13,9 @@ Sink = Callable[[list[Record]], Any]
 #: buffer, or 0 where it is unknown.
 OnBuffer = Callable[[int, int, int], None]
 
+#: ``on_view(buffer, thread)``: the same as a view, for one receiver.
+OnView = Callable[[memoryview, int], None]
+
 
 class DeviceSource(Protocol):
     def devices(self) -> tuple[DeviceInfo, ...]: ...
@@ -27,7 +30,7 @@ class MetricsSource(Protocol):
 
 
 class ActivitySource(Protocol):
-    def start(self, kinds: Iterable[int], on_buffer: OnBuffer) -> Any: ...
+    def start(self, kinds: Iterable[int], on_view: OnView, *, buffer_size: int = ..., buffers: int = ...) -> None: ...
 
     def flush(self, forced: bool = False) -> None: ...
 

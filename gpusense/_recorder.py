@@ -40,6 +40,7 @@ class Recorder:
         self.start_ns = time_ns()
         self.unseen: list[UnseenStretch] = []
         self.clock = Anchor()
+        self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self._sinks: list[Callable[[list[Record]], Any]] = []
         self._sink_errors = 0
         self._outbox: list[Record] = []
@@ -51,16 +52,32 @@ class Recorder:
         self._end_ns: int | None = None
         self.pipeline = self._new_pipeline()
 
-    def _new_pipeline(self) -> Pipeline:
+    def _limits(self) -> Limits:
         settings = self.settings
-        limits = Limits(
+        return Limits(
             settings.threshold_ns,
             settings.trace_all,
             settings.max_records_per_second,
             settings.max_records,
             frozenset(settings.devices) if settings.devices is not None else None,
         )
-        pipeline = Pipeline(limits, emit=self._outbox_extend, start_ns=self.start_ns)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """The next records follow ``settings``; capture begins anew where that is needed."""
+        old, self.settings = self.settings, settings
+        with self._lock:
+            self._consume()
+            self.pipeline.configure(self._limits())
+        capture = self.capture
+        if capture is None:
+            return
+        capture.settings = settings
+        if any(getattr(old, name) != getattr(settings, name) for name in ("kinds", "buffer_size", "buffers")):
+            self.pause_capture()
+            self.resume_capture()
+
+    def _new_pipeline(self) -> Pipeline:
+        pipeline = Pipeline(self._limits(), emit=self._outbox_extend, start_ns=self.start_ns)
         if self.capture is not None and self.capture.running:
             pipeline.marker = self.capture.marker_shape
             pipeline.occupancy = self.capture.occupancy
@@ -202,15 +219,26 @@ class Recorder:
     def flush(self, timeout_s: float) -> bool:
         """Everything the device has finished is read and handed on."""
         deadline = monotonic() + timeout_s
+        read = self._flush_sources(timeout_s)
         while True:
             if self.capture is not None and self.capture.running:
                 self.capture.flush()
             self.tick()
             if self.pipeline.idle:
-                return True
+                return read
             if monotonic() >= deadline:
                 return False
             sleep(0.002)
+
+    def _flush_sources(self, timeout_s: float) -> bool:
+        read = True
+        for source in self.sources:
+            try:
+                read = source.flush(timeout_s) and read
+            except Exception:  # noqa: BLE001, PERF203 - a source never reaches the program
+                self.sources = tuple(known for known in self.sources if known is not source)
+                _log.exception(f"source {source!r}", "gpusense: a source raised and was removed")
+        return read
 
     def settle(self, block: Any, timeout_s: float) -> bool:
         """Everything launched inside ``block`` has finished and been read."""
@@ -253,6 +281,7 @@ class Recorder:
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),
+            "sources": {source.name: source.status() for source in self.sources},
             "overhead": {"drain_cpu_ns": self._drain_cpu_ns, "thread_s": self.spent_s},
         }
 
@@ -287,8 +316,7 @@ class Recorder:
             self._consume()
             old, self.start_ns = self.pipeline, time_ns()
             self.pipeline = self._new_pipeline()
-            self.pipeline.attribution = old.attribution  # blocks that are open stay open
-            self.pipeline.watched.update(old.watched)
+            self.pipeline.go_on_from(old)
             self.unseen.clear()
 
     def pause_capture(self) -> None:
@@ -310,6 +338,7 @@ class Recorder:
     def close(self) -> None:
         """Last flush, bounded; then capture ends. The results stay readable."""
         capture = self.capture
+        self._flush_sources(1.0)
         self.marker = None
         self.armed = False
         if capture is not None and capture.running:

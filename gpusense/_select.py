@@ -100,26 +100,16 @@ def _require(names: Sequence[str]) -> None:
 
 
 def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> None:
-    """A tracer that is live already is replaced if what it was made from has changed."""
-    global _tracer
+    """The live tracer goes on with the new settings and keeps what it has; without one, one may be made now."""
     from . import _activate, _active_tracer
 
-    old = _tracer
-    if old is not None and old.config != resolved:
-        kept = list(old._recorder._sinks)
-        listeners = old._listeners
-        source = old.metrics_source
-        old.close()
-        with _guard():
-            _tracer = None
-        new = resolve()
-        for sink in kept:
-            new.add_sink(sink)
-        for listener in listeners:
-            new.add_block_listener(listener)
-        new.metrics_source = source
-        _activate(new)
-    elif old is None:
+    if resolved.mode == "off":
+        if _tracer is not None:
+            disable()
+        _activate(_noop.NoopTracer("gpusense is off", resolved))
+    elif _tracer is not None:
+        _tracer.reconfigure(resolved)
+    else:
         _activate(resolve())
     for sink in sinks or ():
         _active_tracer().add_sink(sink)

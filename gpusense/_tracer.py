@@ -54,6 +54,7 @@ class Block:
         self.links = links
         self.block_id = 0
         self.end_ns: int | None = None
+        self.error: str | None = None
         self._outer: Block | None = None
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
@@ -158,7 +159,7 @@ class Tracer:
         self._watched: dict[int, BlockTotals] = recorder.pipeline.watched
         self._append = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
-        self._share = 1.0  # the first block is always opened
+        self._share = 1 - 1e-9  # so that the first block is opened
         self._wake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -338,6 +339,14 @@ class Tracer:
     def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         self._recorder.remove_sink(sink)
 
+    def add_source(self, source: Any) -> None:
+        """``source.flush(timeout_s)`` before results are read, ``source.status()`` (a dict) under ``source.name``."""
+        if source not in self._recorder.sources:
+            self._recorder.sources = (*self._recorder.sources, source)
+
+    def remove_source(self, source: Any) -> None:
+        self._recorder.sources = tuple(known for known in self._recorder.sources if known is not source)
+
     # --- results ----------------------------------------------------------------------------------------------------
 
     def session(self) -> Any:
@@ -390,6 +399,11 @@ class Tracer:
         from ._select import disable
 
         disable()
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Goes on under other settings; what was recorded stays."""
+        self.config = settings
+        self._recorder.reconfigure(settings)
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""

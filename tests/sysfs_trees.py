@@ -25,6 +25,7 @@ AMD_FILES = {
     "power/runtime_status": "active",
     "power_state": "D0",
     "unique_id": "00c0ffee00c0ffee",
+    "vbios_version": "000-MADE-UP",  # librocm_smi lists no card without one
 }
 AMD_HWMON = {
     "name": "amdgpu",

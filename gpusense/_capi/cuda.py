@@ -50,7 +50,6 @@ PROTOTYPES = prototypes(
     cuModuleGetFunction=(c_int, POINTER(c_void_p), c_void_p, c_char_p),
     cuFuncGetAttribute=(c_int, POINTER(c_int), c_int, c_void_p),
     cuFuncSetAttribute=(c_int, c_void_p, c_int, c_int),
-    cuFuncGetParamInfo=(c_int, c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_size_t)),  # 12.4
     cuLaunchKernel=(c_int, c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p), POINTER(c_void_p)),
     cuOccupancyMaxActiveBlocksPerMultiprocessor=(c_int, POINTER(c_int), c_void_p, c_int, c_size_t),
     # streams and events

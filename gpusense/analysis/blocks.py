@@ -61,23 +61,25 @@ class BlockNode:
 class _Tree:
     def __init__(self) -> None:
         self.root = BlockNode((), None)
-        self.nodes: dict[Path, BlockNode] = {(): self.root}  # parents before children
+        self._known: dict[Path, BlockNode] = {(): self.root}
+        self._order = [self.root]  # parents before children
 
     def node(self, path: Path) -> BlockNode:
-        node = self.nodes.get(path)
-        if node is not None:
-            return node
+        known = self._known.get(path)
+        if known is not None:
+            return known
         node = self.root
-        for depth in range(1, len(path) + 1):  # a loop: paths can be deeper than the interpreter's stack
-            part = path[:depth]
-            child = self.nodes.get(part)
+        for name in path:  # a loop: paths can be deeper than the interpreter's stack
+            child = node.children.get(name)
             if child is None:
-                child = self.nodes[part] = node.children[part[-1]] = BlockNode(part, node)
+                child = node.children[name] = BlockNode((*node.path, name), node)
+                self._order.append(child)
             node = child
+        self._known[path] = node
         return node
 
     def add_up(self) -> None:
-        for node in reversed(self.nodes.values()):
+        for node in reversed(self._order):
             node.gpu_ns += node.own_gpu_ns
             node.kernels += node.own_kernels
             if node.parent is not None:

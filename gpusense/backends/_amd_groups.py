@@ -1,6 +1,7 @@
 """The metrics groups of one awake AMD card, each from the files below its device folder."""
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +12,14 @@ from . import _files
 from ._files import Reader
 
 SENSORS = {"edge": "gpu_celsius", "junction": "hotspot_celsius", "mem": "memory_celsius"}
-_GENERATIONS = ((64.0, 6), (32.0, 5), (16.0, 4), (8.0, 3), (5.0, 2), (2.5, 1))
+_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 _HOTTEST, _STRONGEST = 150.0, 10_000.0  # °C and W beyond which a value is a driver's mistake
+
+
+#: Instinct MI200 and later, by the start of their PCI device id: their energy counters count 2⁻¹⁶ J. On Radeon cards
+#: the same counter has another unit (an RX 6900 XT at 36 W counts 33 a millisecond).
+_INSTINCT = ("7408", "740c", "740f", "7410", "74a", "74b", "75a")
+ENERGY_UNIT_JOULES = 2.0**-16
 
 
 class Card(NamedTuple):
@@ -23,6 +30,12 @@ class Card(NamedTuple):
     hwmon: str | None  # "hwmon/hwmon3"
     sensors: tuple[tuple[str, str], ...]  # (field, "temp1") …
     integrated: bool | None
+    product: str  # PCI device id, "73bf"
+
+
+def is_instinct(product: str) -> bool:
+    """Whether the card's energy counter is known to count :data:`ENERGY_UNIT_JOULES`."""
+    return product.startswith(_INSTINCT)
 
 
 def read(card: Card, reader: Reader, lanes: Sequence[str]) -> tuple[dict[str, Any], int | None]:
@@ -53,10 +66,8 @@ def _table(reader: Reader) -> GpuMetricsTable | None:
     else:
         found = decode(data) if data else "gpu_metrics is empty"
         if not isinstance(found, str):
-            if found.energy_joules is None:
-                reader.note(
-                    "power.energy_joules", f"unsupported: gpu_metrics v{found.revision} counts in no known unit"
-                )
+            lacks = "has no energy counter" if found.energy_counter is None else "counts energy in no known unit"
+            reader.note("power.energy_joules", f"unsupported: gpu_metrics v{found.revision} {lacks}")
             if found.throttle_reasons is None:
                 reader.note("clocks.throttle_reasons", f"unsupported: not in gpu_metrics v{found.revision}")
             return found
@@ -144,6 +155,8 @@ def _power(reader: Reader, card: Card, table: GpuMetricsTable | None, fast: bool
         average = reader.number("power.average_watts", f"{hwmon}/power1_average", 1e6, 0.0, _STRONGEST)
         if table is not None:
             energy = table.energy_joules
+            if energy is None and table.energy_counter is not None and is_instinct(card.product):
+                energy = table.energy_counter * ENERGY_UNIT_JOULES
             draw = table.current_watts if draw is None else draw
             average = table.average_watts if average is None else average
         # Cards before Instinct MI300 and the APUs have the average alone.
@@ -204,18 +217,36 @@ def highest(clocks: list[tuple[float, bool]]) -> float | None:
 def _pcie(reader: Reader, medium: bool, slow: bool) -> Pcie:
     values: dict[str, Any] = {}
     if medium:
-        for field, name in (("generation", "current_link_speed"), ("max_generation", "max_link_speed")):
-            speed = reader.number(f"pcie.{field}", name)
-            values[field] = next((number for rate, number in _GENERATIONS if speed == rate), None)
-            if speed is not None and values[field] is None:
-                reader.note(f"pcie.{field}", f"out of range: {name} says {speed:g} GT/s")
-        for field, name in (("width", "current_link_width"), ("max_width", "max_link_width")):
-            lanes = reader.number(f"pcie.{field}", name, low=1, high=32)
-            values[field] = None if lanes is None else int(lanes)
+        levels = _links(reader.text("pcie.generation", "pp_dpm_pcie"))
+        active = [link for link in levels if link[2]]
+        values["generation"], values["width"] = active[-1][:2] if active else _port(reader, "", "current")
+        values["max_generation"], values["max_width"] = levels[-1][:2] if levels else _port(reader, "max_", "max")
     if slow:
         values["rx_bytes_per_s"], values["tx_bytes_per_s"] = _throughput(reader)
         values["replay_count"] = reader.whole("pcie.replay_count", "pcie_replay_count")
     return Pcie(**values)
+
+
+def _links(text: str | None) -> list[tuple[int | None, int, bool]]:
+    """(generation, lanes, active) of ``pp_dpm_pcie``: the link of the slot, as the firmware trained it.
+
+    ``current_link_speed`` is that of the GPU's own port, which on cards since Navi is a switch inside the card.
+    """
+    found = []
+    for line in (text or "").splitlines():
+        match = re.match(r"\d+:\s*([\d.]+)GT/s,\s*x(\d+)", line.strip())
+        if match:
+            found.append((_GENERATIONS.get(match[1]), int(match[2]), line.rstrip().endswith("*")))
+    return found
+
+
+def _port(reader: Reader, prefix: str, file: str) -> tuple[int | None, int | None]:
+    speed = reader.text(f"pcie.{prefix}generation", f"{file}_link_speed")
+    generation = _GENERATIONS.get((speed or "").partition(" ")[0])
+    if speed and generation is None:
+        reader.reasons[f"pcie.{prefix}generation"] = f"out of range: {file}_link_speed says {speed[:40]!r}"
+    width = reader.number(f"pcie.{prefix}width", f"{file}_link_width", low=1, high=32)
+    return generation, None if width is None else int(width)
 
 
 def _throughput(reader: Reader) -> tuple[float | None, float | None]:
@@ -235,4 +266,5 @@ def _health(reader: Reader) -> Health:
     lines = (reader.text("health.ecc_uncorrected", "ras/umc_err_count") or "").splitlines()
     counts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     reader.note("health.ecc_corrected", reader.reasons.get("health.ecc_uncorrected", "unsupported: no count"))
-    return Health(*(int(counts[key]) if counts.get(key, "").isdigit() else None for key in ("ce", "ue")))
+    corrected, uncorrected = (int(counts[key]) if counts.get(key, "").isdigit() else None for key in ("ce", "ue"))
+    return Health(ecc_corrected=corrected, ecc_uncorrected=uncorrected)

@@ -4,6 +4,7 @@ import threading
 from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any
 
+from .._capi.cuda_facts import count
 from . import cuda
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -18,13 +19,13 @@ def synchronise(timeout_s: float) -> bool:
     api = cuda.SOURCE.api()
     if api is None or not cuda.is_live():
         return True
-    contexts = _contexts(api)
+    found = contexts(api)
     results: list[bool] = []
     done = threading.Event()
 
     def wait() -> None:
         try:
-            results.append(all(_wait_in(api, context) for context in contexts))
+            results.append(all(_wait_in(api, context) for context in found))
         finally:
             done.set()
 
@@ -35,13 +36,13 @@ def synchronise(timeout_s: float) -> bool:
     return done.wait(timeout_s) and results == [True]
 
 
-def _contexts(api: Any) -> list[int]:
+def contexts(api: Any) -> list[int]:
     """The context of this thread and the primary contexts that are active; none is made."""
     found: list[int] = []
     context = c_void_p()
     if api.cuCtxGetCurrent(byref(context)) == 0 and context.value:
         found.append(context.value)
-    for ordinal in range(cuda.count(api)):
+    for ordinal in range(count(api)):
         flags, active = c_uint(), c_int()
         if api.cuDevicePrimaryCtxGetState(ordinal, byref(flags), byref(active)) != 0 or not active.value:
             continue

@@ -20,16 +20,6 @@ from ._files import Reader
 
 NAME = "amd_sysfs"
 IDS = "/usr/share/libdrm/amdgpu.ids"
-_LANES = {
-    "fast": ("utilization", "power.draw_watts", "power.average_watts", "power.energy_joules", "clocks",
-             "memory.used_bytes", "memory.free_bytes", "memory.shared_used_bytes", "thermal.gpu_celsius",
-             "thermal.memory_celsius", "thermal.hotspot_celsius"),
-    "medium": ("memory.total_bytes", "memory.shared_total_bytes", "thermal.slowdown_celsius",
-               "thermal.shutdown_celsius", "thermal.fan_percent", "thermal.fan_rpm", "power.limit_watts",
-               "pcie.generation", "pcie.width", "pcie.max_generation", "pcie.max_width", "processes"),
-    "slow": ("pcie.rx_bytes_per_s", "pcie.tx_bytes_per_s", "pcie.replay_count", "health.ecc_corrected",
-             "health.ecc_uncorrected"),
-}  # fmt: skip
 
 
 def open(root: str = "/sys", ids: str = IDS, proc: str = "/proc") -> Backend | Unavailable:
@@ -100,10 +90,6 @@ class Source:
         if "medium" in lanes:
             usage = self._scanner.usage(now, card.info.driver, card.info.pci_bus_id)
             groups["processes"] = usage.processes(self._scanner.proc)
-        for lane, fields in _LANES.items():
-            if lane not in lanes:
-                for field in fields:
-                    reader.note(field, f"not read: it belongs to the {lane} lane")
         return "ok", groups, _files.without_values(reader.reasons, groups), source_time
 
     def _awake(self, card: Card) -> Card:
@@ -136,8 +122,8 @@ class Source:
             sources=(NAME,),
         )
         if _files.sleeping(folder):
-            return Card(info, folder, None, (), None)
-        return _described(info, folder)
+            return Card(info, folder, None, (), None, product)
+        return _described(info, folder, product)
 
     def _name(self, product: str, revision: str | None) -> str | None:
         """The product name for a PCI id; where the revision is unknown, only if all revisions share one."""
@@ -169,7 +155,7 @@ def _is_hex(text: str) -> bool:
     return True
 
 
-def _described(info: DeviceInfo, folder: str) -> Card:
+def _described(info: DeviceInfo, folder: str, product: str) -> Card:
     hwmon = _first_hwmon(folder)
     sensors: list[tuple[str, str]] = []
     labels: dict[str, str] = {}
@@ -196,7 +182,7 @@ def _described(info: DeviceInfo, folder: str) -> Card:
         kind=None if integrated is None else "integrated" if integrated else "discrete",
         details=tuple(details),
     )
-    return Card(info, folder, hwmon, tuple(sensors), integrated)
+    return Card(info, folder, hwmon, tuple(sensors), integrated, product)
 
 
 def _first_hwmon(folder: str) -> str | None:

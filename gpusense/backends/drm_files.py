@@ -38,10 +38,6 @@ DRIVERS = {
     "powervr": "imagination",
 }
 _JETSON_LOADS = ("devices/*{}*/load", "devices/platform/*{}*/load", "devices/platform/bus@0/*{}*/load")
-_LANES = {
-    "fast": ("thermal", "power", "clocks"),
-    "medium": ("utilization", "memory.used_bytes", "memory.shared_used_bytes", "pcie", "processes"),
-}
 _JETSON_NAMES = ("gpu", "ga10b", "gv11b", "gp10b", "gm20b")
 
 
@@ -109,9 +105,6 @@ class Source:
             return "sleeping", {}, dict.fromkeys(everything, asleep)
         unit = self._awake(unit)
         reader = Reader(unit.folder)
-        for lane, fields in _LANES.items() if unit.kind == "drm" else ():
-            if lane not in lanes:
-                reader.reasons.update(dict.fromkeys(fields, f"not read: it belongs to the {lane} lane"))
         fast, medium = "fast" in lanes, "medium" in lanes
         usage = self._usage(unit, reader, now) if medium and unit.kind == "drm" else None
         groups: dict[str, Any] = {}

@@ -23,6 +23,7 @@ _TABLE_LIMIT = 2_000
 _HISTOGRAMS = 12
 _BINS = 28
 _FLAME_LIMIT = 4_000
+_FLAME_DEPTH = 64
 
 
 class PageData(NamedTuple):
@@ -49,7 +50,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "histograms": _histograms(session, shown),
             "timeline": drawn.facts,
             "flame": _flame(block_tree(session)),
-            "series": series(session, drawn.start_ns, facts.window_ns),
+            "series": series(session, drawn.start_ns),
             "seen": _seen(session),
             "window_ns": facts.window_ns,
         },
@@ -173,25 +174,27 @@ def _bins(values: list[int]) -> dict[str, Any]:
 
 
 def _flame(root: BlockNode) -> dict[str, Any]:
-    """The block tree as flat rows (parent, name, nanoseconds, kind), parents first, the lightest joined."""
+    """The block tree as flat rows (parent, name, nanoseconds, kind), parents first; the light and the deep joined."""
     rows: list[list[Any]] = [[-1, "all GPU work", root.gpu_ns, "block"]]
     floor = root.gpu_ns // _FLAME_LIMIT
     queue: list[tuple[int, BlockNode]] = [(0, root)]
     for place, node in queue:
-        small = 0
-        for child in sorted(node.children.values(), key=lambda child: -child.gpu_ns):
-            if child.gpu_ns > floor:
+        rest = 0
+        for child in node.children.values():
+            if child.gpu_ns > floor and len(child.path) < _FLAME_DEPTH:
                 queue.append((len(rows), child))
                 rows.append([place, _name(child.name), child.gpu_ns, "block"])
             else:
-                small += child.gpu_ns
-        for (kind, name), (_, spent) in sorted(node.operations.items(), key=lambda item: -item[1][1]):
-            if kind in DEVICE_KINDS and spent > floor:
+                rest += child.gpu_ns
+        for (kind, name), (_, spent) in node.operations.items():
+            if kind not in DEVICE_KINDS:
+                continue
+            if spent > floor:
                 rows.append([place, _name(name), spent, kind])
-            elif kind in DEVICE_KINDS:
-                small += spent
-        if small:
-            rows.append([place, "(smaller ones)", small, "rest"])
+            else:
+                rest += spent
+        if rest:
+            rows.append([place, "(others)", rest, "rest"])
     return {"rows": rows}
 
 

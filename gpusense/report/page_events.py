@@ -9,20 +9,15 @@ from ..analysis.facts import Facts
 from ..analysis.idle import Gap
 from ..analysis.words import clean, count_text, time_text
 from ..session import Session
+from .series import REASONS
 from .tracks import end_of, label, levels, tracks
 
 #: Kernels with a colour of their own, heaviest first; the others share one.
 RANKED_COLOURS = 8
-_REASON_NAMES = {
-    "collective": "waits for a collective",
-    "copy": "waits for a copy",
-    "synchronisation": "empty after the host waited",
-    "host": "waits for the host",
-    "no_work": "no work",
-}
 _COPY_COLOURS = {"cpu_to_gpu": "up", "gpu_to_cpu": "down"}
 #: Rows beyond this are not drawn; the page says how many.
 _ROW_LIMIT = 240
+_DEPTH_LIMIT = 32
 _NAME_LIMIT = 512
 #: Beyond so many gaps those below the resolution are left out.
 _GAP_LIMIT = 50_000
@@ -86,16 +81,17 @@ def events(session: Session, facts: Facts, limit: int) -> Events:
     whole = window(session)
     made = Events(whole[0] if whole else session.meta.get("start_ns") or 0)
     ranks = made.ranks = _ranks(facts)
-    lines = _lines(session)
+    lines, deep = _lines(session)
     total = sum(len(records) for _, _, _, records in lines)
     floor, joined, short_gaps = _floor(lines, limit, total), 0, 0
     resolution = max(1, facts.window_ns // 8192)
     idle = {(row.backend, row.device): row for row in facts.idle}
-    skipped = max(0, len(lines) - _ROW_LIMIT)
-    for at, (group, name, device, records) in enumerate(lines[:_ROW_LIMIT]):
+    skipped = max(0, len(lines) - _ROW_LIMIT) + deep
+    lines = lines[:_ROW_LIMIT]
+    for at, (group, name, device, records) in enumerate(lines):
         made.row(group, name)
         joined += _fill(made, records, ranks, floor, resolution)
-        following = lines[at + 1][2] if at + 1 < len(lines[:_ROW_LIMIT]) else None
+        following = lines[at + 1][2] if at + 1 < len(lines) else None
         if device is not None and device != following and device in idle and idle[device].gaps:
             short_gaps += _idle_row(made, group, idle[device].gaps, resolution)
     made.facts = {
@@ -112,13 +108,19 @@ def events(session: Session, facts: Facts, limit: int) -> Events:
     return made
 
 
-def _lines(session: Session) -> list[tuple[str, str, "tuple[str, int | None] | None", list[Any]]]:
-    lines = []
+_Line = tuple[str, str, "tuple[str, int | None] | None", list[Any]]
+
+
+def _lines(session: Session) -> tuple[list[_Line], int]:
+    """(group, label, device, records) of every row, and how many rows of deep nesting were left out."""
+    lines: list[_Line] = []
+    deep = 0
     for track in tracks(session):
-        for depth, records in enumerate(levels(track.records) if track.nested else [track.records]):
-            name = track.name if not depth and not track.lane else ""
-            lines.append((track.group, name, track.device, records))
-    return lines
+        rows = levels(track.records) if track.nested else [track.records]
+        deep += max(0, len(rows) - _DEPTH_LIMIT)
+        for depth, records in enumerate(rows[:_DEPTH_LIMIT]):
+            lines.append((track.group, "" if depth or track.lane else track.name, track.device, records))
+    return lines, deep
 
 
 def _ranks(facts: Facts) -> dict[str, int]:
@@ -187,7 +189,7 @@ def _idle_row(made: Events, group: str, gaps: "tuple[Gap, ...]", resolution: int
     floor = resolution if len(gaps) > _GAP_LIMIT else 0
     for gap in gaps:
         if gap.end_ns - gap.start_ns >= floor:
-            name = made.name_id(_REASON_NAMES[gap.reason], f"gap-{gap.reason}")
+            name = made.name_id(REASONS[gap.reason], f"gap-{gap.reason}")
             made.add(gap.start_ns, gap.end_ns, name, nowhere)
         else:
             left_out += 1

@@ -1,46 +1,22 @@
 """Device metrics and memory over time, thinned to what a chart can show: highest and lowest of every bucket stay."""
 
-import math
-from collections.abc import Callable
 from typing import Any
 
-from .._metrics import GpuMetrics
 from ..analysis.words import clean
 from ..session import Session
+from .series import device_series
 
 _POINTS = 1_200
 
-#: Label, unit, how to read it from a sample, upper end of the axis where it has one.
-_CHARTS: tuple[tuple[str, str, Callable[[GpuMetrics], "float | None"], "float | None"], ...] = (
-    ("GPU utilization", "%", lambda sample: sample.utilization.gpu_percent, 100),
-    ("SM active", "%", lambda sample: sample.utilization.sm_active_percent, 100),
-    ("Memory used", "B", lambda sample: sample.memory.used_bytes, None),
-    ("Power", "W", lambda sample: sample.power.draw_watts, None),
-    ("SM clock", "MHz", lambda sample: sample.clocks.sm_mhz, None),
-    ("Temperature", "°C", lambda sample: sample.thermal.gpu_celsius, None),
-    ("PCIe to the GPU", "B/s", lambda sample: sample.pcie.rx_bytes_per_s, None),
-    ("PCIe to the host", "B/s", lambda sample: sample.pcie.tx_bytes_per_s, None),
-)
 
-
-def series(session: Session, start_ns: int, span: int) -> list[dict[str, Any]]:
-    """Charts with at least two known points, by device."""
-    by_device: dict[int, list[GpuMetrics]] = {}
-    for sample in session.metrics:
-        by_device.setdefault(sample.device.index, []).append(sample)
+def series(session: Session, start_ns: int) -> list[dict[str, Any]]:
+    """Charts with at least two points, not all zero, by device."""
     charts = []
-    for index, samples in sorted(by_device.items()):
-        samples.sort(key=lambda sample: sample.time_ns)
-        for label, unit, read, top in _CHARTS:
-            points = [(sample.time_ns - start_ns, value) for sample in samples if _known(value := read(sample))]
-            if len(points) >= 2 and any(value for _, value in points):
-                charts.append(_chart(f"GPU {index}", label, unit, points, top))
-    charts += _allocated(session, start_ns)
-    return charts
-
-
-def _known(value: "float | None") -> bool:
-    return value is not None and math.isfinite(value)
+    for (_, number), label, unit, points in device_series(session):
+        if len(points) >= 2 and any(value for _, value in points):
+            shifted = [(time - start_ns, value) for time, value in points]
+            charts.append(_chart(f"GPU {number}", label, unit, shifted, 100 if unit == "%" else None))
+    return charts + _allocated(session, start_ns)
 
 
 def _allocated(session: Session, start_ns: int) -> list[dict[str, Any]]:

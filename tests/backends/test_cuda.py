@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from gpusense._capi import cuda as capi
-from gpusense._capi import libraries, loading
+from gpusense._capi import cuda_facts, loading
 from gpusense._errors import BackendError
 from gpusense._occupancy import Limits
 from gpusense._protocols import Backend
 from gpusense._records import Unavailable
-from gpusense.backends import cuda
+from gpusense.backends import _cuda_wait, cuda
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CUDA: Linux here, Windows untested")
 
@@ -35,7 +35,8 @@ class Fake:
 @pytest.fixture
 def fake_path(build_library, tmp_path, monkeypatch) -> pathlib.Path:
     """Present, named by the environment variable, not yet loaded by anybody."""
-    path = tmp_path / "libcuda.so.1"
+    # Not named like a driver: a copy in this process would be taken for one by other tests.
+    path = tmp_path / "fake-libcuda.so"
     shutil.copy(build_library("libcuda.c", "libcuda.so.1"), path)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(path))
     monkeypatch.setattr(loading, "_handles", {})
@@ -102,7 +103,7 @@ def test_never_initialises_nor_makes_a_context(live):
 def test_a_whole_process_without_cuinit(run_python, fake_path):
     code = """if True:
         import ctypes, os
-        from gpusense.backends import cuda
+        from gpusense.backends import _cuda_wait, cuda
         cuda.open(); cuda.is_live(); cuda.devices()
         theirs = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
         cuda.SOURCE._next_scan = 0
@@ -137,7 +138,7 @@ def test_bad_path_is_the_reason(fake_path, monkeypatch):
 
 
 def test_right_name_wrong_symbols(build_library, tmp_path, monkeypatch):
-    path = tmp_path / "libcuda.so.1"
+    path = tmp_path / "fake-libcuda.so"
     shutil.copy(build_library("loadable.c", "libloadable.so"), path)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(path))
     monkeypatch.setattr(loading, "_handles", {})
@@ -217,7 +218,7 @@ def test_slice_of_a_device_is_named_as_such(run_python, fake_path):
     code = """if True:
         import ctypes, os
         theirs = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
-        from gpusense.backends import cuda
+        from gpusense.backends import _cuda_wait, cuda
         print(cuda.devices()[0].uuid)
     """
     done = run_python(code, GPUSENSE_LIBCUDA=str(fake_path), FAKE_CUDA_LIVE="1", FAKE_CUDA_MIG="1")
@@ -225,7 +226,7 @@ def test_slice_of_a_device_is_named_as_such(run_python, fake_path):
 
 
 def test_older_driver_without_the_second_uuid_call(build_library, tmp_path, monkeypatch):
-    path = tmp_path / "libcuda.so.1"
+    path = tmp_path / "fake-libcuda.so"
     shutil.copy(build_library("libcuda.c", "libcuda-old.so.1", "-DWITHOUT_LATER"), path)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(path))
     monkeypatch.setattr(loading, "_handles", {})
@@ -292,7 +293,7 @@ def test_integrated_device(live):
     ],
 )
 def test_pci_bus_id_form(text, expected):
-    assert cuda.pci_bus_id(text) == expected
+    assert cuda_facts.pci_bus_id(text) == expected
 
 
 def test_limits(live):
@@ -341,5 +342,13 @@ def test_memory_failure_leaves_the_stack_as_it_was(live, call):
     assert (live.retained(0), live.stack_depth()) == (1, 0)
 
 
-def test_row_is_the_one_tests_override():
-    assert libraries.CUDA.env == "GPUSENSE_LIBCUDA"
+def test_waiting_for_the_devices(live):
+    cuda.SOURCE.api()
+    assert _cuda_wait.synchronise(10.0)
+    assert live.calls("cuCtxSynchronize") == 0  # no context, nothing to wait for
+    live.library.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+    assert _cuda_wait.synchronise(10.0)
+    assert live.calls("cuCtxSynchronize") == live.calls("cuThreadExchangeStreamCaptureMode") == 1
+    assert live.retained(0) == 1
+    live.fail("cuCtxSynchronize", 700)
+    assert not _cuda_wait.synchronise(10.0)

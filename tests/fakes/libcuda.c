@@ -376,6 +376,16 @@ int cuCtxSynchronize(void) {
     return OK;
 }
 
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    static __thread int kept;
+    ENTER_LIVE(cuThreadExchangeStreamCaptureMode);
+    NEED(*mode >= 0 && *mode <= 2, INVALID_VALUE);
+    int before = kept;
+    kept = *mode;
+    *mode = before;
+    return OK;
+}
+
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
@@ -565,16 +575,6 @@ int cuFuncSetAttribute(function_t *function, int number, int value) {
     NEED(value >= 0 && value <= attribute[0][97], INVALID_VALUE);
     return OK;
 }
-
-#ifndef WITHOUT_LATER
-int cuFuncGetParamInfo(function_t *function, size_t index, size_t *offset, size_t *size) {
-    ENTER_LIVE(cuFuncGetParamInfo);
-    NEED(function && index < (size_t)function->params, INVALID_VALUE);
-    *offset = 8 * index;
-    *size = function->size[index];
-    return OK;
-}
-#endif
 
 int cuLaunchKernel(function_t *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, stream_t *stream, void **arguments, void **extra) {

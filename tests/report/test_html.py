@@ -253,3 +253,12 @@ def test_a_path_appears_only_once_complete(tmp_path):
     with pytest.raises(RuntimeError):
         html.write(Broken(), tmp_path / "other.html")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_nesting_deeper_than_any_screen_leaves_the_devices_on_the_page():
+    path = tuple(f"level{depth}" for depth in range(3_000))
+    blocks = [block(path[: depth + 1], depth, 10_000 - depth, number=depth) for depth in range(3_000)]
+    page = page_of(session(*blocks, kernel("k", 3_000, 5_000, path=path), end=10_000))
+    assert "2,968 rows of the timeline not drawn" in page.data["timeline"]["note"]
+    assert "stream 7" in {row["name"] for row in page.data["timeline"]["rows"]}
+    assert [2_000, "rest"] in [row[2:] for row in page.data["flame"]["rows"]]

@@ -22,7 +22,7 @@ DISCRETE_CLOCKS = half(
 )
 V1_1 = [
     *half("edge hotspot memory vrgfx vrsoc vrmem gfx controller media average_power"),
-    ("energy_raw", Q),
+    ("energy", Q),
     ("clock", Q),
     *DISCRETE_CLOCKS,
     ("dependent", I),
@@ -56,7 +56,7 @@ MEMBERS = {
     (1, 0): [
         ("clock", Q),
         *half("edge hotspot memory vrgfx vrsoc vrmem gfx controller media average_power"),
-        ("energy_raw", I),
+        ("energy", I),
         *DISCRETE_CLOCKS,
         ("dependent", I),
         ("fan", H),
@@ -183,9 +183,9 @@ def test_a_saturated_activity_is_absent_and_not_655_percent():
 
 def test_energy_has_a_unit_only_on_instinct_tables():
     instinct = decode(table((1, 4), energy=1 << 20))
-    radeon = decode(table((1, 3), energy_raw=1 << 20))
+    radeon = decode(table((1, 3), energy=1 << 20))
     assert instinct.energy_joules == 16.0  # 2**20 units of 2**-16 J
-    assert radeon.energy_joules is None
+    assert (radeon.energy_joules, radeon.energy_counter) == (None, 1 << 20)
 
 
 def test_current_clocks_win_over_average_ones():

@@ -1,0 +1,67 @@
+"""Names, attribution and threshold together: records a second on one core (budget: ≥ 2 M for kernel runs ≥ 100 long,
+≥ 0.8 M for runs of at most 10)."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+
+from cupti_bytes import STRIDES, T0, kernel, memcpy
+
+from gpusense._attribution import CLOSE, OPEN, Boundary
+from gpusense._names_cache import NameCache
+from gpusense._pipeline import Limits, Pipeline
+
+RECORDS = 1200  # in a buffer of 256 KiB
+BUFFERS = 40
+BLOCK = 300  # launches between two boundaries: forward, backward, optimizer of a small training step
+NAMES = [
+    b"_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_%d" % i
+    for i in range(40)
+]
+
+
+def buffers(run):
+    """Kernels in runs of ``run`` with copies between them: 40 names, one stream, times and ids ascending."""
+    made = []
+    for first in range(0, BUFFERS * RECORDS, RECORDS):
+        parts = []
+        for i in range(first, first + RECORDS):
+            start = T0 + i * 10_000
+            if i % (run + 1) == run:
+                parts.append(memcpy(start, start + 3_000, i + 1))
+            else:
+                parts.append(kernel(start, start + 4_000 + i % 40 * 50, i + 1, name=0x1000 + i % 40 * 64))
+        made.append(memoryview(b"".join(parts)))
+    return made
+
+
+def pipeline():
+    made = Pipeline(Limits(), start_ns=T0)
+    made.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "step"), 0)
+    for i in range(BUFFERS * RECORDS // BLOCK):
+        made.boundary(Boundary(OPEN, 2 + i, 1, 5, T0, T0, "part"), i * BLOCK + 1)
+        made.boundary(Boundary(CLOSE, 2 + i, None, 5, T0, T0), (i + 1) * BLOCK)
+    return made
+
+
+@pytest.mark.parametrize("run", [500, 100, 10, 3])
+def test_records_per_second(benchmark, run):
+    data = buffers(run)
+    cache = NameCache()
+
+    def names(pointer):
+        return cache.resolve(pointer, lambda address: NAMES[(address - 0x1000) // 64])
+
+    def all_of_it(made):
+        for buffer in data:
+            cache.new_buffer()
+            made.feed(buffer, 5, STRIDES, names, now_ns=T0)
+            made.cycle(T0)
+        return made.counters()
+
+    counters = benchmark.pedantic(all_of_it, setup=lambda: ((pipeline(),), {}), rounds=20, warmup_rounds=2)
+    assert counters.aggregated == BUFFERS * RECORDS
+    benchmark.extra_info["records_per_s"] = round(BUFFERS * RECORDS / benchmark.stats.stats.median)

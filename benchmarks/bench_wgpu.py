@@ -1,0 +1,148 @@
+"""What timing wgpu-py costs, in one process: bare, hand-written timestamp writes, instrumented.
+
+Run by hand, for steady figures pinned to one core: ``taskset -c 0 python benchmarks/bench_wgpu.py``. The three ways
+alternate round by round, so that a change of the machine's speed meets all of them; printed are the median of the
+rounds and their quartiles. A round ends when the GPU is idle and, instrumented, when all records are handed on.
+"""
+
+import argparse
+import gc
+import statistics
+import time
+
+import wgpu
+
+from gpusense.integrations import wgpu_py
+
+SHADER = """
+@group(0) @binding(0) var<storage, read_write> data: array<u32>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) { data[id.x] += 1u; }
+"""
+
+
+class Program:
+    """A compute program that submits ``passes`` passes at a time."""
+
+    def __init__(self) -> None:
+        adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+        self.device = device = adapter.request_device_sync(required_features=["timestamp-query"])
+        self.name = adapter.info["device"]
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        self.buffer = device.create_buffer(size=4 * 64, usage=usage)
+        module = device.create_shader_module(code=SHADER)
+        self.pipeline = device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
+        layout = self.pipeline.get_bind_group_layout(0)
+        entries = [{"binding": 0, "resource": {"buffer": self.buffer, "offset": 0, "size": 256}}]
+        self.group = device.create_bind_group(layout=layout, entries=entries)
+        queries = device.create_query_set(type="timestamp", count=64)
+        self.writes = [
+            {"query_set": queries, "beginning_of_pass_write_index": 2 * n, "end_of_pass_write_index": 2 * n + 1}
+            for n in range(32)
+        ]
+
+    def submit(self, passes: int, timed_by_hand: bool) -> None:
+        encoder = self.device.create_command_encoder()
+        for number in range(passes):
+            if timed_by_hand:
+                work = encoder.begin_compute_pass(timestamp_writes=self.writes[number])
+            else:
+                work = encoder.begin_compute_pass()
+            work.set_pipeline(self.pipeline)
+            work.set_bind_group(0, self.group)
+            work.dispatch_workgroups(1)
+            work.end()
+        self.device.queue.submit([encoder.finish()])
+
+    def wait(self) -> None:
+        self.device.queue.read_buffer(self.buffer)
+
+
+def instrument(records: list) -> None:
+    import gpusense
+
+    if hasattr(gpusense, "get_tracer"):
+        wgpu_py.instrument()
+    else:
+        wgpu_py.instrument(emit=records.extend, block=lambda: None)
+
+
+def passes(program: Program, per_submit: int, submits: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds a pass, by way."""
+    found: dict[str, list[float]] = {"bare": [], "by hand": [], "gpusense": []}
+    for number in range(rounds + 1):
+        for way, times in found.items():
+            records: list = []
+            if way == "gpusense":
+                instrument(records)
+                for _ in range(600 // per_submit):  # queries and buffers are made once a device, not once a round
+                    program.submit(per_submit, False)
+                wgpu_py.flush(5)
+            gc.collect()
+            start = time.perf_counter_ns()
+            for _ in range(submits):
+                program.submit(per_submit, way == "by hand")
+            program.wait()
+            if way == "gpusense":
+                wgpu_py.flush(5)
+            elapsed = time.perf_counter_ns() - start
+            if way == "gpusense":
+                untimed = wgpu_py.statistics().untimed
+                wgpu_py.uninstrument()
+                if untimed:
+                    print("  untimed:", untimed)
+            if number:  # the first round warms up
+                times.append(elapsed / 1e3 / submits / per_submit)
+    return found
+
+
+def writes(program: Program, calls: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds a write_buffer of 256 bytes, records included."""
+    found: dict[str, list[float]] = {"bare": [], "gpusense": []}
+    data = bytes(256)
+    write, buffer = program.device.queue.write_buffer, program.buffer
+    for number in range(rounds + 1):
+        for way, times in found.items():
+            records: list = []
+            if way == "gpusense":
+                instrument(records)
+                write = program.device.queue.write_buffer
+            elapsed = 0
+            for _ in range(calls // 64):
+                start = time.perf_counter_ns()
+                for _ in range(64):
+                    write(buffer, 0, data)
+                elapsed += time.perf_counter_ns() - start
+                program.submit(1, False)
+            program.wait()
+            if way == "gpusense":
+                wgpu_py.uninstrument()
+                write = program.device.queue.write_buffer
+            if number:
+                times.append(elapsed / 1e3 / (calls // 64 * 64))
+    return found
+
+
+def show(title: str, found: dict[str, list[float]], budget: float) -> None:
+    bare = statistics.median(found["bare"])
+    print(f"{title} (budget: bare + {budget:g} µs)")
+    for way, times in found.items():
+        low, middle, high = statistics.quantiles(times, n=4)
+        extra = [mine - base for mine, base in zip(times, found["bare"], strict=True)]
+        more = f"  +{statistics.median(extra):5.1f}" if way != "bare" else ""
+        print(f"  {way:10} {middle:7.1f} µs  [{low:.1f} … {high:.1f}]{more}  ×{middle / bare:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--submits", type=int, default=512)
+    options = parser.parse_args()
+    program = Program()
+    print(f"wgpu {wgpu.__version__} on {program.name}")
+    show("one pass a submit", passes(program, 1, options.submits, options.rounds), 20)
+    show("16 passes a submit", passes(program, 16, options.submits // 8, options.rounds), 8)
+    show("write_buffer, 256 bytes", writes(program, options.submits * 4, options.rounds), 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""The one CUPTI subscription of the process, shared by every copy of gpusense in it.
+
+Copies meet in the interpreter's state dict, which exists for this and is invisible to Python code. What lies there
+outlives versions, so it holds builtins and functions only. The copy that comes first makes the *hub*: one drain thread
+that flushes, takes full buffers and shows each to all who joined. Buffers are shared, not decoded, so copies of
+different versions need to agree on nothing but CUPTI.
+
+No lock is held while CUPTI is called: its callbacks may run under locks of its own.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from . import _layouts as layouts
+from . import _log, _process
+from ._errors import BackendError
+from ._protocols import OnBuffer
+from ._records import Unavailable
+
+KEY = "gpusense.cupti"
+ABI = 1  # of the state dict; raised when a copy could misread another's
+
+PERIOD_S = 0.1
+IDLE_PERIOD_S = 0.25
+CLOSE_WAIT_S = 2.0
+DRAIN_LIMIT = 1024  # buffers in one go, so that a program that launches faster than we read cannot keep a thread here
+
+Shared = dict[str, Any]
+
+
+class Engine(Protocol):
+    """What the hub drives: CUPTI and the mailbox, or a fake. ``enable`` raises :class:`BackendError`."""
+
+    def register(self) -> None: ...
+    def enable(self, kind: int) -> None: ...
+    def disable(self, kind: int) -> None: ...
+    def flush(self, forced: bool) -> None: ...
+    def take(self) -> tuple[int, int, int] | None: ...
+    def give(self, address: int) -> None: ...
+    def status(self) -> dict[str, Any]: ...
+
+
+def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
+    """The shared state of this process, made with ``build`` by the first copy that asks.
+
+    Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer) -> leave``, ``flush(forced)``,
+    ``pause(reason)``, ``resume()``, ``status() -> dict``.
+    """
+    place = interpreter_dict()
+    if isinstance(place, Unavailable):
+        return place
+    # Without a lock, which a fork could leave locked: the first to put its own in is elected, a second one is dropped.
+    shared: Shared = place.get(KEY) or place.setdefault(KEY, Hub(build()).shared())
+    if shared["abi"] != ABI:
+        found = shared.get("version", "another version")
+        return Unavailable("cupti", f"gpusense {found} in this process shares CUPTI in a way this copy does not know")
+    if shared["pid"] != os.getpid():
+        return Unavailable("cupti", "this process was forked from one that traced; CUDA does not work in it")
+    return shared
+
+
+def interpreter_dict() -> dict[str, Any] | Unavailable:
+    """The dict that CPython keeps for extensions in each interpreter."""
+    has_gil = getattr(sys, "_is_gil_enabled", None)
+    if has_gil is not None and not has_gil():
+        return Unavailable("cupti", "not supported without the GIL yet", "run with PYTHON_GIL=1")
+    try:
+        import ctypes
+
+        api = ctypes.PyDLL(None)
+        get, identify, get_dict = (
+            api[name] for name in ("PyInterpreterState_Get", "PyInterpreterState_GetID", "PyInterpreterState_GetDict")
+        )
+    except (ImportError, OSError, AttributeError, TypeError) as error:
+        return Unavailable("cupti", f"this Python has no interpreter state to share the subscription in: {error}")
+    # Borrowed references: a py_object result would drop a reference that was never taken.
+    get.restype = get_dict.restype = ctypes.c_void_p
+    identify.restype = ctypes.c_int64
+    identify.argtypes = get_dict.argtypes = (ctypes.c_void_p,)
+    state = get()
+    if identify(state) != 0:
+        return Unavailable("cupti", "subinterpreters cannot trace; the main interpreter of the process can")
+    address = get_dict(state)
+    if not address:
+        return Unavailable("cupti", "this interpreter keeps no dict for extensions")
+    found: dict[str, Any] = ctypes.cast(address, ctypes.py_object).value
+    return found
+
+
+class _Member:
+    __slots__ = ("kinds", "on_buffer")
+
+    def __init__(self, kinds: frozenset[int], on_buffer: OnBuffer) -> None:
+        self.kinds = kinds
+        self.on_buffer = on_buffer
+
+
+class Hub:
+    """Owner of the subscription: members, reference-counted kinds, the drain thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()  # members and kinds
+        self._reading = threading.Lock()  # the mailbox has one reader at a time
+        self._reader = 0  # thread that holds it
+        self._members: list[_Member] = []
+        self._kinds: Counter[int] = Counter()
+        self._refused: dict[int, str] = {}
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._paused = self._flush_error = ""
+        self._buffers = self._bytes = self._dropped_members = 0
+        self._drain_cpu_ns = 0
+        self._last_buffer_ns: int | None = None
+        self._registered = False
+        _process.register(self)
+
+    def shared(self) -> Shared:
+        from . import __version__
+
+        return {
+            "abi": ABI,
+            "pid": self._pid,
+            "version": __version__,
+            "lock": self._lock,
+            "join": self.join,
+            "flush": self.flush,
+            "pause": self.pause,
+            "resume": self.resume,
+            "status": self.status,
+        }
+
+    @property
+    def alive(self) -> bool:
+        return self._pid == os.getpid()
+
+    # --- members ----------------------------------------------------------------------------------------------------
+
+    def join(self, kinds: Iterable[int], on_buffer: OnBuffer) -> Callable[[], None]:
+        """Begins to show buffers with records of ``kinds`` (and of what others asked for) to ``on_buffer``.
+
+        Returns the function that ends it. Raises :class:`BackendError` where CUPTI refuses; a kind that is merely not
+        known to this CUPTI is left out and named in the status.
+        """
+        if not self.alive:
+            raise BackendError("cuptiActivityEnable", 999, "this process was forked from one that traced")
+        member = _Member(frozenset(kinds), on_buffer)
+        with self._lock:
+            self._members.append(member)
+        try:
+            self._open(member)
+        except BaseException:
+            self._remove(member)
+            raise
+        self._start_thread()
+        return lambda: self._leave(member)
+
+    def _open(self, member: _Member) -> None:
+        if not self._registered:
+            self._engine.register()
+            self._registered = True
+        with self._lock:
+            new = sorted(kind for kind in member.kinds if not self._kinds[kind])
+            self._kinds.update(member.kinds)
+        errors: dict[int, BackendError] = {}
+        for kind in new:
+            try:
+                self._engine.enable(kind)
+                self._refused.pop(kind, None)
+            except BackendError as error:  # noqa: PERF203 - a handful of kinds
+                errors[kind] = error
+        for kind, refusal in errors.items():
+            self._refused[kind] = str(refusal)
+            if kind == layouts.CONCURRENT_KERNEL or len(errors) == len(member.kinds):
+                raise refusal
+
+    def _leave(self, member: _Member) -> None:
+        """What is finished still reaches the member; then it is gone. A second call does nothing."""
+        if member in self._members and self.alive:
+            self.flush()
+            self._remove(member)
+
+    def _remove(self, member: _Member) -> None:
+        with self._lock:
+            if member not in self._members:
+                return
+            self._members.remove(member)
+            self._kinds.subtract(member.kinds)
+            unused = [kind for kind in member.kinds if self._kinds[kind] <= 0]
+            self._kinds += Counter()  # drops what fell to zero
+        if not self._paused:  # else another profiler may have enabled them for itself
+            for kind in unused:
+                if kind not in self._refused:
+                    self._disable(kind)
+        if not self._members:
+            self._wake.set()
+
+    def _disable(self, kind: int) -> None:
+        try:
+            self._engine.disable(kind)
+        except BackendError as error:
+            _log.debug("%s", error)
+
+    # --- drain ------------------------------------------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            self._wake.clear()
+            self._thread = _process.start_thread(self._run, "gpusense drain")
+
+    def _run(self) -> None:
+        period = PERIOD_S
+        while self._members and self.alive:
+            self._wake.wait(period)
+            if not self._members or not self.alive:
+                return
+            before = self._buffers
+            cpu = time.thread_time_ns()
+            self.flush()
+            self._drain_cpu_ns += time.thread_time_ns() - cpu
+            period = PERIOD_S if self._buffers != before else min(period * 1.5, IDLE_PERIOD_S)
+
+    def flush(self, forced: bool = False) -> None:
+        """Has CUPTI deliver what is finished and shows it to the members before returning. From any thread; never raises.
+
+        ``forced`` also returns buffers with work that still runs, whose records then never get an end.
+        """
+        if not self.alive or self._paused:
+            return
+        if self._reader == threading.get_ident():
+            return  # a member called from its on_buffer
+        try:
+            self._engine.flush(forced)
+            self._flush_error = ""
+        except BackendError as error:
+            self._flush_error = str(error)
+        # With a limit: a member may be waiting, in on_buffer, for the thread that is here.
+        if not self._reading.acquire(timeout=CLOSE_WAIT_S):
+            return
+        self._reader = threading.get_ident()
+        try:
+            self._drain()
+        finally:
+            self._reader = 0
+            self._reading.release()
+
+    def _drain(self) -> None:
+        for _ in range(DRAIN_LIMIT):
+            full = self._engine.take()
+            if full is None:
+                return
+            address, valid, thread = full
+            try:
+                if valid:
+                    self._buffers += 1
+                    self._bytes += valid
+                    self._last_buffer_ns = time.monotonic_ns()
+                    self._show(address, valid, thread)
+            finally:
+                self._engine.give(address)
+
+    def _show(self, address: int, valid: int, thread: int) -> None:
+        for member in list(self._members):
+            try:
+                member.on_buffer(address, valid, thread)
+            except Exception:  # noqa: BLE001, PERF203 - another copy's code; the others must not suffer
+                _log.exception("broker-member", "gpusense: a receiver of GPU records failed and was removed")
+                self._dropped_members += 1
+                self._remove(member)
+
+    # --- other profilers --------------------------------------------------------------------------------------------
+
+    def pause(self, reason: str) -> None:
+        """Makes no call to CUPTI any more: another profiler has it. Kinds stay as they are, they may be its by now."""
+        self._paused = reason
+
+    def resume(self) -> None:
+        """Registers our callbacks and enables our kinds again. Raises :class:`BackendError` where CUPTI refuses."""
+        if not self.alive:
+            return
+        self._engine.register()
+        with self._lock:
+            kinds = sorted(self._kinds)
+        for kind in kinds:
+            if kind not in self._refused:
+                self._engine.enable(kind)
+        self._paused = ""
+
+    # --- process ----------------------------------------------------------------------------------------------------
+
+    def after_fork_in_child(self) -> None:
+        """CUDA and CUPTI do not work in the child: no call, only forget. ``shared["pid"]`` tells other copies."""
+        self._members = []
+        self._thread = None
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._wake = threading.Event()
+
+    def at_exit(self) -> None:
+        if not self.alive:
+            return
+        for member in list(self._members):
+            self._leave(member)
+        thread = self._thread
+        if thread is not None:
+            thread.join(CLOSE_WAIT_S)
+
+    def status(self) -> dict[str, Any]:
+        """Counters and state, as builtins."""
+        return {
+            **self._engine.status(),
+            "members": len(self._members),
+            "kinds": sorted(self._kinds),
+            "refused_kinds": dict(self._refused),
+            "paused": bool(self._paused),
+            "reason": self._paused,
+            "flush_error": self._flush_error,
+            "buffers": self._buffers,
+            "bytes": self._bytes,
+            "last_buffer_monotonic_ns": self._last_buffer_ns,
+            "dropped_members": self._dropped_members,
+            "drain_cpu_ns": self._drain_cpu_ns,
+        }

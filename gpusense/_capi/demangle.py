@@ -1,0 +1,65 @@
+"""Readable C++ names through the C++ runtime's own ``__cxa_demangle``, where a runtime is."""
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
+from typing import Any
+
+from .binding import bind, prototypes
+from .libraries import CPP_RUNTIME
+from .loading import Loaded, load
+
+_RUNTIME = prototypes(__cxa_demangle=(c_void_p, c_char_p, c_void_p, POINTER(c_size_t), POINTER(c_int)))
+_LIBC = prototypes(free=(None, c_void_p))
+_LONGEST = 65536  # a longer name is damage; demangling is worse than linear in places
+_CACHE_SIZE = 8192
+
+_cache: dict[str, str] = {}
+_functions: tuple[Any, Any] | None = None
+
+
+def demangle(name: str, *, may_load: bool = False) -> str | None:
+    """The readable form of an Itanium-mangled ``name``; None where it is not one or no C++ runtime is there.
+
+    GNU's runtime refuses names beyond about 1,000 characters, which big templates reach: None again.
+
+    Uses the runtime already in the process. ``may_load`` allows to bring one in: right for a process of our own, wrong
+    inside somebody's program, where a framework may want to load its own later. Safe from several threads.
+    """
+    if not name.startswith("_Z") or len(name) > _LONGEST or not name.isascii() or "\0" in name:
+        return None
+    known = _cache.get(name)
+    if known is None:
+        functions = _resolve(may_load)
+        known = _call(functions, name) if functions else None
+        if known is None:
+            return None
+        if len(_cache) >= _CACHE_SIZE:
+            _cache.clear()
+        _cache[name] = known
+    return known
+
+
+def _call(functions: tuple[Any, Any], name: str) -> str | None:
+    run, free = functions
+    status = c_int()
+    address = run(name.encode("ascii"), None, None, ctypes.byref(status))
+    if not address:
+        return None
+    try:
+        return ctypes.string_at(address).decode("utf-8", "replace") if status.value == 0 else None
+    finally:
+        free(address)  # the runtime allocates the answer with malloc
+
+
+def _resolve(may_load: bool) -> tuple[Any, Any] | None:
+    global _functions
+    if _functions is None:
+        loaded = load(CPP_RUNTIME, only_mapped=not may_load)
+        if not isinstance(loaded, Loaded):
+            return None
+        run = bind(loaded.library, _RUNTIME).__cxa_demangle
+        free = bind(ctypes.CDLL(None), _LIBC).free
+        if not run or not free:
+            return None
+        _functions = run, free
+    return _functions

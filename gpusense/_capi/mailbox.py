@@ -1,0 +1,238 @@
+"""CUPTI's buffer callbacks: machine code where it can be mapped, ctypes callbacks with the reason where it cannot.
+
+A Python callback needs the GIL, and a library that calls it under a lock of its own hangs with a thread that waits for
+that lock and holds the GIL. The machine code (``mailbox_code.py``) waits for nothing and outlives the interpreter:
+CUPTI may hold a buffer, or the callbacks' addresses, until the process ends, so everything given to it is mapped with
+libc and never unmapped. There is one mailbox a process.
+"""
+
+import ctypes
+import os
+import sys
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from . import mailbox_code as code
+from .binding import bind, prototypes
+
+PAGE = 4096
+
+_LIBC = prototypes(
+    mmap=(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+    mprotect=(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    madvise=(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+)
+_PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
+_MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x02, 0x20, 0x4000
+_MADV_WIPEONFORK, _MADV_POPULATE_WRITE = 18, 23
+_MFD_CLOEXEC, _MFD_EXEC = 1, 0x10
+_FAILED = ctypes.c_void_p(-1).value
+
+REQUEST = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+
+Full = tuple[int, int, int]
+
+
+class MailboxCounters(NamedTuple):
+    requested: int  # calls of CUPTI for a buffer
+    completed: int  # calls of CUPTI with one
+    missed: int  # requests that found none free: records were lost
+    foreign: int  # completed pointers that we had not lent: another tool's, left alone
+
+
+class Mailbox:
+    """Buffers on their way between CUPTI and one reader. ``mode`` is "memfd", "mprotect" or "ctypes".
+
+    ``requested`` and ``completed`` are the addresses for ``cuptiActivityRegisterCallbacks``. ``reason`` says why a
+    better mode was not possible, "" where there is none. Raises ``OSError`` where not even the buffers can be had.
+
+    ``take()`` gives (address, valid bytes, ``threading.get_ident()`` of the thread that asked for the buffer) or None;
+    ``give(address)`` makes a taken buffer free. Both are for one reader at a time.
+    """
+
+    mode: str
+    reason: str
+    requested: int
+    completed: int
+    take: Callable[[], Full | None]
+    give: Callable[[int], None]
+
+    def __init__(
+        self, count: int = 128, size: int = 256 << 10, *, scrap: int = 0, modes: tuple[str, ...] = ("memfd", "mprotect")
+    ) -> None:
+        """``count`` buffers of ``size`` bytes (rounded up to a power of two, fewer where memory is short).
+
+        ``scrap`` more are lent, and what they get is lost, where CUPTI cannot bear a refusal.
+        """
+        self.buffer_size = 1 << max(int(size - 1).bit_length(), 12)
+        self._libc = bind(ctypes.CDLL(None), _LIBC)
+        self.arena, self.count = self._map_arena(min(max(count, 1), code.MAX_SLOTS - scrap), scrap)
+        self.scrap = scrap
+        self.wiped_on_fork = self._wipe_on_fork(self.arena, (self.count + scrap) * self.buffer_size)
+        self.mode, self.reason = "ctypes", ""
+        native = code.CODES.get(os.uname().machine) if sys.platform == "linux" and sys.maxsize > 2**32 else None
+        if native is None:
+            self.reason = "no machine code for this processor and system"
+        elif self._map_code(native, modes):
+            return
+        self._use_ctypes()
+
+    def _map_arena(self, count: int, scrap: int) -> tuple[int, int]:
+        try:
+            return self._map((count + scrap) * self.buffer_size, _MAP_NORESERVE), count
+        except OSError:
+            if count < 4:
+                raise
+            return self._map_arena(count // 2, scrap)
+
+    def _map(self, size: int, flags: int = 0) -> int:
+        address = self._libc.mmap(None, size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS | flags, -1, 0)
+        if address in (None, _FAILED):
+            raise OSError(f"cannot map {size} bytes for the buffers of CUPTI")
+        return int(address)
+
+    def _wipe_on_fork(self, address: int, size: int) -> bool:
+        return bool(self._libc.madvise(address, size, _MADV_WIPEONFORK) == 0)
+
+    # --- machine code ---
+
+    def _map_code(self, native: code.Code, modes: tuple[str, ...]) -> bool:
+        self._control = self._map(code.CONTROL_BYTES)
+        self._wipe_on_fork(self._control, code.CONTROL_BYTES)
+        image = self._control.to_bytes(8, sys.byteorder) + native.machine[8:]
+        reasons = []
+        for mode in modes:
+            try:
+                base = {"memfd": self._map_memfd, "mprotect": self._map_protected}[mode](image)
+            except (OSError, AttributeError) as error:  # AttributeError: a Python built without memfd_create
+                reasons.append(f"{mode}: {error}")
+                continue
+            self.mode, self.reason = mode, "; ".join(reasons)
+            self._bind_code(base, native)
+            return True
+        self.reason = "; ".join(reasons) or "switched off"
+        return False
+
+    def _map_memfd(self, image: bytes) -> int:
+        try:
+            handle = os.memfd_create("gpusense", _MFD_CLOEXEC | _MFD_EXEC)
+        except OSError:  # Linux before 6.3 does not know the flag and needs none
+            handle = os.memfd_create("gpusense", _MFD_CLOEXEC)
+        try:
+            os.write(handle, image)
+            address = self._libc.mmap(None, PAGE, _PROT_READ | _PROT_EXEC, _MAP_PRIVATE, handle, 0)
+        finally:
+            os.close(handle)
+        if address in (None, _FAILED):
+            raise OSError("executable mapping refused")
+        return int(address)
+
+    def _map_protected(self, image: bytes) -> int:
+        address = self._map(PAGE)
+        ctypes.memmove(address, image, len(image))
+        if self._libc.mprotect(address, PAGE, _PROT_READ | _PROT_EXEC) != 0:
+            raise OSError("executable memory refused")
+        return address
+
+    def _bind_code(self, base: int, native: code.Code) -> None:
+        _flush_instruction_cache(base, len(native.machine))
+        self.requested, self.completed = base + native.requested, base + native.completed
+        take = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.take)
+        give = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.give)
+        pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(base + native.thread)
+        words = (ctypes.c_uint64 * (code.CONTROL_BYTES // 8)).from_address(self._control)
+        total = self.count + self.scrap
+        words[code.SHIFT // 8] = self.buffer_size.bit_length() - 1
+        words[code.SIZE // 8] = self.buffer_size
+        words[code.ARENA // 8] = self.arena
+        words[code.ARENA_BYTES // 8] = total * self.buffer_size
+        for slot in range(total):
+            words[code.STATE // 8 + slot] = code.FREE
+        # The first page faults then do not fall into a kernel launch. Old kernels refuse, which costs only that.
+        self._libc.madvise(self.arena, min(total, 4) * self.buffer_size, _MADV_POPULATE_WRITE)
+        words[code.TOTAL // 8] = total
+        words[code.SLOTS // 8] = self.count
+        self._words = words
+        # glibc's thread id is the thread pointer, or lies at a fixed distance below it.
+        distance = get_ident() - int(pointer())
+        out = (ctypes.c_uint64 * 3)()
+        place = ctypes.addressof(out)
+
+        def take_full() -> Full | None:
+            return (out[0], out[1], out[2] + distance) if take(place) else None
+
+        def give_back(address: int) -> None:
+            give(address)
+
+        self.take, self.give = take_full, give_back
+
+    # --- ctypes ---
+
+    def _use_ctypes(self) -> None:
+        """Python callbacks that append to a deque and return; they can hang with a library that locks around them."""
+        size, first, last = self.buffer_size, self.arena, self.arena + self.count * self.buffer_size
+        free = deque(range(first, last, size))
+        scrap = deque(range(last, last + self.scrap * size, size))
+        lent: dict[int, int] = {}
+        full: deque[Full] = deque()
+        counts = self._counts = [0, 0, 0, 0]
+
+        def requested(buffer: Any, length: Any, records: Any) -> None:
+            counts[0] += 1
+            records[0] = 0
+            try:
+                address = free.popleft()
+            except IndexError:
+                counts[2] += 1
+                address = scrap[0] if scrap else 0
+                scrap.rotate(-1)
+            lent[address] = get_ident()
+            buffer[0] = address or None
+            length[0] = size if address else 0
+
+        def completed(_context: Any, _stream: int, buffer: int | None, _size: int, valid: int) -> None:
+            counts[1] += 1
+            thread = lent.pop(buffer or 0, None)
+            if thread is None:
+                counts[3] += 1
+            elif buffer is not None and buffer < last:
+                full.append((buffer, min(valid, size), thread))
+
+        def take() -> Full | None:
+            return full.popleft() if full else None
+
+        callbacks = REQUEST(requested), COMPLETE(completed)
+        for callback in callbacks:
+            # Immortal like the buffers: CUPTI may call when nothing in Python refers to them any more.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
+        self.requested, self.completed = (ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in callbacks)
+        self.take, self.give = take, free.append
+
+    def counters(self) -> MailboxCounters:
+        """Totals since the mailbox was made."""
+        if self.mode == "ctypes":
+            return MailboxCounters(*self._counts)
+        words = self._words
+        return MailboxCounters(
+            *(words[offset // 8] for offset in (code.REQUESTED, code.COMPLETED, code.MISSED, code.FOREIGN))
+        )
+
+
+def _flush_instruction_cache(address: int, size: int) -> None:
+    """Where data and instructions have separate caches: the compiler's helper knows how; without it the kernel's own
+    flush at the first executable mapping of a fresh page has to do.
+    """
+    if os.uname().machine != "aarch64":
+        return
+    try:
+        flush = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
+    except (OSError, AttributeError):
+        return
+    flush.restype = None
+    flush.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    flush(address, address + size)

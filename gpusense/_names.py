@@ -1,0 +1,121 @@
+"""Kernel names for people: the short base name of what a driver or compiler calls a kernel. Pure.
+
+Works on demangled C++, on Itanium-mangled C++ where no demangler is at hand, and on the plain names that Triton, JAX
+and hand-written PTX give. Each function reads its text once from left to right, so long names cost in proportion.
+"""
+
+import re
+
+UNNAMED = "(unnamed)"
+_OPEN = {"(": ")", "<": ">", "{": "}", "[": "]"}
+# Longest first, so that ``<<`` is not taken for ``<``; the space is that of ``operator< <int>``.
+_SIGNS = r"<=>|<<=|>>=|->\*|\(\)|\[\]|<<|>>|->|\+\+|--|&&|\|\||[<>=!+\-*/%&|^]=|[<>=!+\-*/%&|^~,]"
+_OPERATOR = re.compile(rf"operator(?:({_SIGNS})(?: (?=<))?|(?![A-Za-z0-9_])[^(<]*)")
+
+
+def text(raw: "bytes | str") -> str:
+    """A name as text; what is not UTF-8 becomes U+FFFD."""
+    return raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+
+
+def base_name(name: "bytes | str") -> str:
+    """The last component without namespaces, template arguments, parameters and return type; never empty.
+
+    ``void at::native::reduce_kernel<512, 1>(R)`` → ``reduce_kernel``; ``triton_poi_fused_add_0`` stays as it is.
+    """
+    name = text(name).strip()
+    if name.startswith("_Z"):
+        return _of_mangled(name) or name
+    return _of_demangled(name) or name or UNNAMED
+
+
+def _of_demangled(name: str) -> str:
+    if not any(sign in name for sign in ("(", "<", "::", "{", "[")):
+        return name  # a plain name, spaces and all
+    start = at = 0
+    parts: list[str] = []  # of the component that began at ``start``
+    while at < len(name):
+        character = name[at]
+        if name.startswith("::", at):
+            start = at = at + 2
+            parts = []
+        elif character == " ":  # what came before was a return type
+            start = at = at + 1
+            parts = []
+        elif at == start and (operator := _OPERATOR.match(name, at)):
+            parts.append(operator[0].rstrip() if operator[1] else operator[0])
+            at = operator.end()
+        elif character in _OPEN:
+            end = _closing(name, at)
+            group = name[at:end]
+            if character == "(" and parts and not name.startswith("::", end):
+                break  # the parameter list: all that follows says how to call it
+            if not parts and character in "({":
+                parts.append(group if group == "(anonymous namespace)" else _lambda_name(group))
+            at = end
+        else:
+            parts.append(character)
+            at += 1
+    return "".join(parts)
+
+
+def _closing(name: str, at: int) -> int:
+    """Index after the bracket that closes the one at ``at``; the end of the name where none does.
+
+    Round brackets may hold comparisons: there a ``>`` closes nothing, and what a ``<`` opened ends with them.
+    """
+    expected = [_OPEN[name[at]]]
+    while expected and at + 1 < len(name):
+        at += 1
+        character = name[at]
+        if character == ">":
+            if expected[-1] == ">" and name[at - 1] != "-":
+                expected.pop()
+        elif character in _OPEN:
+            expected.append(_OPEN[character])
+        elif character in ")}]":
+            while expected and expected[-1] == ">":
+                expected.pop()
+            if expected and expected[-1] == character:
+                expected.pop()
+    return at + 1
+
+
+def _lambda_name(group: str) -> str:
+    """``{lambda(float)#2}`` → ``{lambda#2}``; other groups, such as ``'unnamed'``, as they are."""
+    if not group.startswith("{lambda"):
+        return group
+    mark = group.rfind("#")
+    return "{lambda" + (group[mark:] if mark > 0 else "}")
+
+
+def _of_mangled(name: str) -> str:
+    """The last source name before any template arguments: a kernel's own arguments come last in its encoding."""
+    at, found = 2, ""
+    if name.startswith("L", at):  # internal linkage
+        at += 1
+    if name.startswith("N", at):
+        at += 1
+        while at < len(name) and name[at] in "rVKRO":
+            at += 1
+    while at < len(name):
+        if name.startswith("St", at):
+            at += 2
+        elif name[at] == "L":
+            at += 1
+        elif name[at] == "B" and found:  # an ABI tag, not a component
+            at, _ = _source_name(name, at + 1)
+        elif "0" <= name[at] <= "9":
+            at, found = _source_name(name, at)
+        else:
+            break
+    return found
+
+
+def _source_name(name: str, at: int) -> tuple[int, str]:
+    """(index after it, the identifier) of a length and as many characters."""
+    digits = at
+    while digits < len(name) and "0" <= name[digits] <= "9" and digits - at < 6:
+        digits += 1
+    end = digits + int(name[at:digits] or 0)
+    return end, name[digits:end]

@@ -1,0 +1,277 @@
+"""The sampling loop of one device, shared by every monitor of the process: lanes, deadlines, joined samples."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from . import _log
+from ._metrics import GROUPS, GpuMetrics, fill, without_values
+from ._protocols import MetricsSource
+from ._records import DeviceInfo
+
+SECOND = 1_000_000_000
+
+
+class Clock:
+    """Where time comes from and how a thread waits; tests give their own."""
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+    def suspended_ns(self) -> int:
+        """How long the machine slept since it started; 0 where the system does not tell."""
+        if not hasattr(time, "CLOCK_BOOTTIME"):
+            return 0
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        event.wait(seconds)
+
+
+class Schedule:
+    """Absolute deadlines on one grid: a deadline that passed while the last one ran is skipped and counted."""
+
+    __slots__ = ("late", "next_ns", "period_ns", "skipped", "ticks")
+
+    def __init__(self, period_ns: int, start_ns: int) -> None:
+        self.period_ns = period_ns
+        self.next_ns = start_ns
+        self.ticks = self.late = self.skipped = 0
+
+    def begin(self, now_ns: int) -> bool:
+        """Whether a tick is due."""
+        if now_ns < self.next_ns:
+            return False
+        self.ticks += 1
+        self.late += now_ns - self.next_ns > max(self.period_ns // 10, 1_000_000)
+        return True
+
+    def done(self, now_ns: int) -> None:
+        """Moves to the first deadline after ``now_ns``."""
+        passed = max(1, (now_ns - self.next_ns) // self.period_ns + 1)
+        self.skipped += passed - 1
+        self.next_ns += passed * self.period_ns
+
+
+class Listener(Protocol):
+    """A monitor, as its samplers see it. ``accept`` is called on the sampling thread and must be quick."""
+
+    interval_ns: int
+    gpm: bool
+
+    def accept(self, sample: GpuMetrics) -> None: ...
+
+
+class SamplerStats(NamedTuple):
+    ticks: int
+    late: int
+    skipped: int
+    samples: int
+    mean_cost_ns: float
+    max_cost_ns: int
+    background_ticks: int
+    background_skipped: int
+
+
+class DeviceSampler:
+    """Two threads: the fast lane, and medium and slow lanes together, so that a call that blocks delays no sample."""
+
+    def __init__(self, source: MetricsSource, device: DeviceInfo, clock: Clock, medium_ns: int, slow_ns: int) -> None:
+        self.device = device
+        self._source: Any = source
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._listeners: dict[Listener, int] = {}  # → when it next wants a sample
+        self._ended = False
+        self._threads: list[threading.Thread] = []
+        self._wakes = (threading.Event(), threading.Event())
+        now = clock.monotonic_ns()
+        self.fast = Schedule(100_000_000, now)
+        self._counters: Schedule | None = None
+        self._medium, self._slow = Schedule(medium_ns, now), Schedule(slow_ns, now)
+        self._kept: dict[str, GpuMetrics] = {}  # the last sample of each background lane
+        self._background: GpuMetrics | None = None
+        self._sequence = self._cost_ns = self._max_cost_ns = 0
+        self._last_ns: int | None = None
+        self._suspended_ns = clock.suspended_ns()
+
+    # -- users ---------------------------------------------------------------------------------------------------
+
+    def attach(self, listener: Listener) -> None:
+        """The loop runs at the shortest interval any listener wants. Raises RuntimeError if no thread starts."""
+        with self._lock:
+            self._listeners = {**self._listeners, listener: 0}
+            self._set_period()
+            if not self._threads:
+                self._start()
+
+    def retire(self, listener: Listener) -> bool:
+        """True when ``listener`` was the last one: the loops end, each when the driver gives its thread back."""
+        with self._lock:
+            self._listeners = {one: due for one, due in self._listeners.items() if one is not listener}
+            if self._listeners:
+                self._set_period()
+                return False
+            self._ended = True
+        for wake in self._wakes:
+            wake.set()
+        if hasattr(self._source, "unwatch"):
+            self._source.unwatch()
+        return True
+
+    def join(self, timeout: float) -> None:
+        """Waits for the loops of a retired sampler, unless it is called from one."""
+        if self._ended:
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join(timeout)
+
+    def stats(self) -> SamplerStats:
+        samples = self._sequence
+        return SamplerStats(
+            self.fast.ticks,
+            self.fast.late,
+            self.fast.skipped,
+            samples,
+            self._cost_ns / samples if samples else 0.0,
+            self._max_cost_ns,
+            self._medium.ticks + self._slow.ticks,
+            self._medium.skipped + self._slow.skipped,
+        )
+
+    # -- the loops -----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if hasattr(self._source, "watch"):
+            self._source.watch()
+        name = f"gpusense-{self.device.index}"
+        for wake, step, suffix in zip(self._wakes, (self.step, self.step_background), ("fast", "slow"), strict=True):
+            thread = threading.Thread(target=self._run, args=(wake, step), name=f"{name}-{suffix}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _run(self, wake: threading.Event, step: Callable[[], int]) -> None:
+        while not self._ended:
+            wait_ns = step()
+            if wait_ns > 0 and not self._ended:
+                self._clock.wait(wake, wait_ns / 1e9)
+            wake.clear()
+
+    def _set_period(self) -> None:
+        period = min(listener.interval_ns for listener in self._listeners)
+        if period != self.fast.period_ns or not self._threads:
+            old, self.fast = self.fast, Schedule(period, self._clock.monotonic_ns())
+            self.fast.ticks, self.fast.late, self.fast.skipped = old.ticks, old.late, old.skipped
+            self._wakes[0].set()
+
+    def step(self) -> int:
+        """Does what is due in the fast lane; nanoseconds until the next deadline."""
+        now = self._clock.monotonic_ns()
+        fast = self.fast
+        if fast.begin(now):
+            self._tick(now)
+            fast.done(self._clock.monotonic_ns())
+            self._plan_counters(now)
+            if self._counters is not None:
+                self._counters.done(now)  # the tick has read them
+        counters = self._counters
+        if counters is None:
+            return fast.next_ns - self._clock.monotonic_ns()
+        if counters.begin(self._clock.monotonic_ns()):
+            self._sample(("counters",))
+            counters.done(self._clock.monotonic_ns())
+        return min(fast.next_ns, counters.next_ns) - self._clock.monotonic_ns()
+
+    def step_background(self) -> int:
+        """Does what is due in the medium and slow lanes; nanoseconds until the next deadline."""
+        gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
+        for lane, schedule in (("medium", self._medium), ("slow", self._slow)):
+            if schedule.begin(self._clock.monotonic_ns()):
+                self._keep(lane, self._sample((lane, *gpm)))
+                schedule.done(self._clock.monotonic_ns())
+        return min(self._medium.next_ns, self._slow.next_ns) - self._clock.monotonic_ns()
+
+    def _plan_counters(self, now: int) -> None:
+        """Reads the byte counters between the ticks where they would otherwise wrap twice unseen."""
+        ask = getattr(self._source, "counter_period_s", None)
+        period = ask(self.device) if ask is not None else None
+        if period is None or period * SECOND > self.fast.period_ns:
+            self._counters = None
+        elif self._counters is None:
+            parts = -(-self.fast.period_ns // int(period * SECOND))
+            every = self.fast.period_ns // parts
+            self._counters = Schedule(every, self.fast.next_ns - self.fast.period_ns + every)
+
+    def _tick(self, now: int) -> None:
+        gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
+        sample = self._join(self._sample(("fast", *gpm)))
+        self._cost_ns += sample.cost_ns
+        self._max_cost_ns = max(self._max_cost_ns, sample.cost_ns)
+        sample = sample._replace(sequence=self._sequence, gap_ns=self._gap(now))
+        self._sequence += 1
+        self._last_ns = now
+        for listener, due in self._listeners.items():
+            # Half a period of tolerance: a listener at twice the period gets every second tick, not every third.
+            if now >= due - self.fast.period_ns // 2:
+                on_time = due and now - due < listener.interval_ns
+                self._listeners[listener] = (due if on_time else now) + listener.interval_ns
+                listener.accept(sample)
+
+    def _sample(self, lanes: tuple[str, ...]) -> GpuMetrics:
+        try:
+            found: GpuMetrics = self._source.sample(self.device, lanes)
+        except Exception as error:  # noqa: BLE001  a foreign source; ours never raise
+            _log.exception(f"source {type(self._source).__name__}", "a metrics source raised")
+            bare = GpuMetrics(self.device, self._clock.time_ns(), self._clock.monotonic_ns())
+            return without_values(bare, "lost", f"lost: {type(error).__name__}: {error}")
+        return found
+
+    # -- joining the lanes ---------------------------------------------------------------------------------------
+
+    def _keep(self, lane: str, sample: GpuMetrics) -> None:
+        self._kept[lane] = sample
+        medium, slow = self._kept.get("medium"), self._kept.get("slow")
+        self._background = fill(medium, slow) if medium and slow else medium or slow
+
+    def _join(self, fast: GpuMetrics) -> GpuMetrics:
+        if fast.reasons and fast.reasons[0][0] == "*":
+            return fast
+        for lane, schedule in (("medium", self._medium), ("slow", self._slow)):
+            kept = self._kept.get(lane)
+            age = fast.monotonic_ns - kept.monotonic_ns if kept is not None else 0
+            if kept is not None and age > 3 * schedule.period_ns + 5 * SECOND and not _is_stale(kept):
+                self._keep(lane, _stale(kept, f"stale: last read {age / 1e9:.0f} s ago"))
+        if self._background is None:
+            return fast._replace(reasons=(*fast.reasons, ("*", "stale: not read yet")))
+        return fill(fast, self._background)
+
+    def _gap(self, now: int) -> int:
+        """Nanoseconds before this sample in which nobody watched: late by more than a second, or the machine slept."""
+        suspended = self._clock.suspended_ns()
+        slept, self._suspended_ns = suspended - self._suspended_ns, suspended
+        if self._last_ns is None:
+            return 0
+        unwatched = now - self._last_ns - self.fast.period_ns
+        gap = unwatched if unwatched > max(SECOND, 2 * self.fast.period_ns) else 0
+        return gap + (slept if slept > 10_000_000 else 0)
+
+
+def _is_stale(sample: GpuMetrics) -> bool:
+    return sample.state == "stale"
+
+
+def _stale(sample: GpuMetrics, why: str) -> GpuMetrics:
+    """A background lane that has not answered for long: its values become reasons, field by field."""
+    reasons = tuple(
+        (f"{group}.{field}", why)
+        for group, empty in GROUPS.items()
+        for field, value in zip(empty._fields, getattr(sample, group), strict=True)
+        if value is not None
+    )
+    processes = (("processes", why),) if sample.processes is not None else ()
+    bare = without_values(sample, "stale", why)
+    return bare._replace(reasons=reasons + processes + sample.reasons)

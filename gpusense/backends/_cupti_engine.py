@@ -1,0 +1,140 @@
+"""CUPTI and the mailbox, as the broker drives them."""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable
+from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from .. import _layouts as layouts
+from .._capi import cupti as capi
+from .._capi.mailbox import Mailbox
+from .._errors import BackendError
+from . import _cupti_holders
+
+SCRAP_BUFFERS = 32
+
+
+class Engine:
+    """The subscription of the process: callbacks, kinds, flush, buffers. Any thread; no lock is held around a call."""
+
+    def __init__(
+        self, api: Any, buffer_size: int, buffers: int, holder: Callable[[], str | None] | None = None
+    ) -> None:
+        self._api = api
+        self._holder = holder or _cupti_holders.holder
+        scrap = 0 if version(api) >= capi.VERSION_BEARS_REFUSAL else SCRAP_BUFFERS
+        self.mailbox = Mailbox(buffers, buffer_size, scrap=scrap)
+        self.take, self.give = self.mailbox.take, self.mailbox.give
+        self._dropped = 0
+        self._registrations = 0
+        self._enabled_ns: int | None = None
+
+    def register(self) -> None:
+        """Makes our callbacks CUPTI's. Raises :class:`BackendError` where another profiler holds it."""
+        self._ask_whether_free()
+        box = self.mailbox
+        capi.check(
+            "cuptiActivityRegisterCallbacks", self._api.cuptiActivityRegisterCallbacks(box.requested, box.completed)
+        )
+        self._registrations += 1
+
+    def _ask_whether_free(self) -> None:
+        """A subscriber taken and given back at once: callbacks are never taken from a profiler that holds CUPTI.
+
+        torch keeps its subscription after its profiler has ended, so the refusal alone does not say that one runs.
+        """
+        api = self._api
+        if not api.cuptiSubscribe:
+            return
+        subscriber = c_void_p()
+        # Never called, since no domain is enabled; it only must not be NULL.
+        code = api.cuptiSubscribe(byref(subscriber), ctypes.cast(api.cuptiGetVersion, c_void_p), None)
+        if code == 0:
+            api.cuptiUnsubscribe(subscriber)
+        elif code == capi.MULTIPLE_SUBSCRIBERS:
+            holder = self._holder()
+            if holder is not None:
+                raise BackendError(
+                    "cuptiSubscribe", code, f"another profiler, {holder}, holds CUPTI; tracing goes on when it ends"
+                )
+        else:
+            capi.check("cuptiSubscribe", code)
+
+    def enable(self, kind: int) -> None:
+        capi.check("cuptiActivityEnable", self._api.cuptiActivityEnable(kind))
+        self._enabled_ns = time.monotonic_ns()
+
+    def disable(self, kind: int) -> None:
+        capi.check("cuptiActivityDisable", self._api.cuptiActivityDisable(kind))
+
+    def flush(self, forced: bool) -> None:
+        flag = capi.FLUSH_FORCED if forced else 0
+        capi.check("cuptiActivityFlushAll", self._api.cuptiActivityFlushAll(flag))
+
+    def status(self) -> dict[str, Any]:
+        """Counters and facts, as builtins."""
+        counters = self.mailbox.counters()
+        return {
+            "callbacks": self.mailbox.mode,
+            "callbacks_reason": self.mailbox.reason,
+            "buffer_size": self.mailbox.buffer_size,
+            "buffer_count": self.mailbox.count,
+            "wiped_on_fork": self.mailbox.wiped_on_fork,
+            "requested": counters.requested,
+            "completed": counters.completed,
+            "missed": counters.missed,
+            "foreign_buffers": counters.foreign,
+            "dropped": self._count_dropped(),
+            "registrations": self._registrations,
+        }
+
+    def _count_dropped(self) -> int | None:
+        """Records the driver dropped so far, None where it does not say. Each answer counts from the one before."""
+        dropped = c_size_t()
+        if self._api.cuptiActivityGetNumDroppedRecords(None, 0, byref(dropped)) != 0:
+            return self._dropped or None
+        self._dropped += dropped.value
+        return self._dropped
+
+
+def version(api: Any) -> int:
+    """What cuptiGetVersion says; raises :class:`BackendError` where the library does not work at all."""
+    value = c_uint32()
+    capi.check("cuptiGetVersion", api.cuptiGetVersion(byref(value)))
+    return value.value
+
+
+def timestamp_ns(api: Any) -> int:
+    """Now, by the clock of the records."""
+    value = c_uint64()
+    capi.check("cuptiGetTimestamp", api.cuptiGetTimestamp(byref(value)))
+    return value.value
+
+
+def measure_strides(api: Any, kinds: Iterable[int] = tuple(layouts.LAYOUTS)) -> dict[int, int]:
+    """Record kind → size that the loaded library uses; kinds that it does not know are left out."""
+    ask = _ask_size if api.cuptiActivityGetStructSize else _walk_size
+    found = {}
+    for kind in kinds:
+        size = ask(api, kind)
+        if size is not None and size % 8 == 0 and size >= layouts.minimum_stride(kind):
+            found[kind] = size
+    return found
+
+
+def _ask_size(api: Any, kind: int) -> int | None:
+    size = c_size_t()
+    return size.value if api.cuptiActivityGetStructSize(kind, 0, byref(size)) == 0 else None
+
+
+def _walk_size(api: Any, kind: int) -> int | None:
+    """Distance of the first two records that CUPTI sees in a buffer whose every eight bytes begin one of ``kind``."""
+    buffer = (c_uint64 * 512)(*(kind,) * 512)
+    record = c_void_p()
+    places = []
+    for _ in range(2):
+        if api.cuptiActivityGetNextRecord(ctypes.addressof(buffer), ctypes.sizeof(buffer), byref(record)) != 0:
+            return None
+        places.append(record.value or 0)
+    return places[1] - places[0]

@@ -1,0 +1,248 @@
+"""Kernels, copies and memsets of this process, timed by the device, through CUPTI.
+
+Nothing of CUPTI is loaded or called before the program itself has initialised CUDA: some releases crash then, others
+give wrong answers. A libcupti that is in the process already is shared, because a second copy counts as another
+profiler. Never calls cuInit, and never cuptiFinalize, which leaves later users with a dead library.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterable
+from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from .. import _broker
+from .. import _layouts as layouts
+from .._capi import cstring
+from .._capi import cupti as capi
+from .._capi.binding import bind
+from .._capi.libraries import CUPTI
+from .._capi.loading import Loaded, load, locate
+from .._errors import BackendError, BackendUnavailable
+from .._protocols import Backend, OnView
+from .._records import Unavailable
+from . import _cupti_engine as engine
+from . import cuda
+from ._cupti_watch import Heartbeat
+
+DEFAULT_BUFFER_SIZE = 256 << 10
+DEFAULT_BUFFERS = 128
+
+_DOMAINS = {layouts.DRIVER: 1, layouts.RUNTIME: 2}  # of cuptiGetCallbackName
+_READ_ONLY = 0x100
+
+
+def open() -> Backend | Unavailable:
+    """The backend; while CUDA is not live only what the file system says, and nothing is loaded."""
+    if not cuda.is_live():
+        path = locate(CUPTI)
+        return path if isinstance(path, Unavailable) else Backend("cupti", path, activity=CuptiActivity())
+    activity = CuptiActivity()
+    absent = activity.load()
+    if absent is not None:
+        return absent
+    return Backend("cupti", activity.path, activity.version, activity=activity)
+
+
+class CuptiActivity:
+    """The CUPTI activity interface for one receiver. Any thread may call; ``on_view`` is called from one at a time."""
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self.version: str | None = None
+        self.strides: dict[int, int] = {}
+        self._how = ""
+        self._api: Any = None
+        self._shared: _broker.Shared = {}
+        self._leave: Callable[[], None] | None = None
+
+    # --- library ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> Unavailable | None:
+        """Finds and binds the library and measures its records; why not, or None. CUDA must be live."""
+        if self._api is not None:
+            return None
+        driver = cuda.driver_version()
+        loaded = load(CUPTI, max_major=driver[0] if driver else None)
+        if not isinstance(loaded, Loaded):
+            return loaded
+        api = bind(loaded.library, capi.PROTOTYPES, loaded.path)
+        lacking = [name for name in capi.REQUIRED if not getattr(api, name)]
+        if lacking:
+            return Unavailable(
+                "cupti", f"{loaded.path} lacks {', '.join(lacking)}", "it is no CUPTI of CUDA 11.7 or later"
+            )
+        try:
+            number = engine.version(api)
+            strides = engine.measure_strides(api)
+        except BackendError as error:
+            return Unavailable("cupti", f"{loaded.path}: {error}")
+        if layouts.CONCURRENT_KERNEL not in strides:
+            return Unavailable("cupti", f"{loaded.path}: its kernel records are of a size this version does not know")
+        self.path, self._how, self.version = loaded.path, loaded.how, version_text(number)
+        self.strides, self._api = strides, api
+        return None
+
+    # --- capture ----------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        kinds: Iterable[int],
+        on_view: OnView,
+        *,
+        buffer_size: int = DEFAULT_BUFFER_SIZE,
+        buffers: int = DEFAULT_BUFFERS,
+    ) -> None:
+        """Begins to show buffers with records of ``kinds``. The sizes count only for the first start in a process.
+
+        Raises :class:`BackendError` where CUPTI refuses, :class:`BackendUnavailable` where capture is not possible.
+        """
+        if self._leave is not None:
+            self.stop()
+        if not cuda.is_live():
+            raise BackendUnavailable("CUDA is not live in this process, and CUPTI must not be touched before")
+        absent = self.load()
+        if absent is None:
+            shared = _broker.meet(lambda: engine.Engine(self._api, buffer_size, buffers))
+            if not isinstance(shared, Unavailable):
+                self._shared = shared
+                known = [kind for kind in kinds if kind in self.strides]
+                self._leave = shared["join"](known, viewer(on_view))
+                return
+            absent = shared
+        raise BackendUnavailable(str(absent))
+
+    def flush(self, forced: bool = False) -> None:
+        """Has everything that is finished shown before it returns. ``forced`` also cuts off what still runs."""
+        if self._leave is not None:
+            self._shared["flush"](forced)
+
+    def stop(self) -> None:
+        """Ends the showing; what is finished is still shown before it returns. More than once is fine."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    def pause(self, reason: str) -> None:
+        """No call to CUPTI until :meth:`resume`: another profiler is to have it."""
+        if self._shared:
+            self._shared["pause"](reason)
+
+    def resume(self) -> None:
+        """Takes capture up again, with our callbacks registered anew. Raises :class:`BackendError` if that fails."""
+        if self._shared:
+            self._shared["resume"]()
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Library, callbacks, counters (``dropped``, ``missed``, ``foreign_buffers``), ``paused`` and ``reason``."""
+        status: dict[str, Any] = {"library": self.path, "how": self._how, "version": self.version}
+        if self._shared:
+            status.update(self._shared["status"]())
+        return status
+
+    def heartbeat(self) -> Heartbeat:
+        """Counters to compare with later ones: see :func:`gpusense.backends._cupti_watch.stolen`."""
+        status = self._shared["status"]() if self._shared else {}
+        return Heartbeat(status.get("requested", 0), status.get("completed", 0), status.get("buffers", 0))
+
+    def timestamp_ns(self) -> int:
+        """Now, by the clock of the records (wall-clock nanoseconds on Linux)."""
+        return engine.timestamp_ns(self._api)
+
+    def name(self, pointer: int) -> bytes:
+        """The C string at an address from a record; empty where nothing can be read there."""
+        return cstring.read(pointer)
+
+    def api_name(self, kind: int, cbid: int) -> str | None:
+        """Name of a function by the id in a record of the DRIVER or RUNTIME kind."""
+        name = c_char_p()
+        code = self._api.cuptiGetCallbackName(_DOMAINS[kind], cbid, byref(name))
+        return name.value.decode("utf-8", "replace") if code == 0 and name.value else None
+
+    # --- on request -------------------------------------------------------------------------------------------------
+    # Functions that the loaded library lacks raise MissingSymbol.
+
+    def push_external(self, identifier: int) -> None:
+        """Tags what this thread launches from now on, by records of the EXTERNAL_CORRELATION kind."""
+        code = self._api.cuptiActivityPushExternalCorrelationId(layouts.EXTERNAL_CUSTOM2, identifier)
+        capi.check("cuptiActivityPushExternalCorrelationId", code)
+
+    def pop_external(self) -> int:
+        """Ends the newest tag of this thread and returns it."""
+        last = c_uint64()
+        code = self._api.cuptiActivityPopExternalCorrelationId(layouts.EXTERNAL_CUSTOM2, byref(last))
+        capi.check("cuptiActivityPopExternalCorrelationId", code)
+        return last.value
+
+    def can_select_api(self) -> bool:
+        """Whether :meth:`select_api` works with the loaded library."""
+        return bool(self._api.cuptiActivityEnableDriverApi)
+
+    def stream_id(self, context: int, stream: int) -> int | None:
+        """The id that records carry for a ``CUstream``; None where CUPTI does not tell."""
+        found = c_uint32()
+        known = self._api.cuptiGetStreamIdEx and self._api.cuptiGetStreamIdEx(context, stream, 0, byref(found)) == 0
+        return found.value if known else None
+
+    def select_api(self, kind: int, cbid: int, wanted: bool) -> bool:
+        """Whether calls of one function give records while ``kind`` (DRIVER or RUNTIME) is enabled; False if refused.
+
+        CUDA 12.5 and later. The kind must be enabled first: then every function is wanted.
+        """
+        call = {
+            layouts.DRIVER: self._api.cuptiActivityEnableDriverApi,
+            layouts.RUNTIME: self._api.cuptiActivityEnableRuntimeApi,
+        }[kind]
+        return bool(call(cbid, int(wanted)) == 0)
+
+    def latency_timestamps(self, wanted: bool) -> None:
+        """Whether kernels say when they were queued and submitted."""
+        code = self._api.cuptiActivityEnableLatencyTimestamps(int(wanted))
+        capi.check("cuptiActivityEnableLatencyTimestamps", code)
+
+    def graph_node_id(self, node: int) -> int:
+        """The id that kernel records carry for a ``CUgraphNode``."""
+        found = c_uint64()
+        capi.check("cuptiGetGraphNodeId", self._api.cuptiGetGraphNodeId(c_void_p(node), byref(found)))
+        return found.value
+
+    def graph_id(self, graph: int) -> int:
+        """The id of a ``CUgraph``."""
+        found = c_uint32()
+        capi.check("cuptiGetGraphId", self._api.cuptiGetGraphId(c_void_p(graph), byref(found)))
+        return found.value
+
+    def subscribe_graph_nodes(self, callback: int) -> Callable[[], None]:
+        """Has the C function at ``callback`` called for each graph node created or cloned; returns what ends it.
+
+        Takes the one subscriber of the process, so that a profiler that wants it gets a refusal.
+        """
+        subscriber = c_void_p()
+        capi.check("cuptiSubscribe", self._api.cuptiSubscribe(byref(subscriber), callback, None))
+        try:
+            for cbid in (capi.RESOURCE_GRAPHNODE_CREATED, capi.RESOURCE_GRAPHNODE_CLONED):
+                code = self._api.cuptiEnableCallback(1, subscriber, capi.DOMAIN_RESOURCE, cbid)
+                capi.check("cuptiEnableCallback", code)
+        except BackendError:
+            self._api.cuptiUnsubscribe(subscriber)
+            raise
+        return lambda: self._api.cuptiUnsubscribe(subscriber)
+
+
+def version_text(number: int) -> str:
+    """``13.0 (130001)``; before CUDA 13 the number says nothing of the release."""
+    return f"{number // 10000}.{number // 100 % 100} ({number})" if number >= 130000 else f"API {number}"
+
+
+def viewer(on_view: OnView) -> Callable[[int, int, int], None]:
+    """``on_buffer`` of the broker for a receiver that wants a view. The view is released after the call."""
+    view = ctypes.PyDLL(None)["PyMemoryView_FromMemory"]
+    view.restype = ctypes.py_object
+    view.argtypes = (c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+
+    def on_buffer(address: int, valid: int, thread: int) -> None:
+        with view(address, valid, _READ_ONLY) as buffer:
+            on_view(buffer, thread)
+
+    return on_buffer

@@ -1,0 +1,83 @@
+"""Xid events: one thread that waits in the driver and counts critical errors for every device."""
+
+import ctypes
+import struct
+import threading
+from typing import Any
+
+from .._capi import nvml as c
+
+_WAIT_MS = 1000
+
+
+class Events:
+    """``watch`` starts the thread at the first user, ``unwatch`` ends it after the last; both return at once."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self._lock = threading.Lock()
+        self._users = 0
+        self._thread: threading.Thread | None = None
+        self._seen: dict[int, tuple[int, int]] = {}  # handle → (last xid, count)
+        self._why: str | None = "unsupported: Xid events are read by a running monitor only"
+
+    def last(self, handle: int) -> tuple[int | None, int | None, str | None]:
+        """(last Xid, how many, why not) of a device since watching began; (None, 0, None) where there was none."""
+        if self._why is not None:
+            return None, None, self._why
+        xid, count = self._seen.get(handle, (None, 0))
+        return xid, count, None
+
+    def watch(self, handles: list[int]) -> None:
+        with self._lock:
+            self._users += 1
+            if self._thread is not None or not handles:
+                return
+            self._thread = threading.Thread(target=self._run, args=(handles,), name="gpusense-xid", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # the interpreter is ending
+                self._thread = None
+
+    def unwatch(self) -> None:
+        with self._lock:
+            self._users = max(0, self._users - 1)
+
+    def _run(self, handles: list[int]) -> None:
+        api, events = self._api, ctypes.c_void_p()
+        code = api.nvmlEventSetCreate(ctypes.byref(events))
+        watched = [handle for handle in handles if not code and self._register(handle, events)]
+        if not watched:
+            self._why = f"unsupported: nvmlDeviceRegisterEvents: {c.code_name(code or c.NOT_SUPPORTED)}"
+        else:
+            self._why = None
+            while not code:
+                code = self._wait(events)
+                with self._lock:  # someone may have begun to watch since
+                    if not self._users:
+                        break
+            if code:
+                self._why = f"lost: nvmlEventSetWait_v2: {c.code_name(code)}"
+        if events.value:
+            api.nvmlEventSetFree(events)
+        self._thread = None
+
+    def _register(self, handle: int, events: ctypes.c_void_p) -> bool:
+        kinds = ctypes.c_ulonglong()
+        if self._api.nvmlDeviceGetSupportedEventTypes(handle, ctypes.byref(kinds)) or not kinds.value & c.EVENT_XID:
+            return False
+        return not self._api.nvmlDeviceRegisterEvents(handle, c.EVENT_XID, events)
+
+    def _wait(self, events: ctypes.c_void_p) -> int:
+        """Counts events until nobody watches (0) or the wait fails (its code)."""
+        data = ctypes.create_string_buffer(struct.calcsize(c.EVENT) + 64)
+        while self._users:
+            code: int = self._api.nvmlEventSetWait_v2(events, data, _WAIT_MS)
+            if code == c.TIMEOUT:
+                continue
+            if code:
+                return code
+            handle, kind, xid, _, _ = struct.unpack_from(c.EVENT, data)
+            if kind & c.EVENT_XID:
+                self._seen[handle] = xid, self._seen.get(handle, (0, 0))[1] + 1
+        return 0

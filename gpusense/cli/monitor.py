@@ -1,0 +1,136 @@
+"""``gpusense monitor``: a line a sample and device, or JSON lines, until interrupted."""
+
+import argparse
+import json
+import queue
+import signal
+import sys
+import time
+from typing import Any
+
+from .. import monitor
+from .._metrics import GpuMetrics
+from .._metrics_json import line
+from .._records import Unavailable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="one sample of every device, then end")
+    parser.add_argument("--json", action="store_true", help="JSON, one object a line (schema gpusense.metrics/1)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (1)")
+    parser.add_argument(
+        "--device",
+        action="append",
+        metavar="N",
+        help='index, UUID or its beginning, PCI address, or "visible"; may be repeated (all)',
+    )
+    parser.add_argument("--gpm", action="store_true", help="SM, tensor and memory activity (Hopper and later)")
+
+
+def main(argv: list[str]) -> int:
+    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist; 130 on Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="gpusense monitor", description="Print what the devices of this machine do.")
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    devices = args.device if args.device is None or args.device != ["visible"] else "visible"
+    try:
+        if args.once:
+            _once(devices, args)
+        else:
+            return _follow(devices, args)
+    except ValueError as error:
+        print(f"gpusense monitor: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _once(devices: Any, args: argparse.Namespace) -> None:
+    samples = monitor.snapshot(devices, gpm=args.gpm)
+    if args.json:
+        _print(json.dumps(line(samples, **_absent(samples))))
+        return
+    for sample in samples:
+        _print(describe(sample))
+    if not samples:
+        _print(f"no device: {_why()}")
+
+
+def _follow(devices: Any, args: argparse.Namespace) -> int:
+    waiting: queue.SimpleQueue[GpuMetrics | None] = queue.SimpleQueue()
+    before = signal.signal(signal.SIGTERM, lambda *_: waiting.put(None))
+    try:
+        with monitor.start_background(waiting.put, args.interval, devices, history=1, gpm=args.gpm) as running:
+            if not running.devices and running.problem is None:
+                _print(json.dumps(line((), **_absent(()))) if args.json else f"no device: {_why()}")
+                return 0
+            while (sample := waiting.get()) is not None:
+                _print(json.dumps(line((sample,))) if args.json else describe(sample))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def describe(sample: GpuMetrics) -> str:
+    """One line for people; what is unknown is left out, a device in trouble says which."""
+    device = sample.device
+    head = f"{_clock(sample.time_ns)}  {device.index} {device.name}"
+    if sample.state != "ok" and sample.reasons:
+        return f"{head}  {sample.reasons[0][1]}"
+    parts = [head, *_load(sample), *_state(sample)]
+    return "  ".join(part for part in parts if part)
+
+
+def _load(sample: GpuMetrics) -> list[str]:
+    use, memory, pcie = sample.utilization, sample.memory, sample.pcie
+    parts = []
+    if use.gpu_percent is not None:
+        parts.append(f"gpu {use.gpu_percent:3.0f} %")
+    if use.sm_active_percent is not None:
+        parts.append(f"sm {use.sm_active_percent:3.0f} %")
+    if use.tensor_percent is not None:
+        parts.append(f"tensor {use.tensor_percent:3.0f} %")
+    if memory.used_bytes is not None and memory.total_bytes is not None:
+        shared = " shared with the system" if memory.unified else ""
+        parts.append(f"mem {memory.used_bytes / 2**30:.1f}/{memory.total_bytes / 2**30:.1f} GiB{shared}")
+    if pcie.rx_bytes_per_s is not None and pcie.tx_bytes_per_s is not None:
+        parts.append(f"pcie in {pcie.rx_bytes_per_s / 1e9:.2f} out {pcie.tx_bytes_per_s / 1e9:.2f} GB/s")
+    return parts
+
+
+def _state(sample: GpuMetrics) -> list[str]:
+    power, thermal, clocks, health = sample.power, sample.thermal, sample.clocks, sample.health
+    parts = []
+    if power.draw_watts is not None:
+        parts.append(f"{power.draw_watts:.0f}{f'/{power.limit_watts:.0f}' if power.limit_watts else ''} W")
+    if thermal.gpu_celsius is not None:
+        parts.append(f"{thermal.gpu_celsius:.0f} °C")
+    if thermal.fan_percent is not None:
+        parts.append(f"fan {thermal.fan_percent:.0f} %")
+    if clocks.graphics_mhz is not None:
+        parts.append(f"{clocks.graphics_mhz:.0f} MHz")
+    slowed = [word for word in clocks.throttle_reasons or () if word not in ("idle", "application_clocks")]
+    if slowed:
+        parts.append(f"[{', '.join(slowed)}]")
+    if health.last_xid is not None:
+        parts.append(f"xid {health.last_xid}")
+    return parts
+
+
+def _absent(samples: tuple[GpuMetrics, ...]) -> dict[str, Any]:
+    if samples:
+        return {}
+    return {"unavailable": {one.what: one.reason for one in monitor.sources() if isinstance(one, Unavailable)}}
+
+
+def _why() -> str:
+    return "; ".join(str(one) for one in monitor.sources() if isinstance(one, Unavailable)) or "no backend reports one"
+
+
+def _clock(time_ns: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time_ns / 1e9)) + f".{time_ns // 100_000_000 % 10}"
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)

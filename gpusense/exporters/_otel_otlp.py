@@ -1,0 +1,141 @@
+"""The official OTLP/HTTP exporters, quiet, re-made after a fork, and halving what a receiver finds too large."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import _log
+
+_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http",
+)
+
+_quiet_threads: set[int] = set()
+
+
+class _Quiet(logging.Filter):
+    """Keeps the exporter's line a batch from the log while it runs for us; we say each reason once."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread not in _quiet_threads
+
+
+_quiet = _Quiet()
+
+
+def signal_url(endpoint: str, signal: str) -> str:
+    """The full URL of one signal from a base URL ("http://host:4318") or from the URL of any signal."""
+    base = endpoint.rstrip("/")
+    for known in ("traces", "metrics", "logs"):
+        base = base.removesuffix(f"/v1/{known}")
+    return f"{base}/v1/{signal}"
+
+
+class Otlp:
+    """One signal's exporter. Made on first use; ``export`` blocks for its timeout at most and never raises."""
+
+    def __init__(self, signal: str, endpoint: str | None, timeout_s: float | None = None) -> None:
+        self.signal = signal
+        self.url = signal_url(endpoint, signal) if endpoint else None
+        self._timeout_s = timeout_s
+        self._exporter: Any = None
+        self._status: int | None = None
+        self.largest: int | None = None  # spans a request, once a receiver refused more
+
+    def export_spans(self, spans: Sequence[Any]) -> int:
+        """Sends ``spans``; returns how many were not taken."""
+        failed = 0
+        pending = [spans]
+        while pending:
+            batch = pending.pop()
+            if self.largest is not None and len(batch) > self.largest:
+                pending += [batch[self.largest :], batch[: self.largest]]
+                continue
+            if self._send(batch):
+                continue
+            if self._status == 413 and len(batch) > 1:
+                self.largest = max(len(batch) // 2, 1)
+                pending.append(batch)
+            else:
+                failed += len(batch)
+        return failed
+
+    def export_metrics(self, data: Any) -> bool:
+        return self._send(data)
+
+    @property
+    def preferred_temporality(self) -> Any:
+        return getattr(self._made(), "_preferred_temporality", None)
+
+    def close(self) -> None:
+        """Ends a running back-off at once. What is inside a socket call ends with its own timeout."""
+        if self._exporter is not None:
+            self._quietly(self._exporter.shutdown)
+
+    def forget(self) -> None:
+        """In a forked child: the parent's connection is not ours."""
+        self._exporter = None
+
+    def _send(self, batch: Any) -> bool:
+        self._status = None
+        try:
+            result = self._quietly(lambda: self._made().export(batch))
+        except Exception as error:  # noqa: BLE001 - an exporter may fail in any way; it must cost its batch alone
+            self._say(type(error).__name__ + ": " + str(error))
+            return False
+        if getattr(result, "name", "") == "SUCCESS":
+            return True
+        self._say(f"status {self._status}" if self._status else "no answer")
+        return False
+
+    def _say(self, why: str) -> None:
+        _log.once(f"otlp-{self.signal}", "%s are not accepted by %s: %s", self.signal, self.url or "the endpoint", why)
+
+    def _made(self) -> Any:
+        if self._exporter is None:
+            self._exporter = _make(self.signal, self.url, self._timeout_s, self._answered)
+        return self._exporter
+
+    def _answered(self, response: Any, *_arguments: Any, **_named: Any) -> None:
+        self._status = response.status_code
+
+    @staticmethod
+    def _quietly(call: Callable[[], Any]) -> Any:
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_quiet)  # added once, however often asked
+        thread = threading.get_ident()
+        _quiet_threads.add(thread)
+        try:
+            return call()
+        finally:
+            _quiet_threads.discard(thread)
+
+
+def _make(signal: str, url: str | None, timeout_s: float | None, answered: Callable[..., None]) -> Any:
+    session = _session(answered)
+    if signal == "traces":
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return OTLPSpanExporter(endpoint=url, timeout=timeout_s, session=session)
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+    return OTLPMetricExporter(endpoint=url, timeout=timeout_s, session=session)
+
+
+def _session(answered: Callable[..., None]) -> Any:
+    """A requests session that tells us the status, which the exporter keeps to itself. A credential provider named in
+    the environment makes the exporter's own session, so none is given then.
+    """
+    if any(name.endswith("CREDENTIAL_PROVIDER") and name.startswith("OTEL_PYTHON_EXPORTER") for name in os.environ):
+        return None
+    try:
+        import requests  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        return None
+    session = requests.Session()
+    session.hooks["response"].append(answered)
+    return session

@@ -1,0 +1,404 @@
+"""One instrumented process: sink and block listener in front, the worker's tick behind, counters of what became of all.
+
+received = exported + folded + scopes + dropped (by reason), once the inbox is empty.
+"""
+
+import os
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from opentelemetry.trace import SpanContext
+
+from .. import _log, _process
+from .._records import BlockRecord, DeviceInfo, Record
+from . import _otel_spans as reasons
+from ._otel_attributes import Redact, text
+from ._otel_blocks import Blocks, Ids, child, from_traceparent
+from ._otel_budget import Allowance, Placed, longest, select
+from ._otel_instruments import hardware_id
+from ._otel_resource import build as build_resource
+from ._otel_resource import scope as build_scope
+from ._otel_root import RootSpan
+from ._otel_spans import SpanBuilder
+from ._otel_target import Target
+from ._otel_work import Work
+from ._otel_worker import Inbox, Worker
+
+MAX_SCOPES = 256
+VIEW_AGE_S = 10.0  # how old the tracer's counters and devices may be
+
+
+class Settings(NamedTuple):
+    max_spans_per_s: float | None = 2_000
+    queue: int = 32_768  # records waiting for the worker
+    batch: int = 512  # spans a request
+    interval_s: float = 1.0
+    metric_interval_s: float = 60.0
+    exit_timeout_s: float = 2.0
+    top_names: int = 50
+    redact: Redact | None = None
+    spans: bool = True
+
+
+class Pipeline:
+    """``tracer_of()`` gives the tracer in force: it changes with ``configure()``, ``disable()`` and forks.
+
+    ``metrics`` and ``follow`` are the caller's to set: exported from our tick, and called at the start of each.
+    """
+
+    def __init__(
+        self, tracer_of: Callable[[], Any], target: Target, settings: Settings, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._tracer_of = tracer_of
+        self._joined: Any = None
+        self.target = target
+        self.settings = settings
+        self.metrics: Any = None
+        self.follow: Callable[[], None] | None = None
+        self.forget_more: Callable[[], None] | None = None
+        self.exported = self.folded = self.scopes = 0
+        self.dropped: Counter[str] = Counter()
+        self.root: RootSpan | None = None
+        self._remote = from_traceparent(environ)
+        self._open = True
+        self._ready: deque[Any] = deque(maxlen=64)
+        self._view: Any = None
+        self._view_s = -VIEW_AGE_S
+        self._metrics_s = time.monotonic()
+        self._constant: dict[tuple[str, int | None], Any] = {}
+        self._resource_now: Any = None
+        self._resource_of: Any = None
+        self.inbox = Inbox(settings.queue)
+        self.work = Work(settings.top_names, time.time_ns())
+        self.blocks = Blocks(self.ids, self.default_parent)
+        self._builder = SpanBuilder(self.blocks, self.scope, self.resource, self.parent_at, settings.redact)
+        burst = (settings.max_spans_per_s or 0) * max(settings.interval_s, 1.0)
+        self._allowance = Allowance(settings.max_spans_per_s, burst, time.monotonic())
+        self.worker = Worker(self.tick, settings.interval_s)
+
+    # --- on the application's and the tracer's threads ---------------------------------------------------------------
+
+    def start(self) -> None:
+        self.work.baseline(self.tracer.session())
+        self.join()
+        self.worker.start()
+        _process.register(self)
+
+    @property
+    def tracer(self) -> Any:
+        return self._tracer_of()
+
+    def join(self) -> None:
+        """Listens to the tracer in force."""
+        tracer = self.tracer
+        if tracer is self._joined:
+            return
+        tracer.add_sink(self.sink)
+        if self.settings.spans:
+            tracer.add_block_listener(self.blocks)
+        self._joined = tracer
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    def rejoin(self) -> None:
+        """In a forked child that makes spans (a web server's worker): its own tracer, as the parent had one."""
+        if not getattr(self.tracer, "active", True) and getattr(self._joined, "active", False):
+            from .. import enable
+
+            enable()
+        self.join()
+        self.worker.wake()
+
+    def sink(self, records: list[Record]) -> None:
+        self.inbox.put(records)
+        self.worker.wake()
+
+    def ids(self) -> Ids | None:
+        return self.target.ids() if self._open and self.settings.spans else None
+
+    def default_parent(self) -> SpanContext | None:
+        return self.root.context if self.root is not None and self.root.end_ns is None else self._remote
+
+    def parent_at(self, start_ns: int) -> SpanContext | None:
+        """The parent of work launched under no span: the root from its start on, else what TRACEPARENT names."""
+        root = self.root
+        return root.context if root is not None and start_ns >= root.start_ns else self._remote
+
+    def start_root(self, name: str, attributes: dict[str, Any]) -> RootSpan:
+        ids = self.ids()
+        context = child(ids, self._remote, name) if ids is not None else None
+        self.root = RootSpan(text(name, 120), context, self._remote, attributes, self._finish_root)
+        return self.root
+
+    def flush(self, timeout_s: float) -> bool:
+        """Whether everything that was recorded until now has been handed to the exporter in time."""
+        deadline = time.monotonic() + timeout_s
+        self._flush_tracer(timeout_s)
+        return self.worker.flush(max(deadline - time.monotonic(), 0.0))
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Sends what there is and ends, in ``timeout_s`` at most; False where something was still under way."""
+        if not self._open:
+            return True
+        budget = self.settings.exit_timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + budget
+        self._flush_tracer(min(0.5, budget))
+        if self.root is not None:
+            self.root.end()
+        self._open = False
+        self._leave_tracer()
+        finished = self.worker.stop(max(deadline - time.monotonic(), 0.0))
+        self.target.close()
+        if self.metrics is not None:
+            self.metrics.close()
+        return finished
+
+    # --- on the worker ----------------------------------------------------------------------------------------------
+
+    def tick(self, final: bool) -> None:
+        self.join()
+        if self.follow is not None:
+            self.follow()
+        now = time.monotonic()
+        look = final or now - self._view_s >= VIEW_AGE_S
+        if look:
+            self._look(now)  # before the inbox is emptied: asking for a session hands us what was still under way
+        records = self.inbox.take()
+        if records or self._ready:
+            self._spans(records)
+        if look:
+            self.work.absorb(self._view)
+        if self.metrics is not None and (final or now - self._metrics_s >= self.settings.metric_interval_s):
+            self._metrics_s = now
+            self.metrics.export()
+
+    def _spans(self, records: list[Record]) -> None:
+        blocks: list[Placed] = []
+        leaves: list[Placed] = []
+        valid = []
+        ids = self.target.ids() if self.settings.spans else None
+        for record in records:
+            found = self._builder.locate(record)
+            if found != reasons.INVALID:
+                valid.append(found.record if isinstance(found, Placed) else record)
+            if isinstance(found, str):
+                self._refuse(found if ids is not None or found == reasons.INVALID else reasons.NO_PROVIDER)
+            elif ids is None:
+                self._refuse(reasons.NO_PROVIDER)
+            else:
+                (blocks if type(found.record) is BlockRecord else leaves).append(found)
+        self.work.add(valid)
+        if ids is not None:
+            self._send(self._chosen(blocks, leaves, ids))
+
+    def _chosen(self, blocks: list[Placed], leaves: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
+        """Spans with the number of records each stands for, within the budget."""
+        budget = self._allowance.available(time.monotonic())
+        some, refused = longest(blocks, budget)
+        left = None if budget is None else max(budget - len(some), 0)
+        picked = select(leaves, left)
+        self.dropped["budget"] += refused + picked.refused
+        self._allowance.spend(len(some) + len(picked.individual) + len(picked.groups))
+        threshold = self.threshold_ns()
+        if picked.threshold_ns is not None:
+            threshold = max(picked.threshold_ns, threshold or 0)
+        spans = [(self._made(self._builder.build, item, ids), 1) for item in [*some, *picked.individual]]
+        spans += [(self._made(self._builder.fold, group, threshold, ids), group.count) for group in picked.groups]
+        return spans
+
+    def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return make(*arguments)
+        except Exception:  # noqa: BLE001 - one odd record must not cost its batch
+            _log.exception("otel-span", "a record could not be made a span")
+            return reasons.INVALID
+
+    def _send(self, spans: list[tuple[Any, int]]) -> None:
+        good: list[tuple[Any, int]] = []
+        while self._ready:
+            good.append((self._root_span(self._ready.popleft()), 0))
+        for span, count in spans:
+            if span is None or span == reasons.INVALID:
+                self.dropped[reasons.UNSAMPLED if span is None else reasons.INVALID] += count
+            else:
+                good.append((span, count))
+        size = self.settings.batch
+        for start in range(0, len(good), size):
+            self._send_batch(good[start : start + size])
+
+    def _send_batch(self, batch: list[tuple[Any, int]]) -> None:
+        failed, reason = self.target.send([span for span, _count in batch])
+        for _span, count in batch[: len(batch) - failed]:
+            self.exported += count > 0
+            self.folded += max(count - 1, 0)
+        if failed:
+            self.dropped[reason] += sum(count for _span, count in batch[len(batch) - failed :])
+
+    def _refuse(self, reason: str) -> None:
+        if reason == reasons.SCOPE_OF_ANOTHER:
+            self.scopes += 1
+        else:
+            self.dropped[reason] += 1
+
+    def _root_span(self, root: RootSpan) -> Any:
+        assert root.context is not None
+        assert root.end_ns is not None
+        return self._builder.root(
+            root.name, root.context, root.parent, root.attributes, root.start_ns, root.end_ns, root.failed
+        )
+
+    # --- what is constant -------------------------------------------------------------------------------------------
+
+    def resource(self) -> Any:
+        provider = self.target.provider()
+        base = getattr(provider, "resource", None)
+        if self._resource_now is None or base is not self._resource_of:
+            from opentelemetry.sdk.resources import Resource
+
+            view = self.view()
+            self._resource_of = base
+            known = base if base is not None else Resource.create()
+            self._resource_now = build_resource(known, view.meta, view.devices, self.settings.redact)
+        return self._resource_now
+
+    def scope(self, backend: str, device: int | None) -> Any:
+        known = self._constant.get((backend, device))
+        if known is None:
+            if len(self._constant) >= MAX_SCOPES:
+                self._constant.clear()
+            info = device_of(self.view().devices, backend, device)
+            known = build_scope(backend, info, self.threshold_ns(), self.settings.redact)
+            self._constant[backend, device] = known
+        return known
+
+    def device_id(self, device: Any) -> str | None:
+        info = device_of(self.view().devices, "cuda", device)
+        return hardware_id(info) if info is not None else None
+
+    def threshold_ns(self) -> int | None:
+        found = getattr(self.tracer.config, "threshold_ns", None)
+        return found if type(found) is int else None
+
+    def view(self) -> Any:
+        """The tracer's session as it was seconds ago; its counters and devices change slowly."""
+        if self._view is None:
+            self._view = self.tracer.session()
+        return self._view
+
+    def _look(self, now: float) -> None:
+        before = self._view
+        self._view = self.tracer.session()
+        self._view_s = now
+        if (
+            before is None
+            or before.devices != self._view.devices
+            or before.meta.get("backends") != self._view.meta.get("backends")
+        ):
+            self._resource_now = None
+            self._constant.clear()
+
+    # --- counters ---------------------------------------------------------------------------------------------------
+
+    def own_counters(self) -> Sequence[Any]:
+        return (
+            ("gpusense.records", "{record}", "Records seen, by what became of them", self._count_records),
+            ("gpusense.records.dropped", "{record}", "Records that never reached gpusense", self._count_lost),
+            ("gpusense.overhead.time", "s", "Time gpusense spent on the process's processors", self._count_overhead),
+            ("gpusense.spans", "{record}", "Kept records, by how they were exported", self._count_spans),
+            ("gpusense.spans.dropped", "{record}", "Kept records that got no span, and why", self._count_dropped),
+            ("gpusense.attributes.dropped", "{attribute}", "Attributes that could not be sent", self._count_attributes),
+        )
+
+    def dropped_now(self) -> dict[str, int]:
+        """Records without a span, by reason, the ones refused by the full queue among them."""
+        found = {reason: count for reason, count in list(self.dropped.items()) if count}
+        if self.inbox.refused:
+            found["queue_full"] = self.inbox.refused
+        return found
+
+    def _count_records(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        counters = self.view().counters
+        for outcome in ("kept", "aggregated", "invalid", "pre_session"):
+            yield getattr(counters, outcome), {"gpusense.outcome": outcome}
+
+    def _count_lost(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        counters = self.view().counters
+        yield counters.dropped, {"gpusense.drop.reason": "driver"}
+        yield counters.missed, {"gpusense.drop.reason": "no_buffer"}
+
+    def _count_overhead(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        for part, value in (self.view().meta.get("overhead") or {}).items():
+            name, _, unit = part.rpartition("_")
+            if unit in ("ns", "s") and isinstance(value, (int, float)):
+                yield value / 1e9 if unit == "ns" else value, {"gpusense.overhead.part": name}
+
+    def _count_spans(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        yield self.exported, {"gpusense.outcome": "exported"}
+        yield self.folded, {"gpusense.outcome": "folded"}
+
+    def _count_dropped(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        for reason, count in self.dropped_now().items():
+            yield count, {"gpusense.drop.reason": reason}
+
+    def _count_attributes(self) -> Iterable[tuple[float, dict[str, Any]]]:
+        yield self._builder.lost_attributes, {}
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def _finish_root(self, root: RootSpan) -> None:
+        self._ready.append(root)
+
+    def _flush_tracer(self, timeout_s: float) -> None:
+        try:
+            self.tracer.flush(timeout_s)
+        except Exception:  # noqa: BLE001 - at exit nothing may fail
+            _log.exception("otel-flush", "the tracer could not be flushed")
+
+    def _leave_tracer(self) -> None:
+        try:
+            for tracer in (self._joined, self.tracer):
+                tracer.remove_sink(self.sink)
+                tracer.remove_block_listener(self.blocks)
+        except Exception:  # noqa: BLE001 - at exit nothing may fail
+            _log.exception("otel-leave", "the export could not be taken off the tracer")
+
+    def at_exit(self) -> None:
+        self.close()
+
+    def after_fork_in_child(self) -> None:
+        """What the parent had is the parent's; ids and open blocks stay valid as parents."""
+        self.worker.forget()
+        self.inbox.forget()
+        self._ready.clear()
+        self.exported = self.folded = self.scopes = 0
+        self.dropped = Counter()
+        self._resource_now = self._resource_of = None
+        self.work = Work(self.settings.top_names, time.time_ns())
+        if self.metrics is not None:
+            self.metrics.forget(self.work)
+        self.target.forget()
+        if self.forget_more is not None:
+            self.forget_more()
+        _at_end_of_worker_process(self.close)
+
+
+def device_of(devices: tuple[DeviceInfo, ...], backend: str, device: int | None) -> DeviceInfo | None:
+    """The device a record names: by CUDA ordinal for CUDA, else by place; the only one where none is named."""
+    if device is None:
+        return devices[0] if len(devices) == 1 and backend != "host" else None
+    for info in devices:
+        if (info.cuda_index if backend == "cuda" else info.index) == device:
+            return info
+    return None
+
+
+def _at_end_of_worker_process(close: Callable[[], Any]) -> None:
+    """Children of multiprocessing leave without atexit; they run finalizers of their own, cleared after the fork."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.register_after_fork(close, lambda kept: util.Finalize(None, kept, exitpriority=10))

@@ -1,0 +1,174 @@
+"""Puts the parts together from the settings of ``instrument()`` and the ``OTEL_*`` variables."""
+
+import os
+import weakref
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from .. import _log
+from ._otel_metrics import Metrics
+from ._otel_otlp import Otlp
+from ._otel_pipeline import Pipeline, Settings
+from ._otel_processor import ScopeProcessor
+from ._otel_target import Target
+
+_processors: "weakref.WeakKeyDictionary[Any, ScopeProcessor]" = weakref.WeakKeyDictionary()
+
+
+def start(
+    *,
+    tracer: Any,
+    endpoint: str | None,
+    exporter: Any,
+    metric_exporter: Any,
+    tracer_provider: Any,
+    meter_provider: Any,
+    private: bool,
+    spans: bool,
+    metrics: bool | None,
+    span_scopes: bool,
+    max_spans_per_s: float | None,
+    redact: Any,
+    exit_timeout_s: float,
+    environ: Mapping[str, str] = os.environ,
+) -> Pipeline:
+    """A running pipeline."""
+    from .. import get_tracer
+
+    tracer_of = get_tracer if tracer is None else lambda: tracer
+    own = private or endpoint is not None
+    settings = _settings(environ, max_spans_per_s, redact, exit_timeout_s, spans and _wanted(environ, own, "TRACES"))
+    otlp = Otlp("traces", endpoint) if own and exporter is None else None
+    target = Target(tracer_provider, exporter, otlp, private=own or exporter is not None)
+    pipeline = Pipeline(tracer_of, target, settings, environ)
+    if metrics is not False and _wanted(environ, own, "METRICS"):
+        _add_metrics(pipeline, metrics, endpoint, own, metric_exporter, meter_provider)
+    processor = _Scopes(pipeline) if settings.spans and span_scopes else None
+
+    def follow() -> None:
+        if processor is not None:
+            processor.follow()
+        if pipeline.metrics is not None:
+            pipeline.metrics.attach()
+
+    pipeline.follow = follow
+    if processor is not None:
+        pipeline.forget_more = processor.forget
+    follow()
+    pipeline.start()
+    return pipeline
+
+
+class _Scopes:
+    """Keeps one processor on whatever provider the application has now."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def follow(self) -> None:
+        provider = self._pipeline.target.provider()
+        if provider is None or not hasattr(provider, "add_span_processor"):
+            return
+        known = _processors.get(provider)
+        if known is None:
+            known = _processors[provider] = ScopeProcessor(self._pipeline)
+            provider.add_span_processor(known)
+        known.serve(self._pipeline)
+
+    def forget(self) -> None:
+        for processor in list(_processors.values()):
+            processor.forget()
+
+
+def _settings(
+    environ: Mapping[str, str], max_spans_per_s: float | None, redact: Any, exit_timeout_s: float, spans: bool
+) -> Settings:
+    defaults = Settings()
+    rate: float | None = max_spans_per_s
+    if rate is None:
+        rate = _number(environ, "GPUSENSE_OTEL_MAX_SPANS_PER_S", defaults.max_spans_per_s or 0.0)
+    if not isfinite(rate) or rate < 0:
+        raise ValueError(f"max_spans_per_s must be a number of spans, or 0 for no limit, not {rate!r}")
+    if redact is not None and not callable(redact):
+        raise ValueError(f"redact must be a callable (key, value) -> value or None, not {redact!r}")
+    return Settings(
+        max_spans_per_s=rate or None,
+        batch=max(int(_number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", defaults.batch)), 1),
+        interval_s=max(_number(environ, "OTEL_BSP_SCHEDULE_DELAY", defaults.interval_s * 1e3) / 1e3, 0.05),
+        metric_interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1e3, 0.1),
+        exit_timeout_s=exit_timeout_s,
+        redact=redact,
+        spans=spans,
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+    value = environ.get(name)
+    if not value:
+        return default
+    try:
+        found = float(value)
+    except ValueError:
+        found = -1.0
+    if isfinite(found) and found >= 0:
+        return found
+    _log.once(f"otel-{name}", "%s=%r is not a number of at least 0; %s is used", name, value, default)
+    return default
+
+
+def _wanted(environ: Mapping[str, str], own: bool, signal: str) -> bool:
+    """``OTEL_TRACES_EXPORTER=none`` counts where the exporter would be ours."""
+    return not own or environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none"
+
+
+def _add_metrics(
+    pipeline: Pipeline, metrics: bool | None, endpoint: str | None, own: bool, exporter: Any, provider: Any
+) -> None:
+    otlp: Any = None
+    if exporter is not None:
+        otlp = _Given(exporter)
+    elif own and provider is None:
+        otlp = Otlp("metrics", endpoint)
+    pipeline.metrics = Metrics(
+        _latest(pipeline, start=metrics is True),
+        pipeline.work,
+        pipeline.own_counters(),
+        pipeline.device_id,
+        pipeline.resource,
+        provider=provider,
+        otlp=otlp,
+        redact=pipeline.settings.redact,
+    )
+
+
+class _Given:
+    """A metric exporter of the caller's in the place of :class:`Otlp`."""
+
+    def __init__(self, exporter: Any) -> None:
+        self._exporter = exporter
+        self.preferred_temporality = getattr(exporter, "_preferred_temporality", None)
+
+    def export_metrics(self, data: Any) -> bool:
+        return getattr(self._exporter.export(data), "name", "") == "SUCCESS"
+
+    def close(self) -> None:
+        """The exporter is the caller's to end."""
+
+    def forget(self) -> None:
+        """Nothing is held."""
+
+
+def _latest(pipeline: Pipeline, *, start: bool) -> Any:
+    """What the running monitor saw last. ``start``: a monitor is started where none runs."""
+    own: Any = None
+    if start and pipeline.tracer.metrics_source is None:
+        from .. import monitor
+
+        own = monitor.start_background()
+
+    def latest() -> Any:
+        source = pipeline.tracer.metrics_source or own
+        return source.latest() if source is not None else ()
+
+    return latest

@@ -1,0 +1,371 @@
+"""Timing of one wgpu device's passes: queries lent out, gated, resolved in a submission of our own, read back.
+
+A pass borrows two neighbouring queries of the one query set (Metal allows few sets a process). After the program's
+submit its passes wait until enough have come together or the oldest is old enough; then a work-done callback gates
+them, because some drivers resolve zeros for work that has not finished (gfx-rs/wgpu#6406, #9414); then they are
+resolved, mapped and decoded. Each step is taken when the program next submits, never by waiting.
+
+Threads: the program's threads append to deques; whoever gets the lock without waiting moves the steps along.
+``__del__`` and native callbacks only append.
+"""
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import count
+from time import sleep, time_ns
+from typing import Any, NamedTuple
+
+from ._clock import ClockSetup
+from ._host import Host, Pair, Run
+
+QUERIES = 4096  # the most a set may have; two a pass
+BATCH = 512
+AGE_NS = 100_000_000
+IN_FLIGHT = 4
+OWN_IN_FLIGHT = 16
+RESOLVE_ALIGNMENT = 256
+
+
+class Pass:
+    """One timed pass or copy on its way from the encoder to its record."""
+
+    arguments: Any = None  # of the first dispatch
+    block: Any = None
+    bytes: int | None = None  # of a copy
+    dispatches = 0
+    label_source = "pass"
+    own: tuple[Any, int, int] | None = None  # the program's own query set and indices
+    pipeline: Any = None
+    submitted_ns = 0
+    where: tuple[str, int] | None = None
+
+    def __init__(self, kind: str, name: str, slot: int) -> None:
+        self.kind = kind  # "compute", "render", or the copy's method
+        self.name = name
+        self.slot = slot  # first of our two queries, -1 when ``own`` is set
+
+
+class Passes(list[Pass]):
+    """The passes of one encoder, later of its command buffer; gives the queries back if it dies unsubmitted."""
+
+    __slots__ = ("timer",)
+
+    def __init__(self, timer: "DeviceTimer") -> None:
+        super().__init__()
+        self.timer = timer
+
+    def __del__(self) -> None:
+        if self:
+            self.timer.events.append((self.timer.give_up, (list(self), "its commands were never submitted")))
+
+
+class Timed(NamedTuple):
+    """Passes that ended at the latest at ``seen_ns``, and their ticks."""
+
+    passes: list[Pass]
+    begins: list[int]
+    ends: list[int]
+    seen_ns: int
+
+
+class DeviceTimer:
+    """``deliver(timer, timed)`` gets raw ticks, ``miss(reason, count)`` what has none."""
+
+    def __init__(
+        self,
+        host: Host,
+        device: Any,
+        deliver: Callable[["DeviceTimer", Timed], None],
+        miss: Callable[[str, int], None],
+        pending: set["DeviceTimer"],
+    ) -> None:
+        self.device_ref = weakref.ref(device)
+        self.host = host
+        self.dead: str | None = None  # why this device's passes are not timed
+        self.free: deque[int] = deque()
+        self.events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self.writes: dict[str, Any] = {}
+        self.lock = threading.RLock()
+        self.copies = False
+        self._deliver, self._miss, self._pending_timers = deliver, miss, pending
+        self._submitted: deque[list[Pass]] = deque()
+        self._ready: list[Pass] = []
+        self._undated: list[Timed] = []
+        self._oldest_ns = self._last_ns = 0
+        self._stepping = False
+        self._flying: dict[int, list[Pass]] = {}
+        self._numbers = count(1)
+        self._pool: list[Pair] = []
+        self._device: Any = None  # held while passes are pending
+        held = device.__dict__
+        self._keep = (device.adapter, held.get("_uncaptured_error_callback"), held.get("_device_lost_callback"))
+        self._queue = device.queue._internal  # valid as long as the device; ``_device`` holds that
+        adapter = device.adapter
+        self.info = dict(getattr(adapter, "info", None) or getattr(adapter, "_adapter_info", None) or {})
+        features = set(device.features)
+        if "timestamp-query" not in features:
+            self.dead = "the device has no timestamp-query (made before instrument(), or its adapter lacks it)"
+            return
+        metal = (
+            str(self.info.get("backend_type")) == "Metal"
+        )  # submissions with such stamps never end (wgpu-native#624)
+        self.copies = "timestamp-query-inside-encoders" in features and not metal
+        self.query_set = host.query_set(device._internal, QUERIES, self._keep)
+        self.writes = {kind: host.writes(kind, self.query_set, QUERIES // 2) for kind in ("compute", "render")}
+        self.free.extend(range(0, QUERIES, 2))
+        self.clock = ClockSetup(self.info, host.period_ns(self._queue))
+
+    # --- the program's side ---------------------------------------------------------------------------------------
+
+    def submitted(self, device: Any, passes: list[Pass]) -> None:
+        """Passes that the program has just submitted."""
+        self._submitted.append(passes)
+        self._last_ns = passes[0].submitted_ns
+        self._device = device
+        self._pending_timers.add(self)
+
+    def pump(self, force: bool = False) -> None:
+        """Takes every step that can be taken without waiting; at once a no-op when another thread is at it."""
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            if not self._stepping:  # a callback of the program, run by our own submit, may come here again
+                self._stepping = True
+                self._step(force)
+        finally:
+            self._stepping = False
+            self.lock.release()
+
+    @property
+    def idle(self) -> bool:
+        return not (self._submitted or self._ready or self._flying or self._undated or self.events)
+
+    def poll(self) -> None:
+        """Lets native callbacks run; the program's own polls and submits do the same."""
+        device = self._device
+        if device is not None and self.dead is None and device._internal is not None:
+            self.host.poll(device._internal)
+
+    def idle_ns(self, now_ns: int) -> int:
+        """How long ago the program last submitted."""
+        return now_ns - self._last_ns
+
+    def settle(self, seconds: float) -> None:
+        """Waits for the clock to be ready, else just a moment."""
+        if self._undated and not self.clock.ready:
+            self.clock.wait(seconds)
+        else:
+            sleep(seconds)
+
+    def stop(self, reason: str) -> None:
+        """Nothing of ours reaches the device once this returns; what is pending is counted under ``reason``."""
+        self.dead = reason
+        with self.lock:
+            pass  # a step that another thread was taking is over
+        self.pump()
+
+    def give_up(self, passes: Iterable[Pass], reason: str) -> None:
+        """Returns queries whose values will not be read."""
+        number = 0
+        for timed in passes:
+            number += 1
+            if timed.slot >= 0:
+                self.free.append(timed.slot)
+        if number:
+            self._miss(reason, number)
+
+    def clock_text(self) -> str:
+        """How this device's ticks reach the wall clock, for people."""
+        if self.dead is not None:
+            return self.dead
+        if not self.clock.ready:
+            return "not ready yet"
+        clock = self.clock.clock
+        if clock is None:
+            return self.clock.reason
+        quality = clock.quality(time_ns())
+        reason = clock.rejected or self.clock.calibration
+        return f"{quality['clock']}, ±{quality['clock_uncertainty_ns']} ns" + (f" ({reason})" if reason else "")
+
+    # --- under the lock -------------------------------------------------------------------------------------------
+
+    def _step(self, force: bool) -> None:
+        while self.events:
+            action, arguments = self.events.popleft()
+            action(*arguments)
+        while self._submitted:
+            passes = self._submitted.popleft()
+            if not self._ready:
+                self._oldest_ns = passes[0].submitted_ns
+            self._ready += passes
+        if self.dead is not None:
+            self._abandon(self.dead)
+        elif self._ready:
+            self._advance(force)
+        if self._undated and self.clock.ready:
+            undated, self._undated = self._undated, []
+            for timed in undated:
+                self._deliver(self, timed)
+        if self.idle:
+            self._device = None
+            self._pending_timers.discard(self)
+            if self._submitted:  # another thread submitted in between
+                self._pending_timers.add(self)
+
+    def _advance(self, force: bool) -> None:
+        if len(self._flying) < OWN_IN_FLIGHT:
+            self._resolve_own()
+        due = force or len(self._ready) >= BATCH or time_ns() - self._oldest_ns >= AGE_NS
+        if due and len(self._flying) < IN_FLIGHT:
+            self._gate()
+
+    def _abandon(self, reason: str) -> None:
+        ready, self._ready = self._ready, []
+        self.give_up(ready, reason)
+        for passes in self._flying.values():
+            self.give_up(passes, reason)
+        self._flying.clear()  # what still arrives is not expected any more
+
+    def _gate(self) -> None:
+        batch, self._ready = self._ready[:BATCH], self._ready[BATCH:]
+        self._oldest_ns = time_ns()
+        if not batch:
+            return
+        number, events = next(self._numbers), self.events
+
+        def done(succeeded: bool) -> None:
+            events.append((self._finished, (number, succeeded, time_ns())))
+
+        self._flying[number] = batch
+        try:
+            self.host.when_done(self._queue, done)
+        except Exception:
+            del self._flying[number]
+            self.give_up(batch, "the work-done callback could not be set")
+            raise
+
+    def _finished(self, number: int, succeeded: bool, seen_ns: int) -> None:
+        batch = self._flying.pop(number, None)
+        if batch is None:
+            return
+        if not succeeded:
+            self.give_up(batch, "the device failed while the work was under way")
+            return
+        batch.sort(key=lambda timed: timed.slot)
+        stretches: list[list[int]] = []  # first query, count, offset
+        places: list[int] = []  # of the begin, in stamps of eight bytes
+        last, offset = [0, -1, 0], 0
+        for timed in batch:
+            if last[0] + last[1] == timed.slot:
+                last[1] += 2
+            else:
+                offset = _aligned(offset)
+                last = [timed.slot, 2, offset]
+                stretches.append(last)
+            places.append(offset >> 3)
+            offset += 16
+        internal = self.query_set._internal
+        runs = [(internal, first, count, at) for first, count, at in stretches]
+        self._read(batch, runs, places, [at + 1 for at in places], offset, seen_ns)
+
+    def _resolve_own(self) -> None:
+        """Passes with the program's own queries, right behind its submit: the next frame writes the same ones again."""
+        own = [timed for timed in self._ready if timed.own is not None]
+        if not own:
+            return
+        self._ready = [timed for timed in self._ready if timed.own is None]
+        latest: dict[tuple[int, int], Pass] = {}
+        for timed in own:
+            assert timed.own is not None
+            for index in timed.own[1:]:
+                latest[id(timed.own[0]), index] = timed
+        runs: list[Run] = []
+        begins, ends, batch, overwritten, gone = [], [], [], [], []  # type: ignore[var-annotated]
+        offset = 0
+        for timed in own:
+            assert timed.own is not None
+            query_set, begin, end = timed.own
+            if query_set._internal is None:
+                gone.append(timed)
+            elif any(latest[id(query_set), index] is not timed for index in (begin, end)):
+                overwritten.append(timed)
+            else:
+                for index, places in ((begin, begins), (end, ends)):
+                    runs.append((query_set._internal, index, 1, offset))
+                    places.append(offset >> 3)
+                    offset += RESOLVE_ALIGNMENT
+                batch.append(timed)
+        self.give_up(overwritten, "a later pass wrote the same queries")
+        self.give_up(gone, "the program destroyed its query set")
+        if batch:
+            self._read(batch, runs, begins, ends, offset, None)
+
+    def _read(
+        self,
+        batch: list[Pass],
+        runs: list[Run],
+        begins: list[int],
+        ends: list[int],
+        size: int,
+        seen_ns: int | None,
+    ) -> None:
+        """Resolves ``runs`` and, when the data has arrived, takes the stamps at ``begins`` and ``ends``."""
+        device = self._device
+        if device is None or device._internal is None:
+            self.give_up(batch, "the device was released before its queries were read")
+            return
+        number, events = next(self._numbers), self.events
+        pair = self._borrow(device, size)
+
+        def arrived(data: bytes | None) -> None:
+            events.append((self._arrived, (number, begins, ends, pair, data, seen_ns or time_ns())))
+
+        self._flying[number] = batch
+        try:
+            self.host.resolve(device._internal, self._queue, runs, pair, size)
+            self.host.read(pair.mapped, size, arrived)
+        except Exception:
+            del self._flying[number]
+            self.give_up(batch, "resolving the queries failed")
+            raise
+
+    def _arrived(
+        self, number: int, begins: list[int], ends: list[int], pair: Pair, data: bytes | None, seen_ns: int
+    ) -> None:
+        batch = self._flying.pop(number, None)
+        if batch is None:
+            return
+        if data is None:
+            self.give_up(batch, "the queries could not be mapped")
+            return
+        self._pool.append(pair)
+        self.free.extend([timed.slot for timed in batch if timed.slot >= 0])
+        stamps = memoryview(data).cast("Q")
+        found = Timed(batch, [stamps[at] for at in begins], [stamps[at] for at in ends], seen_ns)
+        if 0 in found.begins or 0 in found.ends:
+            found = self._without_zeros(found)
+        if found.passes:
+            self._undated.append(found)
+
+    def _without_zeros(self, found: Timed) -> Timed:
+        """Some drivers leave queries unwritten (empty passes on Metal, resolves that come too early)."""
+        kept = [at for at, both in enumerate(zip(found.begins, found.ends, strict=True)) if all(both)]
+        self._miss("the driver wrote no time stamp", len(found.passes) - len(kept))
+        return Timed(
+            [found.passes[at] for at in kept],
+            [found.begins[at] for at in kept],
+            [found.ends[at] for at in kept],
+            found.seen_ns,
+        )
+
+    def _borrow(self, device: Any, size: int) -> Pair:
+        for index, pair in enumerate(self._pool):
+            if pair.size >= size:
+                return self._pool.pop(index)
+        return self.host.pair(device._internal, max(4096, 1 << (size - 1).bit_length()), self._keep)
+
+
+def _aligned(offset: int) -> int:
+    return (offset + RESOLVE_ALIGNMENT - 1) & ~(RESOLVE_ALIGNMENT - 1)

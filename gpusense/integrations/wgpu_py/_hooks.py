@@ -1,0 +1,181 @@
+"""The state shared by all wrappers: timers of devices, staged transfers, counters, and the way to the tracer."""
+
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from ... import _log, _process
+from ..._records import Record
+from ._device import DeviceTimer, Timed
+from ._host import Host
+from ._records import Staged, kernels, transfers
+
+STAGE = 64  # transfers are handed on in lists of this length
+MAX_ERRORS = 20
+IDLE_NS = 200_000_000
+ATTRIBUTE = "_gpusense"
+
+
+class Hooks:
+    """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer."""
+
+    name = "wgpu"
+
+    def __init__(
+        self,
+        host: Host,
+        emit: Callable[[list[Record]], None],
+        block: Callable[[], Any],
+        copies: bool,
+        tracer: Any = None,
+    ) -> None:
+        self.host, self.emit, self.block, self.copies = host, emit, block, copies
+        self.on = True
+        self.local = threading.local()
+        self.staged: deque[Staged] = deque()
+        self.pending: set[DeviceTimer] = set()
+        self.counts: Counter[str] = Counter()
+        self.untimed: Counter[str] = Counter()
+        self._timers: weakref.WeakSet[DeviceTimer] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._errors = 0
+        self._tracer = tracer
+        _process.register(self)
+        if tracer is not None:
+            tracer.add_source(self)
+
+    def timer(self, device: Any) -> DeviceTimer:
+        """The timer of ``device``, made at its first use; two threads get the same one."""
+        found = device.__dict__.get(ATTRIBUTE)
+        if found is None:
+            with self._lock:
+                found = device.__dict__.get(ATTRIBUTE)
+                if found is None:
+                    found = DeviceTimer(self.host, device, self.deliver, self.miss, self.pending)
+                    device.__dict__[ATTRIBUTE] = found
+                    self._timers.add(found)
+        return found  # type: ignore[no-any-return]
+
+    def timers(self) -> list[DeviceTimer]:
+        with self._lock:
+            return list(self._timers)
+
+    def stage(self, item: Staged) -> None:
+        self.staged.append(item)
+        if len(self.staged) >= STAGE:
+            self.hand_on()
+
+    def hand_on(self) -> None:
+        """Staged transfers become records. Any thread; each item is taken once."""
+        taken = []
+        staged = self.staged
+        try:
+            while True:
+                taken.append(staged.popleft())
+        except IndexError:
+            pass
+        if taken:
+            self._emit(transfers(taken), "transfers")
+
+    def deliver(self, timer: DeviceTimer, timed: Timed) -> None:
+        records, refused = kernels(timer, timed, time.time_ns())
+        for reason, number in refused.items():
+            self.miss(reason, number)
+        if records:
+            self._emit(records, "timed")
+
+    def miss(self, reason: str, number: int = 1) -> None:
+        with self._lock:
+            self.untimed[reason] += number
+
+    def fail(self, where: str) -> None:
+        """An error of ours: logged once a place; after a few of them the wrappers only pass through."""
+        self._errors += 1
+        _log.exception(f"wgpu {where}", "gpusense: tracing wgpu failed in %s", where)
+        if self._errors >= MAX_ERRORS and self.on:
+            self.on = False
+            _log.once("wgpu off", "gpusense: wgpu tracing is off after %d errors", self._errors)
+
+    def pump(self, timer: DeviceTimer) -> None:
+        """Moves ``timer`` along, and those whose programs have not submitted for a while."""
+        timer.pump()
+        if self.staged:
+            self.hand_on()
+        if len(self.pending) > 1:
+            for other in list(self.pending):
+                if other is not timer and other.idle_ns(time.time_ns()) > IDLE_NS:
+                    other.poll()
+                    other.pump(force=True)
+
+    def drain(self, timers: list[DeviceTimer], timeout_s: float) -> bool:
+        """Waits, without blocking in a driver, until everything submitted has been read. False: it was too long."""
+        deadline = time.monotonic() + timeout_s
+        self.hand_on()
+        for timer in timers:
+            pause = 0.0002
+            while True:
+                timer.pump(force=True)
+                if timer.idle:
+                    break
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                timer.poll()
+                timer.settle(min(pause, left))
+                pause = min(pause * 2, 0.005)
+        return True
+
+    def lost(self, message: str) -> None:
+        """wgpu-py reports a lost device without saying which: none is touched again."""
+        for timer in self.timers():
+            if timer.dead is None:
+                timer.dead = f"a device was lost: {message}"  # no lock: this runs inside a native callback
+
+    def flush(self, timeout_s: float) -> bool:
+        """Everything submitted so far has been timed and handed on; False when that took too long."""
+        return self.drain(self.timers(), timeout_s)
+
+    def status(self) -> dict[str, Any]:
+        """The fields of ``Statistics``."""
+        with self._lock:
+            untimed = dict(self.untimed)
+        return {
+            "timed": self.counts["timed"],
+            "transfers": self.counts["transfers"],
+            "untimed": untimed,
+            "errors": self._errors,
+            "clocks": tuple((str(timer.info.get("device")), timer.clock_text()) for timer in self.timers()),
+        }
+
+    def close(self) -> None:
+        """Wrappers only pass through from now on; devices made so far are as they were before."""
+        self.on = False
+        if self._tracer is not None:
+            self._tracer.remove_source(self)
+        for timer in self.timers():
+            device = timer.device_ref()
+            if device is not None:
+                device.__dict__.pop(ATTRIBUTE, None)
+        self.pending.clear()
+
+    def at_exit(self) -> None:
+        if self.on and not self.host.exiting:
+            self.flush(1.0)
+        self.on = False
+        self.host.exiting = True
+
+    def after_fork_in_child(self) -> None:
+        """A forked child has no GPU."""
+        self.on = False
+        self.host.exiting = True
+        self._lock = threading.Lock()
+
+    def _emit(self, records: list[Record], counter: str) -> None:
+        self.counts[counter] += len(records)
+        try:
+            self.emit(records)
+        except Exception:  # noqa: BLE001 - never into the program
+            self.fail("emit")

@@ -1,0 +1,173 @@
+"""wgpu-py's own cffi binding, used for what must not pass through its Python classes.
+
+Rule of this file: every call is one that cannot abort given what :mod:`._device` guarantees — live handles of a device
+that is neither destroyed nor lost, commands that ``finish()`` accepted, mapped data copied inside the map callback.
+Callbacks run on whatever thread polls; they look up what to do by number, so that no cffi closure dies too early.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from time import time_ns
+from typing import Any
+
+from ... import _log
+
+#: (query set, first query, count, offset in the resolve buffer)
+Run = tuple[Any, int, int, int]
+
+USAGE_QUERY_RESOLVE, USAGE_COPY_SRC, USAGE_COPY_DST, USAGE_MAP_READ = 0x200, 0x4, 0x8, 0x1
+
+
+class Handle:
+    """A native object of ours. Quacks like wgpu-py's objects, whose functions read ``_internal``.
+
+    ``keep``: what must outlive the native object, above all the device's error callbacks.
+    """
+
+    __slots__ = ("_host", "_internal", "_keep", "_release")
+
+    def __init__(self, host: "Host", kind: str, internal: Any, keep: Any) -> None:
+        self._host = host
+        self._internal = internal
+        self._keep = keep
+        self._release = getattr(host.lib, f"wgpu{kind}Release")
+
+    def __del__(self) -> None:
+        if not self._host.exiting:  # wgpu-native's thread-locals may be gone by then (wgpu-native#512)
+            self._release(self._internal)
+
+
+class Pair:
+    """A resolve buffer and the mappable buffer it is copied to."""
+
+    __slots__ = ("mapped", "resolved", "size")
+
+    def __init__(self, resolved: Handle, mapped: Handle, size: int) -> None:
+        self.resolved, self.mapped, self.size = resolved, mapped, size
+
+
+class Host:
+    """``api``: the module ``wgpu.backends.wgpu_native._api``."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self.ffi, self.lib, self.checked = api.ffi, api.lib, api.libf
+        self.exiting = False
+        self._numbers = count(1)
+        self._actions: dict[int, Callable[[bool], None]] = {}
+        self._plain = len(self.ffi.typeof(self.lib.wgpuQueueOnSubmittedWorkDone).args) == 3
+        self._success = 0 if self._plain else 1
+        self._done_type, self._done_callback = self._callback(self.lib.wgpuQueueOnSubmittedWorkDone)
+        self._map_type, self._map_callback = self._callback(self.lib.wgpuBufferMapAsync)
+        self._encoder_info = self.ffi.new("WGPUCommandEncoderDescriptor *")
+
+    def period_ns(self, queue: Any) -> float | None:
+        """Nanoseconds a tick; None before wgpu-native 27.0.4."""
+        try:
+            return float(self.lib.wgpuQueueGetTimestampPeriod(queue)) or None
+        except AttributeError:
+            return None
+
+    def query_set(self, device: Any, queries: int, keep: Any) -> Handle:
+        info = self.ffi.new("WGPUQuerySetDescriptor *")
+        info.type, info.count = self.lib.WGPUQueryType_Timestamp, queries
+        return Handle(self, "QuerySet", self.checked.wgpuDeviceCreateQuerySet(device, info), keep)
+
+    def writes(self, kind: str, query_set: Handle, passes: int) -> Any:
+        """A C array for ``passes`` passes: the n-th writes the queries 2n and 2n + 1."""
+        field = dict(self.ffi.typeof(f"WGPU{kind.capitalize()}PassDescriptor").fields)["timestampWrites"]
+        array = self.ffi.new(f"{field.type.item.cname}[]", passes)
+        for number in range(passes):
+            row = array[number]
+            row.querySet = query_set._internal
+            row.beginningOfPassWriteIndex, row.endOfPassWriteIndex = 2 * number, 2 * number + 1
+        return array
+
+    def pair(self, device: Any, size: int, keep: Any) -> Pair:
+        resolved = self._buffer(device, size, USAGE_QUERY_RESOLVE | USAGE_COPY_SRC, keep)
+        return Pair(resolved, self._buffer(device, size, USAGE_MAP_READ | USAGE_COPY_DST, keep), size)
+
+    def write_timestamp(self, encoder: Any, query_set: Handle, index: int) -> None:
+        self.checked.wgpuCommandEncoderWriteTimestamp(encoder, query_set._internal, index)
+
+    def resolve(self, device: Any, queue: Any, runs: Sequence[Run], pair: Pair, size: int) -> None:
+        """Submits a command buffer of ours that copies the queries to ``pair.mapped``. Raises before submitting."""
+        checked, lib = self.checked, self.lib
+        encoder = checked.wgpuDeviceCreateCommandEncoder(device, self._encoder_info)
+        try:
+            resolved = pair.resolved._internal
+            for query_set, first, number, offset in runs:
+                checked.wgpuCommandEncoderResolveQuerySet(encoder, query_set, first, number, resolved, offset)
+            checked.wgpuCommandEncoderCopyBufferToBuffer(encoder, resolved, 0, pair.mapped._internal, 0, size)
+            command = checked.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
+        finally:
+            lib.wgpuCommandEncoderRelease(encoder)
+        checked.wgpuQueueSubmit(queue, 1, self.ffi.new("WGPUCommandBuffer[]", [command]))
+        lib.wgpuCommandBufferRelease(command)
+
+    def when_done(self, queue: Any, action: Callable[[bool], None]) -> None:
+        """``action(succeeded)`` once everything submitted so far has been executed."""
+        self._ask(self.checked.wgpuQueueOnSubmittedWorkDone, (queue,), self._done_type, self._done_callback, action)
+
+    def read(self, buffer: Handle, size: int, action: Callable[[bytes | None], None]) -> None:
+        """``action(bytes)`` once ``buffer`` could be mapped, None when it could not; it is unmapped again."""
+        internal = buffer._internal
+
+        def mapped(succeeded: bool) -> None:
+            data = None
+            if succeeded:
+                data = self.ffi.buffer(self.lib.wgpuBufferGetConstMappedRange(internal, 0, size), size)[:]
+                self.lib.wgpuBufferUnmap(internal)
+            action(data)
+
+        arguments = (internal, 1, 0, size)
+        self._ask(self.checked.wgpuBufferMapAsync, arguments, self._map_type, self._map_callback, mapped)
+
+    def poll(self, device: Any, wait: bool = False) -> None:
+        self.lib.wgpuDevicePoll(device, wait, self.ffi.NULL)
+
+    def _buffer(self, device: Any, size: int, usage: int, keep: Any) -> Handle:
+        info = self.ffi.new("WGPUBufferDescriptor *")
+        info.size, info.usage = size, usage
+        return Handle(self, "Buffer", self.checked.wgpuDeviceCreateBuffer(device, info), keep)
+
+    def _callback(self, function: Any) -> tuple[Any, Any]:
+        """The callback-info type of a function (None in the first family) and one closure for all its calls."""
+        arguments = self.ffi.typeof(function).args
+        if self._plain:
+            return None, self.ffi.callback(arguments[-2], self._called)
+        info = arguments[-1]
+        return info, self.ffi.callback(dict(info.fields)["callback"].type, self._called)
+
+    def _ask(
+        self, function: Any, arguments: Any, info_type: Any, callback: Any, action: Callable[[bool], None]
+    ) -> None:
+        number = next(self._numbers)
+        self._actions[number] = action
+        token = self.ffi.cast("void *", number)
+        try:
+            if self._plain:
+                function(*arguments, callback, token)
+                return
+            info = self.ffi.new(f"{info_type.cname} *")
+            info.mode = self.lib.WGPUCallbackMode_AllowProcessEvents
+            info.callback, info.userdata1 = callback, token
+            function(*arguments, info[0])
+        except Exception:
+            self._actions.pop(number, None)
+            raise
+
+    def _called(self, status: int, *rest: Any) -> None:
+        """Every callback: (status[, message], userdata) or (status[, message], userdata1, userdata2)."""
+        try:
+            number = int(self.ffi.cast("uintptr_t", rest[-1] if self._plain else rest[-2]))
+            action = self._actions.pop(number, None)
+            if action is not None:
+                action(int(status) == self._success)
+        except Exception:  # noqa: BLE001 - cffi would print it into the program's stderr
+            _log.exception("wgpu callback", "gpusense: a wgpu callback failed")
+
+
+def seen_now() -> int:
+    """When a callback saw the work done."""
+    return time_ns()

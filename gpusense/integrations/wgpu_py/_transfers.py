@@ -1,0 +1,230 @@
+"""Wrappers around transfers: the host's time of each call, its bytes, label and usage.
+
+A write's time is the copy into staging memory, not the bus. A read first waits for earlier work by itself, so that its
+record can say which part was waiting; the read would have waited for the same work a moment later.
+"""
+
+from collections.abc import Callable
+from time import time_ns
+from typing import Any
+
+from ._hooks import Hooks
+from ._patch import Patches
+from ._records import Staged
+
+
+def install(hooks: Hooks, patches: Patches) -> None:
+    api = hooks.host.api
+    patches.wrap(api.GPUQueue, "write_buffer", lambda function: _write_buffer(hooks, function))
+    patches.wrap(api.GPUQueue, "write_texture", lambda function: _write_texture(hooks, function))
+    patches.wrap(api.GPUQueue, "read_buffer", lambda function: _read(hooks, function, "read_buffer", _buffer_of))
+    patches.wrap(api.GPUQueue, "read_texture", lambda function: _read(hooks, function, "read_texture", _texture_of))
+    patches.wrap(api.GPUBuffer, "read_mapped", lambda function: _read_mapped(hooks, function))
+    patches.wrap(api.GPUBuffer, "write_mapped", lambda function: _write_mapped(hooks, function))
+    for name in ("map", "map_sync"):  # wgpu-py up to 0.26; later every wait is a promise's
+        patches.wrap(api.GPUBuffer, name, lambda function: _map(hooks, function))
+    promise = getattr(api, "GPUPromise", None)
+    if promise is not None:
+        patches.wrap(promise, "_sync_wait", lambda function: _promise_wait(hooks, function))
+
+
+def size_of(data: Any) -> int:
+    if type(data) is bytes or type(data) is bytearray:
+        return len(data)
+    size = getattr(data, "nbytes", None)
+    return size if type(size) is int else memoryview(data).nbytes
+
+
+def _write_buffer(hooks: Hooks, function: Any) -> Any:
+    def write_buffer(self: Any, buffer: Any, buffer_offset: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hooks.on:
+            return function(self, buffer, buffer_offset, data, *args, **kwargs)
+        start = time_ns()
+        result = function(self, buffer, buffer_offset, data, *args, **kwargs)
+        end = time_ns()
+        try:
+            if args or kwargs:
+                size = args[1] if len(args) > 1 else kwargs.get("size")
+                offset = args[0] if args else kwargs.get("data_offset", 0)
+                number = int(size) if size else size_of(data) - int(offset)
+            else:
+                number = size_of(data)
+            hooks.stage(
+                Staged(
+                    "write_buffer",
+                    "cpu_to_gpu",
+                    number,
+                    start,
+                    end,
+                    buffer._label,
+                    buffer._usage,
+                    False,
+                    None,
+                    hooks.block(),
+                )
+            )
+        except Exception:  # noqa: BLE001
+            hooks.fail("write_buffer")
+        return result
+
+    return write_buffer
+
+
+def _write_texture(hooks: Hooks, function: Any) -> Any:
+    def write_texture(self: Any, destination: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hooks.on:
+            return function(self, destination, data, *args, **kwargs)
+        start = time_ns()
+        result = function(self, destination, data, *args, **kwargs)
+        end = time_ns()
+        try:
+            texture = destination["texture"]
+            usage = int(texture.usage)
+            hooks.stage(
+                Staged(
+                    "write_texture",
+                    "cpu_to_gpu",
+                    size_of(data),
+                    start,
+                    end,
+                    texture.label,
+                    usage,
+                    True,
+                    None,
+                    hooks.block(),
+                )
+            )
+        except Exception:  # noqa: BLE001
+            hooks.fail("write_texture")
+        return result
+
+    return write_texture
+
+
+def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, Any], Any]) -> Any:
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hooks.on or getattr(hooks.local, "nested", False):
+            return function(self, *args, **kwargs)
+        start = time_ns()
+        source: Any = None
+        wait_ns = None
+        try:
+            source = source_of(args, kwargs)
+            if _wait_for_earlier_work(hooks, source):
+                wait_ns = time_ns() - start
+        except Exception:  # noqa: BLE001
+            hooks.fail(method)
+        hooks.local.nested = True
+        try:
+            result = function(self, *args, **kwargs)
+        finally:
+            hooks.local.nested = False
+        end = time_ns()
+        try:
+            usage, texture = int(source.usage), method == "read_texture"
+            hooks.stage(
+                Staged(
+                    method,
+                    "gpu_to_cpu",
+                    size_of(result),
+                    start,
+                    end,
+                    source.label,
+                    usage,
+                    texture,
+                    wait_ns,
+                    hooks.block(),
+                )
+            )
+        except Exception:  # noqa: BLE001
+            hooks.fail(method)
+        return result
+
+    return read
+
+
+def _wait_for_earlier_work(hooks: Hooks, source: Any) -> bool:
+    """False where there is no live device to ask."""
+    device = getattr(source, "_device", None)
+    if device is None or device._internal is None or hooks.timer(device).dead is not None:
+        return False
+    hooks.host.poll(device._internal, True)
+    return True
+
+
+def _buffer_of(args: Any, kwargs: Any) -> Any:
+    return args[0] if args else kwargs.get("buffer")
+
+
+def _texture_of(args: Any, kwargs: Any) -> Any:
+    return (args[0] if args else kwargs["source"])["texture"]
+
+
+def _read_mapped(hooks: Hooks, function: Any) -> Any:
+    def read_mapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Without a copy nothing is transferred.
+        if not hooks.on or getattr(hooks.local, "nested", False) or not kwargs.get("copy", True):
+            return function(self, *args, **kwargs)
+        start = time_ns()
+        result = function(self, *args, **kwargs)
+        _mapped(hooks, self, "read_mapped", "gpu_to_cpu", result, start)
+        return result
+
+    return read_mapped
+
+
+def _write_mapped(hooks: Hooks, function: Any) -> Any:
+    def write_mapped(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        start = time_ns()
+        result = function(self, data, *args, **kwargs)
+        if hooks.on:
+            _mapped(hooks, self, "write_mapped", "cpu_to_gpu", data, start)
+        return result
+
+    return write_mapped
+
+
+def _mapped(hooks: Hooks, buffer: Any, method: str, direction: str, data: Any, start: int) -> None:
+    end = time_ns()
+    try:
+        usage = int(buffer.usage)
+        hooks.stage(
+            Staged(method, direction, size_of(data), start, end, buffer.label, usage, False, None, hooks.block())
+        )
+    except Exception:  # noqa: BLE001
+        hooks.fail(method)
+
+
+def _map(hooks: Hooks, function: Any) -> Any:
+    def map_buffer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hooks.on or getattr(hooks.local, "nested", False):
+            return function(self, *args, **kwargs)
+        start = time_ns()
+        hooks.local.nested = True
+        try:
+            result = function(self, *args, **kwargs)
+        finally:
+            hooks.local.nested = False
+        _waited(hooks, self.label, start)
+        return result
+
+    return map_buffer
+
+
+def _promise_wait(hooks: Hooks, function: Any) -> Any:
+    def sync_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        mapping = hooks.on and getattr(self, "_title", "") == "buffer.map" and not getattr(hooks.local, "nested", False)
+        start = time_ns()
+        result = function(self, *args, **kwargs)
+        if mapping:
+            _waited(hooks, "", start)
+        return result
+
+    return sync_wait
+
+
+def _waited(hooks: Hooks, label: str, start: int) -> None:
+    try:
+        hooks.stage(Staged("map_buffer", None, 0, start, time_ns(), label, block=hooks.block()))
+    except Exception:  # noqa: BLE001
+        hooks.fail("map_buffer")

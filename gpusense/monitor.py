@@ -1,0 +1,440 @@
+"""Watches devices from inside the process: ``snapshot()`` now, ``start_background()`` for history and callbacks.
+
+Everything here works without a GPU: there are then no devices, and :func:`sources` says why.
+"""
+
+import collections
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import NamedTuple
+
+from . import _identity, _log, _process
+from ._dispatcher import Dispatcher
+from ._metrics import GpuMetrics, OwnUsage, without_values
+from ._protocols import Backend, MetricsSource
+from ._records import DeviceInfo, Unavailable
+from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats
+from ._sources import Opening
+from ._window import Window, window
+
+Devices = "int | str | Iterable[int | str] | None"
+
+_SHORTEST_INTERVAL_S = 0.005
+_lock = threading.Lock()
+_opening: Opening | None = None
+_override: MetricsSource | None = None  # set by gpusense.testing
+_samplers: dict[tuple[int, DeviceInfo], DeviceSampler] = {}
+_current: "Monitor | None" = None
+
+
+class MonitorStats(NamedTuple):
+    """What monitoring itself did and cost. ``samplers`` are shared with other monitors of the same devices."""
+
+    samples: int  # taken into this monitor's history
+    ticks: int
+    late: int  # began more than a tenth of the interval after their deadline
+    skipped: int  # deadlines that passed while an earlier tick ran
+    mean_cost_ns: float  # of one sample, wall time
+    max_cost_ns: int
+    callbacks: int
+    callbacks_dropped: int
+    callback_errors: int
+    callback_ns: int
+    samplers: tuple[SamplerStats, ...] = ()
+
+
+class Monitor:
+    """A running monitor; made by :func:`start_background`. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        callback: Callable[[GpuMetrics], object] | None,
+        on_error: Callable[[BaseException], object] | None,
+        *,
+        interval: float,
+        history: int,
+        medium_interval: float,
+        slow_interval: float,
+        gpm: bool,
+        clock: Clock,
+    ) -> None:
+        self.interval_ns = int(interval * SECOND)
+        self.gpm = gpm
+        #: Why no samples arrive (a driver that does not answer, a device name that fits none), or None.
+        self.problem: str | None = None
+        self._lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
+        self._clock = clock
+        self._room = history
+        self._lock = threading.Lock()
+        self._samples: dict[int, collections.deque[GpuMetrics]] = {}
+        self._taken = 0
+        self._samplers: list[tuple[tuple[int, DeviceInfo], DeviceSampler]] = []
+        self._stopped = False
+        self._dispatcher = (
+            Dispatcher(callback, on_error, monotonic_ns=clock.monotonic_ns) if callback is not None else None
+        )
+
+    @property
+    def running(self) -> bool:
+        return not self._stopped
+
+    @property
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """The devices being watched."""
+        return tuple(sampler.device for _, sampler in self._samplers)
+
+    def latest(self) -> tuple[GpuMetrics, ...]:
+        """The newest sample of every device that has one.
+
+        A device whose sample is old, because its driver does not return, is "degraded" and without values.
+        """
+        now = self._clock.monotonic_ns()
+        with self._lock:
+            newest = [samples[-1] for _, samples in sorted(self._samples.items()) if samples]
+        patience = max(5 * self.interval_ns, 2 * SECOND)
+        return tuple(
+            sample
+            if self._stopped or now - sample.monotonic_ns <= patience
+            else without_values(sample, "degraded", f"stale: no sample for {(now - sample.monotonic_ns) / 1e9:.1f} s")
+            for sample in newest
+        )
+
+    def history(self, seconds: float | None = None, device: int | None = None) -> tuple[GpuMetrics, ...]:
+        """Samples of the last ``seconds`` (all kept ones by default), oldest first, of every device or of one."""
+        start = None if seconds is None else self._clock.monotonic_ns() - int(seconds * SECOND)
+        with self._lock:
+            kept = [
+                sample
+                for index, samples in self._samples.items()
+                if device is None or index == device
+                for sample in samples
+                if start is None or sample.monotonic_ns >= start
+            ]
+        return tuple(sorted(kept, key=lambda sample: (sample.monotonic_ns, sample.device.index)))
+
+    def window(
+        self,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        *,
+        seconds: float | None = None,
+        device: int | None = None,
+        own_busy_share: float | None = None,
+    ) -> tuple[Window, ...]:
+        """Statistics and energy of every device between two wall-clock times (``time.time_ns()``), or of the last
+        ``seconds``; all history by default.
+
+        ``own_busy_share`` (0…1): the share of the device's busy time that is this process's own kernels; the window
+        then carries that share of the energy, labelled as an estimate.
+        """
+        now = self._clock.time_ns()
+        if seconds is not None:
+            start_ns, end_ns = now - int(seconds * SECOND), now
+        with self._lock:
+            kept = {
+                index: list(samples)
+                for index, samples in sorted(self._samples.items())
+                if samples and (device is None or index == device)
+            }
+        longest = max(3 * self.interval_ns, SECOND // 2)
+        return tuple(
+            window(
+                samples,
+                samples[-1].device,
+                samples[0].time_ns if start_ns is None else start_ns,
+                now if end_ns is None else end_ns,
+                longest,
+                own_busy_share,
+            )
+            for samples in kept.values()
+        )
+
+    def idle_for(self, seconds: float, below: float = 5.0, device: int | None = None) -> bool:
+        """True where every watched device (or one) was at or below ``below`` percent for all of the last ``seconds``.
+
+        What is unknown is not idle: no samples, a history too short, a device that gives no utilization. A sleeping
+        device is idle.
+        """
+        start = self._clock.monotonic_ns() - int(seconds * SECOND)
+        with self._lock:
+            watched = [list(samples) for index, samples in self._samples.items() if device in (None, index)]
+        if not watched:
+            return False
+        slack = 2 * self.interval_ns
+        for samples in watched:
+            recent = [sample for sample in samples if sample.monotonic_ns >= start]
+            if not recent or (samples[0].monotonic_ns > start + slack):
+                return False
+            if recent[-1].monotonic_ns < start + int(seconds * SECOND) - max(slack, SECOND):
+                return False
+            if not all(_is_idle(sample, below) for sample in recent):
+                return False
+        return True
+
+    def stats(self) -> MonitorStats:
+        """Ticks, losses and cost so far."""
+        each = tuple(sampler.stats() for _, sampler in self._samplers)
+        samples = sum(one.samples for one in each)
+        calls = self._dispatcher
+        return MonitorStats(
+            samples=self._taken,
+            ticks=sum(one.ticks for one in each),
+            late=sum(one.late for one in each),
+            skipped=sum(one.skipped for one in each),
+            mean_cost_ns=sum(one.mean_cost_ns * one.samples for one in each) / samples if samples else 0.0,
+            max_cost_ns=max((one.max_cost_ns for one in each), default=0),
+            callbacks=calls.calls if calls else 0,
+            callbacks_dropped=calls.dropped if calls else 0,
+            callback_errors=calls.errors if calls else 0,
+            callback_ns=calls.spent_ns if calls else 0,
+            samplers=each,
+        )
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Ends sampling for this monitor; its history stays readable. No callback begins after this returns.
+
+        May be called again, from any thread, and from the callback. Waits up to ``timeout`` seconds for a callback
+        or a driver call that is under way.
+        """
+        global _current
+        with self._lock:
+            self._stopped = True
+            samplers, self._samplers = self._samplers, []
+        if self._dispatcher is not None:
+            self._dispatcher.stop(timeout)
+        for key, sampler in samplers:
+            with _lock:
+                if sampler.retire(self):
+                    _samplers.pop(key, None)
+            sampler.join(timeout)
+        if _current is self:
+            _current = None
+
+    def __enter__(self) -> "Monitor":  # noqa: PYI034  (typing.Self is Python 3.11)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def accept(self, sample: GpuMetrics) -> None:
+        """Takes one sample from a sampler; not for users."""
+        with self._lock:
+            if self._stopped:
+                return
+            samples = self._samples.get(sample.device.index)
+            if samples is None:
+                samples = self._samples[sample.device.index] = collections.deque(maxlen=self._room)
+            samples.append(sample)
+            self._taken += 1
+        if self._dispatcher is not None:
+            self._dispatcher.put(sample)
+
+    def _begin(self, source: MetricsSource, wanted: "int | str | Iterable[int | str] | None") -> None:
+        devices = _wanted(source.devices(), wanted)
+        for device in devices:
+            with _lock, self._lock:
+                if self._stopped:
+                    return
+                key = (id(source), device)
+                sampler = _samplers.get(key)
+                if sampler is None:
+                    sampler = DeviceSampler(source, device, self._clock, *self._lanes_ns)
+                try:
+                    sampler.attach(self)
+                except RuntimeError as error:  # the interpreter is ending
+                    self.problem = str(error)
+                    return
+                _samplers[key] = sampler
+                self._samplers.append((key, sampler))
+        self.problem = None
+
+    def _begin_later(self, opening: Opening, wanted: "int | str | Iterable[int | str] | None") -> None:
+        opening.ready.wait()
+        try:
+            self._begin(opening.merged(), wanted)
+        except ValueError as error:
+            self.problem = str(error)
+
+    def at_exit(self) -> None:
+        """Ends sampling without waiting for a driver call under way; NVML is left to the end of the process."""
+        self.stop(timeout=0.2)
+
+    def after_fork_in_child(self) -> None:
+        """The child has none of our threads: this monitor is over, its history stays."""
+        self._lock = threading.Lock()
+        self._stopped = True
+        self._samplers = []
+        self._dispatcher = None
+        self.problem = "this process was forked; start a monitor of its own"
+
+
+def start_background(
+    callback: Callable[[GpuMetrics], object] | None = None,
+    interval: float = 0.1,
+    devices: "int | str | Iterable[int | str] | None" = None,
+    history: int = 600,
+    on_error: Callable[[BaseException], object] | None = None,
+    *,
+    medium_interval: float = 1.0,
+    slow_interval: float = 5.0,
+    gpm: bool = False,
+    open_timeout: float = 2.0,
+    source: MetricsSource | None = None,
+    clock: Clock | None = None,
+) -> Monitor:
+    """A running :class:`Monitor`; ``callback(metrics)`` is called once a device and sample, on a thread of its own.
+
+    ``interval`` seconds between samples (at least 0.005), ``history`` samples kept a device. ``devices``: all by
+    default, or indices, UUIDs or their beginnings, PCI addresses, or "visible" for those CUDA_VISIBLE_DEVICES shows.
+    ``gpm`` adds SM, tensor and memory activity on Hopper and later. Returns within ``open_timeout`` seconds even if a
+    driver hangs: ``monitor.problem`` then says so, and sampling begins when it answers.
+
+    Raises ValueError for an interval or history that makes no sense, and for a device name that fits none.
+    """
+    global _current
+    _check(interval, history, medium_interval, slow_interval)
+    monitor = Monitor(
+        callback,
+        on_error,
+        interval=interval,
+        history=history,
+        medium_interval=medium_interval,
+        slow_interval=slow_interval,
+        gpm=gpm,
+        clock=clock or Clock(),
+    )
+    source = source or _override
+    opening = None if source is not None else _open()
+    if opening is not None and opening.ready.wait(open_timeout):
+        source = opening.merged()
+    if source is not None:
+        _wanted(source.devices(), devices)
+    if monitor._dispatcher is not None:
+        monitor._dispatcher.start()
+    _process.register(monitor)
+    _current = monitor
+    if source is not None:
+        monitor._begin(source, devices)
+    elif opening is not None:
+        monitor.problem = opening.problem or "no answer yet"
+        _log.once("monitor slow open", "gpusense monitor: %s; sampling begins when it does", monitor.problem)
+        _process.start_thread(lambda: monitor._begin_later(opening, devices), "gpusense-open")
+    return monitor
+
+
+def snapshot(
+    devices: "int | str | Iterable[int | str] | None" = None, *, gpm: bool = False, timeout: float = 5.0
+) -> tuple[GpuMetrics, ...]:
+    """One full sample of every device (or of those named), now; empty without devices.
+
+    Rates need two readings: the first snapshot of a process has none, and says so. Empty also where a driver did not
+    answer within ``timeout`` seconds (logged). Raises ValueError for a device name that fits none.
+    """
+    source = _source(timeout)
+    if source is None:
+        return ()
+    lanes = ("fast", "medium", "slow", *(("gpm",) if gpm else ()))
+    return tuple(source.sample(device, lanes) for device in _wanted(source.devices(), devices))
+
+
+def own_usage(*, timeout: float = 5.0) -> tuple[OwnUsage, ...]:
+    """What this process itself uses of every device: memory and, where the driver tells, its share of the SMs.
+
+    None with a reason where the driver's process list cannot be joined to this process: in a container its pids are
+    the host's.
+    """
+    pid = os.getpid()
+    source = _source(timeout)
+    if source is None:
+        return ()
+    return tuple(_own(source.sample(device, ("medium",)), pid) for device in source.devices())
+
+
+def sources(timeout: float = 5.0) -> tuple[Backend | Unavailable, ...]:
+    """Every metrics backend of this process: open, or unavailable with the reason."""
+    opening = _open()
+    if not opening.ready.wait(timeout):
+        return (Unavailable("monitor", opening.problem or "not open yet"),)
+    return opening.backends
+
+
+def current() -> Monitor | None:
+    """The monitor started last, while it runs."""
+    return _current
+
+
+def _source(timeout: float) -> MetricsSource | None:
+    if _override is not None:
+        return _override
+    opening = _open()
+    if not opening.ready.wait(timeout):
+        _log.once("monitor slow open", "gpusense monitor: %s", opening.problem)
+        return None
+    return opening.merged()
+
+
+def _open() -> Opening:
+    global _opening
+    with _lock:
+        if _opening is None:
+            _opening = Opening()
+        return _opening
+
+
+def _wanted(
+    devices: tuple[DeviceInfo, ...], wanted: "int | str | Iterable[int | str] | None"
+) -> tuple[DeviceInfo, ...]:
+    if wanted is None:
+        return devices
+    if wanted == "visible":
+        value = os.environ.get("CUDA_VISIBLE_DEVICES")
+        nvidia = tuple(device for device in devices if device.vendor == "nvidia")
+        places = {item.place for item in _identity.visible(value, nvidia)}
+        return tuple(device for place, device in enumerate(nvidia) if place in places)
+    return _identity.select(wanted, devices)
+
+
+def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
+    if sample.processes is None:
+        return OwnUsage(sample.device, pid, reason=sample.reason("processes"))
+    for row in sample.processes:
+        if row.pid == pid and row.visible:
+            return OwnUsage(sample.device, pid, row.memory_used_bytes, row.gpu_percent)
+    if any(row.visible is False and row.name is None for row in sample.processes):
+        return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")
+    return OwnUsage(sample.device, pid, memory_used_bytes=0)
+
+
+def _is_idle(sample: GpuMetrics, below: float) -> bool:
+    busy = sample.utilization.gpu_percent
+    return sample.state == "sleeping" or (busy is not None and busy <= below)
+
+
+def _check(interval: float, history: int, *lanes: float) -> None:
+    for name, value in (("interval", interval), *(("a lane's interval", lane) for lane in lanes)):
+        if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= _SHORTEST_INTERVAL_S):
+            raise ValueError(f"{name} must be at least {_SHORTEST_INTERVAL_S} seconds, not {value!r}")
+    if not isinstance(history, int) or history < 1:
+        raise ValueError(f"history must be a positive number of samples, not {history!r}")
+
+
+class _Shared:
+    """What all monitors share, after a fork: nothing. The next call opens the drivers anew."""
+
+    def after_fork_in_child(self) -> None:
+        global _lock, _opening, _current
+        _lock = threading.Lock()
+        _opening = _current = None
+        _samplers.clear()
+
+    def at_exit(self) -> None:
+        """Each monitor ends itself."""
+
+
+_shared = _Shared()
+_process.register(_shared)

@@ -1,0 +1,116 @@
+"""Chrome trace-event JSON, for viewers that do not read native Perfetto traces.
+
+Its times are microseconds in doubles, so they count from the start of the run, which stands in
+``baseTimeNanoseconds``: absolute ones would lose their nanoseconds.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import IO, Any
+
+from .._records import BlockRecord, GpuKernel, GpuMemoryTransfer
+from ..analysis.busy import window
+from ..analysis.idle import idle
+from ..session import Session
+from .files import output
+from .perfetto import arguments
+from .series import REASONS, device_series
+from .tracks import end_of, group_name, label, tracks
+
+
+def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
+    """Writes the trace to a path or an open text file, one event a line."""
+    whole = window(session)
+    base = whole[0] if whole else session.meta.get("start_ns") or 0
+    with output(target) as file:
+        file.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{base},"traceEvents":[')
+        mark = "\n"
+        for event in events(session, base):
+            file.write(mark + _json(event))
+            mark = ",\n"
+        file.write("\n]}\n")
+
+
+def _json(event: dict[str, Any]) -> str:
+    # Perfetto shows \\u escapes of names as they stand, so only what UTF-8 cannot hold is replaced.
+    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _micros(ns: int) -> float:
+    return ns / 1000
+
+
+def events(session: Session, base: int) -> Iterator[dict[str, Any]]:
+    """Trace events: complete ones on lanes that do not overlap, flows from blocks to their work, counters."""
+    groups: dict[str, int] = {}
+    blocks = {record.block_id: record for record in session.records if type(record) is BlockRecord}
+    places: dict[int, tuple[int, int]] = {}
+    flow = lane = 0
+    waiting = {(row.backend, row.device): row for row in idle(session)}
+    for track in tracks(session):  # host first: a flow needs the place of its block
+        yield from _group(groups, track.group)
+        process, lane = groups[track.group], lane + 1
+        yield _named("thread_name", process, lane, track.name)
+        yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": lane, "args": {"sort_index": lane}}
+        for record in track.records:
+            yield _complete(record, base, process, lane)
+            if type(record) is BlockRecord:
+                places[record.block_id] = (process, lane)
+            elif record.block_id in places and type(record) in (GpuKernel, GpuMemoryTransfer):
+                flow += 1
+                origin = blocks[record.block_id]
+                yield _flow("s", flow, origin.start_ns - base, *places[origin.block_id])
+                yield {**_flow("f", flow, record.start_ns - base, process, lane), "bp": "e"}
+        row = waiting.pop(track.device, None) if track.device is not None else None
+        if row is not None and row.gaps:
+            lane += 1
+            yield _named("thread_name", process, lane, "idle: why")
+            for gap in row.gaps:
+                span = {"ts": _micros(gap.start_ns - base), "dur": _micros(gap.end_ns - gap.start_ns)}
+                yield {"ph": "X", "name": REASONS[gap.reason], "pid": process, "tid": lane, **span}
+    for device, name, unit, points in device_series(session):
+        group = group_name(session, device)
+        yield from _group(groups, group)
+        for time, value in points:
+            at = {"pid": groups[group], "ts": _micros(time - base)}
+            yield {"ph": "C", "name": f"{name} ({unit})", **at, "args": {"value": value}}
+
+
+def _group(groups: dict[str, int], name: str) -> Iterator[dict[str, Any]]:
+    if name not in groups:
+        groups[name] = len(groups) + 1
+        yield _named("process_name", groups[name], 0, name)
+        yield {"ph": "M", "name": "process_sort_index", "pid": groups[name], "args": {"sort_index": groups[name]}}
+
+
+def _named(what: str, process: int, lane: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": lane, "args": {"name": name}}
+
+
+def _complete(record: Any, base: int, process: int, lane: int) -> dict[str, Any]:
+    event = {
+        "ph": "X",
+        "name": label(record.name) or "(unnamed)",
+        "pid": process,
+        "tid": lane,
+        "ts": _micros(record.start_ns - base),
+        "dur": _micros(end_of(record) - record.start_ns),
+    }
+    facts = dict(arguments(record))
+    if facts:
+        event["args"] = facts
+    return event
+
+
+def _flow(phase: str, number: int, at: int, process: int, lane: int) -> dict[str, Any]:
+    return {
+        "ph": phase,
+        "id": number,
+        "name": "launch",
+        "cat": "launch",
+        "pid": process,
+        "tid": lane,
+        "ts": _micros(at),
+    }

@@ -1,0 +1,87 @@
+"""Flame graphs: collapsed stacks for the usual tools, and speedscope's own JSON.
+
+A stack is the path of blocks, then the operation: ``train;step;forward;gemm 1234``. Weights are device time; collapsed
+stacks count whole microseconds as those tools expect, speedscope's count nanoseconds.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import IO
+
+from ..analysis.blocks import BlockNode, block_tree
+from ..analysis.operation import DEVICE_KINDS
+from ..session import Session
+from .files import output
+from .tracks import label
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, form: str = "collapsed") -> None:
+    """Writes ``form`` "collapsed" or "speedscope" to a path or an open text file."""
+    if form not in ("collapsed", "speedscope"):
+        raise ValueError(f"form must be 'collapsed' or 'speedscope', not {form!r}")
+    with output(target) as file:
+        if form == "collapsed":
+            file.writelines(line + "\n" for line in collapsed(session))
+        else:
+            file.write(speedscope(session))
+
+
+def stacks(session: Session) -> Iterator[tuple[tuple[str, ...], int]]:
+    """(path of blocks and the operation's name, device nanoseconds), heaviest branches first."""
+    waiting: list[BlockNode] = [block_tree(session)]
+    while waiting:
+        node = waiting.pop()
+        for (kind, name), (_, spent) in sorted(node.operations.items(), key=lambda item: -item[1][1]):
+            if kind in DEVICE_KINDS:
+                yield (*node.path, label(name)), spent
+        waiting += sorted(node.children.values(), key=lambda child: child.gpu_ns)
+
+
+def collapsed(session: Session) -> Iterator[str]:
+    """One line a stack. Times are rounded so that the lines of one session add up to its total within 1 µs."""
+    owed = 0
+    for frames, spent in stacks(session):
+        owed += spent
+        micros = (owed + 500) // 1000
+        if micros > 0:
+            owed -= micros * 1000
+            yield f"{';'.join(frame(name) for name in frames)} {micros}"
+
+
+def frame(name: str) -> str:
+    """A name as one frame: semicolons become colons, line breaks and control characters blanks."""
+    text = "".join(char if char.isprintable() else " " for char in name.replace(";", ":"))
+    return " ".join(text.split()) or "(unnamed)"
+
+
+def speedscope(session: Session) -> str:
+    """The same stacks as a sampled speedscope profile."""
+    numbers: dict[str, int] = {}
+    samples: list[list[int]] = []
+    weights: list[int] = []
+    for frames, spent in stacks(session):
+        if spent > 0:
+            samples.append([numbers.setdefault(name or "(unnamed)", len(numbers)) for name in frames])
+            weights.append(spent)
+    profile = {
+        "type": "sampled",
+        "name": "device time",
+        "unit": "nanoseconds",
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": samples,
+        "weights": weights,
+    }
+    return json.dumps(
+        {
+            "$schema": _SCHEMA,
+            "exporter": f"gpusense {session.meta.get('version', '')}".strip(),
+            "name": "gpusense",
+            "activeProfileIndex": 0,
+            "shared": {"frames": [{"name": name} for name in numbers]},
+            "profiles": [profile],
+        }
+    )

@@ -1,0 +1,234 @@
+"""Native Perfetto traces (``.pftrace``): exact nanoseconds, one track a stream, written as a stream of packets.
+
+Layout: ``TrackDescriptor`` and ``TrackEvent`` of https://perfetto.dev/docs/reference/synthetic-track-event. A trace is
+a sequence of packets, so a file that was cut off opens up to the cut.
+"""
+
+import os
+from array import array
+from collections.abc import Iterator
+from typing import IO, Any
+
+from .._records import BlockRecord, GpuKernel, GpuMemoryTransfer
+from ..analysis.busy import window
+from ..analysis.idle import DeviceIdle, idle
+from ..session import Session
+from .files import output
+from .protobuf import double, fixed64, message, number, text, varint
+from .series import REASONS, device_series
+from .tracks import Track, end_of, group_name, label, tracks
+
+# Field numbers of TracePacket, TrackEvent, InternedData and DebugAnnotation.
+_PACKET = 1
+_CLOCKS, _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 6, 8, 10, 11, 12, 13, 60
+_TYPE, _NAME_ID, _TRACK, _COUNTER, _FLOWS, _NOTE = 9, 10, 11, 44, 47, 4
+_INTERNED_NAME, _INTERNED_NOTE, _INTERNED_TEXT = 2, 3, 29
+_NOTE_NAME, _NOTE_INT, _NOTE_DOUBLE, _NOTE_TEXT_ID = 1, 4, 5, 17
+_BEGIN, _END, _COUNT = 1, 2, 4
+_CLEARED, _NEEDS_STATE, _EXPLICIT = 1, 2, 3
+_REALTIME, _BOOTTIME = 1, 6
+_PIECE = 1 << 20
+
+_SEQUENCE_BYTES = number(_SEQUENCE, 1)
+_STATE_BYTES = _SEQUENCE_BYTES + number(_FLAGS, _NEEDS_STATE)
+_END_BYTES = number(_TYPE, _END)
+_TIMESTAMP_KEY = varint(_TIMESTAMP << 3)
+
+
+def write(session: Session, target: "str | os.PathLike[str] | IO[bytes]") -> None:
+    """Writes the trace to a path or an open binary file."""
+    with output(target, binary=True) as file:
+        piece = bytearray()
+        for packet in packets(session):
+            piece += packet
+            if len(piece) >= _PIECE:
+                file.write(piece)
+                piece = bytearray()
+        file.write(piece)
+
+
+def packets(session: Session) -> Iterator[bytes]:
+    """The trace, one or a few packets at a time."""
+    whole = window(session)
+    start = whole[0] if whole else session.meta.get("start_ns") or 0
+    writer = _Writer(start)
+    yield writer.head()
+    groups: dict[str, int] = {}
+    reasons = {(row.backend, row.device): row for row in idle(session)}
+    of_host: list[Track] = []
+    of_devices: list[Track] = []
+    for track in tracks(session):
+        (of_host if track.device is None else of_devices).append(track)
+    yield writer.group(groups, "Host", session.meta.get("pid"))
+    # Devices first: writing a kernel numbers its flow, which the block it came from then names as its origin.
+    for track in of_devices:
+        yield writer.group(groups, track.group, None)
+        yield from writer.track(track, groups[track.group])
+        row = reasons.pop(track.device, None) if track.device is not None else None
+        if row is not None:
+            yield from writer.gaps(row, groups[track.group])
+    for track in of_host:
+        yield from writer.track(track, groups["Host"])
+    for device, name, unit, points in device_series(session):
+        group = group_name(session, device)
+        yield writer.group(groups, group, None)
+        yield from writer.counter(groups[group], name, unit, points)
+
+
+class _Writer:
+    """Numbers tracks, names and flows while it encodes."""
+
+    def __init__(self, start_ns: int) -> None:
+        self._start = start_ns
+        self._tracks = 0
+        self._names: dict[str, bytes] = {}
+        self._texts: dict[str, int] = {}
+        self._notes: dict[str, int] = {}
+        self._annotations: dict[Any, bytes] = {}
+        self._flows: dict[int, array[int]] = {}
+        self._flow = 0
+        self._pending = b""  # interned data that the next packet must bring along
+        self._high = (-1, b"")
+
+    def head(self) -> bytes:
+        """The first packet: state cleared, and boot time equal to wall time, so that time stamps are wall time."""
+        clocks = b"".join(
+            message(1, number(1, clock) + number(2, max(0, self._start))) for clock in (_REALTIME, _BOOTTIME)
+        )
+        return message(_PACKET, _SEQUENCE_BYTES + number(_FLAGS, _CLEARED | _NEEDS_STATE) + message(_CLOCKS, clocks))
+
+    def group(self, groups: dict[str, int], name: str, pid: int | None) -> bytes:
+        """Descriptor of a top-level track, unless it has been written; its number goes into ``groups``."""
+        if name in groups:
+            return b""
+        groups[name] = uuid = self._uuid()
+        body = number(1, uuid) + number(11, _EXPLICIT)  # children in the order of their ranks, field 12
+        if pid is not None:
+            body += message(3, number(1, pid) + text(6, "program"))
+        else:
+            body += text(2, name)
+        return self._describe(body)
+
+    def track(self, track: Track, parent: int) -> Iterator[bytes]:
+        uuid, descriptor = self._child(track.name, parent)
+        yield descriptor
+        begin, end = number(_TYPE, _BEGIN) + number(_TRACK, uuid), _END_BYTES + number(_TRACK, uuid)
+        stack: list[int] = []
+        for record in track.records:
+            start = record.start_ns
+            closed = b""
+            while stack and stack[-1] <= start:
+                closed += self._packet(stack.pop(), end)
+            body = begin + self._name(label(record.name)) + self._annotate(record) + self._flows_of(record)
+            stack.append(end_of(record))
+            yield closed + self._packet(start, body)
+        while stack:
+            yield self._packet(stack.pop(), end)
+
+    def gaps(self, row: DeviceIdle, parent: int) -> Iterator[bytes]:
+        """A track that says what an idle device waited for."""
+        if not row.gaps:
+            return
+        uuid, descriptor = self._child("idle: why", parent)
+        yield descriptor
+        begin, end = number(_TYPE, _BEGIN) + number(_TRACK, uuid), _END_BYTES + number(_TRACK, uuid)
+        for gap in row.gaps:
+            yield self._packet(gap.start_ns, begin + self._name(REASONS[gap.reason])) + self._packet(gap.end_ns, end)
+
+    def counter(self, parent: int, name: str, unit: str, points: "list[tuple[int, float]]") -> Iterator[bytes]:
+        uuid = self._uuid()
+        yield self._describe(
+            number(1, uuid) + text(2, name) + number(5, parent) + number(12, uuid) + message(8, text(6, unit))
+        )
+        body = number(_TYPE, _COUNT) + number(_TRACK, uuid)
+        for time, value in points:
+            yield self._packet(time, body + double(_COUNTER, value))
+
+    def _uuid(self) -> int:
+        self._tracks += 1
+        return self._tracks
+
+    def _child(self, name: str, parent: int) -> tuple[int, bytes]:
+        uuid = self._uuid()
+        return uuid, self._describe(number(1, uuid) + text(2, name) + number(5, parent) + number(12, uuid))
+
+    def _describe(self, body: bytes) -> bytes:
+        return message(_PACKET, _SEQUENCE_BYTES + message(_DESCRIPTOR, body))
+
+    def _packet(self, time: int, event: bytes) -> bytes:
+        pending, self._pending = self._pending, b""
+        interned = message(_INTERNED, pending) if pending else b""
+        return message(_PACKET, _TIMESTAMP_KEY + self._time(time) + _STATE_BYTES + interned + message(_EVENT, event))
+
+    def _time(self, time: int) -> bytes:
+        """A time stamp as varint: its upper bits are mostly those of the one before."""
+        high = time >> 28
+        if high <= 0:
+            return varint(max(0, time))
+        if high != self._high[0]:
+            self._high = (high, varint(high))
+        return (
+            bytes((time & 127 | 128, time >> 7 & 127 | 128, time >> 14 & 127 | 128, time >> 21 & 127 | 128))
+            + self._high[1]
+        )
+
+    def _name(self, name: str) -> bytes:
+        known = self._names.get(name)
+        if known is None:
+            iid = len(self._names) + 1
+            known = self._names[name] = number(_NAME_ID, iid)
+            self._pending += message(_INTERNED_NAME, number(1, iid) + text(2, name or "(unnamed)"))
+        return known
+
+    def _annotate(self, record: Any) -> bytes:
+        """Arguments of a slice, encoded once for every combination that occurs."""
+        facts = arguments(record)
+        known = self._annotations.get(facts)
+        if known is None:
+            known = b"".join(self._note(name, value) for name, value in facts)
+            if len(self._annotations) < 100_000:
+                self._annotations[facts] = known
+        return known
+
+    def _note(self, name: str, value: "int | float | str") -> bytes:
+        iid = self._notes.get(name)
+        if iid is None:
+            iid = self._notes[name] = len(self._notes) + 1
+            self._pending += message(_INTERNED_NOTE, number(1, iid) + text(2, name))
+        if isinstance(value, str):
+            return message(_NOTE, number(_NOTE_NAME, iid) + number(_NOTE_TEXT_ID, self._text(value)))
+        if isinstance(value, int):
+            return message(_NOTE, number(_NOTE_NAME, iid) + number(_NOTE_INT, value))
+        return message(_NOTE, number(_NOTE_NAME, iid) + double(_NOTE_DOUBLE, value))
+
+    def _text(self, value: str) -> int:
+        iid = self._texts.get(value)
+        if iid is None:
+            iid = self._texts[value] = len(self._texts) + 1
+            self._pending += message(_INTERNED_TEXT, number(1, iid) + text(2, value))
+        return iid
+
+    def _flows_of(self, record: Any) -> bytes:
+        """For work, a new flow from its block; for a block, the flows to all its work."""
+        if type(record) is BlockRecord:
+            flows = self._flows.pop(record.block_id, None)
+            return b"".join(fixed64(_FLOWS, flow) for flow in flows) if flows else b""
+        if record.block_id is None or type(record) not in (GpuKernel, GpuMemoryTransfer):
+            return b""
+        self._flow += 1
+        self._flows.setdefault(record.block_id, array("Q")).append(self._flow)
+        return fixed64(_FLOWS, self._flow)
+
+
+def arguments(record: Any) -> "tuple[tuple[str, int | float | str], ...]":
+    facts: list[tuple[str, int | float | str]] = []
+    for name in ("full_name", "grid", "block", "registers_per_thread", "bytes", "source", "destination", "elements"):
+        value = getattr(record, name, None)
+        if value is not None:
+            facts.append((name, " × ".join(map(str, value)) if isinstance(value, tuple) else value))
+    path = getattr(record, "path", ())
+    if path:
+        facts.append(("block path", " › ".join(path)))
+    for name, value in (getattr(record, "attributes", None) or {}).items():
+        facts.append((str(name), value if isinstance(value, (int, float, str)) else repr(value)))
+    return tuple(facts)

@@ -1,0 +1,46 @@
+"""What the monitor sampled, as one series a device and metric; only values that are known."""
+
+import math
+from collections.abc import Callable, Iterator
+
+from .._metrics import GpuMetrics
+from ..session import Session
+
+#: Name, unit, how to read it from a sample.
+SERIES: tuple[tuple[str, str, Callable[[GpuMetrics], "float | None"]], ...] = (
+    ("GPU utilization", "%", lambda sample: sample.utilization.gpu_percent),
+    ("SM active", "%", lambda sample: sample.utilization.sm_active_percent),
+    ("Memory used", "B", lambda sample: sample.memory.used_bytes),
+    ("Power", "W", lambda sample: sample.power.draw_watts),
+    ("SM clock", "MHz", lambda sample: sample.clocks.sm_mhz),
+    ("Temperature", "°C", lambda sample: sample.thermal.gpu_celsius),
+    ("PCIe to GPU", "B/s", lambda sample: sample.pcie.rx_bytes_per_s),
+    ("PCIe to host", "B/s", lambda sample: sample.pcie.tx_bytes_per_s),
+)
+
+#: What to call the reasons for which a device was idle.
+REASONS = {
+    "collective": "waits for a collective",
+    "copy": "waits for a copy",
+    "synchronisation": "empty after the host waited",
+    "host": "waits for the host",
+    "no_work": "no work",
+}
+
+Points = list[tuple[int, float]]
+
+
+def device_series(session: Session) -> Iterator[tuple[tuple[str, "int | None"], str, str, Points]]:
+    """(backend and number of the device as records name it, metric, unit, points in order of time)."""
+    by_device: dict[int, list[GpuMetrics]] = {}
+    for sample in session.metrics:
+        by_device.setdefault(sample.device.index, []).append(sample)
+    for index, samples in sorted(by_device.items()):
+        samples.sort(key=lambda sample: sample.time_ns)
+        device = samples[0].device
+        key = ("cuda", device.cuda_index if device.cuda_index is not None else index)
+        for name, unit, read in SERIES:
+            points = [(sample.time_ns, value) for sample in samples if (value := read(sample)) is not None]
+            points = [(time, value) for time, value in points if math.isfinite(value)]
+            if points:
+                yield key, name, unit, points

@@ -1,0 +1,264 @@
+"""Endpoints that refuse, keep silent, are slow, answer 413, 429, 503; exits, forks and off switches around them."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from servers import free_port, receiver, silent
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+pytestmark = pytest.mark.network
+
+
+def run(otel, tracer, url, spans=20, **settings):
+    """What became of ``spans`` kernels below one block."""
+    otel.instrument(tracer=tracer, endpoint=url, metrics=False, max_spans_per_s=0, **settings)
+    with tracer.trace("step"):
+        for number in range(spans):
+            tracer.kernel(f"k{number}")
+    otel.flush(20)
+    status = otel.status()
+    assert status["received"] == status["exported"] + status["folded"] + sum(status["dropped"].values())
+    return status
+
+
+def test_too_large_is_halved_until_it_fits_and_stays_so(otel, tracer):
+    with receiver(limit=20_000) as got:
+        status = run(otel, tracer, got.url, spans=400)
+        assert status["dropped"] == {}
+        assert len(got.spans) == status["exported"] == 401
+        refused = got.requests - len(got.paths)
+        with tracer.trace("again"):
+            for number in range(400):
+                tracer.kernel(f"k{number}")
+        assert otel.flush(20)
+        assert len(got.spans) == 802
+        assert got.requests - len(got.paths) == refused
+
+
+def test_unavailable_for_a_moment(otel, tracer):
+    with receiver(fail_first=(1, 503), headers=[("Retry-After", "0")]) as got:
+        assert run(otel, tracer, got.url)["dropped"] == {}
+        assert len(got.spans) == 21
+
+
+@pytest.mark.parametrize("answer", [400, 429, 503])
+def test_refusals_are_counted(otel, tracer, answer, caplog):
+    with receiver(status=answer, headers=[("Retry-After", "3600")]) as got:
+        assert run(otel, tracer, got.url)["dropped"] == {"export_failed": 21}
+    assert len(caplog.records) <= 1
+
+
+def test_a_slow_endpoint_never_slows_the_application(otel, tracer):
+    with receiver(delay_s=0.5) as got:
+        otel.instrument(tracer=tracer, endpoint=got.url, metrics=False)
+        began = time.perf_counter()
+        for _ in range(50):
+            with tracer.trace("step"):
+                tracer.kernel()
+            tracer.flush()
+        assert time.perf_counter() - began < 0.5  # one answer alone takes as long
+        assert otel.flush(20)
+        assert otel.status()["exported"] == 100
+        assert len(got.spans) == 100
+
+
+def test_queue_is_bounded_while_the_endpoint_hangs(otel, tracer, monkeypatch):
+    with silent() as url:
+        otel.instrument(tracer=tracer, endpoint=url, metrics=False, exit_timeout_s=0.2)
+        otel._active.inbox.limit = 100
+        for _ in range(30):
+            for _ in range(10):
+                tracer.kernel()
+            tracer.flush()
+        assert len(otel._active.inbox.take()) <= 100
+        assert otel.status()["dropped"].get("queue_full", 0) >= 190
+        began = time.monotonic()
+        otel.uninstrument()
+        assert time.monotonic() - began < 3
+
+
+SCRIPT = """
+import sys, time, os
+sys.path.insert(0, {here!r})
+import gpusense
+from gpusense.exporters import opentelemetry as otel
+assert otel.instrument(private=True)
+tracer = gpusense.get_tracer()
+{body}
+"""
+STEP = """
+with tracer.trace("step"):
+    for i in range(10):
+        tracer.record_kernel(f"k{i}", duration_ns=200_000)
+"""
+
+
+def child(body, timeout=30, **env):
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "OTEL"))}
+    environ |= {"PYTHONPATH": str(ROOT), "GPUSENSE": "on", **env}
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(here=str(HERE), body=body)],
+        capture_output=True, text=True, timeout=timeout, env=environ,
+    )  # fmt: skip
+    return done, time.monotonic() - began
+
+
+def quick_child_s():
+    """What a child takes that exports nothing: start and imports."""
+    began = time.monotonic()
+    child("otel.uninstrument(0); os._exit(0)")
+    return time.monotonic() - began
+
+
+def test_normal_exit_sends_all(otel):
+    with receiver() as got:
+        done, _ = child(STEP + "sys.exit(5)", OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+        assert len(got.spans) == 11
+        assert got.paths[0] == "/v1/traces"
+        assert {metric.name for metric in got.metrics} >= {"gpusense.records", "gpu.kernel.duration"}
+
+
+@pytest.mark.parametrize("fault", ["refused", "silent"])
+def test_exit_is_not_held_up(fault):
+    base = quick_child_s()
+    with silent() as url:
+        endpoint = url if fault == "silent" else f"http://127.0.0.1:{free_port()}"
+        done, took = child(STEP + "sys.exit(5)", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+    assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+    assert took - base < 3.0
+
+
+def test_both_sides_of_a_fork_send_exactly_once():
+    body = """
+with tracer.trace("before"):
+    tracer.record_kernel("parent", duration_ns=200_000)
+tracer.flush()
+pid = os.fork()
+if pid == 0:
+    gpusense.enable()
+    otel.flush(5)
+    with gpusense.trace("child"):
+        gpusense.record_kernel("child", duration_ns=200_000)
+    sys.exit(0)
+os.waitpid(pid, 0)
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(span.name for span in got.spans) == ["before", "child", "gpu_kernel: child", "gpu_kernel: parent"]
+
+
+def test_a_forked_web_worker_records_its_requests():
+    body = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+provider = TracerProvider()
+trace.set_tracer_provider(provider)
+otel.flush(5)
+pid = os.fork()
+if pid == 0:
+    with provider.get_tracer("app").start_as_current_span("GET /"):
+        gpusense.record_kernel("child", duration_ns=200_000)
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [span.name for span in got.spans] == ["gpu_kernel: child"]
+        assert got.spans[0].parent_span_id
+
+
+def test_a_worker_of_multiprocessing_sends_before_it_ends():
+    body = """
+import multiprocessing
+def work():
+    gpusense.enable()
+    otel.flush(5)
+    with gpusense.trace("worker"):
+        gpusense.record_kernel("in_worker", duration_ns=200_000)
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(span.name for span in got.spans) == ["gpu_kernel: in_worker", "worker"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="needs signals")
+def test_killed_by_a_signal_that_the_application_handles():
+    body = STEP + "import signal; signal.signal(15, lambda *_: sys.exit(7)); os.kill(os.getpid(), 15); time.sleep(20)"
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert done.returncode == 7
+        assert len(got.spans) == 11
+
+
+@pytest.mark.parametrize("switch", ["GPUSENSE=off", "GPUSENSE_OTEL=off", "OTEL_SDK_DISABLED=true"])
+def test_off_is_read_before_anything_is_imported(switch):
+    code = """
+import sys
+import gpusense
+from gpusense.exporters import opentelemetry as otel
+assert not any(name.split(".")[0] == "opentelemetry" for name in sys.modules)
+otel.Instrumentor().instrument(skip_dep_check=True)
+assert otel.instrument() is False
+assert otel.start_root_span() is None
+assert otel.flush() and otel.uninstrument() and otel.status() is None
+assert not any(name.split(".")[0] == "opentelemetry" for name in sys.modules)
+"""
+    name, _, value = switch.partition("=")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), name: value}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_importing_gpusense_imports_no_opentelemetry():
+    code = """
+import sys, json
+import gpusense, gpusense.exporters, gpusense.exporters.opentelemetry
+gpusense.get_tracer()
+print(json.dumps([name for name in sys.modules if name.split(".")[0] in ("opentelemetry", "google", "requests")]))
+"""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "GPUSENSE": "on"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=30)
+    assert json.loads(done.stdout) == []
+
+
+def test_exporters_named_none_send_nothing():
+    with receiver() as got:
+        done, _ = child(
+            STEP,
+            OTEL_EXPORTER_OTLP_ENDPOINT=got.url,
+            OTEL_TRACES_EXPORTER="none",
+            OTEL_METRICS_EXPORTER="none",
+        )
+        assert (done.returncode, done.stderr, got.requests) == (0, "", 0)
+
+
+def test_the_instrumentor_lets_nothing_out_but_import_errors(otel, monkeypatch):
+    def fail(**_settings):
+        raise RuntimeError("anything")
+
+    def absent(**_settings):
+        raise ImportError("opentelemetry.sdk")
+
+    monkeypatch.setattr(otel, "instrument", fail)
+    otel.Instrumentor().instrument(skip_dep_check=True)
+    monkeypatch.setattr(otel, "instrument", absent)
+    with pytest.raises(ImportError):
+        otel.Instrumentor().instrument()
+    otel.Instrumentor().uninstrument()

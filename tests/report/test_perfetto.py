@@ -1,0 +1,206 @@
+"""Native traces read back by a reader of the wire format that shares nothing with the writer."""
+
+import contextlib
+import io
+import itertools
+import struct
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sessions import HOSTILE, T0, US, block, copy, crowd, kernel, session, training
+
+from gpusense.report import perfetto
+from gpusense.report.protobuf import number, varint
+from gpusense.report.tracks import end_of, levels, nest, spread
+from gpusense.session import Session
+
+
+def read_varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def fields(data):
+    """(number, value) of every field of a message, in order."""
+    at = 0
+    while at < len(data):
+        key, at = read_varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = read_varint(data, at)
+        elif kind == 1:
+            value, at = data[at : at + 8], at + 8
+        else:
+            assert kind == 2, key
+            length, at = read_varint(data, at)
+            value, at = data[at : at + length], at + length
+            assert len(value) == length, "cut off"
+        yield key >> 3, value
+
+
+def one(data):
+    return dict(fields(data))
+
+
+def new_names(packet, known):
+    entries = [one(value) for field, value in fields(packet.get(12, b"")) if field == 2]
+    assert not {entry[1] for entry in entries} & set(known)
+    return {entry[1]: entry[2].decode() for entry in entries}
+
+
+class Trace:
+    """Slices, counters and flows of a trace, as a viewer would find them."""
+
+    def __init__(self, data):
+        self.tracks, self.slices, self.counters, self.flows, names = {}, [], [], {}, {}
+        stacks = {}
+        packets = [one(value) for _, value in fields(data)]
+        events = []
+        for order, packet in enumerate(packets):
+            names.update(new_names(packet, names))
+            if 60 in packet:
+                entry = one(packet[60])
+                self.tracks[entry[1]] = (entry.get(2, b"").decode(), entry.get(5))
+            if 11 in packet:
+                events.append((packet[8], order, packet[11], list(fields(packet[11]))))
+        for time, _, event, every in sorted(events, key=lambda event: event[:2]):  # as viewers sort: stable, by time
+            body = one(event)
+            assert body[11] in self.tracks
+            flows = [struct.unpack("<Q", value)[0] for field, value in every if field == 47]
+            if body[9] == 1:
+                stacks.setdefault(body[11], []).append((time, names[body[10]]))
+                for flow in flows:
+                    self.flows.setdefault(flow, []).append(names[body[10]])
+            elif body[9] == 2:
+                start, name = stacks[body[11]].pop()
+                self.slices.append((self.tracks[body[11]][0], name, start, time - start))
+            else:
+                self.counters.append((self.tracks[body[11]][0], time, struct.unpack("<d", body[44])[0]))
+        assert not any(stacks.values())
+
+
+def trace_of(run):
+    file = io.BytesIO()
+    perfetto.write(run, file)
+    return Trace(file.getvalue())
+
+
+def test_every_record_is_one_slice_with_absolute_nanoseconds():
+    run = training(5)
+    trace = trace_of(run)
+    got = sorted((start, length) for track, _, start, length in trace.slices if track != "idle: why")
+    assert got == sorted((record.start_ns, end_of(record) - record.start_ns) for record in run.records)
+    names = Counter(name for track, name, _, _ in trace.slices if track.startswith("stream"))
+    assert names == Counter(record.name for record in [*run.kernels, *run.memsets])
+
+
+def test_flows_lead_from_a_block_to_its_work():
+    run = session(
+        block(("step",), 0, 100, number=5), kernel("a", 10, 20, block_id=5), kernel("b", 30, 40, block_id=5),
+        copy("cpu_to_gpu", 8, 50, 60, block_id=9), kernel("c", 70, 80), end=100,
+    )  # fmt: skip
+    flows = [sorted(ends) for ends in trace_of(run).flows.values()]
+    # The copy's block has not ended, so that its flow has one end only.
+    assert sorted(flows) == [["a", "step"], ["b", "step"], ["copies to GPU"]]
+
+
+def test_counters_are_the_samples():
+    run = training(5)
+    power = [(time, value) for track, time, value in trace_of(run).counters if track == "Power"]
+    assert power == [(sample.time_ns, sample.power.draw_watts) for sample in run.metrics]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=20), st.booleans())
+def test_no_overlap_and_no_nesting_is_lost(spans, blocks):
+    make = (
+        (lambda i, a, n: block((f"n{i}",), a, a + n, number=i))
+        if blocks
+        else (lambda i, a, n: kernel(f"n{i}", a, a + n))
+    )
+    run = session(*[make(index, start, length) for index, (start, length) in enumerate(spans)], end=100)
+    got = sorted(
+        (name, start - T0, length) for track, name, start, length in trace_of(run).slices if track != "idle: why"
+    )
+    assert got == sorted((f"n{index}", start, length) for index, (start, length) in enumerate(spans))
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=20))
+def test_lanes(spans):
+    records = sorted((kernel("k", a, a + n) for a, n in spans), key=lambda r: (r.start_ns, -r.end_ns))
+    lanes = spread(records)
+    assert sorted(itertools.chain(*lanes)) == sorted(records)
+    for lane in lanes:
+        assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(lane))
+    nested = nest(records)
+    assert sorted(itertools.chain(*nested)) == sorted(records)
+    for lane in nested:
+        for a, b in itertools.combinations(lane, 2):
+            assert b.start_ns >= a.end_ns or b.end_ns <= a.end_ns
+        rows = levels(lane)
+        assert sum(map(len, rows)) == len(lane)
+        for row in rows:
+            assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(row))
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_varints(value):
+    assert read_varint(varint(value), 0) == (value, len(varint(value)))
+
+
+@given(st.integers(1 << 28, 2**63 - 1), st.integers(1 << 28, 2**63 - 1))
+def test_time_stamps_are_varints(first, second):
+    writer = perfetto._Writer(0)
+    assert [writer._time(time) for time in (first, second, first)] == [varint(first), varint(second), varint(first)]
+
+
+def test_negative_numbers_are_twos_complement():
+    assert read_varint(number(1, -5), 1)[0] == 2**64 - 5
+
+
+def test_hostile_names():
+    run = session(*[kernel(name, at * US, at * US + 900) for at, name in enumerate(HOSTILE)], end=20 * US)
+    names = {name for track, name, _, _ in trace_of(run).slices if track != "idle: why"}
+    expected = {name.encode("utf-8", "replace").decode() or "(unnamed)" for name in HOSTILE}
+    assert names == expected
+
+
+def test_a_cut_leaves_whole_packets_before_it():
+    file = io.BytesIO()
+    perfetto.write(training(1), file)
+    whole = file.getvalue()
+    packets = list(fields(whole))
+    for cut in range(40, len(whole), 997):
+        before = list(itertools.islice(whole_fields(whole[:cut]), len(packets)))
+        assert before == packets[: len(before)]
+        assert len(before) >= 1
+
+
+def whole_fields(data):
+    with contextlib.suppress(AssertionError, IndexError):
+        yield from fields(data)
+
+
+def test_odd_sessions():
+    assert trace_of(Session()).slices == []
+    assert len(trace_of(session(kernel("one", 0, 5))).slices) == 1
+    (slice_,) = [s for s in trace_of(session(kernel("back", 9, 5), end=50)).slices if s[0] != "idle: why"]
+    assert slice_[2:] == (T0 + 9, 0)
+
+
+def test_it_is_written_in_pieces():
+    class Pieces(io.BytesIO):
+        largest = 0
+
+        def write(self, data):
+            self.largest = max(self.largest, len(data))
+            return super().write(data)
+
+    file = Pieces()
+    perfetto.write(crowd(60_000), file)
+    assert file.largest < 2 << 20 < len(file.getvalue())

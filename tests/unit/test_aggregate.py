@@ -1,0 +1,81 @@
+"""Groups and unions against sums that are easy to believe."""
+
+import statistics
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusense import _aggregate
+from gpusense._aggregate import Busy, Groups, IntervalUnion
+
+KEY = (("step",), "kernel", "gemm", "cuda", 0, 7, None)
+
+
+@given(st.lists(st.lists(st.integers(0, 2**40), min_size=1, max_size=20), min_size=1, max_size=10))
+def test_groups_are_the_sum_of_their_parts(parts):
+    groups = Groups()
+    for part in parts:
+        groups.add(KEY, part, size=len(part))
+    everything = [value for part in parts for value in part]
+    (row,) = groups.rows()
+    assert (row.count, row.total_ns, row.min_ns, row.max_ns) == (
+        len(everything),
+        sum(everything),
+        min(everything),
+        max(everything),
+    )
+    assert row.sum_squares_ns2 == sum(value * value for value in everything)
+    assert row.bytes == len(everything)
+    assert abs(row.std_ns - statistics.pstdev(everything)) <= 1e-6 * (1 + row.avg_ns)
+
+
+def test_group_number_is_bounded_and_nothing_is_lost(monkeypatch):
+    monkeypatch.setattr(_aggregate, "MAX_GROUPS", 10)
+    groups = Groups()
+    for i in range(100):
+        groups.add(((), "kernel", f"k{i}", "cuda", 0, 7, None), [5])
+    rows = groups.rows()
+    assert len(rows) <= 11
+    assert sum(row.count for row in rows) == 100
+    assert any(row.name == _aggregate.OTHER for row in rows)
+
+
+def brute(intervals):
+    covered = set()
+    for start, end in intervals:
+        covered.update(range(start, end))
+    return len(covered)
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)).map(lambda p: (p[0], p[0] + p[1])), max_size=30)
+
+
+@given(st.lists(INTERVALS, max_size=5))
+def test_union_equals_brute_force(batches):
+    union = IntervalUnion()
+    for batch in batches:
+        union.add([start for start, _ in batch], [end for _, end in batch])
+    flat = [interval for batch in batches for interval in batch]
+    assert union.total_ns() == brute(flat)
+    if flat:
+        assert union.first == min(start for start, _ in flat)
+        assert union.last == max(end for _, end in flat)
+
+
+def test_union_is_bounded_and_exact_in_order():
+    union = IntervalUnion()
+    for i in range(100_000):
+        union.add([i * 10], [i * 10 + 4])
+        union.add([i * 10 + 2], [i * 10 + 5])
+    assert union.total_ns() == 500_000
+    assert len(union._starts) <= _aggregate.FOLD_AT
+
+
+def test_busy_by_device_and_side():
+    busy = Busy()
+    busy.add("cuda", 0, True, [0, 5], [10, 20])
+    busy.add("cuda", 0, False, [15], [30])
+    busy.add("cuda", 1, True, [0], [1])
+    rows = {row.device: row for row in busy.rows()}
+    assert (rows[0].kernel_ns, rows[0].transfer_ns, rows[0].busy_ns) == (20, 15, 30)
+    assert rows[1].busy_ns == 1

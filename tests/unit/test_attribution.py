@@ -1,0 +1,217 @@
+"""Launch-order attribution against an oracle that knows who launched what."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusense._attribution import CLOSE, OPEN, Attributor, Boundary, Widener
+
+
+class World:
+    """Threads that open and close blocks and launch; knows the truth."""
+
+    def __init__(self, seed: int, threads: int, lose: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.attributor = Attributor()
+        self.stacks: dict[int, list[int]] = {thread: [] for thread in range(1, threads + 1)}
+        self.lose = lose
+        self.time = 1_000_000
+        self.corr = 0
+        self.next_block = 0
+        self.launches: list[tuple[int, int, int | None]] = []
+        self.parents: dict[int, int | None] = {}
+        self.markers: list[tuple[int, int, int]] = []
+        self.lost_neighbours = 0
+
+    def boundary(self, thread: int, op: int, block: int, parent: int | None) -> None:
+        before = self.time
+        self.time += 600
+        self.corr += 1
+        self.attributor.boundary(Boundary(op, block, parent, thread, before, self.time, f"b{block}"))
+        if self.random.random() >= self.lose:
+            self.markers.append((thread, before + 300, self.corr))
+        self.time += 50
+
+    def step(self) -> None:
+        thread = self.random.choice(list(self.stacks))
+        stack = self.stacks[thread]
+        action = self.random.random()
+        if action < 0.25 and len(stack) < 5:
+            self.next_block += 1
+            parent = stack[-1] if stack else None
+            self.parents[self.next_block] = parent
+            self.boundary(thread, OPEN, self.next_block, parent)
+            stack.append(self.next_block)
+        elif action < 0.45 and stack:
+            self.boundary(thread, CLOSE, stack.pop(), None)
+        else:
+            self.corr += self.random.randint(1, 3)
+            self.time += 4000
+            self.launches.append((thread, self.corr, stack[-1] if stack else None))
+
+    def deliver(self, shuffle: bool = True) -> None:
+        if shuffle:  # per-thread buffers: each thread's markers in order, threads in any order
+            self.random.shuffle(self.markers)
+            by_thread: dict[int, list[tuple[int, int, int]]] = {}
+            for marker in self.markers:
+                by_thread.setdefault(marker[0], []).append(marker)
+            order = [thread for thread, _, _ in self.markers]
+            for rows in by_thread.values():
+                rows.sort(key=lambda row: row[2], reverse=True)
+            self.markers = [by_thread[thread].pop() for thread in order]
+        for marker in self.markers:
+            assert self.attributor.marker(*marker)
+        self.markers.clear()
+        self.attributor.give_up(1 << 62)
+
+
+@given(st.integers(0, 10**9), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_threads_with_their_own_blocks_resolve_exactly(seed, threads):
+    world = World(seed, threads)
+    for _ in range(150):
+        world.step()
+    world.deliver()
+    rooted = {thread for thread, _, block in world.launches if block is not None}
+    for thread, corr, block in world.launches:
+        leaves, inherited = world.attributor.resolve(thread, corr)
+        if thread in rooted:
+            assert leaves == ((block,) if block is not None else ())
+            assert not inherited
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_order_alone_decides_one_thread_exactly(seed):
+    world = World(seed, 1)
+    for _ in range(150):
+        world.step()
+    world.deliver()
+    for _thread, corr, block in world.launches:
+        assert world.attributor.resolve(0, corr)[0] == ((block,) if block is not None else ())
+
+
+@given(st.integers(0, 10**9), st.integers(1, 3), st.floats(0.01, 0.5))
+@settings(max_examples=60, deadline=None)
+def test_a_lost_marker_costs_only_itself(seed, threads, lose):
+    """With markers lost no launch goes to a wrong block: right, or ambiguous with the right one among them."""
+    world = World(seed, threads, lose)
+    for _ in range(150):
+        world.step()
+    world.deliver()
+    wrong = 0
+    for thread, corr, block in world.launches:
+        leaves, inherited = world.attributor.resolve(thread, corr)
+        if inherited or block is None:
+            continue
+        wrong += block not in leaves
+    assert wrong == 0
+
+
+def test_lost_markers_between_two_others_leave_the_rest_exact():
+    attributor = Attributor()
+    for i in range(10):
+        t = i * 10_000
+        attributor.boundary(Boundary(OPEN, i + 1, None, 5, t, t + 500, f"b{i}"))
+        attributor.boundary(Boundary(CLOSE, i + 1, None, 5, t + 5_000, t + 5_500))
+    for i in range(10):
+        if i != 4:
+            assert attributor.marker(5, i * 10_000 + 200, i * 10 + 1)
+        assert attributor.marker(5, i * 10_000 + 5_200, i * 10 + 9)
+    assert attributor.waiting_since() == 40_000
+    attributor.give_up(1 << 62)
+    assert attributor.lost_markers == 1
+    for i in range(10):
+        leaves, _ = attributor.resolve(5, i * 10 + 5)
+        assert leaves == ((i + 1,) if i != 4 else (5,)) or (i == 4 and 5 in leaves)
+
+
+def test_blockless_thread_inherits_the_only_chain():
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 10, "step"), 10)
+    attributor.boundary(Boundary(OPEN, 2, 1, 5, 20, 30, "backward"), 20)
+    assert attributor.resolve(99, 25) == ((2,), True)
+    attributor.boundary(Boundary(OPEN, 3, None, 6, 40, 50, "other"), 30)
+    assert attributor.resolve(99, 35) == ((2, 3), True)
+    assert attributor.resolve(5, 35) == ((2,), False)
+
+
+def test_thread_outside_its_blocks_owns_nothing():
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 10, "a"), 10)
+    attributor.boundary(Boundary(OPEN, 2, None, 6, 0, 10, "b"), 11)
+    attributor.boundary(Boundary(CLOSE, 2, None, 6, 20, 30), 20)
+    assert attributor.resolve(6, 25) == ((), False)
+
+
+def test_hook_blocks_inside_a_helper_thread():
+    """Autograd's thread opens blocks whose parent lives elsewhere; between them it inherits."""
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 10, "step"), 10)
+    attributor.boundary(Boundary(OPEN, 2, 1, 7, 20, 30, "layer.backward"), 20)
+    attributor.boundary(Boundary(CLOSE, 2, None, 7, 40, 50), 30)
+    assert attributor.resolve(7, 25) == ((2,), False)
+    assert attributor.resolve(7, 35) == ((1,), True)
+
+
+def test_interleaved_tasks_on_one_thread_are_ambiguous():
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 10, "task a"), 10)
+    attributor.boundary(Boundary(OPEN, 2, None, 5, 20, 30, "task b"), 20)
+    assert attributor.resolve(5, 15)[0] == (1,)
+    assert attributor.resolve(5, 25)[0] == (1, 2)
+    attributor.boundary(Boundary(CLOSE, 1, None, 5, 40, 50), 30)
+    assert attributor.resolve(5, 35)[0] == (2,)
+
+
+def test_paths_chains_and_common_ancestors():
+    attributor = Attributor()
+    attributor.know(1, None, "epoch")
+    attributor.know(2, 1, "step")
+    attributor.know(3, 2, "forward")
+    attributor.know(4, 2, "backward")
+    assert attributor.path(3) == ("epoch", "step", "forward")
+    assert attributor.common_ancestors((3, 4)) == (2, 1)
+
+
+def test_a_marker_call_of_the_program_is_not_ours():
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 100_000, 100_500, "a"))
+    assert not attributor.marker(5, 50_000, 7)
+    assert attributor.marker(5, 100_200, 9)
+    assert not attributor.marker(5, 100_300, 10)
+
+
+def test_blocks_are_forgotten_but_open_ones_keep_their_ancestors(monkeypatch):
+    from gpusense import _attribution
+
+    monkeypatch.setattr(_attribution, "MAX_BLOCKS", 100)
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 1, "root"), 1)
+    for i in range(2, 1000):
+        attributor.boundary(Boundary(OPEN, i, 1, 5, i, i, "x"), i * 2)
+        attributor.boundary(Boundary(CLOSE, i, None, 5, i, i), i * 2 + 1)
+    assert len(attributor._parents) <= 101
+    assert attributor.path(999) == ("root", "x")
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(0, 2**34))
+def test_widening_follows_the_wrap(steps, start):
+    widener = Widener()
+    assert widener.widen([start & 0xFFFFFFFF])
+    widener.newest = start
+    value = start
+    for step in steps:
+        batch = [value + i * 1000 for i in range(step + 1)]
+        assert widener.widen([v & 0xFFFFFFFF for v in batch]) == batch
+        value = batch[-1] + 2**27
+
+
+@pytest.mark.parametrize("jitter", [-5, 0, 5])
+def test_widening_around_the_wrap_out_of_order(jitter):
+    widener = Widener()
+    widener.newest = 2**32 - 3
+    wide = [2**32 + jitter, 2**32 - 1, 2**32 + 2]
+    assert widener.widen([v & 0xFFFFFFFF for v in wide]) == wide

@@ -1,0 +1,306 @@
+"""The machine code against its source, and the mailbox in each of its modes."""
+
+import ctypes
+import os
+import platform
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from gpusense._capi import mailbox as boxes
+from gpusense._capi import mailbox_code as code
+
+FAKES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fakes")
+LINUX = sys.platform == "linux"
+NATIVE = platform.machine() if LINUX else None
+
+
+def require(condition, what):
+    if not condition:
+        pytest.fail(f"CI must have {what}") if os.environ.get("CI") else pytest.skip(f"needs {what}")
+
+
+def assembler(machine):
+    """A command that assembles for ``machine``: binutils, LLVM, or the clang in the ziglang wheel."""
+    names = [f"{machine}-linux-gnu-as", *(["as"] if machine == NATIVE else [])]
+    for path in filter(None, map(shutil.which, names)):
+        return [path]
+    if shutil.which("llvm-mc"):
+        return ["llvm-mc", "-filetype=obj", f"-triple={machine}-linux-gnu"]
+    try:
+        import ziglang  # noqa: F401
+    except ImportError:
+        return None
+    return [sys.executable, "-m", "ziglang", "cc", "-c", "-target", f"{machine}-linux-gnu"]
+
+
+def text_and_symbols(path):
+    """The .text section and the symbols of a 64-bit ELF object."""
+    raw = path.read_bytes()
+    assert raw[:5] == b"\x7fELF\x02"
+    (table,) = struct.unpack_from("<Q", raw, 40)
+    size, count, names_at = struct.unpack_from("<HHH", raw, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", raw, table + size * i) for i in range(count)]
+
+    def string(section, offset):
+        begin = sections[section][4] + offset
+        return raw[begin : raw.index(b"\0", begin)].decode()
+
+    text, symbols = b"", {}
+    for name, kind, _, _, offset, length, link, *_ in sections:
+        if string(names_at, name) == ".text":
+            text = raw[offset : offset + length]
+        if kind == 2:
+            for at in range(offset, offset + length, 24):
+                number, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", raw, at)
+                symbols[string(link, number)] = value
+    return text, symbols
+
+
+@pytest.mark.parametrize("machine", code.CODES)
+def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
+    native = code.CODES[machine]
+    command = assembler(machine)
+    require(command, f"an assembler for {machine}")
+    source, target = tmp_path / "mailbox.s", tmp_path / "mailbox.o"
+    source.write_text(native.assembly)
+    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
+    text, symbols = text_and_symbols(target)
+    assert text == native.machine
+    assert len(text) <= boxes.PAGE
+    for name in ("requested", "completed", "take", "give", "thread"):
+        assert symbols[name] == getattr(native, name)
+
+
+def test_python_and_assembly_agree_on_the_control_block():
+    constants = dict(re.findall(r"\.set (\w+), (\w+)", code.CONSTANTS))
+    assert {name: int(value, 0) for name, value in constants.items()} == {
+        name: getattr(code, name) for name in constants
+    }
+    assert len(constants) == 17
+
+
+@pytest.mark.parametrize("scrap", [0, 1])
+@pytest.mark.parametrize("machine", code.CODES)
+def test_many_threads_lose_and_tear_nothing(machine, scrap, compiler, tmp_path):
+    if machine == NATIVE:
+        build, run = compiler, []
+    else:
+        emulator, cross = shutil.which(f"qemu-{machine}"), shutil.which(f"{machine}-linux-gnu-gcc")
+        if not (LINUX and emulator and cross):
+            pytest.skip(f"needs qemu-user and a cross compiler for {machine}")  # in CI, too: the native one must run
+        build, run = [cross, "-static"], [emulator]
+    native = code.CODES[machine]
+    program, image = tmp_path / "stress", tmp_path / "code.bin"
+    image.write_bytes(native.machine)
+    source = os.path.join(FAKES, "mailbox_stress.c")
+    subprocess.run([*build, "-O2", "-pthread", "-o", str(program), source], check=True, timeout=120)
+    offsets = [str(n) for n in (native.requested, native.completed, native.take, native.give, native.thread)]
+    rounds = "200000" if machine == NATIVE else "20000"
+    done = subprocess.run(
+        [*run, str(program), str(image), *offsets, "4", rounds, str(scrap)], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(re.search(r"sent (\d+)", done.stdout)[1]) > 0
+
+
+MODES = {"memfd": ("memfd", "mprotect"), "mprotect": ("mprotect",), "ctypes": ()}
+
+
+@pytest.fixture(params=MODES)
+def mode(request):
+    if not LINUX or (request.param != "ctypes" and NATIVE not in code.CODES):
+        pytest.skip("machine code is for Linux on x86-64 and aarch64")
+    return request.param
+
+
+def open_box(mode, count=4, size=4096, scrap=0):
+    box = boxes.Mailbox(count, size, scrap=scrap, modes=MODES[mode])
+    assert box.mode == mode
+    return box
+
+
+def ask(box):
+    """One request as CUPTI makes it: (buffer or None, size, max records)."""
+    buffer, size, records = ctypes.c_void_p(1), ctypes.c_size_t(1), ctypes.c_size_t(9)
+    boxes.REQUEST(box.requested)(ctypes.pointer(buffer), ctypes.pointer(size), ctypes.pointer(records))
+    assert records.value == 0
+    return buffer.value, size.value
+
+
+def complete(box, address, valid, size=4096):
+    boxes.COMPLETE(box.completed)(None, 0, address, size, valid)
+
+
+def test_a_buffer_goes_round(mode):
+    box = open_box(mode)
+    address, size = ask(box)
+    assert size == box.buffer_size == 4096
+    assert address % 4096 == 0
+    assert box.take() is None
+    ctypes.memset(address, 7, 24)
+    complete(box, address, 24)
+    assert box.take() == (address, 24, threading.get_ident())
+    assert box.take() is None
+    box.give(address)
+    assert {ask(box)[0] for _ in range(4)} >= {address}
+    assert box.counters() == (5, 1, 0, 0)
+
+
+def test_the_reader_learns_which_thread_asked(mode):
+    box = open_box(mode)
+    asked = []
+    thread = threading.Thread(target=lambda: asked.append((ask(box)[0], threading.get_ident())))
+    thread.start()
+    thread.join()
+    address, ident = asked[0]
+    complete(box, address, 8)  # from another thread
+    assert box.take() == (address, 8, ident)
+
+
+def test_an_empty_mailbox_refuses_and_counts(mode):
+    box = open_box(mode)
+    lent = [ask(box)[0] for _ in range(4)]
+    assert len(set(lent)) == 4
+    assert ask(box) == (None, 0)
+    assert box.counters().missed == 1
+    complete(box, lent[2], 8)
+    address, *_ = box.take()
+    box.give(address)
+    assert ask(box) == (lent[2], 4096)
+
+
+def test_scrap_buffers_are_lent_where_cupti_cannot_bear_a_refusal(mode):
+    box = open_box(mode, scrap=2)
+    lent = [ask(box)[0] for _ in range(4)]
+    spare = [ask(box) for _ in range(2)]
+    assert len({*lent, *(address for address, _ in spare)}) == 6
+    assert all(size == 4096 for _, size in spare)
+    assert box.counters().missed == 2
+    for address, _ in spare:
+        complete(box, address, 80)
+    assert box.take() is None
+    assert ask(box)[0] in {address for address, _ in spare}
+    for _ in range(5):
+        assert ask(box)[0]
+
+
+def test_what_is_not_ours_is_counted_and_left_alone(mode):
+    box = open_box(mode)
+    address, _ = ask(box)
+    other = ctypes.create_string_buffer(64)
+    for stranger in (ctypes.addressof(other), 8, None, box.arena + 5 * 4096, box.arena - 4096, address + 64, 2**64 - 8):
+        complete(box, stranger, 64)
+    complete(box, box.arena + 4096, 64)  # ours, but not lent
+    assert box.take() is None
+    assert box.counters().foreign == 8
+    complete(box, address, 64)
+    complete(box, address, 64)  # twice
+    assert box.take()[0] == address
+    assert box.take() is None
+    assert box.counters().foreign == 9
+
+
+def test_a_length_beyond_the_buffer_is_cut(mode):
+    box = open_box(mode)
+    address, _ = ask(box)
+    complete(box, address, 2**40)
+    assert box.take()[1] == 4096
+
+
+def test_ten_thousand_rounds_need_no_more_memory(mode):
+    box = open_box(mode)
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1])
+
+    for phase in range(2):
+        before = resident()
+        for _ in range(5_000 * (phase + 1)):
+            address, _ = ask(box)
+            complete(box, address, 4096)
+            box.give(box.take()[0])
+    assert resident() - before < 200  # pages
+    assert box.counters() == (15_000, 15_000, 0, 0)
+
+
+def test_sizes_are_rounded_up_to_a_power_of_two():
+    if not LINUX:
+        pytest.skip("Linux")
+    assert boxes.Mailbox(1, 5000).buffer_size == 8192
+    assert boxes.Mailbox(1, 1).buffer_size == 4096
+    assert boxes.Mailbox(0, 4096).count == 1
+
+
+@pytest.mark.skipif(NATIVE not in code.CODES, reason="machine code is for Linux on x86-64 and aarch64")
+@pytest.mark.parametrize("refused", ["memfd", "both"])
+def test_refused_executable_memory_falls_back_with_the_reason(monkeypatch, refused):
+    def no_memfd(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", no_memfd, raising=False)
+    if refused == "both":
+        monkeypatch.setattr(boxes, "_PROT_EXEC", 0x1000)  # the kernel answers EINVAL
+    box = boxes.Mailbox(2, 4096)
+    assert box.mode == ("mprotect" if refused == "memfd" else "ctypes")
+    assert "Operation not permitted" in box.reason
+    assert ("mprotect:" in box.reason) == (refused == "both")
+    assert ask(box)[0]
+
+
+@pytest.mark.skipif(NATIVE not in code.CODES, reason="machine code is for Linux on x86-64 and aarch64")
+def test_a_forked_child_gets_nothing_and_cannot_fault(run_python):
+    done = run_python("""
+import ctypes, os
+from gpusense._capi import mailbox as boxes
+box = boxes.Mailbox(4, 4096)
+assert box.wiped_on_fork
+def ask():
+    buffer, size, records = ctypes.c_void_p(1), ctypes.c_size_t(1), ctypes.c_size_t(9)
+    boxes.REQUEST(box.requested)(ctypes.pointer(buffer), ctypes.pointer(size), ctypes.pointer(records))
+    return buffer.value
+complete = boxes.COMPLETE(box.completed)
+lent = ask()
+ctypes.memset(lent, 1, 4096)
+child = os.fork()
+if child == 0:
+    good = ask() is None and ctypes.string_at(lent, 8) == bytes(8)
+    complete(None, 0, lent, 4096, 64)
+    good = good and box.take() is None
+    box.give(lent)
+    os._exit(0 if good else 3)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert box.take() is None and box.counters() == (1, 0, 0, 0)
+complete(None, 0, lent, 4096, 64)
+assert box.take()[:2] == (lent, 64)
+print("fine")
+""")
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_short_memory_gives_fewer_buffers(run_python):
+    if not LINUX:
+        pytest.skip("Linux")
+    done = run_python("""
+import resource
+from gpusense._capi import mailbox as boxes
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), used + (24 << 20)))
+print(boxes.Mailbox(128, 256 << 10).count)
+try:
+    boxes.Mailbox(1, 1 << 30)
+except OSError as error:
+    print(error)
+""")
+    assert done.returncode == 0, done.stderr
+    count, refusal = done.stdout.splitlines()
+    assert 8 <= int(count) < 128
+    assert "cannot map" in refusal

@@ -1,0 +1,271 @@
+"""The way of a record: threshold, counting, attribution, budgets, memory."""
+
+import pytest
+from cupti_bytes import MARKER_CBID, STRIDES, T0, kernel, marker, memcpy, sync, view
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusense._attribution import CLOSE, OPEN, Boundary
+from gpusense._pipeline import BlockTotals, Limits, Marker, Pipeline
+from gpusense._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
+
+MAIN, AUTOGRAD = 0x7001, 0x7002
+DRIVER = Marker(4, MARKER_CBID)
+
+
+def names(pointer):
+    return f"k{pointer:x}", f"k{pointer:x}<float>()", f"_Z{pointer:x}"
+
+
+def pipeline(threshold_us=100, **limits):
+    out = []
+    made = Pipeline(
+        Limits(threshold_us * 1000, **limits), emit=lambda records: out.extend(records), start_ns=T0, marker=DRIVER
+    )
+    return made, out
+
+
+def feed(made, *records, thread=MAIN, now=T0):
+    made.feed(view(*records), thread, STRIDES, names, now_ns=now)
+
+
+def test_slow_kernel_kept():
+    made, out = pipeline()
+    feed(made, kernel(T0, T0 + 150_000))
+    made.cycle(T0)
+    (item,) = out
+    assert isinstance(item, GpuKernel)
+    assert (item.name, item.duration_ns, item.is_slow) == ("k100", 150_000, True)
+
+
+def test_fast_kernel_filtered():
+    made, out = pipeline()
+    feed(made, kernel(T0, T0 + 99_999))
+    made.cycle(T0)
+    assert out == []
+    (row,) = made.aggregates()
+    assert (row.kind, row.name, row.count, row.total_ns) == ("kernel", "k100", 1, 99_999)
+
+
+def test_exactly_at_the_threshold():
+    made, out = pipeline()
+    feed(made, kernel(T0, T0 + 100_000))
+    made.cycle(T0)
+    assert [item.is_slow for item in out] == [True]
+
+
+def test_trace_all():
+    made, out = pipeline(trace_all=True)
+    feed(made, kernel(T0, T0 + 1), kernel(T0 + 5, T0 + 200_005))
+    made.cycle(T0)
+    assert [item.is_slow for item in out] == [False, True]
+    assert made.aggregates() == []
+
+
+def test_custom_threshold():
+    made, out = pipeline(threshold_us=5)
+    feed(made, kernel(T0, T0 + 5_000), kernel(T0, T0 + 4_999))
+    made.cycle(T0)
+    assert [item.duration_ns for item in out] == [5_000]
+
+
+def test_fast_transfer_filtered_and_large_slow_transfer_kept():
+    made, out = pipeline()
+    feed(made, memcpy(T0, T0 + 800, size=64), memcpy(T0, T0 + 10_000_000, size=100_000_000, copy=2))
+    made.cycle(T0)
+    (item,) = out
+    assert isinstance(item, GpuMemoryTransfer)
+    assert (item.direction, item.bytes, item.bandwidth_mb_per_s) == ("gpu_to_cpu", 100_000_000, 10_000.0)
+    (row,) = made.aggregates()
+    assert (row.direction, row.bytes, row.count) == ("cpu_to_gpu", 64, 1)
+
+
+def test_device_selection():
+    made, out = pipeline(devices=frozenset({1}))
+    feed(made, kernel(T0, T0 + 200_000, device=0), kernel(T0, T0 + 200_000, device=1))
+    made.cycle(T0)
+    assert [item.device for item in out] == [1]
+    assert made.counters().seen == 1
+
+
+def test_work_from_before_the_session_is_counted_apart():
+    made, out = pipeline()
+    feed(made, kernel(T0 - 10, T0 + 200_000), kernel(T0 + 1, T0 + 200_001))
+    made.cycle(T0)
+    assert len(out) == 1
+    assert made.counters().pre_session == 1
+
+
+def test_kernels_wait_for_the_marker_of_their_block():
+    made, out = pipeline()
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0 + 500, "step"))
+    feed(made, kernel(T0 + 1_000, T0 + 201_000, 12))
+    made.cycle(T0 + 300_000)
+    assert out == []
+    assert not made.idle
+    feed(made, marker(T0 + 200, 10, MAIN))
+    made.cycle(T0 + 300_000)
+    assert [(item.path, item.block_id) for item in out] == [(("step",), 1)]
+    assert made.idle
+
+
+def test_a_marker_that_never_comes_is_given_up():
+    made, out = pipeline()
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0 + 500, "step"))
+    feed(made, kernel(T0 + 1_000, T0 + 201_000, 12))
+    made.cycle(T0 + 3_000_000_000)
+    assert len(out) == 1
+    assert made.counters().lost_markers == 1
+
+
+def test_nested_blocks_forward_and_backward():
+    made, out = pipeline(trace_all=True)
+    made.watched.update({i: BlockTotals() for i in (1, 2, 3)})
+    at = iter(range(0, 100_000, 1_000))
+    corr = iter(range(1, 1000))
+    records, autograd = [], []
+
+    def boundary(op, block, parent, name=""):
+        t = T0 + next(at)
+        made.boundary(Boundary(op, block, parent, MAIN, t, t + 500, name))
+        records.append(marker(t + 200, next(corr), MAIN))
+
+    def launch(into, count):
+        for _ in range(count):
+            t = T0 + next(at)
+            into.append(kernel(t, t + 400, next(corr)))
+
+    boundary(OPEN, 1, None, "step")
+    boundary(OPEN, 2, 1, "forward")
+    launch(records, 13)
+    boundary(CLOSE, 2, None)
+    boundary(OPEN, 3, 1, "backward")
+    launch(autograd, 37)
+    boundary(CLOSE, 3, None)
+    boundary(CLOSE, 1, None)
+    launch(records, 2)
+    feed(made, *autograd, thread=AUTOGRAD)
+    feed(made, *records)
+    made.cycle(T0 + 10**9, final=True)
+    by_path = {}
+    for item in out:
+        by_path[item.path] = by_path.get(item.path, 0) + 1
+    assert by_path == {("step", "forward"): 13, ("step", "backward"): 37, (): 2}
+    assert made.watched[1].rows["kernel", "k100"][:2] == [50, 50 * 400]
+    assert made.watched[2].rows["kernel", "k100"][0] == 13
+    assert made.counters().inherited == 37
+
+
+def test_overlapping_blocks_of_two_threads_with_unknown_launcher_are_ambiguous():
+    made, out = pipeline()
+    made.watched.update({i: BlockTotals() for i in (1, 2)})
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0 + 500, "a"), 1)
+    made.boundary(Boundary(OPEN, 2, None, AUTOGRAD, T0, T0 + 500, "b"), 2)
+    feed(made, kernel(T0, T0 + 200_000, 5), kernel(T0, T0 + 10, 6), thread=0)
+    made.cycle(T0 + 10**9)
+    (item,) = out
+    assert item.ambiguous == (1, 2)
+    assert item.path == ()
+    assert made.counters().ambiguous == 2
+    assert made.watched[1].ambiguous == made.watched[2].ambiguous == 2
+    assert made.watched[1].rows == {}
+
+
+def test_budget_raises_the_threshold_in_a_burst_and_comes_back():
+    made, out = pipeline(max_per_second=100)
+    feed(made, *(kernel(T0 + i, T0 + i + 150_000) for i in range(300)), now=T0)
+    made.cycle(T0)
+    assert 100 <= len(out) < 300
+    assert made.effective_threshold_ns > 100_000
+    assert made.counters().seen == 300 == made.counters().kept + made.counters().aggregated
+    for second in range(1, 20):
+        feed(made, kernel(T0, T0 + 5), now=T0 + second * 10**9)
+    assert made.effective_threshold_ns == 100_000
+    assert made.highest_threshold_ns > 100_000
+
+
+def test_memory_is_a_ring_and_totals_still_add_up():
+    made, _ = pipeline(max_records=10, max_per_second=10**9)
+    feed(made, *(kernel(T0 + i, T0 + i + 150_000) for i in range(50)))
+    made.cycle(T0)
+    assert len(made.kept) == 10
+    assert made.kept[0].start_ns == T0 + 40
+    assert sum(row.count for row in made.aggregates()) == 40
+    counters = made.counters()
+    assert (counters.seen, counters.kept, counters.aggregated) == (50, 10, 40)
+
+
+def test_manual_records_take_the_same_way():
+    made, out = pipeline()
+    made.attribution.know(4, None, "frame")
+    made.record(
+        [
+            GpuKernel("pass", T0, T0 + 250_000, backend="wgpu", block_id=4),
+            GpuKernel("pass", T0, T0 + 10, backend="wgpu", block_id=4),
+            ComputeBlock("simd", T0, T0 + 300_000, elements=3),
+            BlockRecord("frame", 4, None, ("frame",), T0, T0 + 1, MAIN),
+            GpuKernel("backwards", T0, T0 - 5, backend="wgpu"),
+        ],
+        T0,
+    )
+    assert [type(item).__name__ for item in out] == ["GpuKernel", "ComputeBlock", "BlockRecord"]
+    assert out[0].path == ("frame",)
+    assert made.counters().invalid == 1
+    (row,) = made.aggregates()
+    assert (row.path, row.backend, row.count) == (("frame",), "wgpu", 1)
+
+
+def test_syncs_learn_their_device_and_own_calls_are_no_work():
+    made, out = pipeline(trace_all=True)
+    feed(made, kernel(T0, T0 + 5, 2, device=3, context=1), sync(T0, T0 + 9, 3))
+    made.cycle(T0)
+    assert {item.device for item in out} == {3}
+
+
+def test_wait_event_markers_are_not_counted_as_work():
+    made = Pipeline(Limits(trace_all=True), start_ns=T0, marker=Marker(38, 2, None, 99))
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0 + 500, "a"))
+    feed(made, sync(T0 + 100, T0 + 110, 7, kind=2, stream=99), sync(T0 + 100, T0 + 110, 8, kind=2, stream=98))
+    made.cycle(T0 + 10**9)
+    assert made.counters().seen == 1
+    assert made.attribution.lost_markers == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 300_000), st.integers(0, 3), st.integers(1, 50), st.booleans()),
+        min_size=1,
+        max_size=200,
+    ),
+    st.booleans(),
+)
+@settings(max_examples=50, deadline=None)
+def test_nothing_is_lost_and_nothing_counted_twice(rows, trace_all):
+    made, out = pipeline(trace_all=trace_all)
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), 10)
+    made.boundary(Boundary(CLOSE, 1, None, MAIN, T0, T0), 30)
+    records = [
+        memcpy(T0, T0 + d, corr, size=10) if copy else kernel(T0, T0 + d, corr, name=0x100 + name)
+        for d, name, corr, copy in rows
+    ]
+    feed(made, *records)
+    made.cycle(T0, final=True)
+    counters = made.counters()
+    assert counters.seen == len(rows) == counters.kept + counters.aggregated
+    assert counters.kept == len(out)
+    total = sum(item.duration_ns for item in out) + sum(row.total_ns for row in made.aggregates())
+    assert total == sum(row[0] for row in rows)
+    inside = sum(1 for _, _, corr, _ in rows if 10 <= corr < 30)
+    found = sum(1 for item in out if item.path == ("a",)) + sum(
+        row.count for row in made.aggregates() if row.path == ("a",)
+    )
+    assert found == inside
+
+
+@pytest.mark.parametrize("junk", [b"", b"\x00" * 64, b"\xff" * 4096, bytes(range(256)) * 4])
+def test_damaged_buffers_are_counted(junk):
+    made, out = pipeline()
+    made.feed(memoryview(junk), MAIN, STRIDES, names)
+    made.cycle(T0)
+    assert out == []
+    assert made.counters().unknown_kinds == (1 if junk else 0)

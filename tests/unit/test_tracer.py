@@ -1,0 +1,432 @@
+"""Blocks, decorators, manual records, sinks, enabling: the tracer as a user meets it, without a GPU."""
+
+import asyncio
+import io
+import json
+import threading
+import time
+
+import pytest
+
+import gpusense
+from gpusense import _config, _noop, _select
+from gpusense._tracer import Tracer
+
+
+@pytest.fixture
+def tracer(monkeypatch):
+    """A live tracer of its own, without capture."""
+    for name in ("GPUSENSE", "GPUSENSE_THRESHOLD_US", "GPUSENSE_LIBCUDA", "GPUSENSE_LIBCUPTI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_select, "_layers", _config.Layers())
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    assert gpusense.enable()
+    yield gpusense.get_tracer()
+    _select._tracer.close()
+
+
+def blocks(tracer):
+    return {record.name: record for record in tracer.session().blocks}
+
+
+def test_block(tracer):
+    with gpusense.trace("step", {"batch": 64}) as block:
+        assert tracer.current_block() is block
+        assert block.end_ns is None
+    assert tracer.current_block() is None
+    record = blocks(tracer)["step"]
+    assert (record.block_id, record.attributes, record.path) == (block.block_id, {"batch": 64}, ("step",))
+    assert record.start_ns <= record.end_ns == block.end_ns
+    assert record.thread == threading.get_ident()
+
+
+def test_nesting_and_several_operations(tracer):
+    with gpusense.trace("outer") as outer, gpusense.trace("inner") as inner:
+        assert inner.parent_id == outer.block_id
+        assert inner.path == ("outer", "inner")
+    with gpusense.trace("outer"):
+        pass
+    summary = tracer.summary()
+    assert summary.operation("outer").count == 2
+    assert summary.operation("inner").count == 1
+
+
+def test_an_exception_passes_through_and_is_named(tracer):
+    with pytest.raises(ZeroDivisionError), gpusense.trace("bad"):
+        1 / 0  # noqa: B018
+    assert blocks(tracer)["bad"].error == "ZeroDivisionError"
+
+
+def test_decorator_several_calls(tracer):
+    @gpusense.trace("work")
+    def work(a, *, b):
+        """Adds."""
+        return a + b
+
+    assert [work(i, b=1) for i in range(3)] == [1, 2, 3]
+    assert (work.__name__, work.__doc__) == ("work", "Adds.")
+    assert tracer.summary().operation("work").count == 3
+
+
+def test_decorator_on_coroutine_generator_and_async_generator(tracer):
+    @gpusense.trace("co")
+    async def co(x):
+        await asyncio.sleep(0)
+        return x * 2
+
+    @gpusense.trace("gen")
+    def gen():
+        assert tracer.current_block().name == "gen"
+        got = yield 1
+        assert got == "sent"
+        yield 2
+        return 3
+
+    @gpusense.trace("agen")
+    async def agen():
+        try:
+            yield 1
+            yield 2
+        except ValueError:
+            yield "caught"
+
+    async def main():
+        assert await co(4) == 8
+        stream = agen()
+        assert await stream.asend(None) == 1
+        assert await stream.athrow(ValueError()) == "caught"
+        await stream.aclose()
+
+    asyncio.run(main())
+    g = gen()
+    assert next(g) == 1
+    assert tracer.current_block() is None
+    assert g.send("sent") == 2
+    with pytest.raises(StopIteration) as stop:
+        next(g)
+    assert stop.value.value == 3
+    counts = {row.name: row.count for row in tracer.summary().operations}
+    assert counts["co"] == 1
+    assert counts["gen"] == 3
+    assert asyncio.iscoroutinefunction(co)
+
+
+def test_threads_and_tasks_have_their_own_chain(tracer):
+    seen = {}
+
+    def run(name):
+        with gpusense.trace(name) as block:
+            seen[name] = block.parent_id
+
+    with gpusense.trace("main"):
+        threads = [threading.Thread(target=run, args=(f"t{i}",)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(seen.values()) == {None}
+
+    async def task(name, parent):
+        with gpusense.trace(name) as block:
+            await asyncio.sleep(0)
+            assert block.parent_id == parent.block_id
+            assert tracer.current_block() is block
+
+    async def main():
+        with gpusense.trace("request") as parent:
+            await asyncio.gather(*(task(f"task{i}", parent) for i in range(4)))
+            await asyncio.to_thread(lambda: seen.update(worker=tracer.current_block()))
+            assert seen["worker"] is parent
+
+    asyncio.run(main())
+
+
+def test_a_generator_left_early_in_another_context_raises_nothing(tracer):
+    async def numbers():
+        with gpusense.trace("numbers"):
+            for i in range(10):
+                yield i
+
+    async def main():
+        async for i in numbers():
+            if i == 2:
+                break
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert tracer.current_block() is None
+
+
+def test_blocks_closed_out_of_order(tracer):
+    first, second = gpusense.trace("first"), gpusense.trace("second")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert tracer.current_block() is second
+    second.__exit__(None, None, None)
+    assert tracer.current_block() is None
+    second.__exit__(None, None, None)  # twice does nothing
+    assert tracer.summary().operation("second").count == 1
+
+
+def test_unified_session_kernel_transfer_wgpu_and_compute_block(tracer):
+    with gpusense.trace("frame"):
+        gpusense.record_kernel("sgemm", duration_ns=250_000, device=0)
+        gpusense.record_kernel("blur", duration_ns=300_000, backend="wgpu", grid=(8, 8, 1))
+        gpusense.record_transfer("mesh_upload", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000_000)
+        with gpusense.compute_block("normalise", elements=10_000):
+            time.sleep(0.0002)
+    session = tracer.session()
+    assert {kernel.backend for kernel in session.kernels} == {"cuda", "wgpu"}
+    assert [transfer.name for transfer in session.transfers] == ["mesh_upload"]
+    assert session.compute_blocks[0].elements_per_s > 0
+    assert {record.path for record in session.records} == {("frame",)}
+
+
+def test_transfer_directions_bandwidth_and_record_fields(tracer):
+    gpusense.record_transfer("up", "cpu_to_gpu", bytes=1_000_000, duration_ns=1_000_000)
+    gpusense.record_transfer("down", "gpu_to_cpu", bytes=1_048_576, duration_ns=1_000_000)
+    up, down = tracer.session().transfers
+    assert (up.direction, up.bytes, up.duration_ns, up.timing) == ("cpu_to_gpu", 1_000_000, 1_000_000, "host")
+    assert up.bandwidth_mb_per_s == pytest.approx(1000.0)
+    assert down.direction == "gpu_to_cpu"
+    assert down.bandwidth_mib_per_s == pytest.approx(1000.0)
+    assert down.bandwidth_mb_per_s == pytest.approx(1048.576)
+
+
+def test_zero_duration_has_no_bandwidth(tracer):
+    gpusense.configure(trace_all=True)
+    gpusense.record_transfer("zero", "on_device", bytes=64, start_ns=10**18, end_ns=10**18)
+    (transfer,) = gpusense.get_tracer().session().transfers
+    assert transfer.bandwidth_mb_per_s is None
+    assert transfer.bandwidth_mib_per_s is None
+
+
+def test_fast_transfer_filtered_slow_one_kept(tracer):
+    gpusense.record_transfer("fast", "cpu_to_gpu", bytes=64, duration_ns=99_999)
+    gpusense.record_transfer("slow", "cpu_to_gpu", bytes=64, duration_ns=100_000)
+    session = tracer.session()
+    assert [(item.name, item.is_slow) for item in session.transfers] == [("slow", True)]
+    assert [(row.name, row.count) for row in session.aggregates] == [("fast", 1)]
+
+
+def test_statistics(tracer):
+    for duration in (1_000_000, 2_000_000, 3_000_000):
+        with gpusense.trace("op") as block:
+            pass
+        gpusense.record_kernel("k", duration_ns=duration, block_id=block.block_id)
+    (row,) = [row for row in tracer.summary().operations if row.name == "op"]
+    assert row.count == 3
+    assert row.min_ns <= row.avg_ns <= row.max_ns
+    assert row.total_ns == pytest.approx(row.avg_ns * 3)
+    assert row.std_ns >= 0
+    assert (row.gpu_ns, row.kernel_count) == (6_000_000, 3)
+    assert row.wait_ns is None
+    assert "wait_ns" in dict(row.reasons)
+
+
+def test_memory_by_block(tracer):
+    now = time.time_ns()
+    with gpusense.trace("alloc") as block:
+        pass
+    make = gpusense.GpuAllocation
+    tracer.record(
+        [
+            make("alloc", 1000, now, 0x10, block_id=block.block_id, path=block.path),
+            make("alloc", 500, now + 1, 0x20, block_id=block.block_id, path=block.path),
+            make("free", 1000, now + 2, 0x10, block_id=block.block_id, path=block.path),
+            make("alloc", 100, now + 3, 0x30, block_id=block.block_id, path=block.path),
+        ]
+    )
+    row = tracer.summary().operation("alloc")
+    assert (row.memory_allocated_bytes, row.memory_peak_bytes) == (1600, 1500)
+    assert row.memory_source == "CUPTI allocation records"
+
+
+def test_bottlenecks(tracer):
+    gpusense.record_kernel("small", duration_ns=1_000_000)
+    gpusense.record_kernel("big", duration_ns=9_000_000)
+    first, second = tracer.bottlenecks(top_n=2)
+    assert (first.name, second.name) == ("big", "small")
+    assert first.share == pytest.approx(0.9)
+    assert first.suggestion
+    assert tracer.bottlenecks(0) == []
+
+
+def test_printed_forms_and_json(tracer, tmp_path):
+    with gpusense.trace("step"):
+        gpusense.record_kernel("sgemm", duration_ns=5_000_000)
+    out = io.StringIO()
+    tracer.print_summary(out)
+    tracer.print_bottlenecks(5, out)
+    assert "step" in out.getvalue()
+    assert "sgemm" in out.getvalue()
+    text = tracer.export_json(tmp_path / "run.json")
+    data = json.loads((tmp_path / "run.json").read_text())
+    assert json.loads(text) == data
+    assert {"schema", "counters", "operations", "blocks", "records", "devices"} <= set(data)
+    assert data["operations"][0]["name"] == "sgemm"
+
+
+def test_one_tracer_a_process(tracer):
+    assert gpusense.get_tracer() is gpusense.get_tracer() is tracer
+    assert isinstance(tracer, Tracer)
+
+
+def test_enable_and_disable(tracer):
+    with gpusense.trace("before"):
+        pass
+    gpusense.disable()
+    with gpusense.trace("while disabled") as block:
+        gpusense.record_kernel("k", duration_ns=10**6)
+    assert isinstance(block, _noop.NoopBlock)
+    assert set(blocks(gpusense.get_tracer())) == {"before"}
+    assert gpusense.enable()
+    with gpusense.trace("after"):
+        pass
+    assert set(blocks(gpusense.get_tracer())) == {"before", "after"}
+
+
+def test_a_function_decorated_while_disabled_is_traced_after_enabling(tracer):
+    gpusense.disable()
+
+    @gpusense.trace("late", {"k": 1})
+    def late():
+        return 5
+
+    assert late() == 5
+    gpusense.enable()
+    assert late() == 5
+    assert blocks(gpusense.get_tracer())["late"].attributes == {"k": 1}
+
+
+def test_reset(tracer):
+    with gpusense.trace("old"):
+        pass
+    with gpusense.trace("open"):
+        tracer.flush()
+        gpusense.reset()
+        gpusense.record_kernel("k", duration_ns=10**6)
+    session = tracer.session()
+    assert [block.name for block in session.blocks] == ["open"]
+    assert [kernel.path for kernel in session.kernels] == [("open",)]
+
+
+def test_ring_buffer_semantics(tracer):
+    gpusense.configure(max_records=5)
+    for i in range(20):
+        gpusense.record_kernel(f"k{i % 2}", duration_ns=10**6 + i)
+    session = gpusense.get_tracer().session()
+    assert len(session.kernels) == 5
+    assert [kernel.duration_ns for kernel in session.kernels] == [10**6 + i for i in range(15, 20)]
+    assert sum(row.count for row in session.aggregates) == 15
+    assert session.counters.seen == 20
+
+
+def test_sink_gets_lists_and_one_that_raises_is_removed(tracer):
+    got, calls = [], []
+
+    def bad(records):
+        calls.append(records)
+        raise RuntimeError("sink")
+
+    gpusense.configure(sinks=(got.extend, bad))
+    for _ in range(2):
+        gpusense.record_kernel("slow", duration_ns=10**6)
+        gpusense.record_kernel("fast", duration_ns=10)
+        tracer.flush()
+    assert [record.name for record in got] == ["slow", "slow"]
+    assert len(calls) == 1
+    assert tracer.session().counters.sink_errors == 1
+
+
+def test_block_listener(tracer):
+    events = []
+
+    class Listener:
+        def block_opened(self, block):
+            events.append(("open", block.name, threading.get_ident()))
+
+        def block_closed(self, block):
+            events.append(("close", block.name, block.end_ns is not None))
+            raise RuntimeError("listener")
+
+    tracer.add_block_listener(Listener())
+    for _ in range(2):
+        with gpusense.trace("a"):
+            pass
+    assert events == [("open", "a", threading.get_ident()), ("close", "a", True)]
+
+
+def test_sample_rate_opens_one_root_in_so_many(tracer):
+    gpusense.configure(sample_rate=0.25)
+    for _ in range(100):
+        with gpusense.trace("root"), gpusense.trace("child"):
+            pass
+    summary = gpusense.get_tracer().summary()
+    assert summary.operation("root").count == 25
+    assert summary.operation("child").count == 25
+
+
+def test_scopes_for_spans_of_others(tracer):
+    scope = tracer.open_scope("GET /", {"http.method": "GET"})
+    with gpusense.trace("inside") as block:
+        assert block.parent_id == scope.block_id
+    tracer.close_scope(scope)
+    assert set(blocks(tracer)) == {"GET /", "inside"}
+
+
+@pytest.mark.parametrize("name", [None, 3, b"bytes", ["list"], "", "x" * 5000, "\udcff"])
+def test_any_name_is_taken(tracer, name):
+    with gpusense.trace(name):
+        pass
+    assert len(tracer.session().blocks) == 1
+
+
+def test_bad_manual_records_reach_nobody(tracer):
+    tracer.record_kernel("k", duration_ns=5, nonsense=1)
+    tracer.record_transfer("t", "cpu_to_gpu", bytes=1, start_ns=100, end_ns=50)
+    session = tracer.session()
+    assert session.records == []
+    assert session.counters.invalid == 1
+
+
+def test_block_summary_says_why_nothing_was_captured(tracer):
+    with gpusense.trace("empty") as block:
+        pass
+    summary = block.summary()
+    assert summary.kernel_count is None
+    assert "no CUDA" in summary.reason
+    assert "empty" in str(summary)
+
+
+def test_configuration_errors_say_what_would_be_right(tracer):
+    with pytest.raises(_config.ConfigurationError, match=r"known: .*threshold_us"):
+        gpusense.configure(treshold_us=5)
+    with pytest.raises(_config.ConfigurationError, match="0…1"):
+        gpusense.configure(sample_rate=2)
+    with pytest.raises(ValueError, match="must be a number"):
+        gpusense.configure(threshold_us="fast")
+    with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
+        gpusense.configure(backends=("cupti",), strict=True)
+
+
+def test_environment_over_application_over_host(tracer, monkeypatch):
+    assert gpusense.configure(defaults=True, threshold_us=1, buffers=8).threshold_us == 1
+    assert gpusense.configure(threshold_us=2).threshold_us == 2
+    assert gpusense.configure(defaults=True, threshold_us=3).threshold_us == 2
+    monkeypatch.setenv("GPUSENSE_THRESHOLD_US", "7.5")
+    monkeypatch.setenv("GPUSENSE_BUFFERS", "many")
+    settings = gpusense.configure()
+    assert (settings.threshold_us, settings.buffers) == (7.5, 8)
+
+
+def test_many_blocks_keep_memory_flat(tracer):
+    for _ in range(2000):
+        with gpusense.trace("x"):
+            pass
+    tracer.flush()
+    assert tracer._watched == {}
+    assert len(tracer._recorder.events) == 0
