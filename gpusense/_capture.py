@@ -10,6 +10,7 @@ from typing import Any
 
 from . import _layouts as layouts
 from ._config import Settings
+from ._errors import NotYet
 from ._pipeline import Marker
 from ._records import DeviceInfo, GpuKernel, UnseenStretch
 
@@ -74,6 +75,9 @@ class Capture:
         self._backend, self._activity = backend, backend.activity
         try:
             self._begin(on_view)
+        except NotYet as error:
+            self.reason = str(error)
+            return None
         except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
             self._refused(str(error) or type(error).__name__, "")
             return None
@@ -96,8 +100,12 @@ class Capture:
         self._plan = _cupti_markers.choose(activity)
         kinds.add(self._plan.kind)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
-        self.strides = dict(activity.strides)
-        self.marker, self.marker_shape = self._plan.prepare()
+        try:
+            self.strides = dict(activity.strides)
+            self.marker, self.marker_shape = self._plan.prepare()
+        except BaseException:
+            activity.stop()
+            raise
 
     def _refused(self, reason: str, hint: str) -> None:
         """Another profiler may go away: try again; anything else is for good."""
@@ -188,9 +196,8 @@ class Capture:
         return {"cupti": str(self._backend.version or "?")}
 
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = {"state": self.state, "reason": self.reason}
-        if self._activity is not None:
-            status.update(self._activity.status())
+        status: dict[str, Any] = dict(self._activity.status()) if self._activity is not None else {}
+        status.update(state=self.state, reason=self.reason)
         if self.marker_shape is not None:
             status["marker"] = list(self.marker_shape)
         status["cuda_live_ns"] = self._cuda_live_ns

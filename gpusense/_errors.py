@@ -23,5 +23,9 @@ class BackendUnavailable(GpuSenseError):
     """What was asked for by name is not there: under ``configure(strict=True)``, and from :mod:`gpusense.cuda`."""
 
 
+class NotYet(GpuSenseError):
+    """Not possible now, but perhaps later without anything being changed."""
+
+
 class SessionError(GpuSenseError):
     """A file is not a gpusense session, or of a version this reader does not know."""

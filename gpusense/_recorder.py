@@ -45,6 +45,7 @@ class Recorder:
         self._sink_errors = 0
         self._outbox: list[Record] = []
         self._lock = threading.Lock()
+        self._attaching = threading.Lock()
         self._unmarked: dict[int, Boundary] = {}  # blocks opened while no capture was running
         self._names = NameCache()
         self._last_poke = 0.0
@@ -110,8 +111,15 @@ class Recorder:
     def _attach(self) -> None:
         """Begins capture if CUDA is live by now."""
         capture = self.capture
-        if capture is None or not self.armed:
-            return
+        if capture is None or not self._attaching.acquire(blocking=False):
+            return  # another thread is at it
+        try:
+            if self.armed:
+                self._try(capture)
+        finally:
+            self._attaching.release()
+
+    def _try(self, capture: Capture) -> None:
         stretch = capture.try_attach(self._on_buffer)
         if stretch is None:
             self.armed = capture.waiting
@@ -207,7 +215,7 @@ class Recorder:
             self._place(event, None)
         elif event.op == OPEN:
             self.pipeline.attribution.know(event.block_id, event.parent_id, event.name)
-            if self.marker is not None:
+            if self.pipeline.marker is not None:
                 self._place(event, 0)
             else:
                 self._unmarked[event.block_id] = event
@@ -356,6 +364,7 @@ class Recorder:
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
+        self._attaching = threading.Lock()
         self.marker = None
         self.armed = False
         self.events.clear()

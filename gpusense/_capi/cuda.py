@@ -56,6 +56,7 @@ PROTOTYPES = prototypes(
     cuStreamCreate=(c_int, POINTER(c_void_p), c_uint),
     cuStreamDestroy_v2=(c_int, c_void_p),
     cuStreamSynchronize=(c_int, c_void_p),
+    cuStreamWaitEvent=(c_int, c_void_p, c_void_p, c_uint),
     cuEventCreate=(c_int, POINTER(c_void_p), c_uint),
     cuEventRecord=(c_int, c_void_p, c_void_p),
     cuEventSynchronize=(c_int, c_void_p),

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from .. import _layouts as layouts
 from .._capi.libraries import CUDA
 from .._capi.loading import Loaded, load
-from .._errors import GpuSenseError
+from .._errors import GpuSenseError, NotYet
 from .._pipeline import Marker
 from . import _cuda_wait, cuda
 
@@ -37,7 +37,11 @@ class Plan(Protocol):
 
 def choose(activity: Any) -> Plan:
     """The cheapest marker that the loaded CUPTI can filter."""
-    return DriverCall(activity) if activity.can_select_api() else WaitEvent(activity)
+    if activity.can_select_api():
+        return DriverCall(activity)
+    if not _cuda_wait.contexts(cuda.SOURCE.api()):
+        raise NotYet("there is no CUDA context yet to mark blocks in")
+    return WaitEvent(activity)
 
 
 class DriverCall:
@@ -74,7 +78,7 @@ class WaitEvent:
         api = cuda.SOURCE.api()
         contexts = _cuda_wait.contexts(api)
         if not contexts:
-            raise GpuSenseError("there is no CUDA context yet to mark blocks in")
+            raise NotYet("there is no CUDA context any more to mark blocks in")
         stream, event = c_void_p(), c_void_p()
         api.cuCtxPushCurrent_v2(contexts[0])
         try:

@@ -25,14 +25,14 @@ enum {
 };
 
 /* What an observer is told of each piece of device work. */
-enum { FAKE_KERNEL = 1, FAKE_HTOD = 2, FAKE_DTOH = 3, FAKE_DTOD = 4, FAKE_MEMSET = 5 };
+enum { FAKE_KERNEL = 1, FAKE_HTOD = 2, FAKE_DTOH = 3, FAKE_DTOD = 4, FAKE_MEMSET = 5, FAKE_CALL = 6, FAKE_WAIT = 7 };
 
 struct fake_cuda_event {
     int what;
     unsigned correlation, device, context, stream;
     unsigned grid[3], block[3], static_shared, dynamic_shared, registers;
     int pinned; /* the host side of a copy */
-    unsigned value; /* of a memset */
+    unsigned value; /* of a memset; of a call: the id that CUPTI has for the function */
     uint64_t bytes, start_ns, end_ns;
 };
 
@@ -223,6 +223,11 @@ int cuInit(unsigned flags) {
 int cuDriverGetVersion(int *value) {
     ENTER(cuDriverGetVersion);
     *value = version;
+    if (observer) {
+        struct fake_cuda_event event = {.what = FAKE_CALL, .value = 2, .correlation = __sync_add_and_fetch(&correlation, 1)};
+        event.start_ns = event.end_ns = wall_ns();
+        observer(FAKE_CALL, "cuDriverGetVersion", event.correlation, &event);
+    }
     return OK;
 }
 
@@ -615,6 +620,18 @@ int cuStreamDestroy_v2(stream_t *stream) {
     ENTER_CONTEXT(cuStreamDestroy_v2);
     NEED(stream, INVALID_HANDLE);
     free(stream);
+    return OK;
+}
+
+int cuStreamWaitEvent(stream_t *stream, event_t *event, unsigned flags) {
+    ENTER(cuStreamWaitEvent);
+    (void)event, (void)flags;
+    if (observer && current()) { /* without a context CUPTI writes no record */
+        struct fake_cuda_event told = {.what = FAKE_WAIT, .stream = stream->id, .context = current()->id};
+        told.correlation = __sync_add_and_fetch(&correlation, 1);
+        told.start_ns = told.end_ns = wall_ns();
+        observer(FAKE_WAIT, "cuStreamWaitEvent", told.correlation, &told);
+    }
     return OK;
 }
 

@@ -389,6 +389,8 @@ struct fake_cuda_event {
     uint64_t bytes, start_ns, end_ns;
 };
 
+static uint8_t driver_off[900]; /* functions whose calls give no record while the DRIVER kind is on */
+
 void fake_cupti_observe(int what, const char *name, unsigned id, const struct fake_cuda_event *event) {
     if (what == 1) {
         kernel_t record = {
@@ -410,6 +412,14 @@ void fake_cupti_observe(int what, const char *name, unsigned id, const struct fa
             .device = event->device, .context = event->context, .stream = event->stream, .correlation = id,
         };
         write_record(1, &record, sizeof record);
+    } else if (what == 6) {
+        api_t record = {.kind = 4, .cbid = event->value, .start = event->start_ns, .end = event->end_ns + 100,
+                        .process = (uint32_t)getpid(), .thread = (uint32_t)(uintptr_t)pthread_self(), .correlation = id};
+        if (!driver_off[event->value]) write_record(4, &record, sizeof record);
+    } else if (what == 7) {
+        sync_t record = {.kind = 38, .type = 2, .start = event->start_ns, .end = event->end_ns + 100, .correlation = id,
+                         .context = event->context, .stream = event->stream, .event = 1};
+        write_record(38, &record, sizeof record);
     } else {
         memset_t record = {
             .kind = 2, .value = event->value, .bytes = event->bytes, .start = event->start_ns, .end = event->end_ns,
@@ -428,7 +438,7 @@ static void watch_driver(void) {
         if (!end) continue;
         *end = 0;
         char *base = strrchr(path, '/') + 1;
-        void *driver = strncmp(base, "libcuda.so", 10) == 0 ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+        void *driver = strstr(base, "libcuda.so") ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
         void (*set_observer)(void *) = driver ? (void (*)(void *))dlsym(driver, "fake_cuda_set_observer") : NULL;
         if (set_observer) {
             set_observer((void *)fake_cupti_observe);
@@ -443,6 +453,13 @@ static void watch_driver(void) {
 int cuptiGetVersion(uint32_t *value) {
     ENTER(cuptiGetVersion);
     *value = version;
+    return 0;
+}
+
+int cuptiGetStreamIdEx(void *context, void *stream, uint8_t per_thread, uint32_t *id) {
+    ENTER(cuptiGetStreamIdEx);
+    (void)context, (void)per_thread;
+    *id = ((struct { void *context; unsigned id; } *)stream)->id; /* as the fake libcuda lays a stream out */
     return 0;
 }
 
@@ -492,6 +509,7 @@ int cuptiActivityEnable(unsigned kind) {
     int code = enter(name);
     if (code) return code;
     if (kind >= KINDS || !stride[kind]) return ERROR_KIND;
+    if (kind == 4) memset(driver_off, 0, sizeof driver_off);
     enabled[kind] = 1;
     return 0;
 }
@@ -577,8 +595,9 @@ int cuptiGetGraphId(void *graph, uint32_t *id) {
 #ifndef WITHOUT_LATER
 int cuptiActivityEnableDriverApi(uint32_t cbid, uint8_t on) {
     ENTER(cuptiActivityEnableDriverApi);
-    (void)on;
-    return cbid < 900 ? 0 : 1;
+    if (cbid >= 900) return 1;
+    driver_off[cbid] = !on;
+    return 0;
 }
 
 int cuptiActivityEnableRuntimeApi(uint32_t cbid, uint8_t on) {
