@@ -75,7 +75,7 @@ def offsets(layout: str) -> list[tuple[int, int]]:
         if kind in "sx":  # one member, or padding, of so many bytes
             repeat, size = 1, repeat
         if kind != "x":
-            places += [(at + place * size, size) for place in range(repeat)]
+            places.extend((at + place * size, size) for place in range(repeat))
         at += repeat * size
     return places
 
@@ -85,8 +85,9 @@ def measure(compiler, tmp_path, text: str, structs, *flags: str) -> dict[str, li
     lines = ["#include <stddef.h>", "#include <stdio.h>", text, "int main(void) {"]
     for name, (_, _, members) in structs.items():
         lines.append(f'printf("{name} %zu", sizeof({name}));')
-        for member in members:
-            lines.append(f'printf(" %zu %zu", offsetof({name}, {member}), sizeof((({name} *)0)->{member}));')
+        lines.extend(
+            f'printf(" %zu %zu", offsetof({name}, {member}), sizeof((({name} *)0)->{member}));' for member in members
+        )
         lines.append('printf("\\n");')
     source, program = tmp_path / "layout.c", tmp_path / "layout"
     source.write_text("\n".join([*lines, "return 0; }"]))
