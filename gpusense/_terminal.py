@@ -90,7 +90,8 @@ class Screen:
             parts.append("\x1b[2J")
         for row, line in enumerate(lines):
             if row >= len(self._shown) or self._shown[row] != line:
-                parts.append(f"\x1b[{row + 1};1H{line}\x1b[K")
+                # Erased first: after a line that fills its row, the cursor still stands on the last cell.
+                parts.append(f"\x1b[{row + 1};1H\x1b[K{line}")
         if len(lines) < len(self._shown):
             parts.append(f"\x1b[{len(lines) + 1};1H\x1b[J")
         self._shown = list(lines)

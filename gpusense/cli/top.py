@@ -12,10 +12,11 @@ from .._records import Unavailable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Without a terminal to draw on, one sample is printed. gpusense monitor follows as plain lines."
     parser.add_argument("--once", action="store_true", help="print one sample of every device and end")
     parser.add_argument("--json", action="store_true", help="one sample as JSON (schema gpusense.metrics/1) and end")
     parser.add_argument("--replay", metavar="SESSION", help="show the device metrics of a session file")
-    parser.add_argument("--interval", type=float, default=0.5, metavar="S", help="seconds between samples (0.5)")
+    parser.add_argument("--interval", type=_seconds, default=0.5, metavar="S", help="seconds between samples (0.5)")
     parser.add_argument(
         "--device",
         action="append",
@@ -25,24 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
 
 
-def main(argv: list[str]) -> int:
-    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist; 130 on Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        prog="gpusense top",
-        description="Watch the devices in the terminal.",
-        epilog="Without a terminal to draw on, one sample is printed. gpusense monitor follows as plain lines.",
-    )
-    add_arguments(parser)
-    args = parser.parse_args(argv)
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 3600 seconds")
+    return value
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist."""
     try:
-        if not 0.05 <= args.interval <= 3600:
-            raise ValueError("--interval must be between 0.05 and 3600 seconds")
-        return _replay(args) if args.replay else _live(args)
+        return _replay(arguments) if arguments.replay else _live(arguments)
     except ValueError as error:
         print(f"gpusense top: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 def _live(args: argparse.Namespace) -> int:

@@ -96,6 +96,8 @@ def test_one_gpu_is_drawn_resized_paused_and_quit(tmux, program):
     assert any(line.startswith("GPU") and "█" in line for line in lines)
     assert any("⣿" in line for line in lines)
     assert len(lines) == 32
+    assert lines[1].endswith("driver 550.54")  # the last column is not lost
+    assert len(lines[1]) == 100
     for width, height in ((60, 18), (20, 10), (200, 50), (80, 24)):
         tmux.resize(width, height)
         lines = tmux.until(

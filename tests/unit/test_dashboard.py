@@ -272,7 +272,7 @@ def test_only_changed_lines_are_written(monkeypatch):
     screen.draw(["one", "two", "three"])
     before = len(out.getvalue())
     screen.draw(["one", "2", "three"])
-    assert out.getvalue()[before:] == "\x1b[2;1H2\x1b[K"
+    assert out.getvalue()[before:] == "\x1b[2;1H\x1b[K2"
     before = len(out.getvalue())
     screen.draw(["one"])
     assert out.getvalue()[before:] == "\x1b[2;1H\x1b[J"
@@ -281,4 +281,4 @@ def test_only_changed_lines_are_written(monkeypatch):
     assert out.getvalue()[before:] == ""
     monkeypatch.setattr(_terminal, "size", lambda _out: (40, 10))
     screen.draw(["one"])
-    assert out.getvalue()[before:] == "\x1b[2J\x1b[1;1Hone\x1b[K"
+    assert out.getvalue()[before:] == "\x1b[2J\x1b[1;1H\x1b[Kone"
