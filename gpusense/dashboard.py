@@ -190,10 +190,9 @@ def once(samples: Sequence[GpuMetrics], width: int, theme: Theme, notes: tuple[s
     """Every device in full, one below the other, for a pipe or a glance."""
     if not samples:
         return _trimmed(frame(State(notes=notes, keys=""), width, 1000, theme))
-    lines: list[str] = []
+    lines = frame(State(tuple(samples)), width, 1, theme)  # the title alone
     for sample in samples:
-        drawn = _trimmed(frame(State((sample,), keys=""), width, 1000, theme))
-        lines += drawn[1:] if lines else drawn
+        lines += _trimmed(frame(State((sample,), keys=""), width, 1000, theme))[1:]
     return lines
 
 

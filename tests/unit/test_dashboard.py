@@ -206,6 +206,7 @@ def test_a_replay_counts_live_allocations():
 
 def test_once_prints_every_gpu_in_full_and_no_keys():
     lines = once([sample(0), sample(1)], 80, PLAIN)
+    assert lines[0] == "gpusense top · 2 GPUs"
     assert sum(line.startswith("GPU ") for line in lines) == 2
     assert not any("quit" in line for line in lines)
     assert lines[-1].strip()
