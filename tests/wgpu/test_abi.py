@@ -5,10 +5,10 @@ import pathlib
 import subprocess
 
 import pytest
-
 import wheels
+
 from gpusense._capi import wgpu as capi
-from gpusense._capi.wgpu_structs import FAMILIES, WGPUStringView, structures, struct_types
+from gpusense._capi.wgpu_structs import FAMILIES, WGPUStringView, struct_types, structures
 from gpusense._records import Unavailable
 
 

@@ -4,8 +4,8 @@ import os
 import pathlib
 
 import pytest
-
 import wheels
+
 from gpusense.backends import _wgpu_child
 from gpusense.backends import wgpu as backend
 

@@ -1,5 +1,6 @@
 """The clock as arithmetic: simulated devices of any period, width, offset and drift."""
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -77,7 +78,7 @@ def test_more_passes_never_widen_the_bound_beyond_drift() -> None:
         clock.observe(device.ticks(at + 5_000 + 100 * number), device.ticks(at + 100_000), at, at + 130_000 - number)
         widths.append(clock.quality(at)["clock_uncertainty_ns"])
     allowed = 1_000_000 * DRIFT_PPM // 1_000_000 + 1
-    assert all(later <= earlier + allowed for earlier, later in zip(widths, widths[1:], strict=False))
+    assert all(later <= earlier + allowed for earlier, later in itertools.pairwise(widths))
 
 
 def test_a_drifting_device_stays_inside() -> None:
