@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, require
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import ROOT, require
 from sysfs_trees import Tree, run_over_sys
 
 from gpusense._capi import rocm_smi as capi
