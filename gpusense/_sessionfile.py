@@ -411,8 +411,8 @@ def _create(path: str) -> int:
     """A descriptor of an empty file that only its owner can read.
 
     A new file is made with O_EXCL, so nothing planted at the path between check and use is followed. An existing
-    session, empty file or device of the user's choice is overwritten; a regular file that holds anything else is
-    refused, as is one that belongs to somebody else.
+    session or empty file of the user's choice is overwritten; what holds anything else, belongs to somebody else or is
+    no regular file is refused.
     """
     flags = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -427,18 +427,15 @@ def _create(path: str) -> int:
 
 
 def _overwrite(path: str, flags: int) -> int:
-    is_file = stat.S_ISREG(os.stat(path).st_mode)
-    if is_file:
-        with open(path, "rb") as file:
-            head = file.read(len(MAGIC))
-        if head and head != MAGIC:
-            raise SessionError(f"{path}: exists and is not a gpusense session; not overwritten")
+    with _open_file(path) as file:
+        head = file.read(len(MAGIC))
+    if head and head != MAGIC:
+        raise SessionError(f"{path}: exists and is not a gpusense session; not overwritten")
     fd = os.open(path, flags)
     try:
-        if is_file:
-            if hasattr(os, "fchmod"):
-                os.fchmod(fd, 0o600)
-            os.ftruncate(fd, 0)
+        if hasattr(os, "fchmod"):
+            os.fchmod(fd, 0o600)
+        os.ftruncate(fd, 0)
     except OSError:
         os.close(fd)
         raise

@@ -84,8 +84,11 @@ def _traced(device: int) -> tuple[Any, dict[str, Any]]:
 
     try:
         _workload.selftest(ready, device)
-    finally:
-        session = runs[0].finish() if runs else None
+    except BaseException:
+        for run in runs:
+            run.finish()
+        raise
+    session = runs[0].finish()
     return session, session.meta.get("capture") or {}
 
 

@@ -36,7 +36,9 @@ def open() -> Backend | Unavailable:
     if not cuda.is_live():
         driver, path = locate(CUDA), locate(CUPTI)
         if isinstance(driver, Unavailable):
-            return Unavailable("cupti", f"without a CUDA driver there is nothing to trace: {driver.reason}", driver.hint)
+            return Unavailable(
+                "cupti", f"without a CUDA driver there is nothing to trace: {driver.reason}", driver.hint
+            )
         return path if isinstance(path, Unavailable) else Backend("cupti", path, activity=CuptiActivity())
     activity = CuptiActivity()
     absent = activity.load()

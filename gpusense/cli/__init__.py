@@ -5,7 +5,6 @@ what it takes, ``main(arguments) -> int`` does it and gives the exit code. Only 
 """
 
 import sys
-from typing import Any
 
 #: verb → what it does, in the order a new user needs them. Only verbs whose module exists are listed.
 VERBS = {
@@ -48,7 +47,7 @@ def _do(name: str, argv: list[str]) -> int:
 
     from .._errors import GpuSenseError
 
-    verb: Any = import_module(f".{_module(name)}", __name__)
+    verb = import_module(f".{_module(name)}", __name__)
     parser = argparse.ArgumentParser(
         prog=f"gpusense {name}",
         description=(verb.__doc__ or "").partition("\n")[0],

@@ -50,7 +50,7 @@ def _run_script(program: Program, main: ModuleType) -> None:
     path = program.target
     sys.argv[:] = [path, *program.arguments]
     if pkgutil.get_importer(path) is not None:  # a folder or an archive with a __main__.py
-        _put_first(path)
+        _put_first(_absolute(path))
         _enter(_as_main, "__main__", False)
         return
     _put_first(os.path.dirname(os.path.realpath(path)))

@@ -39,17 +39,19 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _live(path: str | None, steps: int) -> tuple[Any, str]:
     """The session of the program on this machine's GPU, or None and why not."""
-    from .. import trace
+    from .. import _workload, cuda, trace
     from .._errors import GpuSenseError
     from .._select import possible, start_session
 
     absent = possible()
     if absent is not None:
         return None, absent.reason
+    try:
+        cuda.Device(0)  # CUDA is live from here on, so that capture begins with the session
+    except GpuSenseError as error:
+        return None, str(error)
     recording = start_session(mode="file" if path else "live", path=path, trace_all=True)
     try:
-        from .. import _workload
-
         _workload.run(trace, steps)
     except GpuSenseError as error:
         return None, str(error)

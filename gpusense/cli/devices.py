@@ -12,13 +12,14 @@ def main(arguments: argparse.Namespace) -> int:
     """0 with a device, 1 without: then the reasons stand on stderr."""
     from .. import devices
     from .._json import dumps, encode
+    from ..report.style import style_of
 
-    found = devices()
+    found, fit = devices(), style_of(sys.stdout).fit
     if arguments.json:
         rows = {"schema": "gpusense.devices/1", "devices": [encode(device, full=True) for device in found]}
         sys.stdout.write(dumps(rows, portable=True) + "\n")
     for device in () if arguments.json else found:
-        sys.stdout.write(describe(device) + "\n")
+        sys.stdout.write(fit(describe(device)) + "\n")
     if found:
         return 0
     sys.stderr.write("no device was found; gpusense doctor says why\n")

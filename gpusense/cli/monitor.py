@@ -27,11 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpm", action="store_true", help="SM, tensor and memory activity (Hopper and later)")
 
 
-def main(argv: list[str]) -> int:
+def main(args: argparse.Namespace) -> int:
     """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist; 130 on Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="gpusense monitor", description="Print what the devices of this machine do.")
-    add_arguments(parser)
-    args = parser.parse_args(argv)
     devices = args.device if args.device is None or args.device != ["visible"] else "visible"
     try:
         if args.once:

@@ -2,32 +2,34 @@
 
 import argparse
 import sys
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from ._arguments import microseconds
 
-#: option → (module below ``report``, its function, whether what it writes is for a terminal, what it is)
+
+class _Format(NamedTuple):
+    module: str  # below ``report``
+    what: str
+    suffix: str | None = None  # of the file beside the session; None: goes to standard output
+    options: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
 _FORMATS = {
-    "json": ("json", "write", True, "one JSON object, schema gpusense.report/1"),
-    "html": ("html", "write", False, "one offline HTML page"),
-    "perfetto": ("perfetto", "write", False, "a native Perfetto trace for ui.perfetto.dev"),
-    "chrome": ("chrome", "write", False, "a Chrome JSON trace"),
-    "flamegraph": ("flamegraph", "write", True, "collapsed stacks, in microseconds"),
-    "speedscope": ("flamegraph", "write_speedscope", False, "a profile for speedscope.app"),
-}
-_SUFFIXES = {
-    "html": ".html",
-    "perfetto": ".pftrace",
-    "chrome": ".trace.json",
-    "speedscope": ".speedscope.json",
+    "json": _Format("json", "one JSON object, schema gpusense.report/1"),
+    "html": _Format("html", "one offline HTML page", ".html"),
+    "perfetto": _Format("perfetto", "a native Perfetto trace for ui.perfetto.dev", ".pftrace"),
+    "chrome": _Format("chrome", "a Chrome JSON trace", ".trace.json"),
+    "flamegraph": _Format("flamegraph", "collapsed stacks, in microseconds"),
+    "speedscope": _Format("flamegraph", "a profile for speedscope.app", ".speedscope.json", {"form": "speedscope"}),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sessions", nargs="+", metavar="SESSION", help="session file; several become one report")
     kinds = parser.add_mutually_exclusive_group()
-    for name, (_, _, _, what) in _FORMATS.items():
-        kinds.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=what)
+    for name, form in _FORMATS.items():
+        kinds.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=form.what)
     parser.add_argument("-o", "--output", metavar="PATH", help="where to write; '-' is standard output")
     parser.add_argument(
         "--threshold-us", type=microseconds, metavar="N", help="keep one by one from N µs (as recorded)"
@@ -46,15 +48,15 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.format is None:
         _text(session, target)
         return 0
-    module, function, _, _ = _FORMATS[arguments.format]
-    from importlib import import_module
-
-    write: Any = getattr(import_module(f"...report.{module}", __name__), function)
-    if target is None:
-        write(session, sys.stdout.buffer if arguments.format == "perfetto" else sys.stdout)
-    else:
-        write(session, target)
+    form = _FORMATS[arguments.format]
+    write: Any = import_module(f"...report.{form.module}", __name__).write
+    if target is not None:
+        write(session, target, **form.options)
         sys.stderr.write(f"{target}\n")
+    elif arguments.format == "perfetto":
+        write(session, sys.stdout.buffer)
+    else:
+        write(session, sys.stdout, **form.options)
     return 0
 
 
@@ -62,10 +64,8 @@ def _target(arguments: argparse.Namespace) -> str | None:
     """The path to write; None for standard output."""
     if arguments.output is not None:
         return None if arguments.output == "-" else str(arguments.output)
-    if arguments.format is None or _FORMATS[arguments.format][2]:
-        return None
-    first = str(arguments.sessions[0])
-    return first.removesuffix(".gpusense") + _SUFFIXES[arguments.format]
+    suffix = _FORMATS[arguments.format].suffix if arguments.format else None
+    return suffix and str(arguments.sessions[0]).removesuffix(".gpusense") + suffix
 
 
 def _text(session: Any, target: str | None) -> None:

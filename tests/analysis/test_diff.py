@@ -1,0 +1,210 @@
+import io
+import itertools
+import json
+import random
+from math import comb
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sessions import HOSTILE, MS, US, alloc, copy, kernel, session, sync, training
+
+from gpusense._records import Aggregate, Counters
+from gpusense.analysis.diff import compare
+from gpusense.analysis.significance import benjamini_hochberg, holm, mann_whitney, runs_needed
+from gpusense.report import compare as report
+
+
+def run_of(seed, *, gemm=1.0, kernels=200, noise=0.02, extra=()):
+    """A run whose totals vary from seed to seed, by counts only."""
+    rng = random.Random(seed)
+    drift = rng.gauss(1, noise)
+    rows, wall = [], 0
+    for name, each in (("gemm", 100 * US * gemm), ("norm", 20 * US), ("copy_kernel", 30 * US)):
+        total = int(each * kernels * drift * rng.gauss(1, noise))
+        rows.append(Aggregate(("run",), "kernel", name, "cuda", 0, 7, kernels, total, 1, total, total**2 // kernels))
+        wall += total
+    return session(*extra, aggregates=rows, end=int(wall * 1.2))
+
+
+def brute_force(left, right):
+    values = [*left, *right]
+    order = sorted(values)
+    rank = {value: order.index(value) + order.count(value) / 2 + 0.5 for value in values}
+    ranks = [rank[value] for value in values]
+    mean = len(left) * (len(values) + 1) / 2
+    far = abs(sum(ranks[: len(left)]) - mean)
+    ways = [abs(sum(chosen) - mean) >= far - 1e-9 for chosen in itertools.combinations(ranks, len(left))]
+    return sum(ways) / len(ways)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.lists(st.integers(0, 6), min_size=1, max_size=5))
+def test_mann_whitney_is_the_share_of_all_dealings_ties_included(left, right):
+    assert mann_whitney(left, right) == pytest.approx(brute_force(left, right))
+
+
+def test_mann_whitney_known_values():
+    assert mann_whitney(range(5), range(5, 10)) == 2 / comb(10, 5)
+    assert mann_whitney([1, 2], [1, 2]) == 1
+    assert mann_whitney([], [1]) == 1
+    assert mann_whitney([3] * 50, [3] * 50) == 1
+
+
+def test_the_approximation_for_large_samples_is_close_to_the_exact_distribution():
+    rng = random.Random(2)
+    for shift in (0, 0.4, 0.8):
+        left, right = [rng.gauss(0, 1) for _ in range(20)], [rng.gauss(shift, 1) for _ in range(20)]
+        exact, close = mann_whitney(left, right), mann_whitney([*left, 1e9], [*right, 2e9])
+        assert close == pytest.approx(exact, abs=0.05)
+
+
+def test_corrections():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert benjamini_hochberg([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.04, 0.04])
+    assert holm([]) == benjamini_hochberg([]) == []
+    assert (runs_needed(1), runs_needed(12)) == (4, 6)
+
+
+def test_equal_runs_show_no_difference_and_fail_nothing():
+    run = training(4)
+    diff = compare([run], [run])
+    assert {row.verdict for row in diff.counts} == {"same"}
+    assert {row.verdict for row in diff.times} <= {"no difference shown", "not tested"}
+    assert diff.failures(0.0) == ()
+
+
+def test_counts_are_recomputed_and_decide_with_one_run_a_side():
+    before, after = training(4), training(5)
+    diff = compare([before], [after])
+    counts = {row.what: row for row in diff.counts}
+    assert counts["kernels"].before == (len(before.kernels),)
+    assert counts["kernels"].after == (len(after.kernels),)
+    assert counts["bytes to the GPU"].after == (sum(r.bytes for r in after.transfers if r.direction == "cpu_to_gpu"),)
+    assert counts["synchronisations"].before == (4,)
+    assert counts["calls of flash_fwd_kernel"].after == (60,)
+    assert counts["kernels"].change == pytest.approx(0.25)
+    failures = diff.failures(0.10)
+    assert any(failure.startswith("kernels: 396 → 495 (+25%)") for failure in failures)
+    assert diff.failures(0.30) == ()
+    assert not any("wall" in failure for failure in failures)  # times of one run decide nothing
+
+
+def test_counts_that_vary_from_run_to_run_decide_only_beyond_their_range():
+    def runs(*numbers):
+        return [session(*[kernel("k", i, i + 1) for i in range(number)], end=1000) for number in numbers]
+
+    overlapping = compare(runs(100, 130, 110), runs(125, 140, 150))
+    assert overlapping.counts[0].verdict == "varies"
+    assert overlapping.failures(0.1) == ()
+    apart = compare(runs(100, 105, 110), runs(125, 140, 150))
+    assert apart.counts[0].verdict == "more"
+    assert len(apart.failures(0.1)) == 1
+
+
+def test_a_kind_recorded_on_one_side_only_is_a_note_and_no_failure():
+    diff = compare(
+        [session(kernel("k", 0, 9), end=99)], [session(kernel("k", 0, 9), sync(9, 12), alloc(8, 1, 64), end=99)]
+    )
+    assert diff.failures(0.0) == ()
+    assert sum("recorded on one side only" in note for note in diff.notes) == 3
+    grown = compare(
+        [session(kernel("k", 0, 9), end=99)], [session(kernel("k", 0, 9), copy("gpu_to_cpu", 8, 20, 30), end=99)]
+    )
+    assert any("from none" in failure for failure in grown.failures(0.0))
+
+
+def test_a_slower_kernel_is_found_among_runs_and_its_neighbours_are_not():
+    before = [run_of(seed) for seed in range(8)]
+    after = [run_of(300 + seed, gemm=1.3) for seed in range(8)]
+    diff = compare(before, after)
+    verdicts = {row.what: row.verdict for row in diff.times}
+    assert verdicts["gemm"] == "slower"
+    assert verdicts["norm"] == verdicts["copy_kernel"] == "no difference shown"
+    assert verdicts["wall time"] == "slower"
+    failures = diff.failures(0.10)
+    assert any(failure.startswith("gemm: +") for failure in failures)
+    assert diff.failures(0.50) == ()
+    faster = {row.what: row.verdict for row in compare(after, before).times}
+    assert faster["gemm"] == "faster"
+    assert compare(after, before).failures(0.1) == ()
+
+
+def test_noise_alone_rarely_fails_a_build():
+    wrong = sum(
+        bool(
+            compare([run_of(s * 10 + i) for i in range(5)], [run_of(9000 + s * 10 + i) for i in range(5)]).failures(0.0)
+        )
+        for s in range(120)
+    )
+    # Wall and GPU time together err at most 5 % of the time, operations likewise: 12 of 120 expected at the very most.
+    assert wrong <= 12
+
+
+def test_one_run_a_side_compares_single_calls_but_does_not_decide():
+    rng = random.Random(3)
+
+    def run(mean):
+        calls, at = [], 0
+        for _ in range(60):
+            length = int(rng.gauss(mean, mean * 0.05))
+            calls.append(kernel("gemm", at, at + length))
+            at += length
+        return session(*calls, end=at)
+
+    diff = compare([run(100 * US)], [run(130 * US)])
+    (row,) = [row for row in diff.times if row.what == "gemm"]
+    assert (row.basis, row.verdict) == ("calls", "slower")
+    assert row.change == pytest.approx(0.3, abs=0.05)
+    assert diff.failures(0.1) == ()
+    assert any("run-to-run noise" in note for note in diff.notes)
+
+
+def test_few_runs_say_how_many_it_takes():
+    diff = compare([run_of(i) for i in range(3)], [run_of(9 + i) for i in range(3)])
+    assert {row.verdict for row in diff.times} == {"not tested"}
+    assert "5 or more" in diff.notes[0]
+
+
+def test_operations_on_one_side_only_and_lost_records_are_named():
+    before = session(kernel("old", 0, 10), end=99)
+    after = session(kernel("new", 0, 10), end=99, counters=Counters(seen=1, kept=1, dropped=7))
+    diff = compare([before], [after])
+    assert (diff.appeared, diff.vanished) == (("new",), ("old",))
+    assert any("7 after" in note for note in diff.notes)
+
+
+def test_an_empty_side_is_an_error():
+    with pytest.raises(ValueError, match="at least one session"):
+        compare([], [session()])
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_text_fits_its_width_and_has_the_decision(width):
+    text = report.text(compare([training(4)], [training(5)]), over=0.1, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "Grew by more than 10%" in text
+    assert "\x1b" not in text
+    hostile = session(*[kernel(name, at * US, at * US + 900) for at, name in enumerate(HOSTILE)], end=MS)
+    text = report.text(compare([hostile], [session(kernel("k", 0, 5), end=MS)]), width=width)
+    assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_the_dictionary_is_json_and_says_what_the_text_says():
+    diff = compare([training(4)], [training(5)])
+    shown = json.loads(json.dumps(report.to_dict(diff, over=0.1)))
+    assert shown["schema"] == 1
+    assert shown["failures"] == list(diff.failures(0.1))
+    assert len(shown["counts"]) == len(diff.counts)
+    assert "failures" not in report.to_dict(diff)
+
+
+def test_the_page_is_inert():
+    hostile = session(*[kernel(name, at * US, at * US + 900) for at, name in enumerate(HOSTILE)], end=MS)
+    file = io.StringIO()
+    report.write(compare([hostile], [session(kernel("k", 0, 5), end=MS)]), file, over=0.1)
+    page = file.getvalue()
+    page.encode("utf-8")
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "script-src" not in page
+    assert "&lt;/script&gt;" in page

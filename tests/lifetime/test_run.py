@@ -1,0 +1,423 @@
+"""``gpusense run`` beside plain ``python``: same output, exit code, traceback and signal, whatever the program does."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import gpusense
+from gpusense.session import load
+
+ROOT = pathlib.Path(gpusense.__file__).resolve().parent.parent
+POSIX = pytest.mark.skipif(os.name == "nt", reason="POSIX only")
+
+
+def environment(**more):
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "PYTHON"))}
+    return environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | more
+
+
+def plain(*arguments, cwd, **options):
+    return finish([sys.executable, *arguments], cwd, **options)
+
+
+def traced(*arguments, cwd, **options):
+    return finish([sys.executable, "-m", "gpusense", "run", *arguments], cwd, **options)
+
+
+def finish(command, cwd, stdin="", encoding="utf-8", **env):
+    return subprocess.run(
+        command, cwd=cwd, env=environment(**env), input=stdin, capture_output=True, encoding=encoding, timeout=60
+    )
+
+
+def normal(text):
+    """Without what differs from run to run: addresses, and how deep a recursion came."""
+    return re.sub(r"0x[0-9a-f]+|repeated \d+ more times", "…", text)
+
+
+def split(stderr):
+    """What the program wrote, and our answer."""
+    before, mark, answer = stderr.partition("gpusense: ")
+    return before, mark + answer
+
+
+def program(folder, text, name="program.py"):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return name
+
+
+def same(folder, *arguments, **options):
+    """Runs both ways and compares everything but our answer; returns the traced run."""
+    one = plain(*arguments, cwd=folder, **options)
+    two = traced(*arguments, cwd=folder, **options)
+    written, answer = split(two.stderr)
+    assert normal(two.stdout) == normal(one.stdout)
+    assert normal(written) == normal(one.stderr)
+    assert two.returncode == one.returncode
+    lines = answer.splitlines()
+    assert 3 <= len(lines) <= 15, answer
+    assert lines[-1].startswith("next: ")
+    return two
+
+
+FACTS = """
+import sys
+main = sys.modules["__main__"]
+names = ("__name__", "__doc__", "__package__", "__spec__", "__file__", "__cached__")
+print(sys.argv, sys.path[0], [getattr(main, name, "absent") for name in names])
+print(type(__loader__).__name__, type(__builtins__).__name__, main.__dict__ is globals())
+print([name for name in sorted(globals()) if not name.startswith("__")], sys.stdin.read())
+"""
+
+
+# ---- what the program sees
+
+
+def test_a_script(tmp_path):
+    same(tmp_path, program(tmp_path, '"""Doc."""\n' + FACTS), "--flag", "-o", "x", stdin="input")
+
+
+def test_a_script_elsewhere_and_through_a_link(tmp_path):
+    program(tmp_path, FACTS, "real/program.py")
+    (tmp_path / "link.py").symlink_to(tmp_path / "real" / "program.py")
+    same(tmp_path, "./real/../real/program.py")
+    same(tmp_path, "link.py")
+    same(tmp_path, str(tmp_path / "link.py"))
+
+
+def test_a_module_and_a_package(tmp_path):
+    program(tmp_path, FACTS, "mod.py")
+    program(tmp_path, FACTS, "package/__main__.py")
+    program(tmp_path, "", "package/__init__.py")
+    same(tmp_path, "-m", "mod", "-m", "x")
+    same(tmp_path, "-m", "package", "--help")
+    same(tmp_path, "-mmod")
+
+
+def test_code(tmp_path):
+    same(tmp_path, "-c", "import sys; print(sys.argv, sys.path[0], __name__, '__file__' in globals())", "-c", "y")
+    same(tmp_path, "-c", "import sys; print(sys.modules['__main__'].__loader__, __spec__, type(__builtins__))")
+
+
+def test_a_folder_and_an_archive(tmp_path):
+    import zipfile
+
+    program(tmp_path, FACTS.replace("__file__", "__name__"), "folder/__main__.py")
+    same(tmp_path, "folder", "a")
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
+        archive.write(tmp_path / "folder" / "__main__.py", "__main__.py")
+    same(tmp_path, "app.pyz", "a")
+
+
+def test_functions_of_main_can_be_pickled_and_spawned(tmp_path):
+    name = program(
+        tmp_path,
+        """
+        import multiprocessing, pickle
+        def double(x):
+            return 2 * x
+        if __name__ == "__main__":
+            assert pickle.loads(pickle.dumps(double)) is double
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(double, [1, 2]))
+        """,
+    )
+    same(tmp_path, name)
+
+
+# ---- how it ends
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "pass",
+        "raise SystemExit",
+        "raise SystemExit(7)",
+        "raise SystemExit(None)",
+        "raise SystemExit('said')",
+        "raise SystemExit([1, 2])",
+        "import sys; sys.exit(-1)",
+        "import sys; sys.exit(300)",
+        "class Code(SystemExit): pass\nraise Code(3)",
+        "1/0",
+        "raise KeyError('x') from ValueError('y')",
+        "def f(n):\n    return f(n + 1)\ntry:\n    f(0)\nexcept RecursionError:\n    raise ValueError('deep')",
+        "this is no python",
+        "import sys\nsys.excepthook = lambda *a: print('hook', a[0], a[2].tb_frame.f_code.co_name)\n1/0",
+        "import sys\nsys.excepthook = lambda *a: sys.exit(5)\n1/0",
+        "import sys\ndef hook(*a):\n    [][1]\nsys.excepthook = hook\n1/0",
+        "import sys, atexit\natexit.register(lambda: print('bye', sys.last_value, sys.last_traceback.tb_lineno))\n1/0",
+        "import threading\nthreading.Thread(target=lambda: 1/0).start()",
+        "import warnings\nwarnings.warn('careful', DeprecationWarning)",
+    ],
+)
+def test_it_ends_as_it_would(tmp_path, code):
+    same(tmp_path, program(tmp_path, code))
+
+
+def test_tracebacks_of_modules_and_code(tmp_path):
+    program(tmp_path, "def f():\n    1/0\nf()", "mod.py")
+    program(tmp_path, "import mod", "outer.py")
+    same(tmp_path, "-m", "mod")
+    same(tmp_path, "outer.py")
+    same(tmp_path, "-c", "def f():\n    1/0\nf()")
+    same(tmp_path, "-c", "(")
+    same(tmp_path, "-m", "no_such_module")
+    same(tmp_path, "-m", "json.tool.nothing")
+    program(tmp_path, "(", "broken.py")
+    same(tmp_path, "-m", "broken")
+
+
+def test_what_cannot_be_opened(tmp_path):
+    one, two = plain("absent.py", cwd=tmp_path), traced("absent.py", cwd=tmp_path)
+    assert two.returncode == one.returncode == 2
+    assert two.stderr == "gpusense run: " + one.stderr.split(": ", 1)[1]
+
+
+def test_exit_from_under_everything(tmp_path):
+    done = traced("-o", "s.gpusense", "-c", "import os; os._exit(9)", cwd=tmp_path)
+    assert done.returncode == 9
+    session = load(tmp_path / "s.gpusense")
+    assert session.meta["complete"] is False
+    assert session.meta["damage"] == []
+
+
+def test_daemon_threads_and_late_work(tmp_path):
+    name = program(
+        tmp_path,
+        """
+        import atexit, threading, time
+        threading.Thread(target=time.sleep, args=(999,), daemon=True).start()
+        threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+        atexit.register(print, "atexit")
+        """,
+    )
+    same(tmp_path, name)
+
+
+# ---- signals
+
+
+@POSIX
+@pytest.mark.parametrize("how", [("program.py",), ("-m", "program")])
+def test_ctrl_c(tmp_path, how):
+    program(
+        tmp_path, "import os, signal\nprint('on', flush=True)\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass"
+    )
+    done = same(tmp_path, *how)
+    assert done.returncode == -signal.SIGINT
+
+
+@POSIX
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL] if os.name != "nt" else [])
+def test_a_signal_ends_it_by_that_signal(tmp_path, number):
+    code = f"import os; print('on', flush=True); os.kill(os.getpid(), {int(number)})\nwhile True: pass"
+    one, two = plain("-c", code, cwd=tmp_path), traced("-o", "s.gpusense", "-c", code, cwd=tmp_path)
+    assert (two.returncode, two.stdout) == (one.returncode, one.stdout)
+    assert two.returncode == -number
+    session = load(tmp_path / "s.gpusense")
+    assert session.meta["complete"] is (number == signal.SIGTERM)
+    assert ("next: gpusense report s.gpusense" in two.stderr) is (number == signal.SIGTERM)
+
+
+@POSIX
+def test_the_programs_own_sigterm_handler_wins(tmp_path):
+    code = """
+    import os, signal, sys
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))
+    os.kill(os.getpid(), signal.SIGTERM)
+    """
+    same(tmp_path, program(tmp_path, code))
+
+
+@POSIX
+def test_a_forked_child_is_left_alone(tmp_path):
+    code = """
+    import os, signal, sys, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on forking a process with threads warns
+    child = os.fork()
+    if child == 0:
+        sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    os.kill(child, signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    same(tmp_path, program(tmp_path, code))
+
+
+# ---- stderr, stdout
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.stderr.close()",
+        "import sys; sys.stderr = None",
+        "import os; os.close(2)",
+        "import os; os.close(2); file = open('data', 'w'); file.write('whole'); print(file.fileno())",
+        "import sys; sys.stdout.close()",
+        "import contextlib, io; contextlib.redirect_stderr(io.StringIO()).__enter__()",
+    ],
+)
+def test_streams_the_program_took_away(tmp_path, code):
+    one, two = plain("-c", code, cwd=tmp_path), traced("-c", code, cwd=tmp_path)
+    assert (two.returncode, two.stdout) == (one.returncode, one.stdout)
+    assert split(two.stderr)[0] == one.stderr
+    if (tmp_path / "data").exists():
+        assert (tmp_path / "data").read_text() == "whole"
+
+
+@POSIX
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_broken_pipe(tmp_path, stream):
+    code = "import sys\nfor n in range(20000): print(n, file=sys.STREAM)".replace("STREAM", stream)
+    codes = []
+    for command in ([sys.executable], [sys.executable, "-m", "gpusense", "run"]):
+        with subprocess.Popen(
+            [*command, "-c", code],
+            cwd=tmp_path,
+            env=environment(),
+            **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: subprocess.PIPE},
+        ) as child:
+            getattr(child, stream).readline()
+            getattr(child, stream).close()
+            codes.append(child.wait(60))
+    assert codes[0] == codes[1]
+
+
+def test_the_answer_fits_any_encoding(tmp_path):
+    for encoding in ("ascii", "cp1252", "utf-8"):
+        done = traced("-c", "pass", cwd=tmp_path, encoding=encoding, PYTHONIOENCODING=encoding, COLUMNS="60")
+        assert done.returncode == 0
+        assert "\x1b" not in done.stderr
+        assert max(map(len, done.stderr.splitlines())) <= 60
+
+
+# ---- our own behaviour
+
+
+BLOCKS = """
+import gpusense, time
+with gpusense.trace("outer", {"batch": 64}):
+    with gpusense.trace("inner"):
+        now = time.time_ns()
+        gpusense.record_kernel("matmul", now - 5_000_000, now, device=0)
+        gpusense.record_kernel("tiny", now - 5_000, now, device=0)
+        gpusense.record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000_000)
+"""
+
+
+def test_the_session_holds_what_happened(tmp_path):
+    done = traced("-o", "s.gpusense", program(tmp_path, BLOCKS), cwd=tmp_path)
+    assert done.returncode == 0
+    assert "matmul" in done.stderr
+    assert "records: seen 5 = kept 4 + counted 1" in done.stderr
+    assert "next: gpusense report s.gpusense --html" in done.stderr
+    session = load(tmp_path / "s.gpusense")
+    assert [(kernel.name, kernel.path) for kernel in session.kernels] == [("matmul", ("outer", "inner"))]
+    assert [(row.name, row.count, row.total_ns) for row in session.aggregates] == [("tiny", 1, 5000)]
+    assert {block.name for block in session.blocks} == {"outer", "inner"}
+    assert (tmp_path / "s.gpusense").stat().st_mode & 0o777 == 0o600
+
+
+def test_flags_reach_the_session(tmp_path):
+    name = program(tmp_path, BLOCKS)
+    assert traced("-o", "s.gpusense", "--trace-all", name, cwd=tmp_path).returncode == 0
+    assert len(load(tmp_path / "s.gpusense").kernels) == 2
+    assert traced("-o", "s.gpusense", "--threshold-us", "5", name, cwd=tmp_path).returncode == 0
+    assert len(load(tmp_path / "s.gpusense").kernels) == 2
+    assert traced("-o", "s.gpusense", "--live", "--threshold-us=10000", name, cwd=tmp_path).returncode == 0
+    session = load(tmp_path / "s.gpusense")
+    assert (len(session.kernels), session.meta["mode"]) == (0, "live")
+    assert len(session.transfers) == 1
+
+
+def test_without_a_gpu_it_says_why(tmp_path):
+    done = traced("-c", "print('work')", cwd=tmp_path)
+    assert done.stdout == "work\n"
+    assert "verdict: Nothing was recorded: " in done.stderr
+    assert "gpusense doctor" in done.stderr
+
+
+def test_nothing_temporary_stays(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    for code in ("pass", "1/0", "raise SystemExit(3)"):
+        traced("-c", code, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"))
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_off_means_off(tmp_path):
+    code = "import gpusense; print(type(gpusense.get_tracer()).__name__)"
+    done = traced("-o", "s.gpusense", "-c", code, cwd=tmp_path, GPUSENSE="off")
+    assert (done.returncode, done.stdout) == (0, "NoopTracer\n")
+    assert done.stderr == "gpusense: nothing is recorded, because GPUSENSE=off\n"
+    assert not (tmp_path / "s.gpusense").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name a script"),
+        (("-m",), "name a script"),
+        (("--threshold-us", "-1", "x.py"), "no time in microseconds"),
+        (("--threshold-us", "soon", "x.py"), "invalid microseconds value"),
+        (("--buffer-size", "0", "x.py"), "no size"),
+        (("--buffer-size", "1", "-c", "pass"), "buffer_size"),
+        (("--unknown", "x.py"), "unrecognized"),
+        (("-o", "no/such/folder/s.gpusense", "-c", "print(1)"), "No such file"),
+        (("-o", "program.py", "-c", "print(1)"), "not a gpusense session; not overwritten"),
+    ],
+)
+def test_wrong_words_run_nothing(tmp_path, arguments, said):
+    program(tmp_path, "print('ran')")
+    done = traced(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@POSIX
+def test_a_full_disk_does_not_reach_the_program(tmp_path):
+    limit = "import os, resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))\n"
+    many = (
+        "for _ in range(99): gpusense.record_compute_block(os.urandom(50).hex(), 10**18, 2 * 10**18)\nprint('done')\n"
+    )
+    done = traced("-o", "s.gpusense", program(tmp_path, limit + "import gpusense\n" + many), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "writing ended early: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@POSIX
+def test_the_program_may_take_its_time_with_the_terminal(tmp_path):
+    """SIGTERM in the middle of a long C call: the session is flushed once the call returns."""
+    code = "import time; print('on', flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpusense", "run", "-o", "s.gpusense", "-c", code],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout.readline() == "on\n"
+        begun = time.monotonic()
+        child.terminate()
+        _, stderr = child.communicate(timeout=30)
+    assert child.returncode == -signal.SIGTERM
+    assert time.monotonic() - begun < 20
+    assert "next: " in stderr

@@ -1,0 +1,295 @@
+"""The command as a user types it: verbs, words that are wrong, output that goes away, files that are damaged."""
+
+import importlib
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from sessions import session as make_session
+from sessions import training
+
+import gpusense
+from gpusense import cli, doctor
+from gpusense.session import save
+
+VERBS = [verb for verb in cli.VERBS if verb in cli._present() and verb != "run"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "run.gpusense"
+    save(training(), path)
+    return str(path)
+
+
+# ---- verbs
+
+
+def test_help_lists_what_there_is(capsys):
+    for words in ([], ["--help"], ["-h"], ["help"]):
+        assert cli.main(words) == 0
+        shown = capsys.readouterr().out
+        assert all(f"\n  {verb} " in shown for verb in cli._present())
+    absent = set(cli.VERBS) - set(cli._present())
+    assert not any(f"\n  {verb} " in shown for verb in absent)
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gpusense {gpusense.__version__}\n"
+
+
+@pytest.mark.parametrize(("word", "said"), [("rum", "did you mean run?"), ("xyzzy", "gpusense --help lists the verbs")])
+def test_a_verb_there_is_not(capsys, word, said):
+    assert cli.main([word]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "run"])
+def test_every_verb_explains_itself(capsys, verb):
+    with pytest.raises(SystemExit) as left:
+        cli.main([verb, "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: gpusense {verb}")
+    assert len(shown.splitlines()) > 4
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_the_same_shape(verb):
+    module = importlib.import_module(f"gpusense.cli.{cli._module(verb)}")
+    assert callable(module.add_arguments)
+    assert module.main.__code__.co_argcount == 1
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "run"])
+def test_an_unknown_option_is_refused(capsys, verb):
+    with pytest.raises(SystemExit) as left:
+        cli.main([verb, "--no-such-option"])
+    assert left.value.code == 2
+    assert "usage: " in capsys.readouterr().err
+
+
+def test_help_imports_next_to_nothing(run_python):
+    done = run_python(
+        "import sys; before = set(sys.modules)\nfrom gpusense.cli import main\nmain(['--help'])\n"
+        "print(sorted(name for name in set(sys.modules) - before if name.startswith('gpusense')))\n"
+        "print([name for name in ('argparse', 'typing', 'json', 'ctypes') if name in set(sys.modules) - before])"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["['gpusense', 'gpusense.cli']", "[]"]
+
+
+def test_python_m_is_the_same_command(run_python):
+    done = run_python("import runpy; runpy.run_module('gpusense', run_name='__main__', alter_sys=True)")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: gpusense VERB")
+
+
+# ---- report, diff
+
+
+def test_report_as_text_and_json(capsys, recorded):
+    assert cli.main(["report", recorded]) == 0
+    assert "Operations on the device" in capsys.readouterr().out
+    assert cli.main(["report", recorded, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "gpusense.report/1"
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "begins"),
+    [
+        ("--html", ".html", b"<!doctype html>"),
+        ("--perfetto", ".pftrace", b"\n"),
+        ("--chrome", ".trace.json", b"{"),
+        ("--speedscope", ".speedscope.json", b"{"),
+    ],
+)
+def test_every_format_is_written_beside_the_session(capsys, tmp_path, form, suffix, begins):
+    source = tmp_path / "a.gpusense"
+    save(training(2), source)
+    assert cli.main(["report", str(source), form]) == 0
+    written = tmp_path / f"a{suffix}"
+    assert capsys.readouterr().err == f"{written}\n"
+    assert written.read_bytes()[: len(begins)].lower() == begins
+    assert cli.main(["report", str(source), form, "-o", str(tmp_path / "b")]) == 0
+    assert (tmp_path / "b").read_bytes() == written.read_bytes()
+
+
+def test_flamegraph_and_text_go_to_standard_output_or_a_file(capsys, tmp_path, recorded):
+    assert cli.main(["report", recorded, "--flamegraph"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(line.rsplit(" ", 1)[1].isdigit() for line in lines)
+    assert cli.main(["report", recorded, "-o", str(tmp_path / "r.txt")]) == 0
+    assert "Operations on the device" in (tmp_path / "r.txt").read_text(encoding="utf-8")
+    assert cli.main(["report", recorded, "--html", "-o", "-"]) == 0
+    assert capsys.readouterr().out.lower().startswith("<!doctype html>")
+
+
+def test_two_sessions_become_one_report(capsys, tmp_path):
+    for number in (0, 1):
+        one = training(2)
+        one.meta |= {"rank": number, "world_size": 2}
+        save(one, tmp_path / f"{number}.gpusense")
+    assert cli.main(["report", str(tmp_path / "0.gpusense"), str(tmp_path / "1.gpusense"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [process["root"] for process in report["meta"]["processes"]] == ["rank 0", "rank 1"]
+
+
+def test_a_threshold_given_afterwards(capsys, recorded):
+    assert cli.main(["report", recorded, "--json", "--threshold-us", "1e9"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["records"] == []
+    assert report["aggregates"]
+
+
+def test_what_cannot_be_read(capsys, tmp_path, recorded):
+    (tmp_path / "text").write_text("hello, this is no session")
+    for path, said in ((tmp_path / "absent", "No such file"), (tmp_path / "text", "not a gpusense session")):
+        assert cli.main(["report", str(path)]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith(f"gpusense report: {path}: ")
+        assert said in shown.err
+    assert cli.main(["report", recorded, "--html", "-o", str(tmp_path / "no" / "folder")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_reported_with_its_fault(capsys, tmp_path):
+    save(training(2), tmp_path / "s")
+    data = bytearray((tmp_path / "s").read_bytes())
+    data[-60] ^= 1
+    (tmp_path / "s").write_bytes(data)
+    assert cli.main(["report", str(tmp_path / "s")]) == 0
+    shown = capsys.readouterr().out
+    assert "Damage" in shown
+    assert "offset" in shown
+
+
+def test_diff(capsys, tmp_path, recorded):
+    save(make_session(*training().records[:50]), tmp_path / "less")
+    assert cli.main(["diff", recorded, recorded, "--fail-over", "10%"]) == 0
+    assert "same" in capsys.readouterr().out
+    assert cli.main(["diff", str(tmp_path / "less"), recorded, "--fail-over", "0.1"]) == 3
+    assert cli.main(["diff", str(tmp_path / "less"), recorded, "--json"]) == 0
+    capsys.readouterr()
+    assert cli.main(["diff", f"{recorded},{recorded}", recorded, "--html", "-o", str(tmp_path / "d.html")]) == 0
+    assert "<html" in (tmp_path / "d.html").read_text(encoding="utf-8")
+    assert cli.main(["diff", recorded, str(tmp_path / "absent")]) == 2
+
+
+# ---- output
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_head_is_no_error(recorded):
+    command = f"{sys.executable} -m gpusense report --json {recorded} | head -c 10; echo ${{PIPESTATUS[0]}}"
+    root = os.path.dirname(os.path.dirname(gpusense.__file__))
+    done = subprocess.run(
+        ["bash", "-c", command], env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+    assert done.stdout.endswith(("0\n", "141\n"))
+
+
+@pytest.mark.parametrize("verb", [["report"], ["devices"], ["doctor"], ["demo"], ["--help"]])
+def test_every_encoding(recorded, verb):
+    words = verb + [recorded] * (verb == ["report"])
+    root = os.path.dirname(os.path.dirname(gpusense.__file__))
+    for encoding in ("ascii", "cp1252"):
+        environ = {**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": encoding}
+        done = subprocess.run(
+            [sys.executable, "-m", "gpusense", *words], env=environ, capture_output=True, encoding=encoding, timeout=60
+        )
+        assert done.returncode in (0, 1), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+# ---- doctor, devices
+
+
+def test_doctor_names_every_backend_and_its_reason(capsys):
+    assert cli.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["schema"] == "gpusense.doctor/1"
+    from gpusense.backends import BACKENDS
+
+    assert [row["name"] for row in report["backends"]] == [name for name, _ in BACKENDS]
+    for row in report["backends"]:
+        assert set(row) == set(doctor.Check._fields)
+        assert row["available"] or row["reason"], row
+    assert {"python", "platform", "callbacks"} <= {row["name"] for row in report["environment"]}
+    assert report["selftest"] is None
+
+
+def test_doctor_as_text(capsys, monkeypatch):
+    monkeypatch.setenv("GPUSENSE_THRESHOLD_US", "50")
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsys/libinjection.so")
+    assert cli.main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("cupti", "nvml", "python", "GPUSENSE_THRESHOLD_US", "/opt/nsys/libinjection.so is loaded"):
+        assert word in shown
+
+
+def test_a_backend_that_breaks_is_an_absence(monkeypatch, capsys):
+    from gpusense.backends import nvml
+
+    def broken():
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(nvml, "open", broken)
+    row = next(row for row in doctor.backends() if row.name == "nvml")
+    assert (row.available, row.reason) == (False, "RuntimeError: boom")
+
+
+def test_a_selftest_without_a_gpu_says_so(capsys, monkeypatch):
+    monkeypatch.setenv("GPUSENSE_LIBCUDA", "/nowhere/libcuda.so.1")
+    assert cli.main(["doctor", "--selftest", "--json"]) == 4
+    tested = json.loads(capsys.readouterr().out)["selftest"]
+    assert tested["passed"] is None
+    assert "/nowhere/libcuda.so.1" in tested["reason"]
+
+
+def test_devices_without_one(capsys, monkeypatch):
+    monkeypatch.setattr(gpusense, "devices", lambda: ())
+    assert cli.main(["devices"]) == 1
+    assert "gpusense doctor" in capsys.readouterr().err
+    assert cli.main(["devices", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"schema": "gpusense.devices/1", "devices": []}
+
+
+def test_devices_with_one(capsys, monkeypatch):
+    from sessions import H100
+
+    monkeypatch.setattr(gpusense, "devices", lambda: (H100._replace(name="odd\x1b[31m\udc80"),))
+    assert cli.main(["devices", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["devices"][0]["sm_count"] == 132
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert cli.main(["devices"]) == 0
+    assert b"132 SMs" in sys.stdout.buffer.getvalue()
+    assert b"\x1b" not in sys.stdout.buffer.getvalue()
+
+
+def test_demo_without_gpu_and_recording_is_clear(capsys, monkeypatch):
+    from gpusense import _select
+    from gpusense.cli import demo
+
+    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "no device here"))
+    monkeypatch.setattr(demo, "RECORDED", "/nowhere/_demo.gpusense")
+    assert cli.main(["demo"]) == 1
+    assert "no device here; and this copy comes without the recorded run" in capsys.readouterr().err
+
+
+def test_demo_shows_the_recorded_run_and_says_so(capsys, monkeypatch, recorded, tmp_path):
+    from gpusense.cli import demo
+
+    monkeypatch.setattr(demo, "RECORDED", recorded)
+    assert cli.main(["demo", "--recorded", "-o", str(tmp_path / "copy.gpusense")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("This is a recording")
+    assert "verdict: " in shown
+    assert (tmp_path / "copy.gpusense").exists()

@@ -1,0 +1,145 @@
+"""Many sessions as one: devices by identity, ids and paths kept apart, counters summed, doubts told."""
+
+import pytest
+from sessions import H100, MS, T0, copy, kernel
+
+from gpusense._errors import SessionError
+from gpusense._merge import PROCESS_SHIFT
+from gpusense._metrics import GpuMetrics
+from gpusense._records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenStretch
+from gpusense.session import Session, load, merge, save
+
+
+def rank(number, *, uuid="GPU-shared", start=0, device=0, threshold=100_000):
+    """One process with a block, a kernel in it, a peer copy, a counted kernel and a sample of its device."""
+    card = H100._replace(uuid=uuid, index=0, cuda_index=device)
+    block = BlockRecord("step", 1, None, ("step",), T0 + start, T0 + start + 5 * MS, 77)
+    inner = BlockRecord("inner", 2, 1, ("step", "inner"), T0 + start, T0 + start + MS, 77)
+    return Session(
+        meta={
+            "version": "1",
+            "pid": 100 + number,
+            "rank": number,
+            "world_size": 2,
+            "start_ns": T0 + start,
+            "end_ns": T0 + start + 10 * MS,
+            "threshold_ns": threshold,
+            "trace_all": False,
+            "backends": {"cupti": "13.0"},
+            "overhead": {"drain_cpu_ns": 5},
+            "capture": {"state": "stopped"},
+            "damage": [f"damage of {number}"],
+        },
+        devices=(card,),
+        records=[
+            kernel("k", start, start + MS, device=device, path=("step",), block_id=1, ambiguous=(1, 2)),
+            copy("gpu_to_gpu", 64, start, start + 2, device=device, source_device=device, destination_device=device),
+            block,
+            inner,
+        ],
+        aggregates=[Aggregate(("step",), "kernel", "s", "cuda", device, 7, 3, 9, 2, 4, 29)],
+        metrics=[GpuMetrics(card, T0 + start, 5)],
+        busy=[DeviceBusy(device, 2 * MS, 2, 2 * MS, T0 + start, T0 + start + 5 * MS)],
+        unseen=[UnseenStretch(T0, T0 + 1, "before")],
+        counters=Counters(seen=7, kept=4, aggregated=3),
+    )
+
+
+def test_nothing_and_one():
+    with pytest.raises(SessionError, match="nothing to merge"):
+        merge([])
+    one = rank(0)
+    assert merge([one]) is one
+
+
+def test_ids_paths_and_counters():
+    merged = merge([rank(0), rank(1)])
+    blocks = {block.path: block for block in merged.blocks}
+    assert set(blocks) == {(f"rank {n}", *rest) for n in (0, 1) for rest in (("step",), ("step", "inner"))}
+    assert len({block.block_id for block in merged.blocks}) == 4
+    assert blocks["rank 1", "step", "inner"].parent_id == blocks["rank 1", "step"].block_id == (1 << PROCESS_SHIFT) + 1
+    second = next(row for row in merged.kernels if row.path == ("rank 1", "step"))
+    assert second.block_id == blocks["rank 1", "step"].block_id
+    assert second.ambiguous == ((1 << PROCESS_SHIFT) + 1, (1 << PROCESS_SHIFT) + 2)
+    assert merged.counters == Counters(seen=14, kept=8, aggregated=6)
+    assert {row.path for row in merged.aggregates} == {("rank 0", "step"), ("rank 1", "step")}
+    assert [row.reason for row in merged.unseen] == ["rank 0: before", "rank 1: before"]
+    assert [record.start_ns for record in merged.records] == sorted(record.start_ns for record in merged.records)
+
+
+def test_meta():
+    meta = merge([rank(0), rank(1, start=MS)]).meta
+    assert [process["root"] for process in meta["processes"]] == ["rank 0", "rank 1"]
+    assert [process["pid"] for process in meta["processes"]] == [100, 101]
+    assert (meta["start_ns"], meta["end_ns"]) == (T0, T0 + 11 * MS)
+    assert meta["overhead"] == {"drain_cpu_ns": 10}
+    assert meta["capture"] == {"rank 0": {"state": "stopped"}, "rank 1": {"state": "stopped"}}
+    assert meta["damage"] == ["damage of 0", "damage of 1"]
+
+
+def test_a_device_two_ranks_share_is_one_and_its_busy_time_a_bound():
+    merged = merge([rank(0), rank(1)])
+    assert [device.uuid for device in merged.devices] == ["GPU-shared"]
+    assert {record.device for record in merged.kernels} == {0}
+    assert [(row.device, row.busy_ns) for row in merged.busy] == [(0, 4 * MS)]
+    assert merge([rank(0)] * 3).busy[0].busy_ns == 5 * MS  # no more than the span
+    assert any("upper bound" in note for note in merged.meta["notes"])
+
+
+def test_the_same_number_in_two_processes_is_two_devices():
+    """Each rank sees its own card as device 0, as CUDA_VISIBLE_DEVICES makes it."""
+    merged = merge([rank(0, uuid="GPU-a"), rank(1, uuid="GPU-b")])
+    assert [(device.index, device.cuda_index, device.uuid) for device in merged.devices] == [
+        (0, 0, "GPU-a"),
+        (1, 1, "GPU-b"),
+    ]
+    by_rank = {row.path[0]: row.device for row in merged.kernels}
+    assert by_rank == {"rank 0": 0, "rank 1": 1}
+    assert {row.path[0]: row.device for row in merged.aggregates} == by_rank
+    second = merged.transfers[1]
+    assert (second.device, second.source_device, second.destination_device) == (1, 1, 1)
+    assert [sample.device.index for sample in merged.metrics] == [0, 1]
+    assert [(row.device, row.busy_ns) for row in merged.busy] == [(0, 2 * MS), (1, 2 * MS)]
+
+
+def test_a_device_nobody_described_is_not_confused_with_another():
+    bare = rank(1)
+    bare.devices = ()
+    bare.metrics = []
+    merged = merge([rank(0), bare])
+    assert len({row.device for row in merged.kernels}) == 2
+
+
+def test_a_device_cuda_does_not_show_leaves_the_numbers_of_those_it_shows():
+    """NVML lists two cards; the program may see only the second, as its device 0."""
+    one = rank(0, uuid="GPU-b")
+    hidden = H100._replace(uuid="GPU-a", index=0, cuda_index=None)
+    one.devices = (hidden, one.devices[0]._replace(index=1, cuda_index=0))
+    merged = merge([one, rank(1, uuid="GPU-a")])
+    names = {device.cuda_index: device.uuid for device in merged.devices}
+    assert {row.path[0]: names[row.device] for row in merged.kernels} == {"rank 0": "GPU-b", "rank 1": "GPU-a"}
+
+
+def test_merging_what_was_merged(tmp_path):
+    save(merge([rank(0), rank(1)]), tmp_path / "two.gpusense")
+    merged = merge([load(tmp_path / "two.gpusense"), rank(2)])
+    assert [process["root"] for process in merged.meta["processes"]] == ["rank 0", "rank 1", "rank 2"]
+    assert len({block.block_id for block in merged.blocks}) == 6
+    assert {block.block_id >> PROCESS_SHIFT for block in merged.blocks} == {0, 1, 2}
+    assert set(merged.meta["capture"]) == {"rank 0", "rank 1", "rank 2"}
+
+
+def test_processes_without_ranks_and_twins():
+    bare = rank(0)
+    bare.meta["rank"] = None
+    merged = merge([bare, rank(1), rank(1)])
+    assert [process["root"] for process in merged.meta["processes"]] == ["process 100", "rank 1", "rank 1 #2"]
+
+
+def test_doubts_are_told():
+    notes = merge([rank(0), rank(1, start=3600 * 1000 * MS, threshold=5)]).meta["notes"]
+    assert any("rank 1 overlaps no other process" in note for note in notes)
+    assert any("different thresholds" in note for note in notes)
+    hostile = rank(0)
+    hostile.meta |= {"processes": [3, {"root": "rank 7"}], "start_ns": None}
+    assert merge([hostile, rank(1)]).meta["processes"][0] == {"root": "rank 7"}
