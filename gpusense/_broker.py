@@ -228,7 +228,7 @@ class Hub:
             period = PERIOD_S if self._buffers != before else min(period * 1.5, IDLE_PERIOD_S)
 
     def flush(self, forced: bool = False) -> None:
-        """Has CUPTI deliver what is finished and shows it to the members before returning. From any thread; never raises.
+        """Has CUPTI deliver what is finished and shows it to the members before returning. Any thread; never raises.
 
         ``forced`` also returns buffers with work that still runs, whose records then never get an end.
         """

@@ -12,7 +12,7 @@ from . import _layouts as layouts
 from ._config import Settings
 from ._errors import NotYet
 from ._pipeline import Marker
-from ._records import DeviceInfo, GpuKernel, UnseenStretch
+from ._records import DeviceInfo, GpuKernel, Unavailable, UnseenStretch
 
 OnView = Callable[[memoryview, int], None]
 
@@ -69,7 +69,7 @@ class Capture:
         from .backends import cupti
 
         backend = cupti.open()
-        if not backend:
+        if isinstance(backend, Unavailable):
             self._refused(backend.reason, backend.hint)
             return None
         self._backend, self._activity = backend, backend.activity
@@ -77,6 +77,7 @@ class Capture:
             self._begin(on_view)
         except NotYet as error:
             self.reason = str(error)
+            self._not_live_ns = time_ns()
             return None
         except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
             self._refused(str(error) or type(error).__name__, "")

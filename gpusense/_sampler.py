@@ -31,6 +31,9 @@ class Clock:
     def wait(self, event: threading.Event, seconds: float) -> None:
         event.wait(seconds)
 
+    def enlist(self, thread: threading.Thread) -> None:
+        """Told of every thread that is about to start and will wait here."""
+
 
 class Schedule:
     """Absolute deadlines on one grid: a deadline that passed while the last one ran is skipped and counted."""
@@ -151,6 +154,7 @@ class DeviceSampler:
         name = f"gpusense-{self.device.index}"
         for wake, step, suffix in zip(self._wakes, (self.step, self.step_background), ("fast", "slow"), strict=True):
             thread = threading.Thread(target=self._run, args=(wake, step), name=f"{name}-{suffix}", daemon=True)
+            self._clock.enlist(thread)
             thread.start()
             self._threads.append(thread)
 

@@ -231,9 +231,10 @@ def open_backend(name: str) -> Any:
 
     for known, module in BACKENDS:
         if known == name:
-            package = __import__(f"{__package__}.backends.{module}", fromlist=["open"])
             try:
-                return package.open()
+                return __import__(f"{__package__}.backends.{module}", fromlist=["open"]).open()
+            except ModuleNotFoundError as error:
+                return Unavailable(name, f"this copy comes without it: {error}")
             except Exception as error:  # noqa: BLE001 - a broken vendor library is an absence with a reason
                 return Unavailable(name, f"{type(error).__name__}: {error}")
     return Unavailable(name, "no backend has this name", ", ".join(known for known, _ in BACKENDS))

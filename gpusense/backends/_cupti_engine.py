@@ -1,9 +1,8 @@
 """CUPTI and the mailbox, as the broker drives them."""
 
 import ctypes
-import time
 from collections.abc import Callable, Iterable
-from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 from .. import _layouts as layouts
@@ -25,10 +24,10 @@ class Engine:
         self._holder = holder or _cupti_holders.holder
         scrap = 0 if version(api) >= capi.VERSION_BEARS_REFUSAL else SCRAP_BUFFERS
         self.mailbox = Mailbox(buffers, buffer_size, scrap=scrap)
-        self.take, self.give = self.mailbox.take, self.mailbox.give
+        self.give = self.mailbox.give
+        self.per_thread = False
         self._dropped = 0
         self._registrations = 0
-        self._enabled_ns: int | None = None
 
     def register(self) -> None:
         """Makes our callbacks CUPTI's. Raises :class:`BackendError` where another profiler holds it."""
@@ -38,6 +37,20 @@ class Engine:
             "cuptiActivityRegisterCallbacks", self._api.cuptiActivityRegisterCallbacks(box.requested, box.completed)
         )
         self._registrations += 1
+        self.per_thread = self._has_buffers_per_thread()
+
+    def _has_buffers_per_thread(self) -> bool:
+        """Whether a buffer holds the work of the thread that asked for it and of no other."""
+        if not self._api.cuptiActivityGetAttribute:
+            return False
+        value, size = c_uint8(), c_size_t(1)
+        code = self._api.cuptiActivityGetAttribute(capi.ATTRIBUTE_PER_THREAD_BUFFER, byref(size), byref(value))
+        return bool(code == 0 and value.value)
+
+    def take(self) -> tuple[int, int, int] | None:
+        """As :meth:`Mailbox.take`, with thread 0 where a buffer is filled by several threads."""
+        full = self.mailbox.take()
+        return full if full is None or self.per_thread else (full[0], full[1], 0)
 
     def _ask_whether_free(self) -> None:
         """A subscriber taken and given back at once: callbacks are never taken from a profiler that holds CUPTI.
@@ -63,7 +76,6 @@ class Engine:
 
     def enable(self, kind: int) -> None:
         capi.check("cuptiActivityEnable", self._api.cuptiActivityEnable(kind))
-        self._enabled_ns = time.monotonic_ns()
 
     def disable(self, kind: int) -> None:
         capi.check("cuptiActivityDisable", self._api.cuptiActivityDisable(kind))
@@ -80,6 +92,7 @@ class Engine:
             "callbacks_reason": self.mailbox.reason,
             "buffer_size": self.mailbox.buffer_size,
             "buffer_count": self.mailbox.count,
+            "per_thread_buffers": self.per_thread,
             "wiped_on_fork": self.mailbox.wiped_on_fork,
             "requested": counters.requested,
             "completed": counters.completed,

@@ -15,7 +15,7 @@ from .. import _layouts as layouts
 from .._capi import cstring
 from .._capi import cupti as capi
 from .._capi.binding import bind
-from .._capi.libraries import CUPTI
+from .._capi.libraries import CUDA, CUPTI
 from .._capi.loading import Loaded, load, locate
 from .._errors import BackendError, BackendUnavailable
 from .._protocols import Backend, OnView
@@ -34,7 +34,11 @@ _READ_ONLY = 0x100
 def open() -> Backend | Unavailable:
     """The backend; while CUDA is not live only what the file system says, and nothing is loaded."""
     if not cuda.is_live():
-        path = locate(CUPTI)
+        driver, path = locate(CUDA), locate(CUPTI)
+        if isinstance(driver, Unavailable):
+            return Unavailable(
+                "cupti", f"without a CUDA driver there is nothing to trace: {driver.reason}", driver.hint
+            )
         return path if isinstance(path, Unavailable) else Backend("cupti", path, activity=CuptiActivity())
     activity = CuptiActivity()
     absent = activity.load()

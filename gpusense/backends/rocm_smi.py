@@ -259,9 +259,12 @@ class Source:
         if slow:
             sent, received, largest = c_uint64(), c_uint64(), c_uint64()
             name = "rsmi_dev_pci_throughput_get"  # waits a second
-            if calls.ask("pcie.rx_bytes_per_s", name, byref(sent), byref(received), byref(largest)):
+            asked = calls.ask("pcie.rx_bytes_per_s", name, byref(sent), byref(received), byref(largest))
+            if asked and largest.value:
                 values["rx_bytes_per_s"] = float(received.value * largest.value)
                 values["tx_bytes_per_s"] = float(sent.value * largest.value)
+            elif asked:  # an empty pcie_bw is answered with success and three zeros
+                calls.reasons["pcie.rx_bytes_per_s"] = f"out of range: {name} gave packets of 0 bytes"
             values["replay_count"] = calls.value("pcie.replay_count", "rsmi_dev_pci_replay_counter_get", (), c_uint64)
         return Pcie(**values)
 

@@ -178,7 +178,7 @@ def _change(row: CountChange | TimeChange) -> str:
 def _sure(row: TimeChange) -> str:
     if row.probability is None:
         return row.verdict
-    basis = ", one run a side" if row.basis == "calls" else ""
+    basis = ", calls" if row.basis == "calls" else ""
     return f"{row.verdict} (p {row.probability:.2g}{basis})"
 
 

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.busy import DeviceTime
+from ..analysis.coverage import coverage
+from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.finding import Finding
 from ..analysis.idle import REASONS
@@ -15,6 +17,7 @@ from ..analysis.words import clean, count_text, percent_text, size_text, time_te
 from ..session import Session
 from .page_events import Events, colour_word, events
 from .page_series import series
+from .page_tables import joules_text, small_tables
 from .tracks import group_name, label
 
 #: Longest name on the page; the middle of a longer one is cut out.
@@ -49,6 +52,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "more_operations": len(facts.operations) - len(shown),
             "histograms": _histograms(session, shown),
             "timeline": drawn.facts,
+            "tables": small_tables(session, facts),
             "flame": _flame(block_tree(session)),
             "series": series(session, drawn.start_ns),
             "seen": _seen(session),
@@ -111,6 +115,13 @@ def _tiles(session: Session, facts: Facts) -> list[dict[str, str]]:
     if used:
         total = max(sample.memory.total_bytes or 0 for sample in session.metrics)
         tiles.append(_tile("Peak memory", size_text(used), f"of {size_text(total)}" if total else ""))
+    tiles += [
+        _tile("SM coverage", percent_text(row.estimated_sm_coverage), "estimated from launch sizes")
+        for row in coverage(session)[:1]
+    ]
+    joules = [row.joules for row in energy(session) if row.joules is not None]
+    if joules:
+        tiles.append(_tile("Energy", joules_text(sum(joules)), "whole device, while sampled"))
     return tiles
 
 

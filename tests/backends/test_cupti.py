@@ -231,6 +231,7 @@ def test_buffers_that_are_not_ours_are_left_alone(fake, start):
 def test_many_launching_threads_lose_and_double_nothing(fake, start, flags):
     fake.set_flags(flags)
     activity, got = start(buffers=256)
+    assert activity.status()["per_thread_buffers"] == bool(flags & PER_THREAD)
     count = 60 if flags & OWN_THREAD else 400
     threads = [threading.Thread(target=lambda: [fake.kernel() for _ in range(count)]) for _ in range(4)]
     for thread in threads:
@@ -239,8 +240,8 @@ def test_many_launching_threads_lose_and_double_nothing(fake, start, flags):
         thread.join()
     activity.flush()
     assert sorted(got.correlations) == list(range(1, 4 * count + 1))
-    if flags == PER_THREAD:
-        assert set(got.threads) == {thread.ident for thread in threads}
+    expected = {thread.ident for thread in threads} if flags & PER_THREAD else {0}
+    assert set(got.threads) == expected
 
 
 @pytest.mark.parametrize(("flags", "counter"), [(TORN, "truncated"), (UNKNOWN, "unknown_kinds")])
@@ -293,13 +294,24 @@ def test_the_view_is_dead_after_the_call(fake, start, fresh):
 # --- start, stop, sharing -------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_called_before_cuda_is_live(fake, monkeypatch):
+def test_nothing_is_called_before_cuda_is_live(fake, monkeypatch, build_library):
     monkeypatch.setattr(cuda, "is_live", lambda: False)
+    monkeypatch.setenv("GPUSENSE_LIBCUDA", "/nowhere/libcuda.so.1")
+    assert "without a CUDA driver" in cupti.open().reason
+    monkeypatch.setenv("GPUSENSE_LIBCUDA", str(build_library("libcuda.c", "libcuda.so.1")))
     backend = cupti.open()
     assert (backend.library, backend.version) == (fake.path, None)
     with pytest.raises(BackendUnavailable, match="not live"):
         backend.activity.start(layouts.DEFAULT_KINDS, lambda *_: None)
     assert fake.all_calls() == 0
+
+
+def test_threads_are_not_told_where_they_share_buffers(fake, start):
+    fake.set_version(18)  # does not know the attribute
+    activity, got = start()
+    fake.kernel()
+    activity.flush()
+    assert got.threads == [0]
 
 
 def test_stop_disables_the_kinds_and_shows_the_rest(fake, start):

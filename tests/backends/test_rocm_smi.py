@@ -218,6 +218,15 @@ def test_a_table_without_an_active_level_is_no_clock(source, monkeypatch):
     assert metrics.reason("clocks.memory_mhz") == "out of range: rsmi_dev_gpu_clk_freq_get gave no active level"
 
 
+def test_packets_without_a_size_are_no_throughput(source, monkeypatch):
+    monkeypatch.setenv("FAKE_RSMI_NO_PACKETS", "1")
+    metrics = source.sample(source.devices()[0], ("slow",))
+    assert (metrics.pcie.rx_bytes_per_s, metrics.pcie.tx_bytes_per_s) == (None, None)
+    assert metrics.reason("pcie.rx_bytes_per_s") == (
+        "out of range: rsmi_dev_pci_throughput_get gave packets of 0 bytes"
+    )
+
+
 def test_lanes_decide_what_is_called(source, monkeypatch, tmp_path):
     log = tmp_path / "calls"
     monkeypatch.setenv("FAKE_RSMI_CALLS", str(log))

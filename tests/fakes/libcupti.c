@@ -4,7 +4,8 @@
  *   FAKE_CUPTI_VERSION=130001      what cuptiGetVersion says (default 130001)
  *   FAKE_CUPTI_STRIDES=10:216,1:96 sizes of the records by kind (default: CUDA 13.0's)
  *   FAKE_CUPTI_FAIL=cuptiActivityEnable=15,cuptiSubscribe=abort   a function's answer; "abort" ends the process
- *   FAKE_CUPTI_FLAGS=0x5           see below
+ *   FAKE_CUPTI_FLAGS=0x5           see below (default: a buffer a thread, as CUDA 13)
+ *   FAKE_CUPTI_LATE=1              records and buffers still move when the process is ending, after the interpreter
  *
  * The same and more at run time through the fake_cupti_… functions. Works beside the fake libcuda, whose work it turns
  * into records by itself, or alone. -DWITHOUT_LATER leaves out what old releases lack, -DWITH_STRUCT_SIZE adds 13.2's
@@ -37,7 +38,7 @@ typedef void (*completed_t)(void *, uint32_t, uint8_t *, size_t, size_t);
 typedef struct { uint8_t *data; size_t size, used; pthread_t owner; } buffer_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, names_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned flags, version = 130001;
+static unsigned flags = PER_THREAD, version = 130001;
 static size_t stride[KINDS];
 static int enabled[KINDS], swallow[KINDS], subscribed, holder;
 static struct { char name[56]; unsigned calls; int code; } function_table[MAX_NAMES];
@@ -378,6 +379,29 @@ unsigned fake_cupti_api(unsigned kind, unsigned cbid, unsigned id) {
 /* Any bytes, as one record. */
 void fake_cupti_raw(const void *record, size_t bytes) { write_record(KINDS, record, bytes); }
 
+static void *storm(void *unused) {
+    (void)unused;
+    for (;;) fake_cupti_kernel("storm", 0, 7, 0, 0, 0);
+    return NULL;
+}
+
+/* Threads that launch until the process ends. */
+void fake_cupti_storm(int threads) {
+    pthread_t thread;
+    while (threads-- > 0)
+        if (pthread_create(&thread, NULL, storm, NULL) == 0) pthread_detach(thread);
+}
+
+__attribute__((destructor)) static void late(void) {
+    if (!getenv("FAKE_CUPTI_LATE") || !requested) return;
+    for (int kind = 0; kind < KINDS; kind++) enabled[kind] = stride[kind] != 0;
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < 200; i++) fake_cupti_kernel("late", 0, 7, 0, 0, 0);
+        deliver(1);
+    }
+    if (write(1, "late\n", 5) != 5) _exit(9);
+}
+
 /* ---- work of the fake libcuda ----------------------------------------------------------------------------------- */
 
 struct fake_cuda_event {
@@ -540,6 +564,14 @@ int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, uint8_t **record) 
     if (kind >= KINDS || !stride[kind]) return ERROR_KIND;
     if (at + stride[kind] > buffer + valid) return ERROR_LIMIT;
     *record = at;
+    return 0;
+}
+
+int cuptiActivityGetAttribute(int attribute, size_t *size, void *value) {
+    ENTER(cuptiActivityGetAttribute);
+    if (attribute != 9 || version < 21) return 1;
+    if (*size < 1) return 10;
+    *(uint8_t *)value = (flags & PER_THREAD) != 0;
     return 0;
 }
 

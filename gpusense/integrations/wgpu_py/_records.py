@@ -1,6 +1,7 @@
 """Records out of what the wrappers saw: names, times, attributes."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..._records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
@@ -107,7 +108,11 @@ def kernels(timer: DeviceTimer, chunk: Timed, now_ns: int) -> Outcome:
             records.append(_record(item, start, start + duration, common, attributes))
             continue
         refused[reason] = refused.get(reason, 0) + 1
+    records.sort(key=_start)  # queries are lent out in a ring, so a chunk may begin in the middle of time
     return records, refused
+
+
+_start = attrgetter("start_ns")
 
 
 def _teach(clock: GpuClock, chunk: Timed) -> None:

@@ -42,6 +42,14 @@ function findings() {
       one.fix ? h("p", { class: "fix" }, h("b", {}, "Try"), one.fix) : null, h("p", { class: "quiet" }, `Confidence: ${one.confidence}`))));
 }
 
+function smallTable({ title, note, heads, rows, more }) {
+  return h("section", {}, h("h2", {}, title, h("small", { class: "wide" }, note)),
+    h("div", { class: "table" }, h("table", { class: "plain" },
+      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell))))))),
+    h("p", { class: "note" }, more ? `${more.toLocaleString("en")} more` : ""));
+}
+
 function foot() {
   const seen = data.seen;
   const line = (label, pairs) => (pairs.length ? h("p", {}, `${label}: ` + pairs.map(([name, value]) => `${name} ${typeof value === "number" ? value.toLocaleString("en") : value}`).join(" · ")) : null);
@@ -56,10 +64,11 @@ const parts = [];
 if (data.breakdown.length) parts.push({ section: breakdown() });
 const drawn = data.timeline.rows.length ? timeline(data.timeline) : null;
 if (drawn) parts.push(drawn);
+if (data.findings.length > 1) parts.push({ section: findings() });
 if (data.histograms && data.operations.length) parts.push(shares());
 if (data.flame.rows[0][2] > 0) parts.push(flame(data.flame));
 if (data.series.length) parts.push(charts(data.series, Math.max(1, data.window_ns)));
-if (data.findings.length > 1) parts.push({ section: findings() });
+for (const one of data.tables) parts.push({ section: smallTable(one) });
 if (data.operations.length) parts.push({ section: table(data.operations, data.more_operations) });
 document.getElementById("page").replaceChildren(...parts.map((part) => part.section));
 for (const part of parts) if (part.start) part.start();

@@ -1,0 +1,186 @@
+"""Many ranks of one job: who computes longer, who arrives last, and how well their clocks agree."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .._records import GpuKernel
+from ..session import Session
+from .anomalies import median
+from .busy import is_collective, timelines, window
+from .finding import Finding
+from .intervals import subtract, total
+from .words import count_text, percent_text, time_text
+
+
+class RankTime(NamedTuple):
+    """One session of the job; times are unions over its devices, each device's added up."""
+
+    rank: int
+    window_ns: int
+    compute_ns: int
+    collective_ns: int
+    collective_exposed_ns: int
+    last_arrivals: int  # collectives in which this rank started last
+    waited_ns: int  # in collectives, until the last rank had started
+    clock_offset_ns: int | None  # its clock minus that of the lowest rank; None where they could not be compared
+
+
+class Ranks(NamedTuple):
+    ranks: tuple[RankTime, ...]
+    imbalance: float | None  # longest computing rank over the mean, less one
+    straggler: int | None  # the rank that arrived last in most collectives
+    collectives: int  # matched across all ranks
+    clock_error_ns: int | None  # median disagreement of matched ends once offsets are taken off
+    notes: tuple[str, ...]
+
+
+def ranks(sessions: Sequence[Session]) -> Ranks:
+    """Compares sessions of one job by ``meta["rank"]`` (by place where they have none).
+
+    Collectives are matched by name and order, only if every rank has the same number of each. A collective's kernels
+    end together on all ranks, so the median difference of ends is the difference of clocks; starts are compared after
+    taking it off. Raises ValueError for two sessions of the same rank.
+    """
+    numbered = {_number(session, place): session for place, session in enumerate(sessions)}
+    if len(numbered) != len(sessions):
+        raise ValueError("two sessions have the same rank; compare runs with diff instead")
+    order = sorted(numbered)
+    notes: list[str] = []
+    matched = _matched([numbered[rank] for rank in order], notes)
+    offsets, error = _clocks(matched)
+    last, waited = _arrivals(matched, offsets)
+    rows = []
+    for at, rank in enumerate(order):
+        session = numbered[rank]
+        span = window(session)
+        computing = communicating = exposed = 0
+        for line in timelines(session).values():
+            computing += total(line.compute)
+            communicating += total(line.collective)
+            exposed += total(subtract(line.collective, line.compute))
+            if line.counted:
+                notes.append(f"rank {rank}: short kernels were only counted; computing time is a lower bound")
+        rows.append(
+            RankTime(
+                rank=rank,
+                window_ns=span[1] - span[0] if span else 0,
+                compute_ns=computing,
+                collective_ns=communicating,
+                collective_exposed_ns=exposed,
+                last_arrivals=last[at],
+                waited_ns=waited[at],
+                clock_offset_ns=offsets[at] if matched else None,
+            )
+        )
+    mean = sum(row.compute_ns for row in rows) / len(rows) if rows else 0
+    return Ranks(
+        ranks=tuple(rows),
+        imbalance=max(row.compute_ns for row in rows) / mean - 1 if mean and len(rows) > 1 else None,
+        straggler=_straggler(rows, len(matched)),
+        collectives=len(matched),
+        clock_error_ns=round(error) if matched else None,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
+    """What the ranks' comparison says, as findings."""
+    answer = ranks(sessions)
+    found = []
+    if answer.straggler is not None:
+        slow = next(row for row in answer.ranks if row.rank == answer.straggler)
+        waits = [row.waited_ns for row in answer.ranks if row.rank != answer.straggler]
+        cost = round(sum(waits) / len(waits))
+        found.append(
+            Finding(
+                "straggler",
+                f"Rank {slow.rank} arrives last in {percent_text(slow.last_arrivals / answer.collectives)} of "
+                f"{count_text(answer.collectives, 'collective')}: the others wait {time_text(cost)} on average.",
+                (
+                    (
+                        f"It computes {time_text(slow.compute_ns)}; the mean is "
+                        f"{time_text(sum(row.compute_ns for row in answer.ranks) / len(answer.ranks))}."
+                    ),
+                    f"Clocks agree within {time_text(answer.clock_error_ns)} after alignment at the collectives' ends.",
+                ),
+                "Give it less work or equal shapes; look at its clocks, its input pipeline and who else uses its card.",
+                "high" if (answer.clock_error_ns or 0) * 10 <= cost else "low",
+                cost,
+            )
+        )
+    if answer.imbalance is not None and answer.imbalance >= 0.1:
+        longest = max(answer.ranks, key=lambda row: row.compute_ns)
+        found.append(
+            Finding(
+                "imbalance",
+                f"Rank {longest.rank} computes {percent_text(answer.imbalance)} longer than the mean of all ranks.",
+                tuple(f"Rank {row.rank}: {time_text(row.compute_ns)} computing." for row in answer.ranks[:8]),
+                "Divide the work more evenly.",
+                "high",
+            )
+        )
+    return found
+
+
+def _number(session: Session, place: int) -> int:
+    rank = session.meta.get("rank")
+    return rank if isinstance(rank, int) else place
+
+
+def _matched(sessions: list[Session], notes: list[str]) -> list[list[GpuKernel]]:
+    """Collectives with one kernel of every rank, in the order of the first rank."""
+    if len(sessions) < 2:
+        return []
+    by_name: list[dict[str, list[GpuKernel]]] = []
+    for session in sessions:
+        names: dict[str, list[GpuKernel]] = {}
+        for kernel in session.kernels:
+            if is_collective(kernel.name):
+                names.setdefault(kernel.name, []).append(kernel)
+        for kernels in names.values():
+            kernels.sort(key=lambda kernel: kernel.start_ns)
+        by_name.append(names)
+    found: list[list[GpuKernel]] = []
+    for name in sorted(set().union(*by_name)):
+        lists = [names.get(name, []) for names in by_name]
+        if len({len(kernels) for kernels in lists}) == 1:
+            found += [list(group) for group in zip(*lists, strict=True)]
+        else:
+            notes.append(f"{name}: {', '.join(str(len(kernels)) for kernels in lists)} calls by rank, not matched")
+    if not found:
+        notes.append("no collective was seen on every rank: clocks cannot be compared, nor arrivals")
+    found.sort(key=lambda group: group[0].start_ns)
+    return found
+
+
+def _clocks(matched: list[list[GpuKernel]]) -> tuple[list[int], float]:
+    """Offset of every rank's clock from the first rank's, and the median disagreement of ends that stays."""
+    if not matched:
+        return [], 0.0
+    # Differences first, in integers: a median of absolute times would lose their nanoseconds.
+    apart = [[kernel.end_ns - group[0].end_ns for kernel in group] for group in matched]
+    offsets = [round(median([row[rank] for row in apart])) for rank in range(len(matched[0]))]
+    left = [abs(row[rank] - offsets[rank]) for row in apart for rank in range(1, len(offsets))]
+    return offsets, median(left)
+
+
+def _arrivals(matched: list[list[GpuKernel]], offsets: list[int]) -> tuple[Counter[int], Counter[int]]:
+    last: Counter[int] = Counter()
+    waited: Counter[int] = Counter()
+    for group in matched:
+        starts = [kernel.start_ns - offset for kernel, offset in zip(group, offsets, strict=True)]
+        latest = max(starts)
+        last[starts.index(latest)] += 1
+        for rank, start in enumerate(starts):
+            waited[rank] += latest - start
+    return last, waited
+
+
+def _straggler(rows: list[RankTime], collectives: int) -> int | None:
+    """The rank that was last in more than half of at least five collectives; of two ranks, in four fifths."""
+    if collectives < 5 or len(rows) < 2:
+        return None
+    worst = max(rows, key=lambda row: row.last_arrivals)
+    share = worst.last_arrivals / collectives
+    return worst.rank if share > 0.5 and (len(rows) > 2 or share >= 0.8) else None

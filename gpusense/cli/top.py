@@ -1,0 +1,103 @@
+"""``gpusense top``: the devices of this machine, or of a recorded session, in the terminal."""
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from .. import _terminal, dashboard
+from .._frame import HISTORY_S
+from .._metrics import GpuMetrics
+from .._records import Unavailable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Without a terminal to draw on, one sample is printed. gpusense monitor follows as plain lines."
+    parser.add_argument("--once", action="store_true", help="print one sample of every device and end")
+    parser.add_argument("--json", action="store_true", help="one sample as JSON (schema gpusense.metrics/1) and end")
+    parser.add_argument("--replay", metavar="SESSION", help="show the device metrics of a session file")
+    parser.add_argument("--interval", type=_seconds, default=0.5, metavar="S", help="seconds between samples (0.5)")
+    parser.add_argument(
+        "--device",
+        action="append",
+        metavar="N",
+        help='index, UUID or its beginning, PCI address, or "visible"; may be repeated (all)',
+    )
+    parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 3600 seconds")
+    return value
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist."""
+    try:
+        return _replay(arguments) if arguments.replay else _live(arguments)
+    except ValueError as error:
+        print(f"gpusense top: {error}", file=sys.stderr)
+        return 2
+
+
+def _live(args: argparse.Namespace) -> int:
+    from .. import monitor
+
+    devices: Any = "visible" if args.device == ["visible"] else args.device
+    if args.once or args.json or not _drawable():
+        samples = monitor.snapshot(devices)
+        return _print(args, samples, {} if samples else _absent())
+    room = int(HISTORY_S / args.interval) + 2
+    with monitor.start_background(None, args.interval, devices, history=room) as running:
+        _draw(dashboard.Live(running, lambda: _sentences(_absent())), args)
+    return 0
+
+
+def _absent() -> dict[str, str]:
+    """Why this process finds no device: a reason a source."""
+    from .. import monitor
+
+    return {found.what: found.reason for found in monitor.sources() if isinstance(found, Unavailable)}
+
+
+def _sentences(reasons: dict[str, str]) -> tuple[str, ...]:
+    return tuple(f"{what}: {reason}" for what, reason in reasons.items())
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from .. import load
+
+    feed = dashboard.Replay(load(args.replay))
+    if args.once or args.json or not _drawable():
+        state = feed.at(feed.end_ns, dashboard.View())
+        return _print(args, state.latest, {} if state.latest else {"session": state.notes[0]})
+    _draw(feed, args)
+    return 0
+
+
+def _drawable() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "")
+
+
+def _draw(feed: dashboard.Feed, args: argparse.Namespace) -> None:
+    try:
+        with _terminal.Screen(sys.stdout, sys.stdin) as screen:
+            dashboard.run(feed, screen, dashboard.theme_for(sys.stdout, args.ascii), args.interval)
+    except (EOFError, OSError):  # the terminal went away
+        pass
+
+
+def _print(args: argparse.Namespace, samples: tuple[GpuMetrics, ...], absent: dict[str, str]) -> int:
+    if args.json:
+        import json
+
+        from .._metrics_json import line
+
+        print(json.dumps(line(samples, **({"unavailable": absent} if absent else {}))))
+        return 0
+    width, _ = _terminal.size(sys.stdout)
+    for text in dashboard.once(samples, width, dashboard.theme_for(sys.stdout, args.ascii), _sentences(absent)):
+        print(text)
+    return 0

@@ -1,0 +1,172 @@
+"""The page's smaller tables, each only where the session has what it needs: text cells, ready to show."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..analysis.backends import side_by_side
+from ..analysis.energy import energy
+from ..analysis.facts import Facts
+from ..analysis.memory import memory
+from ..analysis.phases import first_calls, warm_ups
+from ..analysis.roofline import roofline
+from ..analysis.words import clean, device_text, percent_text, rate_text, size_text, time_text
+from ..session import Session
+from .tracks import DIRECTIONS
+
+_ROWS = 20
+_Rows = list[tuple[str, ...]]
+
+
+def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
+    """Tables with at least one row, each with a title, a note, heads and rows."""
+    makers: tuple[tuple[str, str, tuple[str, ...], Callable[[], _Rows]], ...] = (
+        (
+            "Copies",
+            "reached rate against the fastest single copy and the link in theory",
+            ("Direction", "Memory", "Calls", "Bytes", "Time", "Rate", "Fastest", "Link"),
+            lambda: _copies(facts),
+        ),
+        (
+            "Warm-up",
+            "first calls and passes apart from the steady state",
+            ("What", "First", "Then", "Calls", "Cost"),
+            lambda: _warm_up(session),
+        ),
+        (
+            "Memory by block",
+            "allocations by the block that made them",
+            ("Block", "Device", "At the peak", "Own peak", "Never released"),
+            lambda: _memory(session),
+        ),
+        (
+            "Energy by block",
+            "of the whole device while the block was open",
+            ("Block", "Device", "Energy", "Passes", "Each", "Sampled"),
+            lambda: _energy(session),
+        ),
+        (
+            "Roofline",
+            "against single-precision peaks, from sizes given as attributes",
+            ("What", "Intensity", "Reached", "Attainable", "Share", "Bound by"),
+            lambda: _roofline(session),
+        ),
+        (
+            "Side by side",
+            "the same operation on several backends or devices",
+            ("Operation", "Where", "Calls", "Average", "Total"),
+            lambda: _backends(session),
+        ),
+    )
+    tables = []
+    for title, note, heads, make in makers:
+        rows = make()
+        if rows:
+            tables.append(
+                {"title": title, "note": note, "heads": heads, "rows": rows[:_ROWS], "more": len(rows[_ROWS:])}
+            )
+    return tables
+
+
+def _copies(facts: Facts) -> _Rows:
+    rows: _Rows = []
+    for row in facts.transfers:
+        pair = "" if row.source_device is None else f" {row.source_device} → {row.destination_device}"
+        memory_kind = " → ".join(kind for kind in (row.source, row.destination) if kind) or "–"
+        rows.append(
+            (
+                DIRECTIONS.get(row.direction, clean(row.direction)) + pair,
+                clean(memory_kind),
+                f"{row.count:,}",
+                size_text(row.bytes),
+                time_text(row.total_ns),
+                rate_text(row.bandwidth_bytes_per_s),
+                rate_text(row.peak_bytes_per_s),
+                rate_text(row.link_bytes_per_s),
+            )
+        )
+    return rows
+
+
+def _warm_up(session: Session) -> _Rows:
+    rows: _Rows = [
+        (
+            f"{clean(' › '.join(row.path))}, {row.passes} of {row.of} passes",
+            time_text(row.warm_up_ns / row.passes),
+            time_text(row.steady_ns),
+            f"{row.of:,}",
+            time_text(row.excess_ns),
+        )
+        for row in warm_ups(session)
+    ]
+    return rows + [
+        (clean(row.name), time_text(row.first_ns), time_text(row.steady_ns), f"{row.calls:,}", time_text(row.excess_ns))
+        for row in first_calls(session)
+    ]
+
+
+def _memory(session: Session) -> _Rows:
+    return [
+        (
+            clean(" › ".join(block.path)) if block.path else "(outside any block)",
+            device_text(device.device, device.backend),
+            size_text(block.at_peak_bytes),
+            size_text(block.peak_bytes),
+            size_text(block.held_bytes),
+        )
+        for device in memory(session)
+        for block in device.blocks
+    ]
+
+
+def _energy(session: Session) -> _Rows:
+    return [
+        (
+            clean(" › ".join(block.path)),
+            f"GPU {device.device}",
+            joules_text(block.joules),
+            f"{block.passes:,}",
+            joules_text(block.joules_per_pass),
+            percent_text(block.sampled_share),
+        )
+        for device in energy(session)
+        for block in device.blocks
+        if block.sampled_share > 0
+    ]
+
+
+def joules_text(joules: float) -> str:
+    return f"{joules / 1000:.2f} kJ" if joules >= 999.5 else f"{joules:.3g} J"
+
+
+def _roofline(session: Session) -> _Rows:
+    return [
+        (
+            clean(point.name),
+            "–" if point.intensity is None else f"{point.intensity:.3g} flop/B",
+            flops_text(point.flops_per_s),
+            flops_text(point.attainable_flops_per_s),
+            percent_text(point.share),
+            point.bound or "–",
+        )
+        for point in roofline(session)
+    ]
+
+
+def flops_text(rate: float | None) -> str:
+    if rate is None:
+        return "–"
+    return f"{rate / 1e12:.3g} Tflop/s" if rate >= 1e12 else f"{rate / 1e9:.3g} Gflop/s"
+
+
+def _backends(session: Session) -> _Rows:
+    return [
+        (
+            DIRECTIONS.get(pair.name, clean(pair.name)),
+            row.backend if row.device is None else f"{row.backend} {row.device}",
+            f"{row.count:,}",
+            time_text(row.avg_ns),
+            time_text(row.total_ns),
+        )
+        for pair in side_by_side(session)
+        for row in pair.sides
+    ]

@@ -1,0 +1,175 @@
+import pytest
+from sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, kernel, sample, session, sync, training
+
+from gpusense._records import Aggregate, Counters, DeviceBusy, UnseenStretch
+from gpusense.analysis import findings, verdict
+from gpusense.session import Session
+
+
+def kinds(run):
+    return [finding.kind for finding in findings(run)]
+
+
+def find(run, kind):
+    return next(finding for finding in findings(run) if finding.kind == kind)
+
+
+def test_every_session_has_a_verdict():
+    for run in (Session(), session(), session(kernel("k", 0, 0)), session(block(("a",), 0, 5), end=9), training(2)):
+        assert verdict(run).title
+        assert verdict(run) == findings(run)[0]
+
+
+def test_nothing_seen_says_why():
+    run = session(
+        end=41_000 * MS, capture={"cuda_live_ns": 41_000 * MS},
+        unseen=[UnseenStretch(T0, None, "another profiler (Proton) holds CUPTI")],
+    )  # fmt: skip
+    found = verdict(run)
+    assert found.kind == "nothing_seen"
+    assert found.title == ("CUDA was live for 41.0 s and no GPU work was seen: another profiler (Proton) holds CUPTI.")
+    assert "doctor" in found.fix
+    dropped = verdict(session(end=MS, counters=Counters(dropped=12)))
+    assert "12 records dropped by the driver" in dropped.title
+    assert "gives no reason" in " ".join(verdict(session(end=MS)).evidence)
+
+
+def test_capture_that_was_off_for_most_of_the_run_comes_first():
+    off = [UnseenStretch(T0, T0 + 8 * MS, "armed, CUDA not yet live")]
+    run = session(kernel("k", 8 * MS, 9 * MS), end=10 * MS, unseen=off)
+    assert verdict(run).kind == "capture_off"
+    assert "80 %" in verdict(run).title
+    short = session(kernel("k", MS, 9 * MS), end=10 * MS, unseen=[UnseenStretch(T0, T0 + MS, "armed")])
+    assert verdict(short).kind != "capture_off_in_part"
+    assert "capture_off_in_part" in kinds(short)
+
+
+def test_launch_bound():
+    run = session(*[kernel("k", i * 10 * US, i * 10 * US + 4 * US) for i in range(2000)], end=20 * MS)
+    found = verdict(run)
+    assert found.kind == "launch_bound"
+    assert "60 %" in found.title
+    assert "2,000 kernels shorter than 10 µs" in found.title
+    assert found.saving_ns == 1999 * 6 * US
+    assert found.confidence == "high"
+
+
+def test_launch_bound_from_counts_alone():
+    row = Aggregate(("run",), "kernel", "k", "cuda", 0, 7, 2000, 8 * MS, US, 9 * US, 8 * MS * 4 * US)
+    run = session(aggregates=[row], busy=[DeviceBusy(0, 8 * MS, 0, 8 * MS, T0, T0 + 20 * MS)], end=20 * MS)
+    found = verdict(run)
+    assert (found.kind, found.confidence, found.saving_ns) == ("launch_bound", "medium", 12 * MS)
+
+
+def test_waiting_for_the_host_names_the_block():
+    run = session(
+        block(("train",), 0, 100 * MS), compute("load", 20 * MS, 70 * MS, path=("train",)),
+        kernel("k", 10 * MS, 20 * MS), kernel("k", 70 * MS, 100 * MS), end=100 * MS,
+    )  # fmt: skip
+    found = verdict(run)
+    assert found.kind == "host_bound"
+    assert found.title == "GPU 0 waits for the host 60 % of the run, mostly in “train › load”."
+    assert found.saving_ns == 60 * MS
+
+
+def test_synchronisation_names_the_line():
+    records = []
+    for i in range(50):
+        at = i * 400 * US
+        records += [kernel("k", at, at + 200 * US), sync(at + 20 * US, at + 210 * US, source_line="train.py:41")]
+    found = verdict(session(*records, end=50 * 400 * US))
+    assert found.kind == "synchronisation"
+    assert "train.py:41 (50×)" in found.evidence[1]
+    assert found.saving_ns == 49 * 200 * US
+
+
+def test_pageable_copies_are_measured_against_pinned_ones_of_the_run():
+    run = session(
+        copy("cpu_to_gpu", 50_000_000, 0, 10 * MS, source="pageable"),
+        copy("cpu_to_gpu", 50_000_000, 10 * MS, 11 * MS, source="pinned"),
+        kernel("k", 0, 11 * MS, stream=8), end=11 * MS,
+    )  # fmt: skip
+    found = find(run, "pageable_copies")
+    assert "5.00 GB/s where 50.0 GB/s" in found.title
+    assert (found.saving_ns, found.confidence) == (9 * MS, "high")
+    unknown = session(
+        copy("cpu_to_gpu", 50_000_000, 0, 10 * MS, source="pageable"), kernel("k", 0, 10 * MS), end=10 * MS
+    )
+    assert "pageable_copies" not in kinds(unknown)  # nothing to compare with: no claim
+
+
+def test_exposed_copies_and_collectives():
+    run = session(
+        kernel("k", 0, 50 * MS), copy("cpu_to_gpu", 10**9, 40 * MS, 70 * MS, stream=8),
+        kernel("ncclDevKernel_AllReduce", 70 * MS, 90 * MS, stream=9), end=90 * MS,
+    )  # fmt: skip
+    assert find(run, "exposed_copies").saving_ns == 20 * MS
+    assert find(run, "exposed_collectives").saving_ns == 20 * MS
+    assert verdict(run).kind == "exposed_copies"
+
+
+def test_warm_up_and_anomalies_are_apart():
+    run = training(20)
+    assert "warm_up" in kinds(run)
+    unusual = [finding for finding in findings(run) if finding.kind == "anomalies"]
+    assert all("sm90" in line for finding in unusual for line in finding.evidence)
+
+
+def test_small_copies():
+    records = [copy("cpu_to_gpu", 512, i * 10 * US, i * 10 * US + 3 * US) for i in range(500)]
+    assert "500 copies below 64 KiB" in find(session(*records, end=5 * MS), "small_copies").title
+
+
+def test_low_coverage_throttling_and_full_memory():
+    metrics = [
+        sample(i * MS, used=int(H100.memory_total_bytes * 0.97), why=("sw_thermal_slowdown",) if i % 2 else ())
+        for i in range(10)
+    ]
+    run = session(kernel("tiny", 0, 10 * MS, grid=(4, 1, 1), block=(128, 1, 1)), end=10 * MS, metrics=metrics)
+    assert {"low_coverage", "throttled", "memory_full"} <= set(kinds(run))
+    assert "50 % of the samples" in find(run, "throttled").title
+    idle_clocks = session(kernel("k", 0, MS), end=MS, metrics=[sample(i, why=("gpu_idle",)) for i in range(10)])
+    assert "throttled" not in kinds(idle_clocks)
+
+
+def test_lost_records_and_damage_are_said():
+    run = session(
+        kernel("k", 0, MS), end=MS, counters=Counters(seen=90, kept=90, dropped=10, missed=2, bytes_dropped=5_000_000),
+        damage=["chunk 3: checksum differs at byte 4096"],
+    )  # fmt: skip
+    assert verdict(run).kind == "damaged"
+    lost = find(run, "data_lost")
+    assert "10 %" in lost.title
+    assert "5.00 MB" in " ".join(lost.evidence)
+
+
+def test_a_healthy_run_names_its_heaviest_kernel():
+    run = session(*[kernel("gemm", i * MS, i * MS + 990 * US) for i in range(50)], end=50 * MS)
+    found = verdict(run)
+    assert found.kind == "heaviest_kernel"
+    assert "busy 99 %" in found.title
+    assert "gemm takes 100 %" in found.title
+
+
+def test_copies_without_kernels():
+    run = session(copy("cpu_to_gpu", 8, 0, 10), end=1000)
+    assert "copies_only" in kinds(run)
+
+
+def test_findings_are_ranked_by_what_they_could_save():
+    savings = [finding.saving_ns or 0 for finding in findings(training(20))]
+    assert savings == sorted(savings, reverse=True)
+    assert savings[0] > 0
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_sentences_stay_on_one_line_whatever_the_names(name):
+    run = session(
+        *[kernel(name, i * MS, i * MS + 400 * US, path=(name,)) for i in range(9)],
+        block((name,), 0, 9 * MS),
+        end=9 * MS,
+    )
+    for finding in findings(run):
+        for text in (finding.title, *finding.evidence, finding.fix):
+            assert text.isprintable()
+            assert len(text) < 700

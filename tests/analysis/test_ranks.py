@@ -1,0 +1,76 @@
+import random
+
+import pytest
+from sessions import MS, US, kernel, session
+
+from gpusense.analysis.ranks import rank_findings, ranks
+
+
+def job(count, *, slow=None, steps=20, offsets=None, factor=1.5, seed=2):
+    """Sessions of a job in which every step computes and then meets in one collective."""
+    rng = random.Random(seed)
+    records = [[] for _ in range(count)]
+    at = 0
+    for _ in range(steps):
+        work = [int(rng.gauss(MS, MS * 0.02) * (factor if rank == slow else 1)) for rank in range(count)]
+        end = at + max(work) + 200 * US
+        for rank in range(count):
+            shift = (offsets or [0] * count)[rank]
+            records[rank].append(kernel("gemm", at + shift, at + work[rank] + shift))
+            records[rank].append(kernel("ncclDevKernel_AllReduce", at + work[rank] + shift, end + shift, stream=20))
+        at = end
+    return [session(*rows, end=at + 10**9, rank=rank, world_size=count) for rank, rows in enumerate(records)]
+
+
+def test_the_slow_rank_is_named_and_the_others_waits_are_its_cost():
+    sessions = job(4, slow=2)
+    answer = ranks(sessions)
+    assert (answer.straggler, answer.collectives, answer.clock_error_ns) == (2, 20, 0)
+    computing = [sum(k.duration_ns for k in run.kernels if k.name == "gemm") for run in sessions]
+    assert [row.compute_ns for row in answer.ranks] == computing
+    assert answer.imbalance == pytest.approx(max(computing) / (sum(computing) / 4) - 1)
+    slow, quick = answer.ranks[2], answer.ranks[0]
+    assert (slow.last_arrivals, slow.waited_ns) == (20, 0)
+    assert quick.waited_ns == computing[2] - computing[0]
+    straggler, imbalance = rank_findings(sessions)
+    assert (straggler.kind, straggler.confidence, imbalance.kind) == ("straggler", "high", "imbalance")
+    assert straggler.saving_ns == pytest.approx(10 * MS, rel=0.1)
+
+
+def test_clocks_that_differ_by_seconds_are_aligned_at_the_ends_of_collectives():
+    apart = ranks(job(3, slow=1, offsets=[0, 11_000 * MS, -3_000 * MS]))
+    assert apart.straggler == 1
+    offsets = [row.clock_offset_ns for row in apart.ranks]
+    assert offsets[1] - offsets[0] == 11_000 * MS
+    assert offsets[2] - offsets[0] == -3_000 * MS
+    assert apart.clock_error_ns == 0
+
+
+def test_balanced_ranks_have_no_straggler():
+    answer = ranks(job(4))
+    assert answer.straggler is None
+    assert answer.imbalance < 0.05
+    assert rank_findings(job(4)) == []
+
+
+def test_without_common_collectives_nothing_is_compared_and_it_says_so():
+    sessions = job(2)
+    sessions[1].records = [record for record in sessions[1].records if record.name == "gemm"]
+    answer = ranks(sessions)
+    assert (answer.collectives, answer.clock_error_ns, answer.straggler) == (0, None, None)
+    assert answer.ranks[0].clock_offset_ns is None
+    assert any("20, 0 calls by rank" in note for note in answer.notes)
+    assert any("cannot be compared" in note for note in answer.notes)
+
+
+def test_one_rank_and_no_rank_and_a_rank_twice():
+    assert ranks([]).ranks == ()
+    assert ranks(job(1)).imbalance is None
+    unnumbered = job(2)
+    for run in unnumbered:
+        run.meta["rank"] = None
+    assert [row.rank for row in ranks(unnumbered).ranks] == [0, 1]
+    twice = job(2)
+    twice[1].meta["rank"] = 0
+    with pytest.raises(ValueError, match="same rank"):
+        ranks(twice)

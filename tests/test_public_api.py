@@ -1,0 +1,77 @@
+"""The public names: written out here a second time, so that a change of them is a decision."""
+
+import ast
+import pathlib
+
+import pytest
+
+import gpusense
+
+_TEXT = """
+Aggregate BackendError BackendUnavailable BlockRecord ComputeBlock Counters DeviceInfo GpuAllocation GpuKernel
+GpuMemoryTransfer GpuMemset GpuMetrics GpuSenseError GpuSync Session SessionError Syscall Unavailable __version__
+compute_block configure cuda devices disable doctor enable exporters get_tracer integrations load monitor own_usage
+record_compute_block record_kernel record_transfer reset testing trace wgpu
+"""
+PUBLIC = _TEXT.split()
+
+ROOT = pathlib.Path(gpusense.__file__).parent
+
+
+def test_the_public_names_are_these():
+    assert gpusense.__all__ == PUBLIC
+
+
+def exists(name: str) -> bool:
+    return (ROOT / f"{name}.py").exists() or (ROOT / name / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_name_resolves_and_is_listed(name):
+    if name in gpusense._MODULES and not exists(name):
+        with pytest.raises(ImportError):
+            getattr(gpusense, name)
+        pytest.skip(f"this copy comes without {name}")
+    assert getattr(gpusense, name) is not None
+    assert name in dir(gpusense)
+
+
+def test_an_unknown_name_is_an_attribute_error_that_says_so():
+    with pytest.raises(AttributeError, match="no attribute 'tarce'"):
+        gpusense.tarce  # noqa: B018
+
+
+def test_type_checkers_see_what_is_there_at_run_time():
+    tree = ast.parse((ROOT / "__init__.py").read_text("utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name for node in block.body if isinstance(node, ast.ImportFrom) and node.level for alias in node.names
+    }
+    lazy = {*gpusense._LAZY, *gpusense._MODULES}
+    assert seen <= lazy
+    assert {name for name in PUBLIC if name in lazy} <= seen
+
+
+def test_star_import_brings_the_public_names_that_this_copy_has():
+    names: dict[str, object] = {}
+    missing = [name for name in gpusense._MODULES if not exists(name)]
+    if missing:
+        pytest.skip(f"this copy comes without {', '.join(missing)}")
+    exec("from gpusense import *", names)
+    assert set(PUBLIC) <= set(names)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if not name.startswith("__")])
+def test_every_public_thing_says_what_it_gives(name):
+    if name in gpusense._MODULES and not exists(name):
+        pytest.skip(f"this copy comes without {name}")
+    assert (getattr(gpusense, name).__doc__ or "").strip()
+
+
+def test_methods_of_both_tracers_are_the_same():
+    from gpusense._noop import NoopTracer
+    from gpusense._tracer import Tracer
+
+    live = {name for name in vars(Tracer) if not name.startswith("_")} - {"after_fork_in_child", "at_exit"}
+    idle = {name for name in vars(NoopTracer) if not name.startswith("_")}
+    assert live - {"reconfigure"} <= idle | {"config"}

@@ -1,0 +1,243 @@
+"""The hub behind the shared subscription, with an engine of its own; the real meeting place is tested in lifetime."""
+
+import threading
+from collections import deque
+
+import pytest
+
+from gpusense import _broker
+from gpusense._errors import BackendError
+from gpusense._records import Unavailable
+
+KERNELS, COPIES, SYNCS = 10, 1, 38
+
+
+class Engine:
+    """Remembers what it was asked; ``full`` are buffers that wait to be taken."""
+
+    def __init__(self):
+        self.calls, self.full, self.given, self.refuse = [], deque(), [], {}
+        self.in_flush = None
+
+    def _call(self, name, *arguments):
+        self.calls.append((name, *arguments))
+        code = self.refuse.get((name, *arguments)) or self.refuse.get(name)
+        if code:
+            raise BackendError(name, code, "refused")
+
+    def register(self):
+        self._call("register")
+
+    def enable(self, kind):
+        self._call("enable", kind)
+
+    def disable(self, kind):
+        self._call("disable", kind)
+
+    def flush(self, forced):
+        self._call("flush", forced)
+        if self.in_flush:
+            self.in_flush()
+
+    def take(self):
+        return self.full.popleft() if self.full else None
+
+    def give(self, address):
+        self.given.append(address)
+
+    def status(self):
+        return {"callbacks": "test"}
+
+    def named(self, *names):
+        return [call for call in self.calls if call[0] in names]
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    monkeypatch.setattr(_broker._process, "start_thread", lambda target, name: None)
+    return Engine()
+
+
+@pytest.fixture
+def hub(engine):
+    return _broker.Hub(engine)
+
+
+def test_callbacks_are_registered_once_and_kinds_counted(hub, engine):
+    leave = [hub.join({KERNELS, COPIES}, print), hub.join({KERNELS, SYNCS}, print)]
+    assert engine.calls == [("register",), ("enable", COPIES), ("enable", KERNELS), ("enable", SYNCS)]
+    leave[0]()
+    assert engine.named("disable") == [("disable", COPIES)]
+    leave[0]()  # twice is fine
+    leave[1]()
+    assert sorted(engine.named("disable")) == [("disable", COPIES), ("disable", KERNELS), ("disable", SYNCS)]
+    assert hub.status()["kinds"] == []
+    hub.join({KERNELS}, print)
+    assert engine.named("register") == [("register",)]
+    assert engine.calls[-1] == ("enable", KERNELS)
+
+
+def test_every_buffer_is_shown_once_to_all_and_given_back(hub, engine):
+    shown = []
+    hub.join({KERNELS}, lambda *full: shown.append(("a", *full)))
+    hub.join({KERNELS}, lambda *full: shown.append(("b", *full)))
+    engine.full.extend([(4096, 216, 7), (8192, 0, 7), (12288, 432, 8)])
+    hub.flush()
+    assert shown == [("a", 4096, 216, 7), ("b", 4096, 216, 7), ("a", 12288, 432, 8), ("b", 12288, 432, 8)]
+    assert engine.given == [4096, 8192, 12288]  # the empty one, too
+    assert (hub.status()["buffers"], hub.status()["bytes"]) == (2, 648)
+
+
+def test_no_lock_of_ours_is_held_while_cupti_is_called(hub, engine):
+    hub.join({KERNELS}, print)
+
+    def probe():
+        assert not hub._lock.locked()
+        assert not hub._reading.locked()
+
+    engine.in_flush = probe
+    hub.flush()
+    assert engine.named("flush")
+
+
+def test_a_buffer_is_given_back_even_when_the_receiver_is_interrupted(hub, engine):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    hub.join({KERNELS}, interrupted)
+    engine.full.append((4096, 216, 7))
+    with pytest.raises(KeyboardInterrupt):
+        hub.flush()
+    assert engine.given == [4096]
+    assert not hub._reading.locked()
+    assert hub.status()["members"] == 1
+
+
+def test_a_receiver_that_raises_leaves_with_its_kinds(hub, engine):
+    seen = []
+
+    def raises(*_):
+        raise ValueError("a receiver")
+
+    hub.join({KERNELS, SYNCS}, raises)
+    hub.join({KERNELS}, lambda *full: seen.append(full))
+    engine.full.append((4096, 216, 7))
+    hub.flush()
+    assert len(seen) == 1
+    assert engine.named("disable") == [("disable", SYNCS)]
+
+
+def test_one_refused_kind_is_named_and_the_refused_kernel_kind_fails_all(hub, engine):
+    engine.refuse["enable", SYNCS] = 21
+    leave = hub.join({KERNELS, SYNCS}, print)
+    assert "refused (21)" in hub.status()["refused_kinds"][SYNCS]
+    leave()
+    assert ("disable", SYNCS) not in engine.calls
+    engine.refuse["enable", KERNELS] = 15
+    with pytest.raises(BackendError, match="15"):
+        hub.join({KERNELS, COPIES}, print)
+    assert hub.status()["members"] == 0
+    assert engine.calls[-1] == ("disable", COPIES)
+
+
+def test_a_refused_registration_leaves_no_member(hub, engine):
+    engine.refuse["register"] = 39
+    with pytest.raises(BackendError):
+        hub.join({KERNELS}, print)
+    assert hub.status()["members"] == 0
+    assert engine.named("enable") == []
+    engine.refuse.clear()
+    hub.join({KERNELS}, print)
+    assert engine.named("register") == [("register",), ("register",)]
+
+
+def test_paused_means_no_call_and_leaves_the_others_kinds_on(hub, engine):
+    leave = hub.join({KERNELS}, print)
+    hub.pause("another profiler")
+    before = list(engine.calls)
+    hub.flush()
+    leave()
+    assert engine.calls == before
+    assert hub.status()["reason"] == "another profiler"
+
+
+def test_resume_registers_and_enables_again(hub, engine):
+    hub.join({KERNELS, COPIES}, print)
+    hub.pause("another profiler")
+    engine.calls.clear()
+    hub.resume()
+    assert engine.calls == [("register",), ("enable", COPIES), ("enable", KERNELS)]
+    assert not hub.status()["paused"]
+    hub.pause("again")
+    engine.refuse["enable", COPIES] = 7
+    with pytest.raises(BackendError):
+        hub.resume()
+    assert hub.status()["paused"]
+
+
+def test_draining_ends_although_buffers_keep_coming(hub, engine, monkeypatch):
+    monkeypatch.setattr(_broker, "DRAIN_LIMIT", 5)
+    hub.join({KERNELS}, lambda address, *_: engine.full.append((address + 4096, 216, 7)))
+    engine.full.append((4096, 216, 7))
+    hub.flush()
+    assert len(engine.given) == 5
+
+
+def test_a_receiver_that_waits_for_a_flushing_thread_does_not_hang_it(hub, engine, monkeypatch):
+    monkeypatch.setattr(_broker, "CLOSE_WAIT_S", 0.05)
+    other = []
+
+    def waits(*_):
+        thread = threading.Thread(target=hub.flush)
+        thread.start()
+        thread.join(20)
+        other.append(thread.is_alive())
+
+    hub.join({KERNELS}, waits)
+    engine.full.append((4096, 216, 7))
+    hub.flush()
+    assert other == [False]
+
+
+def test_a_forked_child_makes_no_call(hub, engine, monkeypatch):
+    leave = hub.join({KERNELS}, print)
+    monkeypatch.setattr(_broker.os, "getpid", lambda: -5)
+    hub.after_fork_in_child()
+    engine.calls.clear()
+    hub.flush()
+    leave()
+    hub.resume()
+    hub.at_exit()
+    with pytest.raises(BackendError, match="forked"):
+        hub.join({KERNELS}, print)
+    assert engine.calls == []
+    assert hub.status()["members"] == 0
+
+
+def test_the_exit_hook_flushes_and_disables(hub, engine):
+    shown = []
+    hub.join({KERNELS}, lambda *full: shown.append(full))
+    engine.full.append((4096, 216, 7))
+    hub.at_exit()
+    assert len(shown) == 1
+    assert engine.calls[-1] == ("disable", KERNELS)
+
+
+def test_copies_meet_and_strangers_are_told_why(engine, monkeypatch):
+    place = {}
+    monkeypatch.setattr(_broker, "interpreter_dict", lambda: place)
+    shared = _broker.meet(lambda: engine)
+    assert _broker.meet(Engine) is shared
+    shared["join"]({KERNELS}, print)
+    assert shared["status"]()["members"] == 1
+    place[_broker.KEY] = {**shared, "pid": -1}
+    assert "forked" in _broker.meet(Engine).reason
+    place[_broker.KEY] = {"abi": 2, "pid": shared["pid"]}
+    assert isinstance(_broker.meet(Engine), Unavailable)
+    monkeypatch.setattr(_broker, "interpreter_dict", lambda: Unavailable("cupti", "none here"))
+    assert _broker.meet(Engine).reason == "none here"
+
+
+def test_a_python_without_the_gil_is_refused(monkeypatch):
+    monkeypatch.setattr(_broker.sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert "GIL" in _broker.interpreter_dict().reason

@@ -1,0 +1,64 @@
+"""``gpusense monitor`` over scripted devices."""
+
+import json
+
+import pytest
+
+from gpusense import testing
+from gpusense._metrics_json import metrics_from_dict
+from gpusense.cli import monitor as command
+
+
+@pytest.fixture
+def source():
+    made = testing.ScriptedSource(2)
+    made.set(0, {
+        "utilization.gpu_percent": 87.0, "memory.used_bytes": 8 << 30, "memory.total_bytes": 16 << 30,
+        "power.draw_watts": 300.0, "power.limit_watts": 350.0, "thermal.gpu_celsius": 61.0, "thermal.fan_percent": 40.0,
+        "clocks.graphics_mhz": 1755.0, "clocks.throttle_reasons": ("idle", "sw_power_cap"),
+        "pcie.rx_bytes_per_s": 1.5e9, "pcie.tx_bytes_per_s": 0.0, "health.last_xid": 79,
+    })  # fmt: skip
+    made.trouble(1, "lost", "lost: GPU_IS_LOST (15)")
+    with testing.fake_gpus(made):
+        yield made
+
+
+def test_once_is_a_line_a_device(source, capsys):
+    assert command.main(["--once"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "gpu  87 %  mem 8.0/16.0 GiB  pcie in 1.50 out 0.00 GB/s  300/350 W  61 °C  fan 40 %  1755 MHz" in first
+    assert first.endswith("[sw_power_cap]  xid 79")
+    assert second.endswith("1 Fake GPU  lost: GPU_IS_LOST (15)")
+
+
+def test_once_json_is_one_line_with_every_device(source, capsys):
+    assert command.main(["--once", "--json"]) == 0
+    (text,) = capsys.readouterr().out.splitlines()
+    line = json.loads(text)
+    assert line["schema"] == "gpusense.metrics/1"
+    good, lost = (metrics_from_dict(row) for row in line["devices"])
+    assert good.power.draw_watts == 300
+    assert (lost.state, lost.reason("power.draw_watts")) == ("lost", "lost: GPU_IS_LOST (15)")
+
+
+def test_a_device_can_be_named(source, capsys):
+    assert command.main(["--once", "--device", "1"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert command.main(["--once", "--device", "7"]) == 2
+    assert "'7' names no devices" in capsys.readouterr().err
+
+
+def test_an_interval_that_makes_no_sense_is_an_error(source, capsys):
+    assert command.main(["--interval", "0"]) == 2
+    assert "interval must be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--once"], []])
+def test_without_devices_the_reason_is_the_answer(flags, capsys, monkeypatch):
+    with testing.fake_gpus(testing.ScriptedSource(0)):
+        assert command.main(flags) == 0
+        assert capsys.readouterr().out.startswith("no device: ")
+        assert command.main([*flags, "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert line["devices"] == []
+    assert "unavailable" in line

@@ -1,0 +1,106 @@
+"""``gpusense top`` as a command: what it prints without a terminal, its exit codes, its JSON."""
+
+import json
+
+import pytest
+from scripted_devices import SECOND, sample
+
+from gpusense import cli, monitor
+from gpusense._metrics_json import metrics_from_dict
+from gpusense._records import Unavailable
+from gpusense.session import Session
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    """``devices(n)``: this process has n scripted devices."""
+
+    def have(count):
+        reasons = () if count else (Unavailable("nvml", "no driver"), Unavailable("amd_sysfs", "no card"))
+        monkeypatch.setattr(monitor, "snapshot", lambda wanted=None: tuple(sample(place) for place in range(count)))
+        monkeypatch.setattr(monitor, "sources", lambda: reasons)
+
+    return have
+
+
+@pytest.mark.parametrize("flags", [[], ["--once"]])
+def test_without_a_terminal_one_sample_is_printed(devices, capsys, flags):
+    devices(2)
+    assert cli.main(["top", *flags]) == 0
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert text.count("\nGPU ") == 2
+    assert "quit" not in text
+
+
+def test_no_gpu_is_an_answer(devices, capsys):
+    devices(0)
+    assert cli.main(["top", "--once"]) == 0
+    text = capsys.readouterr().out
+    assert "no GPU to watch" in text
+    assert "nvml: no driver" in text
+    assert "amd_sysfs: no card" in text
+
+
+def test_json_is_one_object_with_every_device(devices, capsys):
+    devices(2)
+    assert cli.main(["top", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["schema"] == "gpusense.metrics/1"
+    assert [metrics_from_dict(one) for one in row["devices"]] == [sample(0), sample(1)]
+
+
+def test_json_without_a_gpu_says_why(devices, capsys):
+    devices(0)
+    assert cli.main(["top", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["devices"] == []
+    assert row["unavailable"] == {"nvml": "no driver", "amd_sysfs": "no card"}
+
+
+def test_ascii_on_request(devices, capsys):
+    devices(1)
+    assert cli.main(["top", "--once", "--ascii"]) == 0
+    assert capsys.readouterr().out.isascii()
+
+
+def test_a_device_that_does_not_exist_is_code_2(monkeypatch, capsys):
+    def snapshot(wanted):
+        raise ValueError(f"no device {wanted[0]!r}")
+
+    monkeypatch.setattr(monitor, "snapshot", snapshot)
+    assert cli.main(["top", "--once", "--device", "9"]) == 2
+    assert "no device '9'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "1e9", "soon"])
+def test_an_interval_that_makes_no_sense_is_refused(interval, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["top", f"--interval={interval}"])
+    assert ended.value.code == 2
+    assert "--interval" in capsys.readouterr().err
+
+
+def test_a_session_is_replayed_at_its_end(monkeypatch, capsys):
+    import gpusense
+
+    metrics = [sample(0, place * SECOND, busy=place) for place in range(31)]
+    monkeypatch.setattr(gpusense, "load", lambda path: Session(metrics=metrics), raising=False)
+    assert cli.main(["top", "--replay", "run.gpusense"]) == 0
+    assert any(line.startswith("GPU") and line.endswith("30 %") for line in capsys.readouterr().out.splitlines())
+    assert cli.main(["top", "--replay", "run.gpusense", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["devices"][0]["utilization"]["gpu_percent"] == 30
+
+
+def test_a_session_that_is_none_is_code_2(tmp_path, capsys):
+    path = tmp_path / "text.gpusense"
+    path.write_text("not a session")
+    assert cli.main(["top", "--replay", str(path)]) == 2
+    assert cli.main(["top", "--replay", str(tmp_path / "none")]) == 2
+    assert "gpusense top:" in capsys.readouterr().err

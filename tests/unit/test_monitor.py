@@ -1,0 +1,570 @@
+"""The monitor over scripted sources and a clock that only tests move."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpusense
+from gpusense import monitor, testing
+from gpusense._dispatcher import Dispatcher
+from gpusense._metrics import GROUPS, GpuMetrics, fill, without_values
+from gpusense._protocols import Backend
+from gpusense._records import Unavailable
+from gpusense._sampler import SECOND, DeviceSampler, Schedule
+from gpusense._sources import METRIC_BACKENDS, Merged
+
+BUSY = {"utilization.gpu_percent": 90.0, "power.draw_watts": 300.0, "power.draw_window_s": 0.0}
+
+
+class Rig:
+    """A scripted source, a manual clock and the monitors started on them, which end with the test."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.clock = testing.ManualClock()
+        self.source = testing.ScriptedSource(count, clock=self.clock)
+        for index in range(count):
+            self.source.set(index, BUSY)
+        self.started: list[monitor.Monitor] = []
+
+    def start(self, callback=None, **more) -> monitor.Monitor:
+        self.started.append(monitor.start_background(callback, source=self.source, clock=self.clock, **more))
+        return self.started[-1]
+
+    def lanes(self, lane: str) -> int:
+        return sum(lane in lanes for _, lanes in self.source.calls)
+
+
+@pytest.fixture
+def rig():
+    made = Rig()
+    yield made
+    for one in made.started:
+        one.stop()
+
+
+@pytest.fixture
+def two():
+    made = Rig(2)
+    yield made
+    for one in made.started:
+        one.stop()
+
+
+# -- deadlines -----------------------------------------------------------------------------------------------------
+
+
+def test_a_late_tick_is_skipped_and_counted_never_bunched():
+    schedule = Schedule(100, 1000)
+    assert not schedule.begin(999)
+    assert schedule.begin(1000)
+    schedule.done(1350)  # the tick took three and a half periods
+    assert (schedule.next_ns, schedule.skipped) == (1400, 3)
+
+
+@given(st.integers(1, 10**9), st.lists(st.integers(0, 10**10), max_size=40))
+def test_deadlines_stay_on_their_grid(period, durations):
+    schedule, now = Schedule(period, 0), 0
+    for duration in durations:
+        now = max(now, schedule.next_ns)
+        assert schedule.begin(now)
+        now += duration
+        schedule.done(now)
+        assert schedule.next_ns > now
+        assert schedule.next_ns - now <= period
+        assert schedule.next_ns % period == 0
+    assert schedule.ticks + schedule.skipped == schedule.next_ns // period
+
+
+# -- the loop ------------------------------------------------------------------------------------------------------
+
+
+def test_a_monitor_samples_at_its_interval(rig):
+    running = rig.start(interval=0.1)
+    rig.clock.advance(1.0)
+    assert len(running.history()) == 11
+    times = [sample.monotonic_ns for sample in running.history()]
+    assert times == [i * SECOND // 10 for i in range(11)]
+    assert [sample.sequence for sample in running.history()] == list(range(11))
+    assert running.stats()[:4] == (11, 11, 0, 0)
+
+
+def test_history_keeps_what_it_was_asked_to_keep(rig):
+    running = rig.start(interval=0.1, history=5)
+    rig.clock.advance(2.0)
+    assert len(running.history()) == 5
+    assert len(running.history(seconds=0.2)) == 3
+    assert running.history()[0].monotonic_ns < running.history()[-1].monotonic_ns
+
+
+def test_each_lane_has_its_own_period(rig):
+    rig.start(interval=0.1, medium_interval=1.0, slow_interval=5.0)
+    rig.clock.advance(10.0)
+    assert (rig.lanes("fast"), rig.lanes("medium"), rig.lanes("slow")) == (101, 11, 3)
+
+
+def test_latest_joins_the_lanes(rig):
+    class Laned(testing.ScriptedSource):
+        def sample(self, device, lanes=("fast",)):
+            fields = {"fast": "power.draw_watts", "medium": "power.limit_watts", "slow": "health.ecc_corrected"}
+            sample = testing.metrics(device, {fields[lanes[0]]: 7})
+            return sample._replace(monotonic_ns=rig.clock.monotonic_ns(), reasons=((f"clocks.{lanes[0]}", "x"),))
+
+    rig.source = Laned(1)
+    running = rig.start()
+    rig.clock.advance(0.5)
+    (latest,) = running.latest()
+    assert (latest.power.draw_watts, latest.power.limit_watts, latest.health.ecc_corrected) == (7, 7, 7)
+
+
+def test_what_the_slower_lanes_have_not_read_yet_is_stale(rig):
+    got: list[GpuMetrics] = []
+    sampler = DeviceSampler(rig.source, rig.source.devices()[0], rig.clock, SECOND, SECOND)
+    listener = type("L", (), {"interval_ns": SECOND, "gpm": False, "accept": lambda self, sample: got.append(sample)})()
+    sampler._listeners = {listener: 0}
+    sampler.step()
+    assert got[0].reason("power.limit_watts") == "stale: not read yet"
+    rig.source.set(0, {"processes": ()})
+    sampler.step_background()
+    rig.clock.advance(1)
+    sampler.step()
+    assert got[1].processes == ()
+    assert got[1].reason("power.limit_watts").startswith("unsupported")
+
+
+def test_a_slow_lane_that_does_not_answer_makes_its_values_stale_and_delays_no_sample(rig):
+    """Listing processes took two seconds in one monitor's 0.1 s loop."""
+    hang = threading.Event()
+
+    class Hanging(testing.ScriptedSource):
+        def sample(self, device, lanes=("fast",)):
+            if "medium" in lanes and rig.clock.monotonic_ns() >= SECOND:
+                with_clock(hang)
+            fields = {"pcie.width": 16} if "medium" in lanes else {"power.draw_watts": 1.0}
+            return testing.metrics(device, fields, monotonic_ns=rig.clock.monotonic_ns())
+
+    def with_clock(event):
+        rig.clock.wait(event, 1e6)  # blocked, as in the driver, but visible to the clock
+
+    rig.source = Hanging(1)
+    running = rig.start(interval=0.1)
+    rig.clock.advance(0.5)
+    assert running.latest()[0].pcie.width == 16
+    rig.clock.advance(60)
+    (latest,) = running.latest()
+    assert latest.power.draw_watts == 1
+    assert latest.pcie.width is None
+    assert latest.reason("pcie.width").startswith("stale: last read")
+    assert len(running.history()) == 600
+    hang.set()
+
+
+def test_a_device_whose_driver_never_returns_is_degraded_in_latest_not_old_news(rig):
+    hang = threading.Event()
+
+    class Hanging(testing.ScriptedSource):
+        def sample(self, device, lanes=("fast",)):
+            if "fast" in lanes and rig.clock.monotonic_ns() >= SECOND:
+                rig.clock.wait(hang, 1e6)
+            return testing.metrics(device, BUSY, monotonic_ns=rig.clock.monotonic_ns())
+
+    rig.source = Hanging(1)
+    running = rig.start(interval=0.1)
+    rig.clock.advance(0.5)
+    assert running.latest()[0].state == "ok"
+    rig.clock.advance(30)
+    (latest,) = running.latest()
+    assert (latest.state, latest.power.draw_watts) == ("degraded", None)
+    assert latest.reason("power.draw_watts").startswith("stale: no sample for")
+    hang.set()
+
+
+def test_one_device_in_trouble_does_not_stop_the_others(two):
+    running = two.start(interval=0.1)
+    two.clock.advance(1)
+    two.source.trouble(1, "lost", "lost: GPU_IS_LOST (15)")
+    two.clock.advance(1)
+    good, lost = running.latest()
+    assert (good.state, lost.state) == ("ok", "lost")
+    assert lost.power.draw_watts is None
+    assert lost.reason("thermal.gpu_celsius") == "lost: GPU_IS_LOST (15)"
+
+
+def test_a_source_that_raises_is_a_lost_sample(rig):
+    class Raising(testing.ScriptedSource):
+        def sample(self, device, lanes=("fast",)):
+            raise RuntimeError("driver bug")
+
+    rig.source = Raising(1)
+    running = rig.start(interval=0.1)
+    rig.clock.advance(0.3)
+    (latest,) = running.latest()
+    assert (latest.state, latest.reason("power.draw_watts")) == ("lost", "lost: RuntimeError: driver bug")
+
+
+def test_two_monitors_share_one_loop(rig):
+    first = rig.start(interval=0.2)
+    second = rig.start(interval=0.1)
+    rig.clock.advance(2)
+    assert rig.lanes("fast") <= 22  # not 11 + 21
+    assert len(second.history()) == pytest.approx(21, abs=1)
+    assert len(first.history()) == pytest.approx(11, abs=1)
+    second.stop()
+    before = rig.lanes("fast")
+    rig.clock.advance(2)
+    assert rig.lanes("fast") - before == pytest.approx(10, abs=1)  # back to the slower of the two
+    assert first.running
+
+
+def test_after_the_last_monitor_nothing_is_sampled(rig):
+    running = rig.start(interval=0.1)
+    rig.clock.advance(1)
+    running.stop()
+    before = len(rig.source.calls)
+    rig.clock.advance(5)
+    assert len(rig.source.calls) == before
+    assert len(running.history()) == 11
+    assert running.stats().samples == 11
+
+
+def test_gpm_is_asked_for_only_where_a_monitor_wants_it(rig):
+    rig.start(interval=0.1)
+    rig.clock.advance(0.5)
+    assert rig.lanes("gpm") == 0
+    rig.start(interval=0.1, gpm=True)
+    rig.clock.advance(0.5)
+    assert rig.lanes("gpm") > 0
+
+
+def test_byte_counters_are_read_between_the_ticks_where_they_would_wrap(rig):
+    rig.source.counter_period_s = lambda device: 0.04
+    rig.start(interval=0.1)
+    rig.clock.advance(1.0)
+    assert (rig.lanes("fast"), rig.lanes("counters")) == (11, 20)
+
+
+# -- clocks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_suspended_machine_leaves_a_gap_that_is_not_billed(rig):
+    running = rig.start(interval=0.1)
+    rig.clock.advance(1)
+    before = running.window()[0].energy_joules
+    rig.clock.suspend(3600)
+    rig.clock.advance(1)
+    gaps = [sample.gap_ns for sample in running.history() if sample.gap_ns]
+    assert gaps == [3600 * SECOND]
+    assert running.window()[0].energy_joules == pytest.approx(before + 300)
+
+
+def test_a_stopped_process_leaves_a_gap(rig):
+    sampler = DeviceSampler(rig.source, rig.source.devices()[0], rig.clock, SECOND, SECOND)
+    assert sampler._gap(0) == 0
+    sampler._last_ns = 0
+    assert sampler._gap(100_000_000) == 0
+    assert sampler._gap(60 * SECOND) == 60 * SECOND - 100_000_000
+
+
+def test_a_step_of_the_wall_clock_disturbs_nothing(rig):
+    running = rig.start(interval=0.1)
+    rig.clock.advance(1)
+    rig.clock.step(-86400)
+    rig.clock.advance(1)
+    assert len(running.history(seconds=3)) == 21
+    assert all(sample.gap_ns == 0 for sample in running.history())
+
+
+# -- callbacks -----------------------------------------------------------------------------------------------------
+
+
+def wait_until(condition) -> None:
+    waiting = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        waiting.wait(0.005)
+    raise AssertionError("it did not happen")
+
+
+def test_a_callback_gets_every_sample_of_every_device(two):
+    got: list[GpuMetrics] = []
+    two.start(got.append, interval=0.1)
+    two.clock.advance(1)
+    wait_until(lambda: len(got) == 22)
+    assert {sample.device.index for sample in got} == {0, 1}
+    assert [sample.sequence for sample in got if sample.device.index == 0] == list(range(11))
+
+
+def test_a_callback_that_raises_does_not_stop_the_monitor(rig):
+    errors: list[BaseException] = []
+
+    def callback(sample):
+        raise ValueError("mine")
+
+    running = rig.start(callback, interval=0.1, on_error=errors.append)
+    rig.clock.advance(1)
+    wait_until(lambda: running.stats().callback_errors == 11)
+    assert [str(error) for error in errors] == ["mine"]  # once, not eleven times
+    rig.clock.advance(20)
+    wait_until(lambda: len(errors) == 3)
+    assert running.running
+
+
+def test_an_on_error_that_raises_is_survived(rig):
+    def callback(sample):
+        raise ValueError("mine")
+
+    def on_error(error):
+        raise KeyError("worse")
+
+    running = rig.start(callback, interval=0.1, on_error=on_error)
+    rig.clock.advance(1)
+    wait_until(lambda: running.stats().callback_errors == 11)
+
+
+def test_a_slow_callback_loses_the_oldest_and_counts_them():
+    release, got, begun = threading.Event(), [], threading.Event()
+
+    def callback(item):
+        begun.set()
+        release.wait(10)
+        got.append(item)
+
+    dispatcher = Dispatcher(callback, room=4)
+    dispatcher.start()
+    dispatcher.put(0)
+    begun.wait(10)
+    for item in range(1, 11):
+        dispatcher.put(item)
+    release.set()
+    wait_until(lambda: len(got) == 5)
+    assert got == [0, 7, 8, 9, 10]
+    assert dispatcher.dropped == 6
+    dispatcher.stop(5)
+
+
+def test_a_slow_callback_does_not_delay_sampling(rig):
+    release = threading.Event()
+    running = rig.start(lambda sample: release.wait(10), interval=0.1)
+    rig.clock.advance(20)
+    assert len(running.history()) == 201
+    assert running.stats().callbacks_dropped > 100
+    release.set()
+
+
+def test_no_call_after_stop(rig):
+    got: list[GpuMetrics] = []
+    running = rig.start(got.append, interval=0.1)
+    rig.clock.advance(1)
+    running.stop()
+    seen = len(got)
+    running.accept(got[0])
+    rig.clock.advance(1)
+    assert len(got) == seen
+
+
+def test_stop_waits_for_the_call_that_runs():
+    begun, order = threading.Event(), []
+
+    def callback(item):
+        begun.set()
+        threading.Event().wait(0.05)
+        order.append("callback")
+
+    dispatcher = Dispatcher(callback)
+    dispatcher.start()
+    dispatcher.put(1)
+    begun.wait(10)
+    dispatcher.put(2)
+    dispatcher.stop(10)
+    order.append("stopped")
+    assert order == ["callback", "stopped"]
+
+
+def test_stop_from_the_callback_and_twice(rig):
+    got, running = [], []
+
+    def callback(sample):
+        got.append(sample)
+        running[0].stop()
+        running[0].stop()
+
+    running.append(rig.start(callback, interval=0.1))
+    rig.clock.advance(1)
+    wait_until(lambda: not running[0].running)
+    running[0].stop()
+    assert len(got) == 1
+
+
+def test_many_threads_may_stop_at_once(rig):
+    running = rig.start(lambda sample: None, interval=0.1)
+    rig.clock.advance(0.5)
+    threads = [threading.Thread(target=running.stop) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_monitor_is_a_context_manager(rig):
+    with rig.start() as running:
+        assert running.running
+        assert monitor.current() is running
+    assert not running.running
+    assert monitor.current() is None
+
+
+# -- what a monitor answers ----------------------------------------------------------------------------------------
+
+
+def test_a_window_has_statistics_and_energy(rig):
+    running = rig.start(interval=0.1)
+    rig.clock.advance(1)
+    start = rig.clock.time_ns()
+    rig.clock.advance(2)
+    rig.source.set(0, {"power.draw_watts": 100.0})
+    rig.clock.advance(1)
+    (found,) = running.window(start, rig.clock.time_ns())
+    assert found.energy_joules == pytest.approx(2 * 300 + 1 * 100, abs=25)
+    assert found.statistics["power.draw_watts"].max == 300
+    assert found.statistics["utilization.gpu_percent"].mean == 90
+    assert running.window(seconds=0.5)[0].statistics["power.draw_watts"].mean == 100
+    assert running.window(device=9) == ()
+
+
+def test_idle_for_knows_idle_from_unknown(rig):
+    running = rig.start(interval=0.1)
+    assert not running.idle_for(1)  # nothing is known yet
+    rig.source.set(0, {"utilization.gpu_percent": 2.0})
+    rig.clock.advance(2)
+    assert running.idle_for(1, below=5)
+    assert not running.idle_for(1, below=1)
+    assert not running.idle_for(60, below=5)  # the history is too short to tell
+    rig.source.set(0, {"utilization.gpu_percent": None})
+    rig.clock.advance(0.5)
+    assert not running.idle_for(1)
+    rig.source.trouble(0, "sleeping", "sleeping: power_state is D3cold")
+    rig.clock.advance(2)
+    assert running.idle_for(1)
+
+
+def test_idle_for_one_device(two):
+    two.source.set(0, {"utilization.gpu_percent": 0.0})
+    running = two.start(interval=0.1)
+    two.clock.advance(2)
+    assert running.idle_for(1, device=0)
+    assert not running.idle_for(1, device=1)
+    assert not running.idle_for(1)
+
+
+def test_devices_can_be_chosen(two, monkeypatch):
+    assert [device.index for device in two.start(devices=1).devices] == [1]
+    assert [device.index for device in two.start(devices="GPU-00000000").devices] == [0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,-1,0")
+    assert [device.index for device in two.start(devices="visible").devices] == [1]
+    with pytest.raises(ValueError, match="names no devices"):
+        two.start(devices=5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"interval": 0},
+        {"interval": -1},
+        {"interval": float("nan")},
+        {"interval": "fast"},
+        {"history": 0},
+        {"history": 1.5},
+        {"medium_interval": 0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(rig, wrong):
+    with pytest.raises(ValueError, match="must be"):
+        rig.start(**wrong)
+
+
+def test_snapshot_and_own_usage_over_a_source():
+    source = testing.ScriptedSource(2)
+    source.set(0, {**BUSY, "processes": (gpusense._metrics.ProcessUsage(1, 5, visible=False),)})
+    source.trouble(1, "sleeping", "sleeping: D3cold")
+    with testing.fake_gpus(source):
+        busy, asleep = monitor.snapshot()
+        assert (busy.power.draw_watts, asleep.state) == (300, "sleeping")
+        assert [sample.device.index for sample in monitor.snapshot(1)] == [1]
+        hidden, unknown = monitor.own_usage()
+    assert hidden.reason.startswith("denied")
+    assert unknown.reason == "sleeping: D3cold"
+
+
+def test_own_usage_is_the_row_of_this_process(monkeypatch):
+    monkeypatch.setattr("os.getpid", lambda: 42)
+    source = testing.ScriptedSource(2)
+    rows = (gpusense._metrics.ProcessUsage(42, 1000, 7.0, "python", True),)
+    source.set(0, {"processes": rows})
+    source.set(1, {"processes": ()})
+    with testing.fake_gpus(source):
+        mine, nothing = monitor.own_usage()
+    assert (mine.memory_used_bytes, mine.gpu_percent, mine.pid) == (1000, 7, 42)
+    assert (nothing.memory_used_bytes, nothing.reason) == (0, None)
+
+
+# -- joining -------------------------------------------------------------------------------------------------------
+
+
+def test_fill_takes_what_is_missing_and_keeps_what_is_there():
+    device = testing.device()
+    newer = testing.metrics(device, {"power.draw_watts": 1.0}, reasons=(("power.limit_watts", "unsupported: a"),))
+    older = testing.metrics(device, {"power.draw_watts": 2.0, "power.limit_watts": 3.0, "pcie.width": 16})
+    joined = fill(newer, older)
+    assert (joined.power.draw_watts, joined.power.limit_watts, joined.pcie.width) == (1, 3, 16)
+    assert joined.reason("power.limit_watts") is None
+
+
+def test_a_blanket_reason_speaks_for_every_field():
+    gone = without_values(testing.metrics(testing.device(), BUSY), "lost", "lost: x")
+    assert all(getattr(gone, group) is empty for group, empty in GROUPS.items())
+    assert gone.reason("processes") == gone.reason("clocks.sm_mhz") == "lost: x"
+    with pytest.raises(AttributeError):
+        gone.reason("clocks.nonsense")
+
+
+def test_a_device_of_two_sources_is_sampled_once_and_completed():
+    device = testing.device()
+    first, second = testing.ScriptedSource(devices=[device]), testing.ScriptedSource(devices=[device])
+    first.set(0, {"power.draw_watts": 1.0})
+    second.set(0, {"power.draw_watts": 2.0, "thermal.fan_rpm": 900.0})
+    both = Merged((device,), {0: [(first, device), (second, device)]})
+    assert both.sample(device, ("fast",)).thermal.fan_rpm is None
+    assert second.calls == []  # only the slower lanes ask the second source
+    sample = both.sample(device, ("fast", "medium"))
+    assert (sample.power.draw_watts, sample.thermal.fan_rpm) == (1, 900)
+
+
+# -- a machine without devices -------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_everything_answers_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("GPUSENSE_LIBNVIDIA_ML", str(tmp_path / "none.so"))
+    monkeypatch.setattr(monitor, "_opening", None)
+    monkeypatch.setattr("gpusense._sources.METRIC_BACKENDS", ("nvml",))
+    assert monitor.snapshot() == ()
+    assert monitor.own_usage() == ()
+    with monitor.start_background(interval=0.05) as running:
+        assert running.latest() == running.history() == running.window() == running.devices == ()
+        assert not running.idle_for(1)
+        assert running.stats().samples == 0
+    (absent,) = monitor.sources()
+    assert isinstance(absent, Unavailable)
+    assert "none.so" in absent.reason
+
+
+def test_every_backend_is_asked_and_answers_with_a_backend_or_a_reason():
+    for name in METRIC_BACKENDS:
+        opened = gpusense._sources.open_backend(name)
+        assert isinstance(opened, (Backend, Unavailable))
+
+
+def test_a_backend_that_is_not_in_this_copy_is_a_reason():
+    assert "not part of this copy" in gpusense._sources.open_backend("nonsense").reason

@@ -1,0 +1,56 @@
+"""What wgpu tests need: the wgpu package, a Vulkan driver (lavapipe will do), and unpacked wheels for the ABI tests."""
+
+import importlib.util
+import os
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import wheels  # noqa: E402
+
+os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # EGL complains without one
+
+
+def _require(condition: object, what: str) -> None:
+    if condition:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"CI must have {what}")
+    pytest.skip(f"needs {what}")
+
+
+def _driver() -> bool:
+    folders = (pathlib.Path("/usr/share/vulkan/icd.d"), pathlib.Path("/etc/vulkan/icd.d"))
+    named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
+    return bool(named) or any(list(folder.glob("*.json")) for folder in folders if folder.is_dir())
+
+
+@pytest.fixture(scope="session")
+def driver() -> None:
+    _require(_driver(), "a Vulkan driver (mesa-vulkan-drivers, libvulkan1)")
+
+
+@pytest.fixture(scope="session")
+def wgpu(driver: None):
+    """The wgpu package, with an adapter behind it."""
+    _require(importlib.util.find_spec("wgpu"), "the wgpu package")
+    import wgpu
+
+    return wgpu
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``wheel``: every unpacked wgpu wheel; one skipped (or, in CI, failing) case where there is none."""
+    if "wheel" in metafunc.fixturenames:
+        found = wheels.present() or [None]
+        metafunc.parametrize("wheel", found, ids=[path.name if path else "none" for path in found])
+
+
+@pytest.fixture(autouse=True)
+def _wheel_is_there(request: pytest.FixtureRequest) -> None:
+    if "wheel" in request.fixturenames:
+        _require(request.getfixturevalue("wheel"), f"wheels in {wheels.VARIABLE} (tests/wgpu/wheels.py fetches them)")
