@@ -10,10 +10,12 @@ known size; and every value against ``nvidia-smi`` at the same moment.
 
 import argparse
 import ctypes
+import itertools
 import json
 import pathlib
 import resource
 import statistics
+import struct
 import subprocess
 import sys
 import threading
@@ -77,14 +79,15 @@ def calls(source, device):
         "fields 82+185+186+197+198": (82, 185, 186, 197, 198),
         "fields 138+139 (NVLink)": (138, 139),
     }.items():
-        for place, field in enumerate(ids):
-            ctypes.memmove(
-                ctypes.byref(room, place * 40),
-                field.to_bytes(4, "little") + b"\xff" * 4 * (field > 130 < 150) + b"\0" * 4,
-                8,
-            )
-        wall, cpu = cost(lambda n=len(ids): api.nvmlDeviceGetFieldValues(handle, n, room))
-        say(name, f"{wall:.1f} / {cpu:.1f}")
+        say(name, "{:.1f} / {:.1f}".format(*fields(api, handle, ids)))
+
+
+def fields(api, handle, ids):
+    entries = b"".join(
+        struct.pack(c.FIELD_VALUE, i, c.ALL_LINKS if i in (138, 139) else 0, 0, 0, 0, 0, b"") for i in ids
+    )
+    room, count = ctypes.create_string_buffer(entries), len(ids)
+    return cost(lambda: api.nvmlDeviceGetFieldValues(handle, count, room))
 
 
 def lanes(source, device):
@@ -95,36 +98,32 @@ def lanes(source, device):
 
 
 def shares():
-    print("a running monitor: CPU share of one core, period, cost a sample")
+    print("a running monitor after its first second: CPU share of one core, period, cost a sample")
     for interval, seconds in ((0.1, 8.0), (0.01, 4.0)):
-        before = resource.getrusage(resource.RUSAGE_SELF)
-        start = time.monotonic()
+        label = f"{interval * 1000:.0f} ms"
         with monitor.start_background(interval=interval, history=100_000) as running:
+            time.sleep(1.5)
+            ticks, before, start = running.stats().ticks, used(), time.monotonic()
             time.sleep(seconds)
-            stats, samples = running.stats(), running.history(device=0)
-        elapsed = time.monotonic() - start
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            cpu, elapsed, stats = used() - before, time.monotonic() - start, running.stats()
+            ticks, samples = stats.ticks - ticks, running.history(device=0)
         say(
-            f"{interval * 1000:.0f} ms: CPU share",
-            f"{100 * cpu / elapsed:.3f} %  ({cpu / max(1, stats.ticks) * 1e6:.0f} µs a tick)",
+            f"{label}: CPU share",
+            f"{100 * cpu / elapsed:.3f} %  ({cpu / max(1, ticks) * 1e6:.0f} µs a tick, all lanes)",
         )
-        say(
-            f"{interval * 1000:.0f} ms: period jitter, late, skipped",
-            f"{jitter(samples, interval)}  {stats.late}, {stats.skipped}",
-        )
-        say(
-            f"{interval * 1000:.0f} ms: sample wall mean / max µs",
-            f"{stats.mean_cost_ns / 1e3:.0f} / {stats.max_cost_ns / 1e3:.0f}",
-        )
+        say(f"{label}: jitter; late, skipped", f"{jitter(samples, interval)}; {stats.late}, {stats.skipped}")
+        say(f"{label}: sample wall mean / max µs", f"{stats.mean_cost_ns / 1e3:.0f} / {stats.max_cost_ns / 1e3:.0f}")
+
+
+def used():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def jitter(samples, interval):
-    steps = [(b.monotonic_ns - a.monotonic_ns) / 1e9 - interval for a, b in zip(samples, samples[1:], strict=False)]
-    if not steps:
-        return "-"
-    away = sorted(abs(step) for step in steps)
-    return f"p50 {away[len(away) // 2] * 1e6:.0f} µs, p99 {away[int(len(away) * 0.99)] * 1e6:.0f} µs"
+    steps = itertools.pairwise(sample.monotonic_ns for sample in samples)
+    away = sorted(abs((b - a) / 1e9 - interval) for a, b in steps)
+    return f"p50 {away[len(away) // 2] * 1e6:.0f} µs, p99 {away[int(len(away) * 0.99)] * 1e6:.0f} µs" if away else "-"
 
 
 def hogged():
@@ -142,10 +141,8 @@ def hogged():
         time.sleep(4)
         stats, samples = running.stats(), running.history(device=0)
     stop.set()
-    say(
-        "100 ms with two busy threads",
-        f"{jitter(samples, 0.1)}  late {stats.late} of {stats.ticks}, skipped {stats.skipped}",
-    )
+    late = f"late {stats.late} of {stats.ticks}, skipped {stats.skipped}"
+    say("100 ms with two busy threads", f"{jitter(samples, 0.1)}; {late}")
 
 
 def peers():
@@ -343,7 +340,7 @@ def main():
     ):
         try:
             step()
-        except Exception as error:
+        except Exception as error:  # noqa: PERF203  one part that fails must not hide the others
             say(f"FAILED {getattr(step, '__name__', 'step')}", f"{type(error).__name__}: {error}")
     say("total seconds", f"{time.monotonic() - began:.0f}")
     if path:
