@@ -17,12 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0, or 3 where ``--fail-over`` was given and exceeded."""
-    from ..analysis import diff
+    from ..report import compare
     from ..session import load
 
     before, after = ([load(path) for path in side.split(",")] for side in (arguments.before, arguments.after))
     return int(
-        diff.command(
+        compare.command(
             before,
             after,
             fail_over=arguments.fail_over,

@@ -8,6 +8,7 @@ from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.memory import memory
 from ..analysis.phases import first_calls, warm_ups
+from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.words import clean, device_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
@@ -49,6 +50,12 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
             "against single-precision peaks, from sizes given as attributes",
             ("What", "Intensity", "Reached", "Attainable", "Share", "Bound by"),
             lambda: _roofline(session),
+        ),
+        (
+            "Ranks",
+            "collectives matched across all ranks; clocks aligned where they end",
+            ("Rank", "Computes", "Communicates", "Exposed", "Waits for others", "Arrives last", "Clock apart"),
+            lambda: _ranks(session),
         ),
         (
             "Side by side",
@@ -156,6 +163,24 @@ def flops_text(rate: float | None) -> str:
     if rate is None:
         return "–"
     return f"{rate / 1e12:.3g} Tflop/s" if rate >= 1e12 else f"{rate / 1e9:.3g} Gflop/s"
+
+
+def _ranks(session: Session) -> _Rows:
+    if len(processes_of(session)) < 2:
+        return []
+    answer = ranks(split(session))
+    return [
+        (
+            f"rank {row.rank}",
+            time_text(row.compute_ns),
+            time_text(row.collective_ns),
+            time_text(row.collective_exposed_ns),
+            time_text(row.waited_ns if answer.collectives else None),
+            f"{row.last_arrivals:,} of {answer.collectives:,}",
+            time_text(row.clock_offset_ns),
+        )
+        for row in answer.ranks
+    ]
 
 
 def _backends(session: Session) -> _Rows:
