@@ -59,7 +59,7 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
         ),
         (
             "Side by side",
-            "the same operation on several backends or devices",
+            "the same operation on several backends",
             ("Operation", "Where", "Calls", "Average", "Total"),
             lambda: _backends(session),
         ),
@@ -193,5 +193,6 @@ def _backends(session: Session) -> _Rows:
             time_text(row.total_ns),
         )
         for pair in side_by_side(session)
+        if len({row.backend for row in pair.sides}) > 1
         for row in pair.sides
     ]

@@ -1,9 +1,10 @@
 import random
 
 import pytest
-from sessions import H100, MS, US, kernel, session
+from sessions import H100, MS, US, block, kernel, session
 
 from gpusense.analysis import findings
+from gpusense.analysis.idle import idle
 from gpusense.analysis.ranks import rank_findings, ranks, split
 from gpusense.session import merge
 
@@ -103,3 +104,15 @@ def test_merged_processes_without_ranks_or_with_a_rank_twice_are_numbered_by_pla
     damaged = merge(job(2))
     damaged.meta["processes"] = [None, {"root": 7}, {"root": "rank 0"}]
     assert split(damaged) == [damaged]
+
+
+def test_a_device_waits_for_its_own_process_and_not_for_another():
+    def run(rank, load):
+        return session(
+            block(("load",), 0, load), kernel("k", load, 10 * MS), end=10 * MS,
+            rank=rank, devices=(device(rank),),
+        )  # fmt: skip
+
+    first, second = idle(merge([run(0, 2 * MS), run(1, 7 * MS)]))
+    assert first.host_inside == ((("rank 0", "load"), 2 * MS),)
+    assert second.host_inside == ((("rank 1", "load"), 7 * MS),)
