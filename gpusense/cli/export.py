@@ -1,35 +1,10 @@
-"""``gpusense export --otlp URL run.gpusense``: a recorded session to an OpenTelemetry endpoint, with its own times."""
+"""Send a session to an OpenTelemetry endpoint, with its original times: ``gpusense export --otlp URL run.gpusense``."""
 
 import argparse
 import sys
 
 
-def main(argv: list[str]) -> int:
-    """0 where the endpoint took every span, 1 where it did not, 2 where the packages for it are missing."""
-    settings = _parser().parse_args(argv)
-    from ..exporters.opentelemetry import export_session
-    from ..session import load
-
-    session = load(settings.file, threshold_us=settings.threshold_us, trace_all=settings.trace_all)
-    try:
-        done = export_session(session, settings.otlp or None, timeout_s=settings.timeout)
-    except ImportError as error:
-        sys.stderr.write(f"gpusense export: {error}; pip install 'gpusense[otel]'\n")
-        return 2
-    lines = [f"{done.sent} spans sent, {done.refused} refused, trace {done.trace_id}"]
-    if done.skipped:
-        lines.append("skipped: " + ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()))
-    if done.only_counted:
-        hint = "" if settings.trace_all else "; --trace-all sends them too"
-        lines.append(f"{done.only_counted} operations below the threshold were only counted{hint}")
-    sys.stderr.write("\n".join(lines) + "\n")
-    return 1 if done.refused else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpusense export", description="Send a session to an OpenTelemetry endpoint.", allow_abbrev=False
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="the session file")
     parser.add_argument(
         "--otlp",
@@ -42,4 +17,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace-all", action="store_true", help="every operation, not only those above the threshold")
     parser.add_argument("--threshold-us", type=float, metavar="N", help="another threshold than the recording's")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="for each request (10)")
-    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    """0 where the endpoint took every span, 1 where it did not, 2 where the packages for it are missing."""
+    from ..exporters.opentelemetry import export_session
+    from ..session import load
+
+    session = load(args.file, threshold_us=args.threshold_us, trace_all=args.trace_all)
+    try:
+        done = export_session(session, args.otlp or None, timeout_s=args.timeout)
+    except ImportError as error:
+        sys.stderr.write(f"gpusense export: {error}; pip install 'gpusense[otel]'\n")
+        return 2
+    lines = [f"{done.sent} spans sent, {done.refused} refused, trace {done.trace_id}"]
+    if done.skipped:
+        lines.append("skipped: " + ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()))
+    if done.only_counted:
+        hint = "" if args.trace_all else "; --trace-all sends them too"
+        lines.append(f"{done.only_counted} operations below the threshold were only counted{hint}")
+    sys.stderr.write("\n".join(lines) + "\n")
+    return 1 if done.refused else 0

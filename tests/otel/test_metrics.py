@@ -1,5 +1,6 @@
 """Device health, work and own counters as metrics: names, units, instruments, values, and the histograms' buckets."""
 
+import itertools
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -147,7 +148,10 @@ def test_work_and_own_counters(reader, tracer, otel):
         ("invalid",): 0,
         ("pre_session",): 0,
     }
-    assert points(found["gpusense.overhead.time"], "gpusense.overhead.part") == {("drain_cpu",): 0.002, ("thread",): 0.5}
+    assert points(found["gpusense.overhead.time"], "gpusense.overhead.part") == {
+        ("drain_cpu",): 0.002,
+        ("thread",): 0.5,
+    }
 
 
 def test_after_the_end_nothing_is_reported(reader, otel):
@@ -237,7 +241,7 @@ def _documentation(module, constant):
     import inspect
 
     body = ast.parse(inspect.getsource(module)).body
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in itertools.pairwise(body):
         if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == constant:
             lines = following.value.value.strip().splitlines()
             return dict(line.split(": ", 1) for line in lines if ": " in line)
