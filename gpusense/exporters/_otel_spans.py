@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
 from .._records import BlockRecord, Record
-from ._otel_attributes import Attributes, Redact, apply_redaction, clean, nanoseconds, operation, prefixed, shape
+from ._otel_attributes import Attributes, Redact, Shapes, apply_redaction, clean, nanoseconds, operation, prefixed
 from ._otel_blocks import MAX_LINKS, Blocks, Ids, Place, child
 from ._otel_budget import Group, Placed
 
@@ -34,14 +34,14 @@ class Origin:
 
 
 class SpanBuilder:
-    """``scope_of(backend, device)`` and ``resource()`` give the constant parts; ``default(start_ns)`` the process's
+    """``scope_of(backend, device, context)`` and ``resource()`` give the constant parts; ``default(start_ns)`` the process's
     parent.
     """
 
     def __init__(
         self,
         blocks: Blocks,
-        scope_of: Callable[[str, int | None], Any],
+        scope_of: Callable[[str, Any, Any], Any],
         resource: Callable[[], Any],
         default: Callable[[int], SpanContext | None],
         redact: Redact | None = None,
@@ -51,6 +51,7 @@ class SpanBuilder:
         self._resource = resource
         self._default = default
         self._redact = redact
+        self._shapes = Shapes(redact)
         self.lost_attributes = 0
 
     def locate(self, record: Record) -> Placed | str:
@@ -103,7 +104,7 @@ class SpanBuilder:
         if context is None:
             return None
         extra = {"gpu.attribution.candidates": origin.candidates} if origin.candidates else None
-        name, attributes, lost = shape(record, self._redact, extra)
+        name, attributes, lost = self._shapes.of(record, extra)
         self.lost_attributes += lost
         return self._span(name, context, origin.parent, attributes, record, origin.links)
 
@@ -116,7 +117,6 @@ class SpanBuilder:
         found: Attributes = {
             "gpu.operation": operation(first),
             f"gpu.{operation(first)}.name": clean(getattr(first, "full_name", None) or first.name),
-            "gpu.device.index": clean(getattr(first, "device", None)),
             "gpu.stream.id": clean(getattr(first, "stream", None)),
             "gpu.aggregate.count": group.count,
             "gpu.aggregate.total_ns": clean(group.total_ns),
@@ -155,11 +155,11 @@ class SpanBuilder:
             status=Status(StatusCode.ERROR) if failed else Status(),
             start_time=start_ns,
             end_time=end_ns,
-            instrumentation_scope=self._scope_of("host", None),
+            instrumentation_scope=self._scope_of("host", None, None),
         )
 
     def _block(self, record: BlockRecord, place: Place) -> Any:
-        name, attributes, lost = shape(record, self._redact)
+        name, attributes, lost = self._shapes.of(record)
         self.lost_attributes += lost
         span = self._span(name, place.context, place.parent, attributes, record, place.links)
         if record.error:
@@ -179,7 +179,9 @@ class SpanBuilder:
             kind=SpanKind.INTERNAL,
             start_time=record.start_ns,
             end_time=record.end_ns,
-            instrumentation_scope=self._scope_of(getattr(record, "backend", "host"), getattr(record, "device", None)),
+            instrumentation_scope=self._scope_of(
+                getattr(record, "backend", "host"), getattr(record, "device", None), getattr(record, "context", None)
+            ),
         )
 
 
