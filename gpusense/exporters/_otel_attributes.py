@@ -7,6 +7,7 @@ device or the process stands on the scope or the resource.
 
 from collections.abc import Callable, Iterator
 from math import isfinite
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .._records import (
@@ -110,6 +111,36 @@ def shape(record: Record, redact: Redact | None = None, extra: Attributes | None
     return Shape(_join(prefix, name), attributes, lost)
 
 
+#: Everything a kernel's attributes are made of.
+_KERNEL_KEY = attrgetter(
+    "name", "full_name", "raw_name", "stream", "grid", "block", "is_slow", "static_shared_bytes",
+    "dynamic_shared_bytes", "registers_per_thread", "occupancy", "elements", "owner", "graph_id",
+)  # fmt: skip
+
+
+class Shapes:
+    """:func:`shape` that remembers: a program launches the same few kernels again and again."""
+
+    def __init__(self, redact: Redact | None, limit: int = 4096) -> None:
+        self._redact = redact
+        self._limit = limit
+        self._known: dict[Any, Shape] = {}
+
+    def of(self, record: Record, extra: Attributes | None = None) -> Shape:
+        if type(record) is not GpuKernel or extra or record.attributes:
+            return shape(record, self._redact, extra)
+        key = _KERNEL_KEY(record)
+        try:
+            known = self._known.get(key)
+        except TypeError:  # something in it cannot be a key: a list, an array
+            return shape(record, self._redact)
+        if known is None:
+            if len(self._known) >= self._limit:
+                self._known.clear()
+            known = self._known[key] = shape(record, self._redact)._replace(lost=0)
+        return known
+
+
 def operation(record: Record) -> str:
     """The value of ``gpu.operation`` for a record."""
     return _OPERATIONS[type(record)]
@@ -192,17 +223,11 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}: {name}" if name else prefix
 
 
-def _place(record: Any) -> Iterator[tuple[str, Any]]:
-    yield "gpu.device.index", record.device
-    yield "gpu.stream.id", record.stream
-    yield "gpu.context.id", record.context
-
-
 def _kernel(record: GpuKernel) -> Iterator[tuple[str, Any]]:
     yield "gpu.kernel.name", record.full_name or record.raw_name or record.name
-    yield from _place(record)
-    yield "gpu.kernel.grid", record.grid
-    yield "gpu.kernel.block", record.block
+    yield "gpu.stream.id", record.stream
+    yield "gpu.kernel.grid", _extent(record.grid)
+    yield "gpu.kernel.block", _extent(record.block)
     yield "gpu.is_slow", record.is_slow
     if record.static_shared_bytes is not None or record.dynamic_shared_bytes is not None:
         yield "gpu.kernel.shared_memory", _sum(record.static_shared_bytes, record.dynamic_shared_bytes)
@@ -210,6 +235,11 @@ def _kernel(record: GpuKernel) -> Iterator[tuple[str, Any]]:
     yield "gpu.kernel.occupancy", record.occupancy
     yield "gpu.elements", record.elements
     yield from _graph(record)
+
+
+def _extent(sizes: Any) -> Any:
+    """ "128,1,1": an array of three costs the encoder four values instead of one."""
+    return None if sizes is None else ",".join(map(str, sizes))
 
 
 def _graph(record: Any) -> Iterator[tuple[str, Any]]:
@@ -222,7 +252,7 @@ def _transfer(record: GpuMemoryTransfer) -> Iterator[tuple[str, Any]]:
     yield "gpu.transfer.direction", record.direction
     yield "gpu.transfer.bytes", record.bytes
     yield "gpu.transfer.bandwidth", _bandwidth(record)
-    yield from _place(record)
+    yield "gpu.stream.id", record.stream
     yield "gpu.is_slow", record.is_slow
     yield "gpu.transfer.usage", record.usage
     yield "gpu.transfer.source", record.source
@@ -235,13 +265,13 @@ def _transfer(record: GpuMemoryTransfer) -> Iterator[tuple[str, Any]]:
 
 def _memset(record: GpuMemset) -> Iterator[tuple[str, Any]]:
     yield "gpu.memset.bytes", record.bytes
-    yield from _place(record)
+    yield "gpu.stream.id", record.stream
     yield "gpu.is_slow", record.is_slow
     yield from _graph(record)
 
 
 def _sync(record: GpuSync) -> Iterator[tuple[str, Any]]:
-    yield from _place(record)
+    yield "gpu.stream.id", record.stream
     yield "gpu.is_slow", record.is_slow
     if record.source_line:
         path, _, line = str(record.source_line).rpartition(":")
@@ -251,7 +281,7 @@ def _sync(record: GpuSync) -> Iterator[tuple[str, Any]]:
 
 def _allocation(record: GpuAllocation) -> Iterator[tuple[str, Any]]:
     yield "gpu.allocation.bytes", record.bytes
-    yield from _place(record)
+    yield "gpu.stream.id", record.stream
     yield "gpu.allocation.memory", record.memory
 
 

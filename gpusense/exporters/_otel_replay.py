@@ -77,12 +77,13 @@ class _Source:
         self.root = SpanContext(trace_id, self._digest(b"root", 8), False, TraceFlags(TraceFlags.SAMPLED))
         self.skipped: Counter[str] = Counter()
         self._ids = Ids(self._next_id, lambda: trace_id, lambda *_: (True, None))
-        self._resource = build_resource(Resource.create(), meta, session.devices, redact)
-        self._scopes: dict[tuple[str, int | None], Any] = {}
+        resource = build_resource(Resource.create(), meta, session.devices, redact)
+        self._scopes: dict[tuple[str, Any, Any], Any] = {}
         self._redact = redact
         self._known: set[int | None] = {record.block_id for record in session.blocks}
         self._blocks = Blocks(lambda: None, lambda: self.root)
-        self._builder = SpanBuilder(self._blocks, self._scope, lambda: self._resource, lambda _start: self.root, redact)
+        self._builder = SpanBuilder(self._blocks, self._scope, lambda _start: self.root, redact)
+        self._builder.begin(resource)
 
     def spans(self) -> Iterator[Any]:
         for block in self._session.blocks:
@@ -125,12 +126,13 @@ class _Source:
     def _digest(self, what: bytes, size: int) -> int:
         return int.from_bytes(hashlib.blake2b(what, key=self._seed[:64], digest_size=size).digest(), "big") or 1
 
-    def _scope(self, backend: str, device: int | None) -> Any:
-        known = self._scopes.get((backend, device))
+    def _scope(self, backend: str, device: Any, context: Any) -> Any:
+        known = self._scopes.get((backend, device, context))
         if known is None:
             info = device_of(self._session.devices, backend, device)
             threshold = self._session.meta.get("threshold_ns")
-            known = self._scopes[backend, device] = build_scope(backend, info, threshold, self._redact)
+            known = build_scope(backend, device, context, info, threshold, self._redact)
+            self._scopes[backend, device, context] = known
         return known
 
 

@@ -87,9 +87,21 @@ def rank_of(meta: Mapping[str, Any], environ: Mapping[str, str] = os.environ) ->
     return None, None
 
 
-def scope(backend: str, device: DeviceInfo | None, threshold_ns: int | None, redact: Redact | None = None) -> Any:
-    """The instrumentation scope of one backend's spans on one device."""
-    values: Attributes = {"gpu.backend": backend, "gpu.threshold_ns": threshold_ns}
+def scope(
+    backend: str,
+    index: Any,
+    context: Any,
+    device: DeviceInfo | None,
+    threshold_ns: int | None,
+    redact: Redact | None = None,
+) -> Any:
+    """The instrumentation scope of one backend's spans in one context of one device."""
+    values: Attributes = {
+        "gpu.backend": backend,
+        "gpu.device.index": clean(index),
+        "gpu.context.id": clean(context),
+        "gpu.threshold_ns": threshold_ns,
+    }
     if device is not None:
         values |= {"hw.id": hardware_id(device), "hw.name": device.name, "gpu.sm_count": device.sm_count}
     kept, _lost = apply_redaction(redact, {key: value for key, value in values.items() if value is not None})

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
 from .._records import BlockRecord, Record
-from ._otel_attributes import Attributes, Redact, apply_redaction, clean, nanoseconds, operation, prefixed, shape
+from ._otel_attributes import Attributes, Redact, Shapes, apply_redaction, clean, nanoseconds, operation, prefixed
 from ._otel_blocks import MAX_LINKS, Blocks, Ids, Place, child
 from ._otel_budget import Group, Placed
 
@@ -34,24 +34,28 @@ class Origin:
 
 
 class SpanBuilder:
-    """``scope_of(backend, device)`` and ``resource()`` give the constant parts; ``default(start_ns)`` the process's
-    parent.
-    """
+    """``scope_of(backend, device, context)`` gives scopes, ``default(start_ns)`` the parent of work under no span."""
 
     def __init__(
         self,
         blocks: Blocks,
-        scope_of: Callable[[str, int | None], Any],
-        resource: Callable[[], Any],
+        scope_of: Callable[[str, Any, Any], Any],
         default: Callable[[int], SpanContext | None],
         redact: Redact | None = None,
     ) -> None:
         self._blocks = blocks
         self._scope_of = scope_of
-        self._resource = resource
         self._default = default
         self._redact = redact
+        self._shapes = Shapes(redact)
+        self._resource: Any = None
+        self._origins: dict[int, Origin | str] = {}
         self.lost_attributes = 0
+
+    def begin(self, resource: Any) -> None:
+        """A new batch: what blocks stand for is looked up anew."""
+        self._resource = resource
+        self._origins.clear()
 
     def locate(self, record: Record) -> Placed | str:
         """The record with its parent, or the reason why it gets no span. Times become integers here."""
@@ -75,13 +79,20 @@ class SpanBuilder:
         return Placed(record, place, place.context.span_id) if place.own else SCOPE_OF_ANOTHER
 
     def _origin(self, record: Record) -> Origin | str:
-        place = self._blocks.place(record.block_id)
+        block_id = record.block_id
+        known = self._origins.get(block_id) if block_id is not None else None
+        if known is not None:
+            return known
+        place = self._blocks.place(block_id)
         if place is None:
             parent = self._default(record.start_ns)
             if parent is None:
                 return NO_PARENT
             return Origin(parent) if parent.trace_flags.sampled else UNSAMPLED
-        return Origin(place.context) if place.context is not None else UNSAMPLED
+        found = Origin(place.context) if place.context is not None else UNSAMPLED
+        if block_id is not None:
+            self._origins[block_id] = found
+        return found
 
     def _among(self, candidates: tuple[int, ...], record: Record) -> Origin | str:
         """One span linked to every candidate: below the block around all of them, else the process's root, else in a
@@ -103,7 +114,7 @@ class SpanBuilder:
         if context is None:
             return None
         extra = {"gpu.attribution.candidates": origin.candidates} if origin.candidates else None
-        name, attributes, lost = shape(record, self._redact, extra)
+        name, attributes, lost = self._shapes.of(record, extra)
         self.lost_attributes += lost
         return self._span(name, context, origin.parent, attributes, record, origin.links)
 
@@ -116,7 +127,6 @@ class SpanBuilder:
         found: Attributes = {
             "gpu.operation": operation(first),
             f"gpu.{operation(first)}.name": clean(getattr(first, "full_name", None) or first.name),
-            "gpu.device.index": clean(getattr(first, "device", None)),
             "gpu.stream.id": clean(getattr(first, "stream", None)),
             "gpu.aggregate.count": group.count,
             "gpu.aggregate.total_ns": clean(group.total_ns),
@@ -149,17 +159,17 @@ class SpanBuilder:
             name,
             context=context,
             parent=parent,
-            resource=self._resource(),
+            resource=self._resource,
             attributes=kept,
             kind=SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR) if failed else Status(),
             start_time=start_ns,
             end_time=end_ns,
-            instrumentation_scope=self._scope_of("host", None),
+            instrumentation_scope=self._scope_of("host", None, None),
         )
 
     def _block(self, record: BlockRecord, place: Place) -> Any:
-        name, attributes, lost = shape(record, self._redact)
+        name, attributes, lost = self._shapes.of(record)
         self.lost_attributes += lost
         span = self._span(name, place.context, place.parent, attributes, record, place.links)
         if record.error:
@@ -173,13 +183,15 @@ class SpanBuilder:
             name,
             context=context,
             parent=parent,
-            resource=self._resource(),
+            resource=self._resource,
             attributes=attributes,
             links=links,
             kind=SpanKind.INTERNAL,
             start_time=record.start_ns,
             end_time=record.end_ns,
-            instrumentation_scope=self._scope_of(getattr(record, "backend", "host"), getattr(record, "device", None)),
+            instrumentation_scope=self._scope_of(
+                getattr(record, "backend", "host"), getattr(record, "device", None), getattr(record, "context", None)
+            ),
         )
 
 

@@ -1,5 +1,6 @@
 """OTLP receivers that misbehave on purpose, on free loopback ports."""
 
+import gzip
 import socket
 import threading
 import time
@@ -19,6 +20,29 @@ class Received:
         self.sizes = []
         self.url = ""
 
+    def take(self, path, body):
+        if path.endswith("/v1/traces"):
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    self.spans.extend(scope.spans)
+        else:
+            for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                for scope in resource.scope_metrics:
+                    self.metrics.extend(scope.metrics)
+
+
+def read_body(request):
+    """With a length or in chunks, plain or compressed."""
+    if request.headers.get("Transfer-Encoding") == "chunked":
+        body = b""
+        while size := int(request.rfile.readline(), 16):
+            body += request.rfile.read(size)
+            request.rfile.readline()
+        request.rfile.readline()
+    else:
+        body = request.rfile.read(int(request.headers["Content-Length"]))
+    return gzip.decompress(body) if request.headers.get("Content-Encoding") == "gzip" else body
+
 
 @contextmanager
 def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None):
@@ -29,7 +53,7 @@ def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = read_body(self)
             got.requests += 1
             answer = status
             if fail_first is not None and got.requests <= fail_first[0]:
@@ -41,7 +65,7 @@ def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None):
             if answer == 200:
                 got.paths.append(self.path)
                 got.sizes.append(len(body))
-                take(self.path, body)
+                got.take(self.path, body)
             self.send_response(answer)
             for name, value in headers:
                 self.send_header(name, value)
@@ -50,16 +74,6 @@ def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None):
 
         def log_message(self, *_):
             pass
-
-    def take(path, body):
-        if path.endswith("/v1/traces"):
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                for scope in resource.scope_spans:
-                    got.spans.extend(scope.spans)
-        else:
-            for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                for scope in resource.scope_metrics:
-                    got.metrics.extend(scope.metrics)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,5 +1,7 @@
 """Device health, work and own counters as metrics: names, units, instruments, values, and the histograms' buckets."""
 
+import itertools
+
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
@@ -239,7 +241,7 @@ def _documentation(module, constant):
     import inspect
 
     body = ast.parse(inspect.getsource(module)).body
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in itertools.pairwise(body):
         if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == constant:
             lines = following.value.value.strip().splitlines()
             return dict(line.split(": ", 1) for line in lines if ": " in line)
