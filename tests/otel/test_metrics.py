@@ -1,6 +1,7 @@
 """Device health, work and own counters as metrics: names, units, instruments, values, and the histograms' buckets."""
 
 import itertools
+import time
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -113,6 +114,49 @@ def test_device_health(reader):
     assert points(found["gpu.clock.frequency"], "gpu.clock.domain") == {("sm",): 1.98e9}
     assert points(found["gpu.pcie.rate"], "network.io.direction") == {("receive",): 1e9, ("transmit",): 2e9}
     assert points(found["gpu.unit.activity"], "gpu.unit") == {("memory_controller",): 0.07}
+
+
+def test_the_running_monitor_is_found_and_none_is_started_beside_it(otel, tracer):
+    from gpusense import monitor
+
+    class Source:
+        def devices(self):
+            return (GPU,)
+
+        def sample(self, device, lanes=("fast", "medium")):
+            return SAMPLE._replace(monotonic_ns=time.monotonic_ns())
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    running = monitor.start_background(interval=0.01, source=Source())
+    try:
+        otel.instrument(tracer=tracer, meter_provider=provider, spans=False, metrics=True)
+        assert monitor.current() is running
+        for _ in range(500):
+            if running.latest():
+                break
+            time.sleep(0.01)
+        assert points(metrics_of(reader.get_metrics_data())["hw.power"], "hw.id") == {(GPU.uuid,): 300.0}
+        otel.uninstrument()
+        assert running.running
+    finally:
+        running.stop()
+        provider.shutdown()
+
+
+def test_a_monitor_is_started_only_when_asked_for(otel, tracer):
+    from gpusense import monitor
+
+    provider = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
+    assert otel.instrument(tracer=tracer, meter_provider=provider, spans=False)
+    assert monitor.current() is None
+    otel.uninstrument()
+    assert otel.instrument(tracer=tracer, meter_provider=provider, spans=False, metrics=True)
+    started = monitor.current()
+    assert started.running
+    otel.uninstrument()
+    assert not started.running
+    provider.shutdown()
 
 
 def test_absent_values_give_no_points(reader, tracer):
