@@ -1,4 +1,4 @@
-"""What exporting costs: microseconds a span beside the SDK's own spans, the share of a core at a rate, memory over time.
+"""What exporting costs: µs a span beside the SDK's own spans, the share of a core at a rate, memory over time.
 
     python benchmarks/bench_otel.py              # cost a span and 5,000 spans/s for 10 s
     python benchmarks/bench_otel.py --soak 600   # 5,000 spans/s for ten minutes: flat memory, exact counts

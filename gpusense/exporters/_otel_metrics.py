@@ -8,7 +8,7 @@ costs more than the kernel's span is worth. Readers that are asked (Prometheus) 
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Observation
@@ -34,8 +34,15 @@ from ._otel_otlp import Otlp
 from ._otel_resource import SCHEMA_URL, SCOPE
 from ._otel_work import Work
 
-#: ``latest()`` of the running monitor, or an empty tuple.
-Latest = Callable[[], Sequence[GpuMetrics]]
+
+class Samples(Protocol):
+    """Where device samples come from."""
+
+    def latest(self) -> Sequence[GpuMetrics]: ...
+
+    def close(self) -> None: ...
+
+
 #: ``(name, unit, description, read)`` of gpusense's own counters.
 OwnCounter = tuple[str, str, str, Callable[[], Iterable[tuple[float, dict[str, Any]]]]]
 
@@ -54,7 +61,7 @@ class Metrics:
 
     def __init__(
         self,
-        latest: Latest,
+        samples: Samples,
         work: Work,
         own: Sequence[OwnCounter],
         device_ids: Callable[[Any], str | None],
@@ -64,7 +71,7 @@ class Metrics:
         otlp: Otlp | None = None,
         redact: Redact | None = None,
     ) -> None:
-        self._latest = latest
+        self._samples = samples
         self.work = work
         self.own = own
         self._device_ids = device_ids
@@ -96,6 +103,7 @@ class Metrics:
             self._slot.current = None
         if self._otlp is not None:
             self._otlp.close()
+        self._samples.close()
 
     def forget(self, work: Work) -> None:
         """In a forked child: counts begin again."""
@@ -121,7 +129,7 @@ class Metrics:
 
     def observe(self, instrument: Instrument) -> Iterator[Observation]:
         """Values of one instrument for every device; a row that fails costs that device's row."""
-        for sample in self._latest():
+        for sample in self._samples.latest():
             try:
                 values = list(instrument.read(sample))
             except Exception:  # noqa: BLE001 - one device's odd value must not cost the others

@@ -77,12 +77,13 @@ class _Source:
         self.root = SpanContext(trace_id, self._digest(b"root", 8), False, TraceFlags(TraceFlags.SAMPLED))
         self.skipped: Counter[str] = Counter()
         self._ids = Ids(self._next_id, lambda: trace_id, lambda *_: (True, None))
-        self._resource = build_resource(Resource.create(), meta, session.devices, redact)
+        resource = build_resource(Resource.create(), meta, session.devices, redact)
         self._scopes: dict[tuple[str, Any, Any], Any] = {}
         self._redact = redact
         self._known: set[int | None] = {record.block_id for record in session.blocks}
         self._blocks = Blocks(lambda: None, lambda: self.root)
-        self._builder = SpanBuilder(self._blocks, self._scope, lambda: self._resource, lambda _start: self.root, redact)
+        self._builder = SpanBuilder(self._blocks, self._scope, lambda _start: self.root, redact)
+        self._builder.begin(resource)
 
     def spans(self) -> Iterator[Any]:
         for block in self._session.blocks:

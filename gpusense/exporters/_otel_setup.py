@@ -1,6 +1,7 @@
 """Puts the parts together from the settings of ``instrument()`` and the ``OTEL_*`` variables."""
 
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from math import isfinite
@@ -58,6 +59,10 @@ def start(
     follow()
     pipeline.start()
     return pipeline
+
+
+#: Of a monitor that is started for the export alone: metrics leave once a minute.
+MONITOR_INTERVAL_S = 1.0
 
 
 class _Scopes:
@@ -131,7 +136,7 @@ def _add_metrics(
     elif own and provider is None:
         otlp = Otlp("metrics", endpoint)
     pipeline.metrics = Metrics(
-        _latest(pipeline, start=metrics is True),
+        _Samples(pipeline, start=metrics is True),
         pipeline.work,
         pipeline.own_counters(),
         pipeline.device_id,
@@ -159,16 +164,28 @@ class _Given:
         """Nothing is held."""
 
 
-def _latest(pipeline: Pipeline, *, start: bool) -> Any:
-    """What the running monitor saw last. ``start``: a monitor is started where none runs."""
-    own: Any = None
-    if start and pipeline.tracer.metrics_source is None:
-        from .. import monitor
+class _Samples:
+    """What the running monitor saw last; never a second poller. ``start``: one is started where none runs, and ended
+    with the export."""
 
-        own = monitor.start_background()
+    def __init__(self, pipeline: Pipeline, *, start: bool) -> None:
+        self._pipeline = pipeline
+        self._own: Any = None
+        if start and self._running() is None:
+            from .. import monitor
 
-    def latest() -> Any:
-        source = pipeline.tracer.metrics_source or own
+            self._own = monitor.start_background(interval=MONITOR_INTERVAL_S)
+
+    def latest(self) -> Any:
+        source = self._running()
         return source.latest() if source is not None else ()
 
-    return latest
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.stop()
+
+    def _running(self) -> Any:
+        if self._pipeline.tracer.metrics_source is not None:
+            return self._pipeline.tracer.metrics_source
+        module = sys.modules.get(__package__.rpartition(".")[0] + ".monitor")  # not loaded: none runs
+        return module.current() if module is not None else None

@@ -34,25 +34,28 @@ class Origin:
 
 
 class SpanBuilder:
-    """``scope_of(backend, device, context)`` and ``resource()`` give the constant parts; ``default(start_ns)`` the process's
-    parent.
-    """
+    """``scope_of(backend, device, context)`` gives scopes, ``default(start_ns)`` the parent of work under no span."""
 
     def __init__(
         self,
         blocks: Blocks,
         scope_of: Callable[[str, Any, Any], Any],
-        resource: Callable[[], Any],
         default: Callable[[int], SpanContext | None],
         redact: Redact | None = None,
     ) -> None:
         self._blocks = blocks
         self._scope_of = scope_of
-        self._resource = resource
         self._default = default
         self._redact = redact
         self._shapes = Shapes(redact)
+        self._resource: Any = None
+        self._origins: dict[int, Origin | str] = {}
         self.lost_attributes = 0
+
+    def begin(self, resource: Any) -> None:
+        """A new batch: what blocks stand for is looked up anew."""
+        self._resource = resource
+        self._origins.clear()
 
     def locate(self, record: Record) -> Placed | str:
         """The record with its parent, or the reason why it gets no span. Times become integers here."""
@@ -76,13 +79,20 @@ class SpanBuilder:
         return Placed(record, place, place.context.span_id) if place.own else SCOPE_OF_ANOTHER
 
     def _origin(self, record: Record) -> Origin | str:
-        place = self._blocks.place(record.block_id)
+        block_id = record.block_id
+        known = self._origins.get(block_id) if block_id is not None else None
+        if known is not None:
+            return known
+        place = self._blocks.place(block_id)
         if place is None:
             parent = self._default(record.start_ns)
             if parent is None:
                 return NO_PARENT
             return Origin(parent) if parent.trace_flags.sampled else UNSAMPLED
-        return Origin(place.context) if place.context is not None else UNSAMPLED
+        found = Origin(place.context) if place.context is not None else UNSAMPLED
+        if block_id is not None:
+            self._origins[block_id] = found
+        return found
 
     def _among(self, candidates: tuple[int, ...], record: Record) -> Origin | str:
         """One span linked to every candidate: below the block around all of them, else the process's root, else in a
@@ -149,7 +159,7 @@ class SpanBuilder:
             name,
             context=context,
             parent=parent,
-            resource=self._resource(),
+            resource=self._resource,
             attributes=kept,
             kind=SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR) if failed else Status(),
@@ -173,7 +183,7 @@ class SpanBuilder:
             name,
             context=context,
             parent=parent,
-            resource=self._resource(),
+            resource=self._resource,
             attributes=attributes,
             links=links,
             kind=SpanKind.INTERNAL,

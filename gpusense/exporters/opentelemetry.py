@@ -48,8 +48,8 @@ def instrument(
     ``metrics``: True starts a monitor where none runs, None uses a running one, False exports none. ``span_scopes``:
     the application's own spans get the kernels that were launched inside them. ``max_spans_per_s``: beyond it records
     are folded into aggregate spans (2000, ``GPUSENSE_OTEL_MAX_SPANS_PER_S``; 0: no limit). ``redact(key, value)`` sees
-    every attribute and, with the key ``"span.name"``, every name, and returns what is sent instead, or None. Raises
-    ``ImportError`` without ``gpusense[otel]``, ``ValueError`` for a bad setting.
+    every attribute and, with the key ``"span.name"``, every name, and returns what is sent instead, or None;
+    its answers are remembered. Raises ``ImportError`` without ``gpusense[otel]``, ``ValueError`` for a bad setting.
     """
     global _active
     if _switched_off(os.environ):

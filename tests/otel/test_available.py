@@ -1,6 +1,6 @@
 import importlib.util
 
-from tests.conftest import require  # type: ignore[import-not-found]
+from needs import require
 
 
 def test_the_packages_of_the_extra_are_here():

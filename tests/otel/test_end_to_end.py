@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from needs import require
 from servers import free_port, receiver
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -202,6 +203,10 @@ def rotel():
     import rotel as package
 
     agent = pathlib.Path(package.__file__).parent / "rotel-agent"
+    libraries = os.pathsep.join(filter(None, [sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH")]))
+    environ = {**os.environ, "LD_LIBRARY_PATH": libraries}
+    starts = subprocess.run([agent, "--version"], capture_output=True, timeout=30, env=environ).returncode == 0
+    require(starts, "a rotel that starts: it needs the shared libpython of this interpreter")
     port, grpc = free_port(), free_port()
     with receiver() as got:
         process = subprocess.Popen(
@@ -211,7 +216,7 @@ def rotel():
                 "--exporter", "otlp", "--otlp-exporter-protocol", "http", "--otlp-exporter-endpoint", got.url,
                 "--batch-timeout", "100ms",
             ],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ,
         )  # fmt: skip
         try:
             wait_for(lambda: answers(f"http://127.0.0.1:{port}"))

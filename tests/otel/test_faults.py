@@ -1,14 +1,17 @@
 """Endpoints that refuse, keep silent, are slow, answer 413, 429, 503; exits, forks and off switches around them."""
 
+import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from needs import require
 from servers import free_port, receiver, silent
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -51,6 +54,7 @@ def test_unavailable_for_a_moment(otel, tracer):
 
 @pytest.mark.parametrize("answer", [400, 429, 503])
 def test_refusals_are_counted(otel, tracer, answer, caplog):
+    require(importlib.util.find_spec("opentelemetry.exporter.otlp.common"), "an exporter that heeds Retry-After")
     with receiver(status=answer, headers=[("Retry-After", "3600")]) as got:
         assert run(otel, tracer, got.url)["dropped"] == {"export_failed": 21}
     assert len(caplog.records) <= 1
@@ -106,7 +110,7 @@ def child(body, timeout=30, **env):
     environ |= {"PYTHONPATH": str(ROOT), "GPUSENSE": "on", **env}
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(here=str(HERE), body=body)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT.format(here=str(HERE), body=body)],
         capture_output=True, text=True, timeout=timeout, env=environ,
     )  # fmt: skip
     return done, time.monotonic() - began
@@ -262,3 +266,56 @@ def test_the_instrumentor_lets_nothing_out_but_import_errors(otel, monkeypatch):
     with pytest.raises(ImportError):
         otel.Instrumentor().instrument()
     otel.Instrumentor().uninstrument()
+
+
+def test_a_vendored_copy_exports_under_its_hosts_name(tmp_path):
+    host = tmp_path / "host" / "_vendor"
+    host.mkdir(parents=True)
+    (tmp_path / "host" / "__init__.py").touch()
+    (host / "__init__.py").touch()
+    shutil.copytree(ROOT / "gpusense", host / "gpusense", ignore=shutil.ignore_patterns("__pycache__"))
+    code = """
+import sys
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from host._vendor import gpusense
+from host._vendor.gpusense.exporters import opentelemetry as otel
+class Exporter(SpanExporter):
+    def export(self, spans):
+        print(*sorted((span.name, span.instrumentation_scope.name) for span in spans))
+        return SpanExportResult.SUCCESS
+otel.instrument(exporter=Exporter(), metrics=False)
+with gpusense.trace("step"):
+    gpusense.record_kernel("sgemm", duration_ns=200_000)
+otel.uninstrument()
+assert "gpusense" not in sys.modules
+"""
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "GPUSENSE": "on"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=60)
+    name = "host._vendor.gpusense"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == f"('gpu_kernel: sgemm', '{name}') ('step', '{name}')"
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="a GPU is here")
+def test_without_a_gpu_the_applications_spans_are_as_they_were():
+    body = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+otel.flush(5)
+assert not tracer.active
+with provider.get_tracer("app").start_as_current_span("GET /"), gpusense.trace("forward"):
+    gpusense.record_kernel("sgemm", duration_ns=200_000)
+otel.flush(5)
+assert [span.name for span in exporter.get_finished_spans()] == ["GET /"]
+assert otel.status() == {"received": 0, "exported": 0, "folded": 0, "scopes": 0, "dropped": {}}
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url, GPUSENSE="auto", OTEL_METRICS_EXPORTER="none")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert got.spans == []

@@ -1,8 +1,10 @@
 """Device health, work and own counters as metrics: names, units, instruments, values, and the histograms' buckets."""
 
 import itertools
+import time
 
 import pytest
+from needs import require
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -115,6 +117,49 @@ def test_device_health(reader):
     assert points(found["gpu.unit.activity"], "gpu.unit") == {("memory_controller",): 0.07}
 
 
+def test_the_running_monitor_is_found_and_none_is_started_beside_it(otel, tracer):
+    from gpusense import monitor
+
+    class Source:
+        def devices(self):
+            return (GPU,)
+
+        def sample(self, device, lanes=("fast", "medium")):
+            return SAMPLE._replace(monotonic_ns=time.monotonic_ns())
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    running = monitor.start_background(interval=0.01, source=Source())
+    try:
+        otel.instrument(tracer=tracer, meter_provider=provider, spans=False, metrics=True)
+        assert monitor.current() is running
+        for _ in range(500):
+            if running.latest():
+                break
+            time.sleep(0.01)
+        assert points(metrics_of(reader.get_metrics_data())["hw.power"], "hw.id") == {(GPU.uuid,): 300.0}
+        otel.uninstrument()
+        assert running.running
+    finally:
+        running.stop()
+        provider.shutdown()
+
+
+def test_a_monitor_is_started_only_when_asked_for(otel, tracer):
+    from gpusense import monitor
+
+    provider = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
+    assert otel.instrument(tracer=tracer, meter_provider=provider, spans=False)
+    assert monitor.current() is None
+    otel.uninstrument()
+    assert otel.instrument(tracer=tracer, meter_provider=provider, spans=False, metrics=True)
+    started = monitor.current()
+    assert started.running
+    otel.uninstrument()
+    assert not started.running
+    provider.shutdown()
+
+
 def test_absent_values_give_no_points(reader, tracer):
     tracer.metrics_source = Monitor(GpuMetrics(GPU, 1, 1, state="lost"))
     found = metrics_of(reader.get_metrics_data())
@@ -208,6 +253,7 @@ def test_a_private_exporter_gets_numbers_and_histograms_at_once(otel, tracer):
 
 
 def test_names_units_and_instruments_are_the_conventions_own():
+    require(hasattr(Schemas, "V1_44_0"), "semantic conventions 1.44")
     assert Schemas.V1_44_0.value == _otel_resource.SCHEMA_URL
     kinds = {"gauge": "gauge", "counter": "counter", "updowncounter": "updowncounter"}
     for row in _otel_instruments.INSTRUMENTS:
@@ -222,6 +268,7 @@ def test_names_units_and_instruments_are_the_conventions_own():
 
 
 def test_attribute_names_are_the_conventions_own():
+    require(hasattr(Schemas, "V1_44_0"), "semantic conventions 1.44")
     known = {value for name, value in vars(hw_attributes).items() if name.startswith("HW_") and isinstance(value, str)}
     used = {
         key
