@@ -1,8 +1,8 @@
 """What ``gpusense top`` costs: one frame of several sizes, and its share of a core at two pictures a second.
 
-``pytest benchmarks/bench_dashboard.py`` times frames. ``python benchmarks/bench_dashboard.py [SECONDS] [live]`` runs the
-real loop (monitor, drawing) over the AMD backend on a made-up tree, or with ``live`` over the devices of this machine,
-and prints the processor time it took.
+``pytest benchmarks/bench_dashboard.py`` times frames. ``python benchmarks/bench_dashboard.py [SECONDS] [live]`` runs
+the real loop (monitor, drawing) over the AMD backend on a made-up tree, or with ``live`` over the devices of this
+machine, and prints the processor time it took.
 """
 
 import io
