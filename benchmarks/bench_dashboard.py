@@ -1,7 +1,8 @@
 """What ``gpusense top`` costs: one frame of several sizes, and its share of a core at two pictures a second.
 
-``pytest benchmarks/bench_dashboard.py`` times frames. ``python benchmarks/bench_dashboard.py [SECONDS]`` runs the real
-loop (monitor, AMD backend over a made-up tree, drawing) and prints the processor time it took.
+``pytest benchmarks/bench_dashboard.py`` times frames. ``python benchmarks/bench_dashboard.py [SECONDS] [live]`` runs
+the real loop (monitor, drawing) over the AMD backend on a made-up tree, or with ``live`` over the devices of this
+machine, and prints the processor time it took.
 """
 
 import io
@@ -56,25 +57,35 @@ class Paper(io.StringIO):
         return ["q"] if time.monotonic() > self._end else []
 
 
-def main(seconds: float) -> None:
-    from gpusense import dashboard, monitor
+def main(seconds: float, live: bool) -> None:
+    from gpusense import monitor
     from gpusense.backends import amd_sysfs
 
     print(f"{'GPUs':>4} {'frames':>7} {'CPU ms a frame':>15} {'share of a core':>16}")
+    if live:
+        with monitor.start_background(None, 0.5, history=122) as running:
+            measure(running, len(running.devices), seconds)
+        return
     for devices in (1, 8):
         with tempfile.TemporaryDirectory() as folder:
             tree = Tree(pathlib.Path(folder) / "sys")
             for number in range(devices):
                 tree.amd(number, f"0000:{number + 3:02x}:00.0")
             source = amd_sysfs.open(str(tree.root)).metrics
-            paper = Paper(seconds)
             with monitor.start_background(None, 0.5, history=122, source=source) as running:
-                time.sleep(1)
-                began, spent = time.monotonic(), time.process_time()
-                dashboard.run(dashboard.Live(running), paper, Theme(), 0.5)
-                spent, took = time.process_time() - spent, time.monotonic() - began
-        print(f"{devices:>4} {paper.frames:>7} {spent * 1e3 / paper.frames:>15.2f} {spent / took:>15.2%}")
+                measure(running, devices, seconds)
+
+
+def measure(running, devices: int, seconds: float) -> None:
+    from gpusense import dashboard
+
+    time.sleep(1)
+    paper = Paper(seconds)
+    began, spent = time.monotonic(), time.process_time()
+    dashboard.run(dashboard.Live(running), paper, Theme(), 0.5)
+    spent, took = time.process_time() - spent, time.monotonic() - began
+    print(f"{devices:>4} {paper.frames:>7} {spent * 1e3 / paper.frames:>15.2f} {spent / took:>15.2%}")
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 30, "live" in sys.argv)

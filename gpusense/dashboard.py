@@ -2,6 +2,7 @@
 
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
@@ -69,13 +70,16 @@ class Replay:
     """The samples of a recorded session, played at the speed they were taken."""
 
     def __init__(self, session: "Session", clock: Callable[[], int] = time.monotonic_ns) -> None:
-        self._devices: dict[Any, list[GpuMetrics]] = {}
-        for sample in sorted(session.metrics, key=lambda sample: sample.time_ns):
+        devices: dict[Any, list[GpuMetrics]] = {}
+        for sample in sorted(session.metrics, key=_time):
             device = sample.device
-            self._devices.setdefault(device.uuid or device.pci_bus_id or device.index, []).append(sample)
-        every = [sample.time_ns for samples in self._devices.values() for sample in samples]
-        self.start_ns, self.end_ns = (min(every), max(every)) if every else (0, 0)
-        self._allocations = [(record.start_ns, record) for record in session.allocations]
+            # The graphs run on the recording's wall clock: its monotonic one may be another machine's.
+            on_wall = sample._replace(monotonic_ns=sample.time_ns)
+            devices.setdefault(device.uuid or device.pci_bus_id or device.index, []).append(on_wall)
+        self._devices = list(devices.values())
+        self.start_ns = min((samples[0].time_ns for samples in self._devices), default=0)
+        self.end_ns = max((samples[-1].time_ns for samples in self._devices), default=0)
+        self._live = _live_allocations(session)
         self._clock = clock
         self._position_ns = self.start_ns
         self._before_ns: int | None = None
@@ -92,11 +96,11 @@ class Replay:
         if not self._devices:
             note = "the session holds no device metrics: record it where gpusense monitor finds a device"
             return State(title="gpusense top, replay", notes=(note,), keys="q quit")
-        past = [[s for s in samples if s.time_ns <= time_ns] or samples[:1] for samples in self._devices.values()]
-        latest = tuple(samples[-1] for samples in past)
+        ends = [max(bisect_right(samples, time_ns, key=_time), 1) for samples in self._devices]
+        latest = tuple(samples[end - 1] for samples, end in zip(self._devices, ends, strict=True))
         selected = view.selected % len(latest)
-        # The graphs run on the recording's wall clock: its monotonic one may be another machine's.
-        history = [s._replace(monotonic_ns=s.time_ns) for s in past[selected] if s.time_ns > time_ns - 60 * _SECOND]
+        mine, end = self._devices[selected], ends[selected]
+        history = mine[bisect_right(mine, time_ns - HISTORY_S * _SECOND, key=_time) : end]
         done, whole = ((moment - self.start_ns) / _SECOND for moment in (time_ns, self.end_ns))
         return State(
             latest,
@@ -116,18 +120,30 @@ class Replay:
 
     def _allocated(self, time_ns: int) -> str | None:
         """Live allocations at ``time_ns``, where the session recorded any."""
-        if not self._allocations:
+        if not self._live:
             return None
-        live: dict[tuple[Any, int], int] = {}
-        for start_ns, record in self._allocations:
-            if start_ns > time_ns:
-                break
-            key = (record.device, record.address)
-            if record.name == "free":
-                live.pop(key, None)
-            else:
-                live[key] = record.bytes
-        return f"{len(live)} live, {sum(live.values()) / 2**20:.0f} MiB"
+        place = bisect_right(self._live, time_ns, key=lambda row: row[0])
+        _, count, size = self._live[place - 1] if place else (0, 0, 0)
+        return f"{count} live, {size / 2**20:.0f} MiB"
+
+
+def _time(sample: GpuMetrics) -> int:
+    return sample.time_ns
+
+
+def _live_allocations(session: "Session") -> list[tuple[int, int, int]]:
+    """(time, allocations alive, their bytes) after each event."""
+    live: dict[tuple[Any, int], int] = {}
+    size = 0
+    rows = []
+    for record in sorted(session.allocations, key=lambda record: record.start_ns):
+        key = (record.device, record.address)
+        size -= live.pop(key, 0)
+        if record.name != "free":
+            live[key] = record.bytes
+            size += record.bytes
+        rows.append((record.start_ns, len(live), size))
+    return rows
 
 
 def _keys(latest: Sequence[GpuMetrics]) -> str:

@@ -38,10 +38,10 @@ _pipeline
 _aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache
 _gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
 _capi
-_clock _config _process
+_clock _config _frame _process
 _layouts _metrics _protocols
 _records
-_errors _log
+_draw _errors _log _terminal
 gpusense
 """
 

@@ -12,7 +12,10 @@ from .._records import Unavailable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "Without a terminal to draw on, one sample is printed. gpusense monitor follows as plain lines."
+    parser.epilog = (
+        "Keys: q quits, p or space pauses, tab and the arrows choose the GPU; in a replay left and right move in time. "
+        "Without a terminal to draw on, one sample is printed; gpusense monitor follows as plain lines."
+    )
     parser.add_argument("--once", action="store_true", help="print one sample of every device and end")
     parser.add_argument("--json", action="store_true", help="one sample as JSON (schema gpusense.metrics/1) and end")
     parser.add_argument("--replay", metavar="SESSION", help="show the device metrics of a session file")

@@ -1,7 +1,7 @@
 """fdinfo, hwmon, devfreq and Jetson files over made-up trees."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sysfs_trees import Proc, Tree
 
@@ -101,11 +101,13 @@ def test_a_file_that_is_no_drm_client_is_none():
     assert _drm_clients.parse("pos:\t0\nflags:\t02\n", 1) is None
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_makes_the_parser_raise(text):
     _drm_clients.parse("drm-driver:\tx\n" + text, 1, "4")
 
 
+@settings(deadline=None)
 @given(
     busy=st.integers(0, 10**12),
     idle=st.integers(0, 10**12),

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import ROOT, require
 from sysfs_trees import Tree, run_over_sys
@@ -258,6 +258,7 @@ def test_a_card_that_fell_asleep_is_not_called(source, tree, monkeypatch, tmp_pa
     assert not log.exists()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.booleans(), st.binary(max_size=64))
 def test_no_table_is_read_beyond_its_levels(count, current, version_6, rest):
     head = struct.pack("<III", 1, count, current) if version_6 else struct.pack("<II", count, current)

@@ -182,6 +182,7 @@ def test_hostile_names_stay_text(name, theme):
             text.encode("utf-8")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.integers(0, 30))
 def test_padded_text_takes_exactly_its_cells(text, room):
     padded = pad(text, room)
@@ -189,11 +190,13 @@ def test_padded_text_takes_exactly_its_cells(text, room):
     assert sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in padded) == room
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.integers(0, 30))
 def test_clipping_never_exceeds_the_room(text, room):
     assert cells(clip(text, room)) <= room
 
 
+@settings(deadline=None)
 @given(st.one_of(st.none(), st.floats(allow_nan=False)), st.integers(-3, 50), st.booleans())
 def test_a_bar_takes_its_width_whatever_the_share(share, width, in_ascii):
     assert len(bar(share, width, Theme(False, in_ascii))) == max(width, 0)
@@ -212,7 +215,7 @@ def test_colour_costs_no_cells():
     assert ESCAPES.sub("", paint(line, 7, Theme())) == "redplai"
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 70 * SECOND), st.one_of(st.none(), st.floats(-50, 200))), max_size=80),
     st.integers(1, 400),

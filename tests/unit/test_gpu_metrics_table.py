@@ -4,7 +4,7 @@ import ctypes
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusense._gpu_metrics_table import LAYOUTS, GpuMetricsTable, decode
@@ -142,6 +142,7 @@ def test_a_table_without_a_value_gives_none_everywhere(revision):
     assert found._replace(revision="", integrated=None) == GpuMetricsTable("")
 
 
+@settings(deadline=None)
 @given(
     revision=st.sampled_from(sorted(MEMBERS)),
     gfx=st.integers(0, 100),
@@ -247,11 +248,13 @@ def test_what_cannot_be_read_says_why(data, says):
     assert says in found
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=700))
 def test_no_bytes_make_it_raise(data):
     assert isinstance(decode(data), (str, GpuMetricsTable))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400), st.sampled_from([*sorted(MEMBERS), (1, 9)]))
 def test_no_bytes_behind_a_good_header_make_it_raise(data, revision):
     assert isinstance(decode(struct.pack("<HBB", 4 + len(data), *revision) + data), (str, GpuMetricsTable))
