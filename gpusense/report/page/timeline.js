@@ -34,14 +34,16 @@ function timeline(facts) {
 
   function drawRow(g, row, left, scale, dim) {
     const right = left + (view.to - view.from) * scale;
-    let lastPixel = -1, best = -1, bestLength = -1;
+    // Events narrower than a pixel share it: as tall as they fill it, in the colour of the longest.
+    let lastPixel = -1, best = -1, bestLength = -1, filled = 0;
     const flush = () => {
       if (best < 0) return;
       const id = name[best];
       g.globalAlpha = dim && !(id !== JOINED && matches[id]) ? 0.13 : 1;
       g.fillStyle = id === JOINED ? fills.joined : fills[id];
-      g.fillRect(lastPixel, row.y + 1, 1, ROW - 2);
-      best = -1; bestLength = -1;
+      const tallness = Math.max(5, Math.min(1, filled) * (ROW - 2));
+      g.fillRect(lastPixel, row.y + ROW - 1 - tallness, 1, tallness);
+      best = -1; bestLength = -1; filled = 0;
     };
     for (let event = firstAfter(row, view.from); event < row.to; event++) {
       const begin = start[event];
@@ -50,6 +52,7 @@ function timeline(facts) {
       if (wide < 1.5) {
         const pixel = Math.floor(x);
         if (pixel !== lastPixel) { flush(); lastPixel = pixel; }
+        filled += wide;
         const weight = dim && name[event] !== JOINED && matches[name[event]] ? Infinity : length[event];
         if (weight > bestLength) { best = event; bestLength = weight; }
         continue;
