@@ -98,7 +98,9 @@ def test_it_fits_a_phone_and_changes_theme(opened, browser):
 
 def test_printing_opens_everything_and_puts_it_back(opened):
     page = opened(training(6))
-    page.evaluate("document.documentElement.dataset.theme === 'dark' || document.querySelector('#tools button').click()")
+    page.evaluate(
+        "document.documentElement.dataset.theme === 'dark' || document.querySelector('#tools button').click()"
+    )
     assert len(page.call("Page.printToPDF", printBackground=True)["data"]) > 10_000
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert page.evaluate("document.querySelectorAll('details[open]').length") == 0
