@@ -56,7 +56,7 @@ class DeviceTime(NamedTuple):
 
     @property
     def busy_share(self) -> float:
-        return self.busy_ns / self.window_ns if self.window_ns else 0.0
+        return min(1.0, self.busy_ns / self.window_ns) if self.window_ns else 0.0
 
     @property
     def active_share(self) -> float:

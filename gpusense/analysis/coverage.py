@@ -3,9 +3,11 @@
 from typing import NamedTuple
 
 from .._occupancy import Limits, blocks_per_sm
-from .._records import DeviceInfo, GpuKernel
+from .._records import DeviceInfo, Dim3
 from ..session import Session
 from .busy import window
+
+_Launch = tuple["int | None", "Dim3 | None", "Dim3 | None", "int | None", int]
 
 
 class Coverage(NamedTuple):
@@ -41,13 +43,23 @@ def coverage(session: Session) -> list[Coverage]:
     edges: dict[int | None, list[tuple[int, float]]] = {}
     considered: dict[int | None, list[int]] = {}
     kernel_ns: dict[int | None, int] = {}
+    shares: dict[_Launch, float | None] = {}
     for kernel in session.kernels:
         if kernel.backend != "cuda":
             continue
         length = max(0, kernel.end_ns - kernel.start_ns)
         kernel_ns[kernel.device] = kernel_ns.get(kernel.device, 0) + length
-        share = _share(session, kernel)
-        if share is None or not length:
+        launch = (
+            kernel.device,
+            kernel.grid,
+            kernel.block,
+            kernel.registers_per_thread,
+            (kernel.static_shared_bytes or 0) + (kernel.dynamic_shared_bytes or 0),
+        )
+        if launch not in shares:
+            shares[launch] = _share(session, *launch)
+        share = shares[launch]
+        if not share or not length:
             continue
         edges.setdefault(kernel.device, []).extend(((kernel.start_ns, share), (kernel.end_ns, -share)))
         sums = considered.setdefault(kernel.device, [0, 0])
@@ -67,17 +79,18 @@ def coverage(session: Session) -> list[Coverage]:
     return rows
 
 
-def _share(session: Session, kernel: GpuKernel) -> float | None:
-    device = device_of(session, kernel.device)
+def _share(
+    session: Session, number: int | None, grid: Dim3 | None, block: Dim3 | None, registers: int | None, shared: int
+) -> float | None:
+    """How many times a launch fills the device; None where too little is known."""
+    device = device_of(session, number)
     limits = Limits.of(device) if device is not None else None
-    if limits is None or device is None or not device.sm_count or kernel.grid is None or kernel.block is None:
+    if limits is None or device is None or not device.sm_count or grid is None or block is None:
         return None
-    threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
-    shared = kernel.static_shared_bytes or 0, kernel.dynamic_shared_bytes or 0
-    resident = blocks_per_sm(limits, threads, kernel.registers_per_thread or 0, *shared)
+    resident = blocks_per_sm(limits, block[0] * block[1] * block[2], registers or 0, shared)
     if not resident:  # it ran, so a limit is not known
         return None
-    return kernel.grid[0] * kernel.grid[1] * kernel.grid[2] / (device.sm_count * resident)
+    return grid[0] * grid[1] * grid[2] / (device.sm_count * resident)
 
 
 def _weigh(edges: list[tuple[int, float]]) -> tuple[float, int]:

@@ -4,10 +4,12 @@ from functools import cached_property
 
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, window
+from .coverage import Coverage, coverage
 from .idle import DeviceIdle, idle
 from .launch import LaunchProfile, launches
 from .operation import DEVICE_KINDS, Operation, operations
 from .overlap import Overlap, overlap
+from .phases import FirstCall, WarmUp, first_calls, warm_ups
 from .transfers import TransferGroup, transfers
 
 
@@ -53,3 +55,15 @@ class Facts:
     @cached_property
     def transfers(self) -> list[TransferGroup]:
         return transfers(self.session)
+
+    @cached_property
+    def coverage(self) -> list[Coverage]:
+        return coverage(self.session)
+
+    @cached_property
+    def warm_ups(self) -> list[WarmUp]:
+        return warm_ups(self.session)
+
+    @cached_property
+    def first_calls(self) -> list[FirstCall]:
+        return first_calls(self.session)

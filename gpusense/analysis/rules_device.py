@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator
 
 from .anomalies import anomalies
-from .coverage import coverage
 from .facts import Facts
 from .finding import Finding
 from .operation import DEVICE_KINDS
-from .phases import warm_ups
 from .ranks import processes_of, rank_findings, split
 from .transfers import TransferGroup
 from .words import clean, count_text, device_text, percent_text, rate_text, size_text, time_text
@@ -150,7 +148,7 @@ def heaviest(facts: Facts) -> Iterator[Finding]:
 
 
 def low_coverage(facts: Facts) -> Iterator[Finding]:
-    for row in coverage(facts.session):
+    for row in facts.coverage:
         # Half of the kernel time must be known, and the device must be busy enough for its launches to matter.
         if row.considered_ns * 2 < row.kernel_ns or row.while_busy >= 0.5:
             continue
@@ -169,7 +167,7 @@ def low_coverage(facts: Facts) -> Iterator[Finding]:
 
 
 def unusual(facts: Facts) -> Iterator[Finding]:
-    steady = max((row.until_ns for row in warm_ups(facts.session)), default=0)
+    steady = max((row.until_ns for row in facts.warm_ups), default=0)
     rows = [row for row in anomalies(facts.session) if row.kind in DEVICE_KINDS and row.start_ns >= steady]
     excess = sum(row.excess_ns for row in rows)
     if rows and excess >= 0.01 * facts.window_ns:

@@ -6,7 +6,6 @@ from .facts import Facts
 from .finding import Finding
 from .idle import DeviceIdle
 from .launch import LaunchProfile
-from .phases import first_calls, warm_ups
 from .words import clean, count_text, device_text, percent_text, time_text
 
 #: A finding about time must concern at least this share of the run.
@@ -111,7 +110,7 @@ def synchronisation(facts: Facts) -> Iterator[Finding]:
 
 
 def warm_up(facts: Facts) -> Iterator[Finding]:
-    for row in warm_ups(facts.session)[:1]:
+    for row in facts.warm_ups[:1]:
         share = row.excess_ns / facts.window_ns if facts.window_ns else 0.0
         if share >= _WORTH:
             yield Finding(
@@ -128,7 +127,7 @@ def warm_up(facts: Facts) -> Iterator[Finding]:
                 "high",
                 row.excess_ns,
             )
-    calls = first_calls(facts.session)
+    calls = facts.first_calls
     excess = sum(call.excess_ns for call in calls if call.kind == "kernel")
     if facts.window_ns and excess >= _WORTH * facts.window_ns:
         yield Finding(

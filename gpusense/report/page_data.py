@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.busy import DeviceTime
-from ..analysis.coverage import coverage
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.finding import Finding
@@ -117,7 +116,8 @@ def _tiles(session: Session, facts: Facts) -> list[dict[str, str]]:
         tiles.append(_tile("Peak memory", size_text(used), f"of {size_text(total)}" if total else ""))
     tiles += [
         _tile("SM coverage", percent_text(row.estimated_sm_coverage), "estimated from launch sizes")
-        for row in coverage(session)[:1]
+        for row in facts.coverage[:1]
+        if row.considered_ns * 2 >= row.kernel_ns
     ]
     joules = [row.joules for row in energy(session) if row.joules is not None]
     if joules:

@@ -7,7 +7,6 @@ from ..analysis.backends import side_by_side
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.memory import memory
-from ..analysis.phases import first_calls, warm_ups
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.words import clean, device_text, percent_text, rate_text, size_text, time_text
@@ -31,7 +30,7 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
             "Warm-up",
             "first calls and passes apart from the steady state",
             ("What", "First", "Then", "Calls", "Cost"),
-            lambda: _warm_up(session),
+            lambda: _warm_up(facts),
         ),
         (
             "Memory by block",
@@ -94,7 +93,7 @@ def _copies(facts: Facts) -> _Rows:
     return rows
 
 
-def _warm_up(session: Session) -> _Rows:
+def _warm_up(facts: Facts) -> _Rows:
     rows: _Rows = [
         (
             f"{clean(' › '.join(row.path))}, {row.passes} of {row.of} passes",
@@ -103,11 +102,11 @@ def _warm_up(session: Session) -> _Rows:
             f"{row.of:,}",
             time_text(row.excess_ns),
         )
-        for row in warm_ups(session)
+        for row in facts.warm_ups
     ]
     return rows + [
         (clean(row.name), time_text(row.first_ns), time_text(row.steady_ns), f"{row.calls:,}", time_text(row.excess_ns))
-        for row in first_calls(session)
+        for row in facts.first_calls
     ]
 
 

@@ -2,9 +2,11 @@ import base64
 import hashlib
 import io
 import json
+import pathlib
 import random
 import re
 import struct
+import zipfile
 from html.parser import HTMLParser
 
 import pytest
@@ -262,3 +264,21 @@ def test_nesting_deeper_than_any_screen_leaves_the_devices_on_the_page():
     assert "2,968 rows of the timeline not drawn" in page.data["timeline"]["note"]
     assert "stream 7" in {row["name"] for row in page.data["timeline"]["rows"]}
     assert [2_000, "rest"] in [row[2:] for row in page.data["flame"]["rows"]]
+
+
+def test_the_page_comes_out_of_a_zip_and_out_of_another_package(run_python, tmp_path):
+    archive = tmp_path / "vendor.zip"
+    package = pathlib.Path(html.__file__).parent.parent
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("host/__init__.py", "")
+        for path in package.rglob("*"):
+            if path.suffix in (".py", ".css", ".js"):
+                file.write(path, f"host/_vendor_gpusense/{path.relative_to(package)}")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import io; from host._vendor_gpusense.report import html; from host._vendor_gpusense.session import Session\n"
+        "out = io.StringIO(); html.write(Session(), out); assert 'Nothing was recorded' in out.getvalue()\n"
+        "assert 'gpusense' not in sys.modules"
+    )
+    done = run_python(code, str(archive))
+    assert done.returncode == 0, done.stderr

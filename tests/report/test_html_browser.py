@@ -94,3 +94,18 @@ def test_it_fits_a_phone_and_changes_theme(opened, browser):
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != before
     assert page.complaints() == []
     browser.size(1360, 900)
+
+
+def test_printing_opens_everything_and_puts_it_back(opened):
+    page = opened(training(6))
+    page.evaluate(
+        "document.documentElement.dataset.theme === 'dark' || document.querySelector('#tools button').click()"
+    )
+    assert len(page.call("Page.printToPDF", printBackground=True)["data"]) > 10_000
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate("document.querySelectorAll('details[open]').length") == 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.complaints() == []

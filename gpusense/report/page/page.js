@@ -78,7 +78,14 @@ document.getElementById("foot").append(...foot());
 document.getElementById("tools").append(
   h("button", { type: "button", onclick: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark") }, "Dark or light"),
   h("button", { type: "button", class: "wide", onclick: () => print() }, "Print"));
-let before = null;
-addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; setTheme("light"); });
-addEventListener("afterprint", () => { if (before) setTheme(before); });
+// On paper everything is open, light and drawn, whatever is scrolled away on the screen.
+let restore = () => {};
+addEventListener("beforeprint", () => {
+  const theme = document.documentElement.dataset.theme, closed = [...document.querySelectorAll("details:not([open])")];
+  for (const one of closed) one.open = true;
+  if (drawn) drawn.whole(true);
+  setTheme("light");
+  restore = () => { for (const one of closed) one.open = false; if (drawn) drawn.whole(false); setTheme(theme); };
+});
+addEventListener("afterprint", () => { restore(); restore = () => {}; });
 globalThis.gpusense = { timeline: drawn, data };

@@ -17,7 +17,7 @@ function timeline(facts) {
   tall += 6;
   const view = { from: 0, to: span };
   let selected = -1, needle = "", matches = null;
-  let fills = [];
+  let fills = [], paper = false;
   const gutter = () => (main.width() < 560 ? 104 : 158);
   const labelOf = (event) => (name[event] === JOINED ? `${path[event].toLocaleString("en")} short ones, joined` : facts.names[name[event]]);
 
@@ -34,14 +34,16 @@ function timeline(facts) {
 
   function drawRow(g, row, left, scale, dim) {
     const right = left + (view.to - view.from) * scale;
-    let lastPixel = -1, best = -1, bestLength = -1;
+    // Events narrower than a pixel share it: as tall as they fill it, in the colour of the longest.
+    let lastPixel = -1, best = -1, bestLength = -1, filled = 0;
     const flush = () => {
       if (best < 0) return;
       const id = name[best];
       g.globalAlpha = dim && !(id !== JOINED && matches[id]) ? 0.13 : 1;
       g.fillStyle = id === JOINED ? fills.joined : fills[id];
-      g.fillRect(lastPixel, row.y + 1, 1, ROW - 2);
-      best = -1; bestLength = -1;
+      const tallness = Math.max(5, Math.min(1, filled) * (ROW - 2));
+      g.fillRect(lastPixel, row.y + ROW - 1 - tallness, 1, tallness);
+      best = -1; bestLength = -1; filled = 0;
     };
     for (let event = firstAfter(row, view.from); event < row.to; event++) {
       const begin = start[event];
@@ -50,6 +52,7 @@ function timeline(facts) {
       if (wide < 1.5) {
         const pixel = Math.floor(x);
         if (pixel !== lastPixel) { flush(); lastPixel = pixel; }
+        filled += wide;
         const weight = dim && name[event] !== JOINED && matches[name[event]] ? Infinity : length[event];
         if (weight > bestLength) { best = event; bestLength = weight; }
         continue;
@@ -92,7 +95,7 @@ function timeline(facts) {
       g.globalAlpha = 0.35; g.fillStyle = colour("line"); g.fillRect(a, RULER, b - a, height); g.globalAlpha = 1;
       g.fillStyle = colour("quiet"); g.fillText(cut("capture off: " + why, b - a - 8), a + 5, height - 6);
     }
-    const top = scroller.scrollTop - GROUP, bottom = scroller.scrollTop + scroller.clientHeight;
+    const top = paper ? 0 : scroller.scrollTop - GROUP, bottom = paper ? height : scroller.scrollTop + scroller.clientHeight;
     for (const row of rows) if (row.at !== undefined && row.y >= top && row.y <= bottom) drawRow(g, row, left, scale, dim);
     g.fillStyle = colour("card");
     g.fillRect(0, 0, left - 1, height);
@@ -270,6 +273,6 @@ function timeline(facts) {
         button("Whole run", "Show the whole run (0)", () => look(0, span))),
       h("div", { class: "view" }, map.element, scroller), details, h("p", { class: "note" }, facts.note)),
     find: (text) => { search.value = text; find(text); main.element.scrollIntoView({ block: "center", behavior: reduced ? "auto" : "smooth" }); },
-    look, view, draw: () => { main.paint(); map.paint(); }, start: () => { main.fit(); map.fit(); },
+    whole: (on) => { paper = on; }, look, view, draw: () => { main.paint(); map.paint(); }, start: () => { main.fit(); map.fit(); },
   };
 }
