@@ -110,7 +110,11 @@ class DeviceSampler:
             self._listeners = {**self._listeners, listener: 0}
             self._set_period()
             if not self._threads:
-                self._start()
+                try:
+                    self._start()
+                except RuntimeError:
+                    self._ended = True
+                    raise
 
     def retire(self, listener: Listener) -> bool:
         """True when ``listener`` was the last one: the loops end, each when the driver gives its thread back."""

@@ -110,7 +110,9 @@ def open_backend(name: str) -> Backend | Unavailable:
     """A backend by name, or why not; never raises."""
     try:
         module = import_module(f".backends.{name}", __package__)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != f"{__package__}.backends.{name}":
+            return Unavailable(name, str(error))
         return Unavailable(name, "not part of this copy of the package")
     try:
         opened: Backend | Unavailable = module.open()
@@ -128,8 +130,9 @@ def _devices(source: Any) -> tuple[DeviceInfo, ...]:
 
 
 def _cuda_devices() -> tuple[DeviceInfo, ...]:
-    """CUDA's own list and order where it is live; nothing is initialised for it."""
-    backend = open_backend("cuda")
-    if isinstance(backend, Backend) and backend.devices is not None:
-        return _devices(backend.devices)
-    return ()
+    """CUDA's own list and order where it is live; nothing is loaded or initialised for it."""
+    try:
+        from .backends import cuda
+    except ImportError:  # a copy of the package without it
+        return ()
+    return _devices(cuda)

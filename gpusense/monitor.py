@@ -73,6 +73,7 @@ class Monitor:
         self._taken = 0
         self._samplers: list[tuple[tuple[int, DeviceInfo], DeviceSampler]] = []
         self._stopped = False
+        self._final: MonitorStats | None = None
         self._dispatcher = (
             Dispatcher(callback, on_error, monotonic_ns=clock.monotonic_ns) if callback is not None else None
         )
@@ -175,7 +176,9 @@ class Monitor:
         return True
 
     def stats(self) -> MonitorStats:
-        """Ticks, losses and cost so far."""
+        """Ticks, losses and cost so far; after ``stop()`` those until then."""
+        if self._final is not None:
+            return self._final
         each = tuple(sampler.stats() for _, sampler in self._samplers)
         samples = sum(one.samples for one in each)
         calls = self._dispatcher
@@ -201,10 +204,11 @@ class Monitor:
         """
         global _current
         with self._lock:
+            samplers = [] if self._stopped else self._samplers
             self._stopped = True
-            samplers, self._samplers = self._samplers, []
         if self._dispatcher is not None:
             self._dispatcher.stop(timeout)
+        self._final = self._final or self.stats()
         for key, sampler in samplers:
             with _lock:
                 if sampler.retire(self):
@@ -235,23 +239,25 @@ class Monitor:
             self._dispatcher.put(sample)
 
     def _begin(self, source: MetricsSource, wanted: "int | str | Iterable[int | str] | None") -> None:
-        devices = _wanted(source.devices(), wanted)
-        for device in devices:
-            with _lock, self._lock:
-                if self._stopped:
-                    return
-                key = (id(source), device)
-                sampler = _samplers.get(key)
-                if sampler is None:
-                    sampler = DeviceSampler(source, device, self._clock, *self._lanes_ns)
-                try:
-                    sampler.attach(self)
-                except RuntimeError as error:  # the interpreter is ending
-                    self.problem = str(error)
-                    return
-                _samplers[key] = sampler
-                self._samplers.append((key, sampler))
+        try:
+            if self._dispatcher is not None:
+                self._dispatcher.start()
+            for device in _wanted(source.devices(), wanted):
+                self._attach(source, device)
+        except RuntimeError as error:  # the interpreter is ending and starts no more threads
+            self.problem = str(error)
+            return
         self.problem = None
+
+    def _attach(self, source: MetricsSource, device: DeviceInfo) -> None:
+        with _lock, self._lock:
+            if self._stopped:
+                return
+            key = (id(source), device)
+            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self._lanes_ns)
+            sampler.attach(self)
+            _samplers[key] = sampler
+            self._samplers.append((key, sampler))
 
     def _begin_later(self, opening: Opening, wanted: "int | str | Iterable[int | str] | None") -> None:
         opening.ready.wait()
@@ -268,7 +274,6 @@ class Monitor:
         """The child has none of our threads: this monitor is over, its history stays."""
         self._lock = threading.Lock()
         self._stopped = True
-        self._samplers = []
         self._dispatcher = None
         self.problem = "this process was forked; start a monitor of its own"
 
@@ -314,8 +319,6 @@ def start_background(
         source = opening.merged()
     if source is not None:
         _wanted(source.devices(), devices)
-    if monitor._dispatcher is not None:
-        monitor._dispatcher.start()
     _process.register(monitor)
     _current = monitor
     if source is not None:

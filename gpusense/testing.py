@@ -47,14 +47,17 @@ def device(index: int = 0, **facts: Any) -> DeviceInfo:
 def metrics(of: DeviceInfo, fields: Mapping[str, Any], **rest: Any) -> GpuMetrics:
     """A sample with the values of ``fields`` ("power.draw_watts" → 300.0); ``rest`` replaces plain fields.
 
-    Raises AttributeError or ValueError for a field that does not exist.
+    Raises AttributeError for a field that does not exist.
     """
     sample = GpuMetrics(of, rest.pop("time_ns", 0), rest.pop("monotonic_ns", 0), source="testing")
     sample = sample._replace(**rest)
     for field, value in fields.items():
         group, _, name = field.partition(".")
-        changed: dict[str, Any] = {group: getattr(sample, group)._replace(**{name: value}) if name else value}
-        sample = sample._replace(**changed)
+        before = getattr(sample, group)
+        if name:
+            getattr(before, name)
+            value = before._replace(**{name: value})
+        sample = sample._replace(**{group: value})
     return sample
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import _log
 from .._capi import nvml as c
 from .._metrics import GpuMetrics, without_values
 from .._records import DeviceInfo
@@ -214,7 +215,8 @@ class Device:
         return code, 0
 
     def _set_trouble(self, state: str, why: str, now_ns: int, wall_ns: int) -> GpuMetrics:
-        """Leaves the device alone for a while, longer each time, and forgets what the lanes learned."""
+        """Leaves the device alone for a while, longer each time, and forgets what the lanes learned. Logged once."""
+        _log.once(f"{self.info.uuid} {state}", "gpusense: %s %s is %s", self.info.name, self.info.pci_bus_id, why)
         self._trouble = state, why
         self._life += 1
         self._retry_ns = now_ns + int(self._pause_s * 1e9)

@@ -739,6 +739,7 @@ def test_a_library_shut_down_by_someone_else_is_initialised_again(fake):
     assert source.sample(device, EVERYTHING).state == "ok"
     assert fake.references() == 1
     assert fake.calls("nvmlInitWithFlags") == 2
+    assert fake.calls("nvmlShutdown") == 1  # theirs; one of ours would hit the next user of the library
 
 
 def test_a_library_that_stays_gone_is_lost_and_tried_again_later(fake, monkeypatch):

@@ -542,6 +542,62 @@ def test_a_device_of_two_sources_is_sampled_once_and_completed():
     assert (sample.power.draw_watts, sample.thermal.fan_rpm) == (1, 900)
 
 
+def test_the_sources_of_a_machine_are_one_view(monkeypatch):
+    """NVML and a file source know one card, a second card only the files know; CUDA's order counts."""
+    one, two, three = (testing.device(i) for i in range(3))
+    nvml = testing.ScriptedSource(devices=[one, two])
+    files = testing.ScriptedSource(
+        devices=[two._replace(uuid=None, backend="drm_files"), three._replace(nvml_index=None)]
+    )
+    nvml.set(1, {"power.draw_watts": 5.0})
+    files.set(1, {"thermal.fan_rpm": 900.0})
+    nvml.counter_period_s = lambda device: 0.05
+    watched = []
+    nvml.watch, nvml.unwatch = lambda: watched.append("on"), lambda: watched.append("off")
+    opened = {"nvml": Backend("nvml", metrics=nvml), "drm_files": Backend("drm_files", metrics=files)}
+    monkeypatch.setattr("gpusense._sources.open_backend", lambda name: opened.get(name) or Unavailable(name, "absent"))
+    cuda = (two._replace(cuda_index=0), one._replace(cuda_index=1))
+    monkeypatch.setattr("gpusense._sources._cuda_devices", lambda: cuda)
+    opening = gpusense._sources.Opening()
+    assert opening.ready.wait(10)
+    merged = opening.merged()
+    assert merged is opening.merged()
+    assert [device.uuid for device in merged.devices()] == [two.uuid, one.uuid, three.uuid]
+    assert [device.cuda_index for device in merged.devices()] == [0, 1, None]
+    first = merged.devices()[0]
+    sample = merged.sample(first, ("fast", "medium"))
+    assert (sample.device, sample.power.draw_watts, sample.thermal.fan_rpm) == (first, 5, 900)
+    assert merged.counter_period_s(first) == 0.05
+    assert merged.counter_period_s(merged.devices()[2]) is None
+    merged.watch()
+    merged.unwatch()
+    assert watched == ["on", "off"]
+    monkeypatch.setattr("gpusense._sources._cuda_devices", lambda: cuda[::-1])
+    assert opening.merged() is merged  # its ordinals, not its list, give the order
+    monkeypatch.setattr("gpusense._sources._cuda_devices", lambda: ())
+    assert [device.uuid for device in opening.merged().devices()] == [one.uuid, two.uuid, three.uuid]
+
+
+def test_a_machine_that_starts_no_more_threads_is_survived(rig, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    running = rig.start(lambda sample: None)
+    assert running.problem == "can't start new thread"
+    assert running.latest() == ()
+    running.stop()
+    assert not monitor._samplers
+
+
+def test_stats_stay_after_stop(rig):
+    running = rig.start(interval=0.1)
+    rig.clock.advance(1)
+    running.stop()
+    assert running.stats().ticks == 11
+    assert [device.index for device in running.devices] == [0]
+
+
 # -- a machine without devices -------------------------------------------------------------------------------------
 
 
