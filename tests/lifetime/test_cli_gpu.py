@@ -1,0 +1,146 @@
+"""The command with a GPU: the driver and CUPTI are scripted libraries, everything between is the product."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import gpusense
+from gpusense.session import load
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
+ROOT = pathlib.Path(gpusense.__file__).resolve().parent.parent
+
+#: Initialises CUDA, waits until capture has begun, then runs the workload and says what it launched.
+WORK = """
+import json, time
+import gpusense
+from gpusense import _workload, cuda
+cuda.Device(0)
+tracer = gpusense.get_tracer()
+for _ in range(500):
+    if tracer._recorder.capture.running:
+        break
+    with gpusense.trace("waiting"):
+        time.sleep(0.01)
+launched = _workload.run(gpusense.trace, 3)
+print(json.dumps([launched.kernels, launched.copies, launched.memsets]), flush=True)
+"""
+
+
+@pytest.fixture
+def gpu(build_library, tmp_path):
+    """Runs the command where a GPU seems to be."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "FAKE"))}
+    environ |= {
+        "PYTHONPATH": str(ROOT),
+        "GPUSENSE_LIBCUDA": str(build_library("libcuda.c", "libcuda.so.1")),
+        "GPUSENSE_LIBCUPTI": str(build_library("libcupti.c", "libcupti.so.13")),
+    }
+
+    def run(*words, **more):
+        return subprocess.run(
+            [sys.executable, "-m", "gpusense", *words],
+            cwd=tmp_path,
+            env=environ | more,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+def counts(session):
+    kernels, copies = {}, {}
+    for record in session.kernels:
+        kernels[record.name] = kernels.get(record.name, 0) + 1
+    for record in session.transfers:
+        copies[record.direction] = copies.get(record.direction, 0) + 1
+    return [kernels, copies, len(session.memsets)]
+
+
+@pytest.mark.parametrize("mode", [(), ("--live",)])
+def test_run_counts_exactly_what_was_launched(gpu, tmp_path, mode):
+    (tmp_path / "work.py").write_text(WORK)
+    done = gpu("run", "-o", "s.gpusense", "--trace-all", *mode, "work.py")
+    assert done.returncode == 0, done.stderr
+    session = load(tmp_path / "s.gpusense")
+    assert counts(session) == json.loads(done.stdout)
+    assert session.meta["damage"] == []
+    assert {kernel.path for kernel in session.kernels if kernel.name == "spin"} == {("demo", "step", "backward")}
+    assert "NVIDIA H100" in done.stderr.splitlines()[0]
+    assert "matmul_naive" in done.stderr
+    assert len(done.stderr.splitlines()) <= 15
+
+
+def test_a_file_is_decoded_anew_with_another_threshold(gpu, tmp_path):
+    (tmp_path / "work.py").write_text(WORK)
+    done = gpu("run", "-o", "s.gpusense", "work.py")
+    kernels, copies, memsets = json.loads(done.stdout)
+    short = load(tmp_path / "s.gpusense")
+    assert short.kernels == []
+    total = sum(row.count for row in short.aggregates if row.kind == "kernel")
+    assert total == sum(kernels.values())
+    assert counts(load(tmp_path / "s.gpusense", threshold_us=0)) == [kernels, copies, memsets]
+    assert counts(load(tmp_path / "s.gpusense", trace_all=True)) == [kernels, copies, memsets]
+
+
+@pytest.mark.parametrize(("ending", "code"), [("1/0", 1), ("raise SystemExit(7)", 7), ("raise KeyboardInterrupt", -2)])
+def test_it_ends_as_the_program_does(gpu, tmp_path, ending, code):
+    (tmp_path / "work.py").write_text(WORK + ending)
+    done = gpu("run", "-o", "s.gpusense", "--trace-all", "work.py")
+    assert done.returncode == code
+    assert counts(load(tmp_path / "s.gpusense")) == json.loads(done.stdout)
+
+
+def test_sigterm_keeps_what_was_recorded(gpu, tmp_path):
+    (tmp_path / "work.py").write_text(WORK + "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    done = gpu("run", "-o", "s.gpusense", "--trace-all", "work.py")
+    assert done.returncode == -signal.SIGTERM
+    session = load(tmp_path / "s.gpusense")
+    assert session.meta["complete"]
+    assert counts(session) == json.loads(done.stdout)
+
+
+def test_demo_on_this_gpu(gpu, tmp_path):
+    for words in ((), ("-o", "demo.gpusense")):
+        done = gpu("demo", "--steps", "4", *words)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("This is this machine")
+        assert "verdict: " in done.stdout
+    session = load(tmp_path / "demo.gpusense")
+    assert counts(session)[0] == {"matmul_naive": 4, "saxpy": 32, "spin": 4}
+
+
+def test_selftest_passes_and_fails_for_a_reason(gpu):
+    done = gpu("doctor", "--selftest", "--json")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert report["selftest"] == {
+        "passed": True,
+        "kernels": 1,
+        "transfers": 1,
+        "reason": "one kernel and one copy were launched and recorded",
+    }
+    assert report["devices"][0]["name"] == "NVIDIA H100 80GB HBM3"
+    refused = gpu("doctor", "--selftest", FAKE_CUPTI_FAIL="cuptiSubscribe=39,cuptiSubscribe_v2=39")
+    assert refused.returncode == 1
+    assert re.search(
+        r"self-test FAILED: of one kernel and one copy, 0 and 0 were recorded; capture was .+", refused.stdout
+    )
+
+
+def test_nothing_seen_is_said(gpu, tmp_path):
+    """CUDA was used and CUPTI refused: the answer names the reason, the program's exit code is its own."""
+    (tmp_path / "work.py").write_text(
+        "import gpusense; from gpusense import _workload; _workload.run(gpusense.trace, 2); raise SystemExit(5)"
+    )
+    done = gpu("run", "work.py", FAKE_CUPTI_FAIL="cuptiActivityRegisterCallbacks=35,cuptiSubscribe=35")
+    assert done.returncode == 5
+    assert "no GPU work was seen" in done.stderr or "No GPU work was seen" in done.stderr
