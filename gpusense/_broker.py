@@ -34,7 +34,10 @@ Shared = dict[str, Any]
 
 
 class Engine(Protocol):
-    """What the hub drives: CUPTI and the mailbox, or a fake. ``enable`` raises :class:`BackendError`."""
+    """What the hub drives: CUPTI and the mailbox, or a fake. Calls that CUPTI refuses raise :class:`BackendError`.
+
+    ``status(ask)``: as builtins; without a call to CUPTI unless ``ask``.
+    """
 
     def register(self) -> None: ...
     def enable(self, kind: int) -> None: ...
@@ -42,7 +45,7 @@ class Engine(Protocol):
     def flush(self, forced: bool) -> None: ...
     def take(self) -> tuple[int, int, int] | None: ...
     def give(self, address: int) -> None: ...
-    def status(self) -> dict[str, Any]: ...
+    def status(self, ask: bool) -> dict[str, Any]: ...
 
 
 def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
@@ -150,6 +153,8 @@ class Hub:
         """
         if not self.alive:
             raise BackendError("cuptiActivityEnable", 999, "this process was forked from one that traced")
+        if self._paused:
+            raise BackendError("cuptiSubscribe", 39, self._paused)
         member = _Member(frozenset(kinds), on_buffer)
         with self._lock:
             self._members.append(member)
@@ -194,12 +199,15 @@ class Hub:
             self._kinds.subtract(member.kinds)
             unused = [kind for kind in member.kinds if self._kinds[kind] <= 0]
             self._kinds += Counter()  # drops what fell to zero
-        if not self._paused:  # else another profiler may have enabled them for itself
+            paused = self._paused
+            if not self._members:
+                # Until someone joins again another profiler may have put in its own callbacks.
+                self._registered, self._paused = False, ""
+                self._wake.set()
+        if not paused:  # else another profiler may have enabled them for itself
             for kind in unused:
                 if kind not in self._refused:
                     self._disable(kind)
-        if not self._members:
-            self._wake.set()
 
     def _disable(self, kind: int) -> None:
         try:
@@ -210,17 +218,19 @@ class Hub:
     # --- drain ------------------------------------------------------------------------------------------------------
 
     def _start_thread(self) -> None:
-        thread = self._thread
-        if thread is None or not thread.is_alive():
+        with self._lock:
             self._wake.clear()
-            self._thread = _process.start_thread(self._run, "gpusense drain")
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = _process.start_thread(self._run, "gpusense drain")
 
     def _run(self) -> None:
         period = PERIOD_S
-        while self._members and self.alive:
+        while True:
             self._wake.wait(period)
-            if not self._members or not self.alive:
-                return
+            with self._lock:  # so that one who joins now either keeps this thread or starts another
+                if not self._members or not self.alive:
+                    self._thread = None
+                    return
             before = self._buffers
             cpu = time.thread_time_ns()
             self.flush()
@@ -302,6 +312,7 @@ class Hub:
         self._thread = None
         self._lock = threading.Lock()
         self._reading = threading.Lock()
+        self._reader = 0
         self._wake = threading.Event()
 
     def at_exit(self) -> None:
@@ -316,7 +327,7 @@ class Hub:
     def status(self) -> dict[str, Any]:
         """Counters and state, as builtins."""
         return {
-            **self._engine.status(),
+            **self._engine.status(self.alive and not self._paused),
             "members": len(self._members),
             "kinds": sorted(self._kinds),
             "refused_kinds": dict(self._refused),

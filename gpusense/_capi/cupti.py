@@ -19,6 +19,7 @@ PROTOTYPES = prototypes(
     cuptiActivityGetNextRecord=(c_int, c_void_p, c_size_t, POINTER(c_void_p)),
     cuptiActivityGetNumDroppedRecords=(c_int, c_void_p, c_uint32, POINTER(c_size_t)),
     cuptiActivityGetAttribute=(c_int, c_int, POINTER(c_size_t), c_void_p),
+    cuptiActivityConfigureUnifiedMemoryCounter=(c_int, POINTER(c_uint32), c_uint32),  # four numbers a counter
     cuptiActivityGetStructSize=(c_int, c_int, c_uint32, POINTER(c_size_t)),  # 13.2
     cuptiActivityEnableLatencyTimestamps=(c_int, c_uint8),
     cuptiActivityEnableDriverApi=(c_int, c_uint32, c_uint8),  # 12.5; (function id, on)
@@ -54,6 +55,8 @@ ATTRIBUTE_PER_THREAD_BUFFER = 9  # uint8_t; 12.3, on by default since 13.0
 
 #: Since this answer of cuptiGetVersion (CUDA 12.8 Update 1) a refused buffer request does not crash CUPTI.
 VERSION_BEARS_REFUSAL = 27
+
+ALL_DEVICES = 2  # scope of a unified-memory counter
 
 MAX_LIMIT_REACHED = 12
 MULTIPLE_SUBSCRIBERS = 39

@@ -12,6 +12,7 @@ from .._errors import BackendError
 from . import _cupti_holders
 
 SCRAP_BUFFERS = 32
+COUNTERS = (1, 2, 3, 4)  # bytes moved in both directions, page faults of both processors
 
 
 class Engine:
@@ -68,17 +69,29 @@ class Engine:
             capi.check("cuptiSubscribe", code)
 
     def enable(self, kind: int) -> None:
+        if kind == layouts.UNIFIED_MEMORY_COUNTER:
+            self._configure_unified_memory()
         capi.check("cuptiActivityEnable", self._api.cuptiActivityEnable(kind))
 
+    def _configure_unified_memory(self) -> None:
+        """The kind gives records only of counters that were chosen before."""
+        # Each: scope, counter, device (ignored with this scope), on.
+        rows = [number for counter in COUNTERS for number in (capi.ALL_DEVICES, counter, 0, 1)]
+        table = (c_uint32 * len(rows))(*rows)
+        code = self._api.cuptiActivityConfigureUnifiedMemoryCounter(table, len(COUNTERS))
+        capi.check("cuptiActivityConfigureUnifiedMemoryCounter", code)
+
     def disable(self, kind: int) -> None:
+        if _cupti_holders.running() is not None:
+            return  # kinds belong to the process: the other profiler has them on, too
         capi.check("cuptiActivityDisable", self._api.cuptiActivityDisable(kind))
 
     def flush(self, forced: bool) -> None:
         flag = capi.FLUSH_FORCED if forced else 0
         capi.check("cuptiActivityFlushAll", self._api.cuptiActivityFlushAll(flag))
 
-    def status(self) -> dict[str, Any]:
-        """Counters and facts, as builtins."""
+    def status(self, ask: bool) -> dict[str, Any]:
+        """Counters and facts, as builtins; what only CUPTI knows is asked anew where ``ask``."""
         counters = self.mailbox.counters()
         return {
             "callbacks": self.mailbox.mode,
@@ -91,14 +104,14 @@ class Engine:
             "completed": counters.completed,
             "missed": counters.missed,
             "foreign_buffers": counters.foreign,
-            "dropped": self._count_dropped(),
+            "dropped": self._count_dropped(ask),
             "registrations": self._registrations,
         }
 
-    def _count_dropped(self) -> int | None:
+    def _count_dropped(self, ask: bool) -> int | None:
         """Records the driver dropped so far, None where it does not say. Each answer counts from the one before."""
         dropped = c_size_t()
-        if self._api.cuptiActivityGetNumDroppedRecords(None, 0, byref(dropped)) != 0:
+        if ask and self._api.cuptiActivityGetNumDroppedRecords(None, 0, byref(dropped)) != 0:
             return self._dropped or None
         self._dropped += dropped.value
         return self._dropped

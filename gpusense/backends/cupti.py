@@ -6,6 +6,7 @@ profiler. Never calls cuInit, and never cuptiFinalize, which leaves later users 
 """
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterable
 from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
 from typing import Any
@@ -30,10 +31,13 @@ DEFAULT_BUFFERS = 128
 
 _DOMAINS = {layouts.DRIVER: 1, layouts.RUNTIME: 2}  # of cuptiGetCallbackName
 _READ_ONLY = 0x100
+_ELSEWHERE = Unavailable("cupti", "tracing of CUDA is made for Linux so far; device health works here, too")
 
 
 def open() -> Backend | Unavailable:
     """The backend; while CUDA is not live only what the file system says, and nothing is loaded."""
+    if sys.platform != "linux":
+        return _ELSEWHERE
     if not cuda.is_live():
         driver, path = locate(CUDA), locate(CUPTI)
         if isinstance(driver, Unavailable):
@@ -67,6 +71,8 @@ class CuptiActivity:
         """Finds and binds the library and measures its records; why not, or None. CUDA must be live."""
         if self._api is not None:
             return None
+        if sys.platform != "linux":
+            return _ELSEWHERE
         driver = cuda.driver_version()
         loaded = load(CUPTI, max_major=driver[0] if driver else None)
         if not isinstance(loaded, Loaded):

@@ -52,7 +52,7 @@ static unsigned lent_count;
 static char *dying[MAX_DONE];
 static unsigned dying_count;
 static uint64_t dropped, requests, refusals, external[64];
-static unsigned correlation, external_depth;
+static unsigned correlation, external_depth, counters;
 static int64_t clock_offset;
 
 /* ---- control ---------------------------------------------------------------------------------------------------- */
@@ -107,6 +107,7 @@ void fake_cupti_set_clock_offset(int64_t value) { clock_offset = value; }
 void fake_cupti_swallow(unsigned kind, int count) { swallow[kind] = count; }
 int fake_cupti_enabled(unsigned kind) { return enabled[kind]; }
 int fake_cupti_subscribed(void) { return subscribed; }
+unsigned fake_cupti_counters(void) { return counters; } /* of unified memory */
 unsigned fake_cupti_in_flight(void) { return lent_count; }
 uint64_t fake_cupti_requests(void) { return requests; }
 uint64_t fake_cupti_refusals(void) { return refusals; }
@@ -536,6 +537,14 @@ int cuptiActivityEnable(unsigned kind) {
     if (kind >= KINDS || !stride[kind]) return ERROR_KIND;
     if (kind == 4) memset(driver_off, 0, sizeof driver_off);
     enabled[kind] = 1;
+    return 0;
+}
+
+int cuptiActivityConfigureUnifiedMemoryCounter(const uint32_t *rows, uint32_t count) {
+    ENTER(cuptiActivityConfigureUnifiedMemoryCounter);
+    for (uint32_t i = 0; i < count; i++)
+        if (rows[4 * i] > 2 || !rows[4 * i + 1] || rows[4 * i + 1] > 8) return 1;
+    counters = count;
     return 0;
 }
 

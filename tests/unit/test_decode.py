@@ -132,6 +132,7 @@ def whole(buffer, strides, limit=None):
         found, tally = decode.batches(memoryview(buffer), strides, offset=at, limit=limit)
         rows += flatten(found)
         tallies.append(tally)
+        assert limit is None or sum(len(batch.offsets) for batch in found) <= limit
         at = tally.offset
         if at >= len(buffer):
             break
