@@ -13,12 +13,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import pytest
-from scripted_devices import SECOND, sample
-from sysfs_trees import Tree
+import pytest  # noqa: E402
+from scripted_devices import SECOND, sample  # noqa: E402
+from sysfs_trees import Tree  # noqa: E402
 
-from gpusense._draw import Theme
-from gpusense._frame import State, frame
+from gpusense._draw import Theme  # noqa: E402
+from gpusense._frame import State, frame  # noqa: E402
 
 
 def state(devices: int) -> State:

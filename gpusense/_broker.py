@@ -115,7 +115,7 @@ class Hub:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._paused = self._flush_error = ""
-        self._buffers = self._bytes = self._dropped_members = 0
+        self._buffers = self._bytes = self._flushes = self._dropped_members = 0
         self._drain_cpu_ns = 0
         self._last_buffer_ns: int | None = None
         self._registered = False
@@ -238,6 +238,7 @@ class Hub:
             return  # a member called from its on_buffer
         try:
             self._engine.flush(forced)
+            self._flushes += 1
             self._flush_error = ""
         except BackendError as error:
             self._flush_error = str(error)
@@ -321,6 +322,7 @@ class Hub:
             "refused_kinds": dict(self._refused),
             "paused": bool(self._paused),
             "reason": self._paused,
+            "flushes": self._flushes,
             "flush_error": self._flush_error,
             "buffers": self._buffers,
             "bytes": self._bytes,

@@ -187,9 +187,9 @@ def without_values(metrics: GpuMetrics, state: str, why: str) -> GpuMetrics:
     return metrics._replace(state=state, reasons=(("*", why),), **gone)
 
 
-def fill(newer: GpuMetrics, older: GpuMetrics) -> GpuMetrics:
-    """``newer`` with what it lacks taken from ``older``: another lane or another source of the same device."""
-    changed: dict[str, Any] = {}
+def fill(newer: GpuMetrics, older: GpuMetrics, **changed: Any) -> GpuMetrics:
+    """``newer`` with what it lacks taken from ``older``, another lane or another source of the same device, and with
+    ``changed`` in place."""
     for name, empty in GROUPS.items():
         ours, theirs = getattr(newer, name), getattr(older, name)
         if theirs is empty:

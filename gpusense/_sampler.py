@@ -212,10 +212,9 @@ class DeviceSampler:
 
     def _tick(self, now: int) -> None:
         gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
-        sample = self._join(self._sample(("fast", *gpm)))
+        sample = self._join(self._sample(("fast", *gpm)), sequence=self._sequence, gap_ns=self._gap(now))
         self._cost_ns += sample.cost_ns
         self._max_cost_ns = max(self._max_cost_ns, sample.cost_ns)
-        sample = sample._replace(sequence=self._sequence, gap_ns=self._gap(now))
         self._sequence += 1
         self._last_ns = now
         for listener, due in self._listeners.items():
@@ -241,17 +240,17 @@ class DeviceSampler:
         medium, slow = self._kept.get("medium"), self._kept.get("slow")
         self._background = fill(medium, slow) if medium and slow else medium or slow
 
-    def _join(self, fast: GpuMetrics) -> GpuMetrics:
+    def _join(self, fast: GpuMetrics, **changed: Any) -> GpuMetrics:
         if fast.reasons and fast.reasons[0][0] == "*":
-            return fast
+            return fast._replace(**changed)
         for lane, schedule in (("medium", self._medium), ("slow", self._slow)):
             kept = self._kept.get(lane)
             age = fast.monotonic_ns - kept.monotonic_ns if kept is not None else 0
             if kept is not None and age > 3 * schedule.period_ns + 5 * SECOND and not _is_stale(kept):
                 self._keep(lane, _stale(kept, f"stale: last read {age / 1e9:.0f} s ago"))
         if self._background is None:
-            return fast._replace(reasons=(*fast.reasons, ("*", "stale: not read yet")))
-        return fill(fast, self._background)
+            return fast._replace(reasons=(*fast.reasons, ("*", "stale: not read yet")), **changed)
+        return fill(fast, self._background, **changed)
 
     def _gap(self, now: int) -> int:
         """Nanoseconds before this sample in which nobody watched: late by more than a second, or the machine slept."""

@@ -2,39 +2,11 @@
 
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
 import pytest
-
-HERE = pathlib.Path(__file__).resolve().parent
-FAKES = HERE / "fakes"
-ROOT = HERE.parent
-
-
-def find_compiler() -> list[str] | None:
-    """The command that compiles C here: ``$CC``, cc, gcc, clang, or the one in the ziglang wheel."""
-    if os.environ.get("CC"):
-        return os.environ["CC"].split()
-    for name in ("cc", "gcc", "clang"):
-        path = shutil.which(name)
-        if path:
-            return [path]
-    try:
-        import ziglang  # noqa: F401
-    except ImportError:
-        return None
-    return [sys.executable, "-m", "ziglang", "cc"]
-
-
-def require(condition: object, what: str) -> None:
-    """Skip on a developer's machine, fail in CI: a test skipped everywhere is a failure."""
-    if condition:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"CI must have {what}")
-    pytest.skip(f"needs {what}")
+from needs import FAKES, ROOT, find_compiler, require
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,10 @@ TESTS = ROOT / "tests"
 
 #: Tests of behaviour that run again inside a copy, with its name in place of ours.
 BEHAVIOUR = ("unit/test_tracer.py", "unit/test_pipeline.py", "unit/test_attribution.py")
-HELPERS = ("cupti_bytes.py",)
+HELPERS = (
+    "needs.py",
+    "cupti_bytes.py",
+)
 
 
 def package(folder: pathlib.Path, text: str = "") -> pathlib.Path:

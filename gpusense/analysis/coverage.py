@@ -2,29 +2,10 @@
 
 from typing import NamedTuple
 
+from .._occupancy import Limits, blocks_per_sm
 from .._records import DeviceInfo, GpuKernel
 from ..session import Session
 from .busy import window
-
-#: Resident blocks a multiprocessor, by compute capability (CUDA C++ Programming Guide, "Technical Specifications").
-_BLOCKS_PER_SM = {
-    (3, 5): 16,
-    (3, 7): 16,
-    (5, 0): 32,
-    (5, 2): 32,
-    (6, 0): 32,
-    (6, 1): 32,
-    (7, 0): 32,
-    (7, 5): 16,
-    (8, 0): 32,
-    (8, 6): 16,
-    (8, 7): 16,
-    (8, 9): 24,
-    (9, 0): 32,
-    (10, 0): 32,
-    (12, 0): 32,
-}
-_REGISTER_UNIT = 256  # registers are given to warps in units of 256 (compute capability 3.0 and later)
 
 
 class Coverage(NamedTuple):
@@ -36,27 +17,6 @@ class Coverage(NamedTuple):
     considered_ns: int  # summed duration of the kernels whose launch size was known
     kernel_ns: int  # summed duration of all kernels, counted ones included
     small_kernels: int  # considered kernels that could not fill the device even once
-
-
-def blocks_per_sm(kernel: GpuKernel, device: DeviceInfo) -> int | None:
-    """Blocks of ``kernel`` resident on one multiprocessor: the tightest of threads, registers, shared memory, slots."""
-    if kernel.block is None or device.threads_per_sm is None:
-        return None
-    threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
-    if threads <= 0:
-        return None
-    warps = -(-threads // 32)
-    limits = [device.threads_per_sm // (warps * 32)]
-    if kernel.registers_per_thread and device.registers_per_sm:
-        unit = -(-kernel.registers_per_thread * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
-        limits.append(device.registers_per_sm // (unit * warps))
-    shared = (kernel.static_shared_bytes or 0) + (kernel.dynamic_shared_bytes or 0)
-    if shared and device.shared_memory_per_sm_bytes:
-        limits.append(device.shared_memory_per_sm_bytes // shared)
-    slots = _BLOCKS_PER_SM.get(device.compute_capability or (0, 0))
-    if slots:
-        limits.append(slots)
-    return max(1, min(limits))
 
 
 def device_of(session: Session, number: int | None) -> DeviceInfo | None:
@@ -109,10 +69,13 @@ def coverage(session: Session) -> list[Coverage]:
 
 def _share(session: Session, kernel: GpuKernel) -> float | None:
     device = device_of(session, kernel.device)
-    if device is None or not device.sm_count or kernel.grid is None:
+    limits = Limits.of(device) if device is not None else None
+    if limits is None or device is None or not device.sm_count or kernel.grid is None or kernel.block is None:
         return None
-    resident = blocks_per_sm(kernel, device)
-    if resident is None:
+    threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
+    shared = kernel.static_shared_bytes or 0, kernel.dynamic_shared_bytes or 0
+    resident = blocks_per_sm(limits, threads, kernel.registers_per_thread or 0, *shared)
+    if not resident:  # it ran, so a limit is not known
         return None
     return kernel.grid[0] * kernel.grid[1] * kernel.grid[2] / (device.sm_count * resident)
 

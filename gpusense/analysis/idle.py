@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .._records import BlockRecord, ComputeBlock, GpuMemoryTransfer, GpuSync, Path
+from .._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, window
 from .intervals import Interval, complement, intersect, subtract, total, union
@@ -50,27 +50,51 @@ def idle(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> li
     whole = window(session)
     if whole is None:
         return []
-    waits, backs = _host_waits(session)
-    segments = innermost(record for record in session.records if type(record) in (BlockRecord, ComputeBlock))  # type: ignore[misc]
+    hosts: dict[frozenset[str] | None, _Host] = {}
+    owners = _owners(session)
     rows = []
     for time, line in zip(device_times(session, lines), lines.values(), strict=True):
+        key = (time.backend, time.device)
         if line.counted:
             rows.append(_counted(time, whole))
-        else:
-            rows.append(_placed(time, line, whole, waits, backs.get((time.backend, time.device), []), segments))
+            continue
+        roots = frozenset(owners[key]) if key in owners else None
+        if roots not in hosts:
+            hosts[roots] = _Host(session, roots)
+        rows.append(_placed(time, line, whole, hosts[roots], hosts[roots].backs.get(key, [])))
     return rows
 
 
-def _host_waits(session: Session) -> tuple[list[Interval], dict[DeviceKey, list[int]]]:
-    """Intervals in which the host waited, and the ends of copies to the host by device."""
-    waits: list[Interval] = []
-    backs: dict[DeviceKey, list[int]] = {}
-    for record in session.records:
-        if type(record) is GpuSync and record.name.endswith("synchronize"):
-            waits.append((record.start_ns, record.end_ns))
-        elif type(record) is GpuMemoryTransfer and record.direction == "gpu_to_cpu":
-            backs.setdefault((record.backend, record.device), []).append(record.end_ns)
-    return union(waits), {key: sorted(ends) for key, ends in backs.items()}
+def _owners(session: Session) -> dict[DeviceKey, set[str]]:
+    """Which processes of a merged session used which device; empty for a session of one process."""
+    owners: dict[DeviceKey, set[str]] = {}
+    if session.meta.get("processes"):
+        for record in session.records:
+            if type(record) in (GpuKernel, GpuMemoryTransfer, GpuMemset) and record.path:
+                owners.setdefault((record.backend, record.device), set()).add(record.path[0])  # type: ignore[union-attr]
+    return owners
+
+
+class _Host:
+    """What the processes that feed a device did meanwhile."""
+
+    def __init__(self, session: Session, roots: frozenset[str] | None) -> None:
+        waits: list[Interval] = []
+        blocks: list[BlockRecord | ComputeBlock] = []
+        self.backs: dict[DeviceKey, list[int]] = {}  # ends of copies to the host
+        for record in session.records:
+            if roots is not None and (not record.path or record.path[0] not in roots):
+                continue
+            if type(record) is GpuSync and record.name.endswith("synchronize"):
+                waits.append((record.start_ns, record.end_ns))
+            elif type(record) is GpuMemoryTransfer and record.direction == "gpu_to_cpu":
+                self.backs.setdefault((record.backend, record.device), []).append(record.end_ns)
+            elif type(record) is BlockRecord or type(record) is ComputeBlock:
+                blocks.append(record)
+        self.waits = union(waits)
+        self.segments = innermost(blocks)
+        for ends in self.backs.values():
+            ends.sort()
 
 
 def _counted(time: DeviceTime, whole: Interval) -> DeviceIdle:
@@ -96,29 +120,22 @@ def _counted(time: DeviceTime, whole: Interval) -> DeviceIdle:
     )
 
 
-def _placed(
-    time: DeviceTime,
-    line: Timeline,
-    whole: Interval,
-    waits: list[Interval],
-    backs: list[int],
-    segments: list[tuple[int, int, Path]],
-) -> DeviceIdle:
+def _placed(time: DeviceTime, line: Timeline, whole: Interval, host: _Host, backs: list[int]) -> DeviceIdle:
     rest = complement(line.compute, *whole)
     collective = intersect(rest, line.collective)
     copy = subtract(intersect(rest, line.transfer), collective)
     empty = subtract(subtract(rest, line.collective), line.transfer)
     gaps = [Gap(*span, "collective") for span in collective] + [Gap(*span, "copy") for span in copy]
-    inside = union((start, end) for start, end, _ in segments) or _span(time)
+    inside = union((start, end) for start, end, _ in host.segments) or _span(time)
     for start, end in intersect(empty, inside):
-        gaps += _reasons(start, end, waits, backs)
+        gaps += _reasons(start, end, host.waits, backs)
     gaps += [Gap(*span, "no_work") for span in subtract(empty, inside)]
     gaps.sort()
     parts = dict.fromkeys(REASONS, 0)
     for gap in gaps:
         parts[gap.reason] += gap.end_ns - gap.start_ns
     length = whole[1] - whole[0]
-    host = [(gap.start_ns, gap.end_ns) for gap in gaps if gap.reason == "host"]
+    waiting = [(gap.start_ns, gap.end_ns) for gap in gaps if gap.reason == "host"]
     return DeviceIdle(
         device=time.device,
         backend=time.backend,
@@ -131,7 +148,7 @@ def _placed(
         no_work_ns=parts["no_work"],
         unattributed_ns=0,
         gaps=tuple(gaps),
-        host_inside=_inside(host, segments),
+        host_inside=_inside(waiting, host.segments),
     )
 
 

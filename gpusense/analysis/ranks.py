@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._records import GpuKernel
 from ..session import Session
@@ -82,6 +82,42 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
         clock_error_ns=round(error) if matched else None,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def processes_of(session: Session) -> list[dict[str, Any]]:
+    """The processes of a merged session, as ``meta["processes"]`` lists them; empty for a session of one."""
+    listed = session.meta.get("processes")
+    return [one for one in listed or () if isinstance(one, dict) and isinstance(one.get("root"), str)]
+
+
+def split(session: Session) -> list[Session]:
+    """One session a process of a merged session, to be given to :func:`ranks`; itself alone if it is of one.
+
+    Ranks that occur twice, or not at all, become places in the list.
+    """
+    listed = processes_of(session)
+    if len(listed) < 2:
+        return [session]
+    numbers = [one.get("rank") for one in listed]
+    if None in numbers or len(set(numbers)) < len(numbers):
+        numbers = list(range(len(listed)))
+    roots = {one["root"]: at for at, one in enumerate(listed)}
+    parts = [
+        Session(
+            meta={**session.meta, **one, "rank": number, "processes": []},
+            devices=session.devices,
+        )
+        for one, number in zip(listed, numbers, strict=True)
+    ]
+    for record in session.records:
+        at = roots.get(record.path[0]) if record.path else None
+        if at is not None:
+            parts[at].records.append(record)
+    for row in session.aggregates:
+        at = roots.get(row.path[0]) if row.path else None
+        if at is not None:
+            parts[at].aggregates.append(row)
+    return parts
 
 
 def rank_findings(sessions: Sequence[Session]) -> list[Finding]:

@@ -8,6 +8,7 @@ from .facts import Facts
 from .finding import Finding
 from .operation import DEVICE_KINDS
 from .phases import warm_ups
+from .ranks import processes_of, rank_findings, split
 from .transfers import TransferGroup
 from .words import clean, count_text, device_text, percent_text, rate_text, size_text, time_text
 
@@ -219,12 +220,18 @@ def device_state(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def across_ranks(facts: Facts) -> Iterator[Finding]:
+    if len(processes_of(facts.session)) > 1:
+        yield from rank_findings(split(facts.session))
+
+
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     pageable_copies,
     exposed,
     small_copies,
     low_coverage,
     unusual,
+    across_ranks,
     device_state,
     heaviest,
 )

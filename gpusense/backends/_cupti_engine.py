@@ -53,19 +53,12 @@ class Engine:
         return full if full is None or self.per_thread else (full[0], full[1], 0)
 
     def _ask_whether_free(self) -> None:
-        """A subscriber taken and given back at once: callbacks are never taken from a profiler that holds CUPTI.
+        """Callbacks are never taken from a profiler that holds CUPTI.
 
         torch keeps its subscription after its profiler has ended, so the refusal alone does not say that one runs.
         """
-        api = self._api
-        if not api.cuptiSubscribe:
-            return
-        subscriber = c_void_p()
-        # Never called, since no domain is enabled; it only must not be NULL.
-        code = api.cuptiSubscribe(byref(subscriber), ctypes.cast(api.cuptiGetVersion, c_void_p), None)
-        if code == 0:
-            api.cuptiUnsubscribe(subscriber)
-        elif code == capi.MULTIPLE_SUBSCRIBERS:
+        code = subscribe_once(self._api)
+        if code == capi.MULTIPLE_SUBSCRIBERS:
             holder = self._holder()
             if holder is not None:
                 raise BackendError(
@@ -109,6 +102,18 @@ class Engine:
             return self._dropped or None
         self._dropped += dropped.value
         return self._dropped
+
+
+def subscribe_once(api: Any) -> int:
+    """CUPTI's answer to a subscriber that is taken and given back at once."""
+    if not api.cuptiSubscribe:
+        return 0
+    subscriber = c_void_p()
+    # The function is never called, since no domain is enabled; it only must not be NULL.
+    code: int = api.cuptiSubscribe(byref(subscriber), ctypes.cast(api.cuptiGetVersion, c_void_p), None)
+    if code == 0:
+        api.cuptiUnsubscribe(subscriber)
+    return code
 
 
 def version(api: Any) -> int:

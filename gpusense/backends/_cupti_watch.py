@@ -1,42 +1,59 @@
 """Notices that another profiler took over, and that it has ended.
 
-CUPTI does not tell when its callbacks are replaced. A profiler that we know says so itself; of any other the trace is
-that work goes on (the program's own calls, ``Heartbeat.expected``) while no buffer is requested from us any more.
+CUPTI does not tell when its callbacks are replaced. A profiler that we know says so itself. For any other a *canary* is
+sent at each look: a driver call that is recorded, so that a flush must bring a buffer. If none comes any more, our
+callbacks are not the registered ones. Canaries need the DRIVER kind, as the markers of blocks do, and a buffer a thread
+(CUDA 13); elsewhere a long kernel could hold the buffer back.
 """
 
 from typing import Any, NamedTuple
 
 from .._errors import GpuSenseError
-from . import _cupti_holders
+from . import _cupti_holders, cuda
+
+TAKEN_OVER = "another profiler took over the buffers of CUPTI; capture goes on when it is disabled and enabled again"
 
 
 class Heartbeat(NamedTuple):
     """Numbers that grow while capture lives; compare two."""
 
-    requested: int  # buffers that CUPTI asked of us
-    completed: int
-    buffers: int  # shown to the receivers
-    lost_markers: int = 0  # filled in by whoever sets markers
+    requested: int = 0  # buffers that CUPTI asked of us
+    completed: int = 0  # buffers that CUPTI returned to us
+    flushes: int = 0
+    canaries: bool = False  # whether a driver call must show in the numbers after a flush
 
 
 def look(activity: Any, *, paused: bool) -> str | None:
     """While running: why to pause now, and pauses. While paused: "resumed" once capture goes on. None: no change."""
     holder: str | None = _cupti_holders.running()
-    if not paused:
-        if holder is None:
-            return None
-        reason = f"another profiler, {holder}, holds CUPTI"
+    if paused:
+        return _try_resume(activity) if holder is None else None
+    reason = f"another profiler, {holder}, holds CUPTI" if holder is not None else _missed_canary(activity)
+    if reason is not None:
         activity.pause(reason)
-        return reason
-    if holder is not None:
+    return reason
+
+
+def _try_resume(activity: Any) -> str | None:
+    """Not where callbacks were taken by someone who shows in no other way: nothing would tell that he has ended."""
+    if activity.status().get("reason") == TAKEN_OVER and not activity.torch_kept_subscription():
         return None
     try:
         activity.resume()
     except GpuSenseError:
         return None
+    activity.last_heartbeat = None
     return "resumed"
 
 
-def stolen(before: Heartbeat, after: Heartbeat) -> bool:
-    """Whether markers get lost while CUPTI asks nothing of us: our callbacks are no longer the registered ones."""
-    return after.lost_markers > before.lost_markers and after[:3] == before[:3]
+def _missed_canary(activity: Any) -> str | None:
+    """Compares with the look before, and sends the next canary."""
+    before, now = activity.last_heartbeat, activity.heartbeat()
+    activity.last_heartbeat = now
+    if not now.canaries:
+        return None
+    cuda.driver_version()
+    if before is None or not before.canaries or now.flushes - before.flushes < 2:
+        activity.last_heartbeat = before if before is not None and before.canaries else now
+        return None
+    return TAKEN_OVER if now[:2] == before[:2] else None

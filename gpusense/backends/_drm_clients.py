@@ -5,6 +5,7 @@ counted once, by driver, device and ``drm-client-id``. Only processes whose ``fd
 """
 
 import os
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._metrics import ProcessUsage
@@ -79,29 +80,34 @@ def _put_cycles(client: Client, engine: str, busy: str, total: str) -> None:
         client.engines_cycles[engine] = (int(busy), int(total))
 
 
-def scan(proc: str = "/proc") -> Clients:
-    """Every client of every process this user may look into. A process that ends meanwhile is passed over."""
+def scan(proc: str = "/proc", pids: Iterable[int] | None = None) -> Clients:
+    """Every client of every process this user may look into, or of ``pids``. One that ends meanwhile is passed over."""
     found: Clients = {}
-    for name in os.listdir(proc) if os.path.isdir(proc) else ():
-        if not name.isdigit():
-            continue
-        folder = os.path.join(proc, name)
+    for pid in _all_pids(proc) if pids is None else pids:
+        folder = f"{proc}/{pid}"
         try:
-            descriptors = os.listdir(os.path.join(folder, "fd"))
+            descriptors = os.listdir(f"{folder}/fd")
         except OSError:
             continue
         for descriptor in descriptors:
-            client = _client(folder, int(name), descriptor)
+            client = _client(folder, pid, descriptor)
             if client is not None:
                 found.setdefault((client.driver, client.device, client.client_id), client)
     return found
 
 
+def _all_pids(proc: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(proc) if name.isdigit()]
+    except OSError:
+        return []
+
+
 def _client(folder: str, pid: int, descriptor: str) -> Client | None:
     try:
-        if not os.readlink(os.path.join(folder, "fd", descriptor)).startswith("/dev/dri/"):
+        if not os.readlink(f"{folder}/fd/{descriptor}").startswith("/dev/dri/"):
             return None
-        text = _files.read(os.path.join(folder, "fdinfo", descriptor), 16384).decode("utf-8", "replace")
+        text = _files.read(f"{folder}/fdinfo/{descriptor}", 16384).decode("utf-8", "replace")
     except OSError:
         return None
     return parse(text, pid, descriptor)
@@ -175,11 +181,17 @@ class Usage:
 
 
 class Scanner:
-    """Scans at most every ``period_ns``, however many devices ask, and keeps the scan before for the shares."""
+    """Scans at most every ``period_ns``, however many devices ask, and keeps the scan before for the shares.
 
-    def __init__(self, proc: str = "/proc", period_ns: int = 200_000_000) -> None:
+    Looking through every process is the dear part, so it is done every ``search_ns``; between, only the processes that
+    had a client are read. A new one is seen that much later.
+    """
+
+    def __init__(self, proc: str = "/proc", period_ns: int = 200_000_000, search_ns: int = 5_000_000_000) -> None:
         self.proc = proc
         self._period_ns = period_ns
+        self._search_ns = search_ns
+        self._searched_ns: int | None = None
         self._time_ns: int | None = None
         self._clients: Clients = {}
         self._shares: dict[Key, dict[str, float]] | None = None
@@ -187,12 +199,18 @@ class Scanner:
     def usage(self, now_ns: int, driver: str | None, device: str | None) -> Usage:
         """The clients that ``driver`` has on ``device``, as of the newest scan."""
         if self._time_ns is None or now_ns - self._time_ns >= self._period_ns:
-            clients = scan(self.proc)
+            clients = self._scan(now_ns)
             if self._time_ns is not None:
                 self._shares = busy_percent(self._clients, clients, now_ns - self._time_ns)
             self._time_ns, self._clients = now_ns, clients
         mine = {key: client for key, client in self._clients.items() if key[0] == driver and key[1] == device}
         return Usage(mine, self._shares)
+
+    def _scan(self, now_ns: int) -> Clients:
+        if self._searched_ns is not None and now_ns - self._searched_ns < self._search_ns:
+            return scan(self.proc, {client.pid for client in self._clients.values()})
+        self._searched_ns = now_ns
+        return scan(self.proc)
 
 
 def _plus(left: Any, right: Any) -> Any:

@@ -21,10 +21,10 @@ def asleep(pci_bus_id: str | None, sysfs: str = "/sys") -> str | None:
 
 
 def may_sleep(pci_bus_id: str | None, sysfs: str = "/sys") -> bool:
-    """False where the system never suspends this device at run time (power/control is "on", as on servers)."""
+    """False where the system never suspends this device: power/control is "on", as on servers, or absent."""
     if pci_bus_id is None:
         return False
-    return text_or_none(os.path.join(_folder(pci_bus_id, sysfs), "power", "control")) != "on"
+    return text_or_none(os.path.join(_folder(pci_bus_id, sysfs), "power", "control")) not in ("on", None)
 
 
 def pci_gpus(vendor: int, sysfs: str = "/sys") -> list[str]:

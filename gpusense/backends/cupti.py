@@ -22,6 +22,7 @@ from .._protocols import Backend, OnView
 from .._records import Unavailable
 from . import _cupti_engine as engine
 from . import cuda
+from ._cupti_holders import holder
 from ._cupti_watch import Heartbeat
 
 DEFAULT_BUFFER_SIZE = 256 << 10
@@ -58,6 +59,7 @@ class CuptiActivity:
         self._api: Any = None
         self._shared: _broker.Shared = {}
         self._leave: Callable[[], None] | None = None
+        self.last_heartbeat: Heartbeat | None = None
 
     # --- library ----------------------------------------------------------------------------------------------------
 
@@ -146,9 +148,16 @@ class CuptiActivity:
         return status
 
     def heartbeat(self) -> Heartbeat:
-        """Counters to compare with later ones: see :func:`gpusense.backends._cupti_watch.stolen`."""
-        status = self._shared["status"]() if self._shared else {}
-        return Heartbeat(status.get("requested", 0), status.get("completed", 0), status.get("buffers", 0))
+        """Counters to compare with later ones: see ``_cupti_watch``."""
+        if not self._shared:
+            return Heartbeat()
+        status = self._shared["status"]()
+        canaries = status["per_thread_buffers"] and layouts.DRIVER in status["kinds"]
+        return Heartbeat(status["requested"], status["completed"], status["flushes"], canaries)
+
+    def torch_kept_subscription(self) -> bool:
+        """Whether CUPTI refuses a subscriber although no profiler runs: torch's has run here and has ended."""
+        return bool(self._api) and engine.subscribe_once(self._api) == capi.MULTIPLE_SUBSCRIBERS and not holder()
 
     def timestamp_ns(self) -> int:
         """Now, by the clock of the records (wall-clock nanoseconds on Linux)."""

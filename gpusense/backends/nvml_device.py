@@ -74,7 +74,7 @@ class Device:
 
     def __init__(self, nvml: Nvml, info: DeviceInfo, events: Events, *, sysfs: str, procfs: str) -> None:
         self.info = info
-        self.handle = 0
+        self._handle = 0
         self._nvml = nvml
         self._events = events
         self._sysfs = sysfs
@@ -98,21 +98,30 @@ class Device:
         if self._may_sleep and _host.asleep(self.info.pci_bus_id, self._sysfs) is not None:
             return 0
         try:
-            self._attach()
+            return self._attach()
         except NvmlError:
             return 0
-        return self.handle
 
     def sample(self, lanes: Sequence[str]) -> GpuMetrics:
-        start = time.monotonic_ns()
-        bare = GpuMetrics(self.info, time.time_ns(), start, source="nvml")
+        start, wall = time.monotonic_ns(), time.time_ns()
         if self._may_sleep:
             why = _host.asleep(self.info.pci_bus_id, self._sysfs)
             if why is not None:
-                return without_values(bare, "sleeping", why)
-        if self._trouble is not None and start < self._retry_ns:
-            return without_values(bare, *self._trouble)
-        return self._ask(bare, lanes, start)
+                return self._nothing("sleeping", why, start, wall)
+        trouble = self._trouble
+        if trouble is not None and start < self._retry_ns:
+            return self._nothing(*trouble, start, wall)
+        try:
+            try:
+                return self._read(self._attach(), lanes, start, wall)
+            except LibraryGone as error:  # someone shut NVML down, or the driver was reloaded: once more from the start
+                self._nvml.lost(self._generation, error.code)
+                return self._read(self._attach(), lanes, start, wall)
+        except NvmlError as error:
+            if isinstance(error, LibraryGone):
+                self._nvml.lost(self._generation, error.code)
+            self._handle = 0
+            return self._set_trouble("lost", f"lost: {error}", start, wall)
 
     def counter_period_s(self) -> float | None:
         peak = self._shared.pcie_peak
@@ -120,76 +129,73 @@ class Device:
             return None
         return 0.8 * (1 << 32) / peak
 
-    def _ask(self, bare: GpuMetrics, lanes: Sequence[str], start: int) -> GpuMetrics:
-        try:
-            try:
-                self._attach()
-                return self._read(bare, lanes, start)
-            except LibraryGone as error:  # someone shut NVML down, or the driver was reloaded: once more from the start
-                self._nvml.lost(self._generation, error.code)
-                self._attach()
-                return self._read(bare, lanes, start)
-        except NvmlError as error:
-            if isinstance(error, LibraryGone):
-                self._nvml.lost(self._generation, error.code)
-            self.handle = 0
-            return self._set_trouble("lost", f"lost: {error}", start, bare)
-
-    def _read(self, bare: GpuMetrics, lanes: Sequence[str], start: int) -> GpuMetrics:
-        if "counters" in lanes:
-            with self._fast.lock:
-                self._fast.begin(self.handle, (self._generation, self._life))
-                self._fast.read_counters(start)
-        metrics = bare
-        good = transient = odd = 0
+    def _read(self, handle: int, lanes: Sequence[str], start: int, wall: int) -> GpuMetrics:
+        """One pass over the lanes. ``handle`` stays what it was at the start: another lane may lose the device."""
+        life = self._generation, self._life
+        values: dict[str, Any] = {}
+        reasons: tuple[tuple[str, str], ...] = ()
         for lane, reader in self._lanes.items():
-            if lane not in lanes:
-                odd += reader.out_of_range
+            if lane not in lanes and not (lane == "fast" and "counters" in lanes):
                 continue
             if not reader.lock.acquire(timeout=_PATIENCE_S):
-                return without_values(bare, "degraded", "stale: another thread still waits for the driver")
+                return self._nothing("degraded", "stale: another thread still waits for the driver", start, wall)
             try:
-                reader.begin(self.handle, (self._generation, self._life))
-                parts = reader.read(time.monotonic_ns(), "gpm" in lanes)
+                reader.begin(handle, life)
+                if lane not in lanes:
+                    self._fast.read_counters(start)
+                    continue
+                _add(values, reader.read(time.monotonic_ns(), "gpm" in lanes))
+                reasons = reasons + reader.reasons() if reasons else reader.reasons()
             finally:
                 reader.lock.release()
-            odd += reader.out_of_range
-            metrics = _combine(metrics, parts, reader.reasons())
-            good, transient = good + reader.good, transient + reader.transient
-        if "slow" in lanes:
-            metrics = self._xid(metrics)
-        if not good and (transient or self._trouble is not None):
-            why = next((why for _, why in metrics.reasons if why.startswith("stale")), "stale: no call succeeds")
-            return self._set_trouble("degraded", why, start, bare)
-        if good:
+        if "fast" in lanes:  # of the others too little is asked to tell a dead driver from an odd device
+            if not self._fast.good and (self._fast.transient or self._trouble is not None):
+                why = next((why for _, why in reasons if why.startswith("stale")), "stale: no call succeeds")
+                return self._set_trouble("degraded", why, start, wall)
             self._trouble, self._pause_s = None, _FIRST_PAUSE_S
+        if "slow" in lanes:
+            reasons = self._add_xid(values, reasons, handle)
         cost = time.monotonic_ns() - start
-        return metrics._replace(device=self.info, cost_ns=cost, time_ns=bare.time_ns + cost // 2, out_of_range=odd)
+        return GpuMetrics(
+            self.info,
+            wall + cost // 2,
+            start,
+            cost_ns=cost,
+            source="nvml",
+            reasons=reasons,
+            out_of_range=sum([reader.out_of_range for reader in self._lanes.values()]),
+            **values,
+        )
 
-    def _xid(self, metrics: GpuMetrics) -> GpuMetrics:
-        xid, count, why = self._events.last(self.handle)
-        reasons = metrics.reasons
+    def _add_xid(
+        self, values: dict[str, Any], reasons: tuple[tuple[str, str], ...], handle: int
+    ) -> tuple[tuple[str, str], ...]:
+        xid, count, why = self._events.last(handle)
+        values["health"] = values["health"]._replace(last_xid=xid, xid_count=count)
         if xid is None:
             reasons += (("health.last_xid", why or "unsupported: no Xid so far"),)
-        if why is not None:
-            reasons += (("health.xid_count", why),)
-        return metrics._replace(health=metrics.health._replace(last_xid=xid, xid_count=count), reasons=reasons)
+        return reasons if why is None else (*reasons, ("health.xid_count", why))
 
-    def _attach(self) -> None:
-        """Makes sure that the handle belongs to the library as initialised now."""
-        generation = self._nvml.ready()
-        if generation == self._generation and self.handle:
-            return
+    def _attach(self) -> int:
+        """The handle, found anew if it belongs to an earlier life of the library."""
+        generation, handle = self._nvml.ready(), self._handle
+        if generation == self._generation and handle:
+            return handle
         code, handle = self._find_handle()
         if code:
             gone = LibraryGone if code in c.LIBRARY_GONE else DeviceGone
             raise gone("nvmlDeviceGetHandle", code)
-        self.handle, self._generation = handle, generation
+        self._handle, self._generation = handle, generation
         if self.info.uuid is None:  # it slept, or was lost, when the devices were listed
             known = describe(self._nvml, handle, self.info.index, self.info.nvml_index)
             self.info = known._replace(pci_bus_id=known.pci_bus_id or self.info.pci_bus_id)
             self._shared.identify(self.info.name)
-        self._peak()
+        nvml, api = self._nvml, self._nvml.api
+        fastest = nvml.number(api.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+        width = nvml.number(api.nvmlDeviceGetMaxPcieLinkWidth, handle)
+        if fastest and width:
+            self._shared.pcie_peak = PCIE_LANE.get(fastest, 16e9) * width
+        return handle
 
     def _find_handle(self) -> tuple[int, int]:
         nvml, info = self._nvml, self.info
@@ -207,29 +213,22 @@ class Device:
                 return 0, handle
         return code, 0
 
-    def _peak(self) -> None:
-        nvml, api = self._nvml, self._nvml.api
-        generation = nvml.number(api.nvmlDeviceGetMaxPcieLinkGeneration, self.handle)
-        width = nvml.number(api.nvmlDeviceGetMaxPcieLinkWidth, self.handle)
-        if generation and width:
-            self._shared.pcie_peak = PCIE_LANE.get(generation, 16e9) * width
-
-    def _set_trouble(self, state: str, why: str, now_ns: int, bare: GpuMetrics | None = None) -> GpuMetrics:
+    def _set_trouble(self, state: str, why: str, now_ns: int, wall_ns: int) -> GpuMetrics:
+        """Leaves the device alone for a while, longer each time, and forgets what the lanes learned."""
         self._trouble = state, why
         self._life += 1
         self._retry_ns = now_ns + int(self._pause_s * 1e9)
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
-        if bare is None:
-            bare = GpuMetrics(self.info, time.time_ns(), now_ns, source="nvml")
-        return without_values(bare, state, why)
+        return self._nothing(state, why, now_ns, wall_ns)
+
+    def _nothing(self, state: str, why: str, now_ns: int, wall_ns: int) -> GpuMetrics:
+        return without_values(GpuMetrics(self.info, wall_ns, now_ns, source="nvml"), state, why)
 
 
-def _combine(metrics: GpuMetrics, parts: dict[str, Any], reasons: tuple[tuple[str, str], ...]) -> GpuMetrics:
-    """``metrics`` with the groups one lane read; groups of several lanes are joined field by field."""
-    changed: dict[str, Any] = {"reasons": metrics.reasons + reasons if metrics.reasons else reasons}
+def _add(values: dict[str, Any], parts: dict[str, Any]) -> None:
+    """Adds the groups that one lane read; a group of several lanes is joined field by field."""
     for name, part in parts.items():
-        before = getattr(metrics, name)
-        if isinstance(before, tuple) and hasattr(before, "_make") and any(value is not None for value in before):
+        before = values.get(name)
+        if before is not None and hasattr(before, "_make"):
             part = before._make([a if a is not None else b for a, b in zip(before, part, strict=True)])
-        changed[name] = part
-    return metrics._replace(**changed)
+        values[name] = part

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._capi import nvml as c
 
-_WAIT_MS = 1000
+_WAIT_MS = 2000  # between two looks whether anybody still watches
 
 
 class Events:

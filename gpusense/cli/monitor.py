@@ -1,4 +1,4 @@
-"""``gpusense monitor``: a line a sample and device, or JSON lines, until interrupted."""
+"""Print what the devices do: a line a sample and device, or JSON lines, until interrupted."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist; 130 on Ctrl-C."""
+    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist."""
     devices = args.device if args.device is None or args.device != ["visible"] else "visible"
     try:
         if args.once:
@@ -38,8 +38,6 @@ def main(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"gpusense monitor: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

@@ -4,14 +4,39 @@ import os
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from .._json import dumps
 from ..analysis.anomalies import median
-from ..analysis.diff import CountChange, Diff, TimeChange
+from ..analysis.diff import CountChange, Diff, TimeChange, compare
 from ..analysis.words import clean, count_text, size_text, time_text
+from ..session import Session
 from .files import output
 from .html import escape, page_file, policy
 
 _ROWS = 12
 _SIGNS = {"more": "▲", "fewer": "▼", "slower": "▲", "faster": "▼"}
+
+
+def command(
+    before: Sequence[Session],
+    after: Sequence[Session],
+    *,
+    fail_over: float | None,
+    form: str,
+    target: "str | os.PathLike[str] | IO[str]",
+) -> int:
+    """Compares, writes ``form`` "text", "json" or "html" to ``target``; 3 where ``fail_over`` was exceeded, else 0."""
+    diff = compare(before, after)
+    if form == "html":
+        write(diff, target, over=fail_over)
+    else:
+        with output(target) as file:
+            file.write(text(diff, over=fail_over) if form == "text" else json_text(diff, over=fail_over))
+    return 3 if fail_over is not None and diff.failures(fail_over) else 0
+
+
+def json_text(diff: Diff, *, over: float | None = None) -> str:
+    """:func:`to_dict` as one line of JSON."""
+    return dumps(to_dict(diff, over=over), portable=True) + "\n"
 
 
 def to_dict(diff: Diff, *, over: float | None = None) -> dict[str, Any]:

@@ -18,15 +18,16 @@ from .tracks import label
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
-def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, form: str = "collapsed") -> None:
-    """Writes ``form`` "collapsed" or "speedscope" to a path or an open text file."""
-    if form not in ("collapsed", "speedscope"):
-        raise ValueError(f"form must be 'collapsed' or 'speedscope', not {form!r}")
+def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
+    """Writes collapsed stacks to a path or an open text file."""
     with output(target) as file:
-        if form == "collapsed":
-            file.writelines(line + "\n" for line in collapsed(session))
-        else:
-            file.write(speedscope(session))
+        file.writelines(line + "\n" for line in collapsed(session))
+
+
+def write_speedscope(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
+    """Writes a speedscope profile to a path or an open text file."""
+    with output(target) as file:
+        file.write(speedscope(session))
 
 
 def stacks(session: Session) -> Iterator[tuple[tuple[str, ...], int]]:

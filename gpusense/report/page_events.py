@@ -43,8 +43,9 @@ class Events:
         self._names: dict[tuple[str, str], int] = {}
         self._paths: dict[tuple[str, ...], int] = {}
 
-    def row(self, group: str, name: str) -> None:
-        self.rows.append({"group": group, "name": name, "at": len(self.start)})
+    def row(self, group: str, name: str, *, busy: bool) -> None:
+        """Begins a row; ``busy``: its events are work of a device."""
+        self.rows.append({"group": group, "name": name, "at": len(self.start), "busy": busy})
 
     def add(self, start: int, end: int, name: int, path: int) -> None:
         self.start.append(start - self.start_ns)
@@ -89,7 +90,7 @@ def events(session: Session, facts: Facts, limit: int) -> Events:
     skipped = max(0, len(lines) - _ROW_LIMIT) + deep
     lines = lines[:_ROW_LIMIT]
     for at, (group, name, device, records) in enumerate(lines):
-        made.row(group, name)
+        made.row(group, name, busy=device is not None)
         joined += _fill(made, records, ranks, floor, resolution)
         following = lines[at + 1][2] if at + 1 < len(lines) else None
         if device is not None and device != following and device in idle and idle[device].gaps:
@@ -184,7 +185,7 @@ def _close(made: Events, run: list[int]) -> None:
 
 def _idle_row(made: Events, group: str, gaps: "tuple[Gap, ...]", resolution: int) -> int:
     """Adds a device's idle gaps with their reasons; returns how many were too short to draw in a large run."""
-    made.row(group, "idle: why")
+    made.row(group, "idle: why", busy=False)
     nowhere, left_out = made.path_id(()), 0
     floor = resolution if len(gaps) > _GAP_LIMIT else 0
     for gap in gaps:

@@ -8,6 +8,7 @@ from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.memory import memory
 from ..analysis.phases import first_calls, warm_ups
+from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.words import clean, device_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
@@ -51,8 +52,14 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
             lambda: _roofline(session),
         ),
         (
+            "Ranks",
+            "collectives matched across all ranks; clocks aligned where they end",
+            ("Rank", "Computes", "Communicates", "Exposed", "Waits for others", "Arrives last", "Clock apart"),
+            lambda: _ranks(session),
+        ),
+        (
             "Side by side",
-            "the same operation on several backends or devices",
+            "the same operation on several backends",
             ("Operation", "Where", "Calls", "Average", "Total"),
             lambda: _backends(session),
         ),
@@ -158,6 +165,24 @@ def flops_text(rate: float | None) -> str:
     return f"{rate / 1e12:.3g} Tflop/s" if rate >= 1e12 else f"{rate / 1e9:.3g} Gflop/s"
 
 
+def _ranks(session: Session) -> _Rows:
+    if len(processes_of(session)) < 2:
+        return []
+    answer = ranks(split(session))
+    return [
+        (
+            f"rank {row.rank}",
+            time_text(row.compute_ns),
+            time_text(row.collective_ns),
+            time_text(row.collective_exposed_ns),
+            time_text(row.waited_ns if answer.collectives else None),
+            f"{row.last_arrivals:,} of {answer.collectives:,}",
+            time_text(row.clock_offset_ns),
+        )
+        for row in answer.ranks
+    ]
+
+
 def _backends(session: Session) -> _Rows:
     return [
         (
@@ -168,5 +193,6 @@ def _backends(session: Session) -> _Rows:
             time_text(row.total_ns),
         )
         for pair in side_by_side(session)
+        if len({row.backend for row in pair.sides}) > 1
         for row in pair.sides
     ]

@@ -12,6 +12,7 @@ from typing import IO, Any
 from .._records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from ..analysis.busy import window
 from ..analysis.idle import DeviceIdle, idle
+from ..analysis.ranks import processes_of
 from ..session import Session
 from .files import output
 from .protobuf import double, fixed64, message, number, text, varint
@@ -59,7 +60,9 @@ def packets(session: Session) -> Iterator[bytes]:
     of_devices: list[Track] = []
     for track in tracks(session):
         (of_host if track.device is None else of_devices).append(track)
-    yield writer.group(groups, "Host", session.meta.get("pid"))
+    pids = {one.get("root"): one.get("pid") for one in processes_of(session)} | {"Host": session.meta.get("pid")}
+    for track in of_host:
+        yield writer.group(groups, track.group, pids.get(track.group))
     # Devices first: writing a kernel numbers its flow, which the block it came from then names as its origin.
     for track in of_devices:
         yield writer.group(groups, track.group, None)
@@ -68,7 +71,7 @@ def packets(session: Session) -> Iterator[bytes]:
         if row is not None:
             yield from writer.gaps(row, groups[track.group])
     for track in of_host:
-        yield from writer.track(track, groups["Host"])
+        yield from writer.track(track, groups[track.group])
     for device, name, unit, points in device_series(session):
         group = group_name(session, device)
         yield writer.group(groups, group, None)
@@ -104,7 +107,7 @@ class _Writer:
         groups[name] = uuid = self._uuid()
         body = number(1, uuid) + number(11, _EXPLICIT)  # children in the order of their ranks, field 12
         if pid is not None:
-            body += message(3, number(1, pid) + text(6, "program"))
+            body += message(3, number(1, pid) + text(6, "program" if name == "Host" else name))
         else:
             body += text(2, name)
         return self._describe(body)

@@ -26,6 +26,12 @@ DIRECTIONS = {
     "on_device": "copies inside GPU",
     "cpu_to_cpu": "copies on host",
 }
+_HOST_TRACKS: dict[type, str] = {
+    BlockRecord: "blocks",
+    ComputeBlock: "compute",
+    GpuSync: "waits",
+    Syscall: "syscalls",
+}
 _ORDER = {"blocks": 0, "compute": 1, "waits": 2, "syscalls": 3, "stream": 4, "copies": 5}
 
 
@@ -37,7 +43,7 @@ def label(name: str) -> str:
 class Track(NamedTuple):
     """Records in order of start. In a nested track each lies inside or beside the others; else none overlap."""
 
-    group: str  # "Host", "GPU 0 · NVIDIA H100 80GB HBM3"
+    group: str  # "Host", or "rank 3" of a merged session; "GPU 0 · NVIDIA H100 80GB HBM3"
     name: str  # "stream 7", "thread 1", "copies to GPU"
     lane: int  # 0; overflow lanes from 1
     nested: bool
@@ -48,15 +54,16 @@ class Track(NamedTuple):
 def tracks(session: Session) -> list[Track]:
     """Every kept record with a duration, on exactly one track; host first, then devices by number."""
     rows: dict[tuple[Any, ...], list[Any]] = {}
+    merged = bool(session.meta.get("processes"))
     for record in session.records:
-        key = _key(record)
+        key = _key(record, merged)
         if key is not None:
             rows.setdefault(key, []).append(record)
     found: list[Track] = []
     for key in sorted(rows, key=_rank):
-        device, what, detail = key
-        group = "Host" if device is None else group_name(session, device)
-        name = _name(what, detail)
+        device, process, what, detail = key
+        group = process if device is None else group_name(session, device)
+        name = _name(what, detail) + (f" · {process}" if device is not None and process != "Host" else "")
         nested = what in ("blocks", "compute")
         records = sorted(rows.pop(key), key=lambda record: (record.start_ns, -end_of(record)))
         for lane, of in enumerate(nest(records) if nested else spread(records)):
@@ -81,28 +88,23 @@ def group_name(session: Session, device: tuple[str, int | None]) -> str:
     return f"{label} · {info.name}" if info is not None else label
 
 
-def _key(record: Any) -> tuple[Any, ...] | None:
+def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:
+    """(device or None, process, what, stream, direction or thread); streams of merged processes stay apart."""
+    process = record.path[0] if merged and record.path else "Host"
     kind = type(record)
     if kind is GpuKernel or kind is GpuMemset:
-        return ((record.backend, record.device), "stream", record.stream)
+        return ((record.backend, record.device), process, "stream", record.stream)
     if kind is GpuMemoryTransfer:
         device = (record.backend, record.device) if record.timing == "device" else None
-        return (device, "copies", record.direction)
-    if kind is BlockRecord:
-        return (None, "blocks", record.thread)
-    if kind is ComputeBlock:
-        return (None, "compute", record.thread)
-    if kind is GpuSync:
-        return (None, "waits", None)
-    if kind is Syscall:
-        return (None, "syscalls", record.thread)
-    return None
+        return (device, process, "copies", record.direction)
+    what = _HOST_TRACKS.get(kind)
+    return None if what is None else (None, process, what, getattr(record, "thread", None))
 
 
 def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    device, what, detail = key
+    device, process, what, detail = key
     where = ("", -1) if device is None else (device[0], -1 if device[1] is None else device[1])
-    return (device is not None, *where, _ORDER[what], detail is not None, str(detail).rjust(20))
+    return (device is not None, *where, process, _ORDER[what], detail is not None, str(detail).rjust(20))
 
 
 def _name(what: str, detail: Any) -> str:

@@ -208,3 +208,11 @@ def test_the_page_is_inert():
     assert "<img" not in page
     assert "script-src" not in page
     assert "&lt;/script&gt;" in page
+
+
+@pytest.mark.parametrize(("form", "start"), [("text", "1 run before"), ("json", "{"), ("html", "<!doctype html>")])
+def test_the_command_writes_and_decides(form, start):
+    for over, code in ((None, 0), (0.1, 3), (0.3, 0)):
+        file = io.StringIO()
+        assert report.command([training(4)], [training(5)], fail_over=over, form=form, target=file) == code
+        assert file.getvalue().startswith(start)

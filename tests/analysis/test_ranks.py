@@ -1,9 +1,16 @@
 import random
 
 import pytest
-from sessions import MS, US, kernel, session
+from sessions import H100, MS, US, block, kernel, session
 
-from gpusense.analysis.ranks import rank_findings, ranks
+from gpusense.analysis import findings
+from gpusense.analysis.idle import idle
+from gpusense.analysis.ranks import rank_findings, ranks, split
+from gpusense.session import merge
+
+
+def device(rank):
+    return H100._replace(uuid=f"GPU-{rank:08}-0000-0000-0000-000000000000", pci_bus_id=f"0000:{rank:02}:00.0")
 
 
 def job(count, *, slow=None, steps=20, offsets=None, factor=1.5, seed=2):
@@ -19,7 +26,10 @@ def job(count, *, slow=None, steps=20, offsets=None, factor=1.5, seed=2):
             records[rank].append(kernel("gemm", at + shift, at + work[rank] + shift))
             records[rank].append(kernel("ncclDevKernel_AllReduce", at + work[rank] + shift, end + shift, stream=20))
         at = end
-    return [session(*rows, end=at + 10**9, rank=rank, world_size=count) for rank, rows in enumerate(records)]
+    return [
+        session(*rows, end=at + 10**9, rank=rank, world_size=count, devices=(device(rank),))
+        for rank, rows in enumerate(records)
+    ]
 
 
 def test_the_slow_rank_is_named_and_the_others_waits_are_its_cost():
@@ -74,3 +84,35 @@ def test_one_rank_and_no_rank_and_a_rank_twice():
     twice[1].meta["rank"] = 0
     with pytest.raises(ValueError, match="same rank"):
         ranks(twice)
+
+
+def test_a_merged_session_is_split_again_and_has_the_ranks_among_its_findings():
+    together = merge(job(4, slow=2))
+    parts = split(together)
+    assert [part.meta["rank"] for part in parts] == [0, 1, 2, 3]
+    assert ranks(parts).ranks == ranks(job(4, slow=2)).ranks
+    assert {"straggler", "imbalance"} <= {finding.kind for finding in findings(together)}
+    alone = job(1)[0]
+    assert split(alone) == [alone]
+
+
+def test_merged_processes_without_ranks_or_with_a_rank_twice_are_numbered_by_place():
+    runs = job(3)
+    for run in runs:
+        run.meta["rank"] = 0
+    assert [part.meta["rank"] for part in split(merge(runs))] == [0, 1, 2]
+    damaged = merge(job(2))
+    damaged.meta["processes"] = [None, {"root": 7}, {"root": "rank 0"}]
+    assert split(damaged) == [damaged]
+
+
+def test_a_device_waits_for_its_own_process_and_not_for_another():
+    def run(rank, load):
+        return session(
+            block(("load",), 0, load), kernel("k", load, 10 * MS), end=10 * MS,
+            rank=rank, devices=(device(rank),),
+        )  # fmt: skip
+
+    first, second = idle(merge([run(0, 2 * MS), run(1, 7 * MS)]))
+    assert first.host_inside == ((("rank 0", "load"), 2 * MS),)
+    assert second.host_inside == ((("rank 1", "load"), 7 * MS),)

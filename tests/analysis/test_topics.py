@@ -13,7 +13,7 @@ from gpusense._records import Aggregate
 from gpusense.analysis.anomalies import anomalies
 from gpusense.analysis.backends import side_by_side
 from gpusense.analysis.blocks import block_tree
-from gpusense.analysis.coverage import blocks_per_sm, coverage
+from gpusense.analysis.coverage import coverage
 from gpusense.analysis.energy import energy
 from gpusense.analysis.memory import memory
 from gpusense.analysis.phases import first_calls, warm_ups
@@ -166,22 +166,6 @@ def test_a_reused_address_releases_what_was_there():
 
 
 # Coverage
-
-
-@pytest.mark.parametrize(
-    ("fields", "resident"),
-    [
-        ({"block": (256, 1, 1)}, 8),  # 2048 threads
-        ({"block": (256, 1, 1), "registers_per_thread": 64}, 4),  # 65536 / (64 · 32 · 8)
-        ({"block": (100, 1, 1)}, 16),  # four warps a block
-        ({"block": (32, 1, 1)}, 32),  # slots of compute capability 9.0
-        ({"block": (128, 1, 1), "static_shared_bytes": 1024, "dynamic_shared_bytes": 99_000}, 2),
-        ({"block": (1024, 1, 1), "registers_per_thread": 255}, 1),
-        ({"block": None}, None),
-    ],
-)
-def test_resident_blocks_are_what_the_tightest_limit_allows(fields, resident):
-    assert blocks_per_sm(kernel("k", 0, 1, **fields), H100) == resident
 
 
 def test_coverage_adds_concurrent_kernels_and_stops_at_one():

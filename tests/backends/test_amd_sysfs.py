@@ -242,6 +242,15 @@ def test_the_table_gives_energy_and_fills_what_files_lack(tree):
     assert metrics.source_time_ns == 123456789
 
 
+def test_the_energy_counter_is_read_anew_each_time(tree):
+    folder = tree.amd(gpu_metrics=metrics_table(energy=3 << 16))
+    backend = opened(tree)
+    (device,) = backend.devices.devices()
+    assert backend.metrics.sample(device).power.energy_joules == 3
+    (folder / "gpu_metrics").write_bytes(metrics_table(energy=8 << 16))
+    assert backend.metrics.sample(device).power.energy_joules == 8
+
+
 @pytest.mark.parametrize(("pci_id", "joules"), [("1002:740F", 2), ("1002:73BF", None)])
 def test_the_older_tables_energy_is_believed_on_instinct_cards_alone(tree, pci_id, joules):
     table = bytearray(b"\xff" * 120)

@@ -609,21 +609,54 @@ def test_a_resume_that_cupti_refuses_stays_paused(fake, start):
     assert activity.status()["reason"] == "another profiler"
 
 
-def test_stolen_callbacks_show_in_the_heartbeat(fake, start):
-    activity, _ = start()
+def looks(activity, fake, monkeypatch, count):
+    """Verdicts of some looks with two flushes between each; driver calls are recorded as CUPTI would."""
+    monkeypatch.setattr(cuda, "driver_version", lambda: fake.api(layouts.DRIVER, 2, 0))
+    verdicts = []
+    for _ in range(count):
+        verdicts.append(_cupti_watch.look(activity, paused=activity.status()["paused"]))
+        activity.flush()
+        activity.flush()
+    return verdicts
+
+
+WITH_CANARIES = (*layouts.DEFAULT_KINDS, layouts.DRIVER)
+
+
+def test_stolen_callbacks_are_noticed_at_the_next_look(fake, start, monkeypatch):
+    activity, _ = start(WITH_CANARIES)
+    assert looks(activity, fake, monkeypatch, 4) == [None] * 4
+    fake.set_flags(PER_THREAD | SILENT)
+    assert looks(activity, fake, monkeypatch, 3) == [None, _cupti_watch.TAKEN_OVER, None]
+    assert activity.status()["reason"] == _cupti_watch.TAKEN_OVER
+    fake.set_flags(PER_THREAD)
+    assert looks(activity, fake, monkeypatch, 3) == [None] * 3  # whether the other has ended, nothing tells
+
+
+def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, start, monkeypatch):
+    activity, got = start(WITH_CANARIES)
+    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
+    torch_that(monkeypatch, False)
+    looks(activity, fake, monkeypatch, 1)
+    fake.set_flags(PER_THREAD | SILENT)
+    fake.set_holder(1)
+    assert looks(activity, fake, monkeypatch, 2)[-1] == _cupti_watch.TAKEN_OVER
+    fake.set_flags(PER_THREAD)
+    assert looks(activity, fake, monkeypatch, 3) == ["resumed", None, None]
     fake.kernel()
     activity.flush()
-    before = activity.heartbeat()._replace(lost_markers=0)
+    assert len(got.records) == 1
+
+
+@pytest.mark.parametrize("case", ["no driver kind", "shared buffers", "no flush between"])
+def test_silence_proves_nothing_without_canaries(fake, start, monkeypatch, case):
+    fake.set_flags(0 if case == "shared buffers" else PER_THREAD)
+    activity, _ = start(layouts.DEFAULT_KINDS if case == "no driver kind" else WITH_CANARIES)
     fake.set_flags(SILENT)
-    fake.kernel()
-    activity.flush()
-    after = activity.heartbeat()
-    assert _cupti_watch.stolen(before, after._replace(lost_markers=2))
-    assert not _cupti_watch.stolen(before, after._replace(lost_markers=0))
-    fake.set_flags(0)
-    fake.kernel()
-    activity.flush()
-    assert not _cupti_watch.stolen(before, activity.heartbeat()._replace(lost_markers=2))
+    if case == "no flush between":
+        assert [_cupti_watch.look(activity, paused=False) for _ in range(5)] == [None] * 5
+    else:
+        assert looks(activity, fake, monkeypatch, 4) == [None] * 4
 
 
 # --- on request -----------------------------------------------------------------------------------------------------

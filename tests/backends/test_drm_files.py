@@ -285,16 +285,31 @@ def test_clients_are_scanned_once_for_all_devices(tree, proc, clock, monkeypatch
     tree.card(1, "0000:04:00.0", "xe", "8086:E20B")
     backend = drm_files.open(str(tree.root), str(proc.root), clock)
     scans = []
-    monkeypatch.setattr(_drm_clients, "scan", lambda proc: scans.append(proc) or {})
+    monkeypatch.setattr(_drm_clients, "scan", lambda proc, pids=None: scans.append(proc) or {})
     for device in backend.devices.devices():
         backend.metrics.sample(device)
     assert len(scans) == 1
 
 
+def test_every_process_is_searched_every_five_seconds_and_known_ones_each_time(tree, proc, clock):
+    tree.card(driver="xe", pci_id="8086:E20B")
+    proc.client(50, 3, XE.format(client=1, busy=0, total=0))
+    source, device = opened(tree, proc, clock)
+    assert [row.pid for row in source.sample(device).processes] == [50]
+    proc.client(60, 3, XE.format(client=2, busy=0, total=0))
+    proc.client(50, 3, XE.format(client=1, busy=80, total=100))
+    clock.now += 1_000_000_000
+    known = source.sample(device)
+    assert [row.pid for row in known.processes] == [50]
+    assert known.utilization.gpu_percent == pytest.approx(80)
+    clock.now += 4_500_000_000
+    assert {row.pid for row in source.sample(device).processes} == {50, 60}
+
+
 def test_the_fast_lane_leaves_proc_alone(tree, proc, clock, monkeypatch):
     tree.card(driver="xe", pci_id="8086:E20B")
     source, device = opened(tree, proc, clock)
-    monkeypatch.setattr(_drm_clients, "scan", lambda proc: pytest.fail("scanned"))
+    monkeypatch.setattr(_drm_clients, "scan", lambda proc, pids=None: pytest.fail("scanned"))
     metrics = source.sample(device, ("fast",))
     assert metrics.processes is None
     assert "processes" not in dict(metrics.reasons)

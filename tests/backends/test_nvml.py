@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import threading
 import time
 
 import pytest
@@ -834,3 +835,39 @@ def test_a_thousand_openings_and_closings_leave_nothing(fake):
         assert source.sample(device, EVERYTHING).state == "ok"
         source.close()
     assert fake.references() == 0
+
+
+def test_a_lane_that_alone_fails_does_not_condemn_the_device(fake):
+    """A consumer card: no ECC, no remapping, and the energy call times out."""
+    for name in ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPages_v2"):
+        fake.code(name, c.NOT_SUPPORTED)
+    fake.code("nvmlDeviceGetPcieReplayCounter", c.NOT_SUPPORTED)
+    fake.code("nvmlDeviceGetTotalEnergyConsumption", c.TIMEOUT)
+    source = fake.source()
+    (device,) = source.devices()
+    assert source.sample(device, ("slow",)).state == "ok"
+    assert source.sample(device, ("fast",)).state == "ok"
+
+
+def test_lanes_on_two_threads_never_pass_on_a_handle_that_was_lost_meanwhile(fake, monkeypatch):
+    """The fake aborts on a NULL handle."""
+    monkeypatch.setattr("gpusense.backends.nvml_device._FIRST_PAUSE_S", 0.0)
+    source = fake.source()
+    (device,) = source.devices()
+    states, stop = set(), threading.Event()
+
+    def lane(name):
+        while not stop.is_set():
+            states.add(source.sample(device, (name,)).state)
+
+    threads = [threading.Thread(target=lane, args=(name,)) for name in ("medium", "slow", "counters")]
+    for thread in threads:
+        thread.start()
+    for turn in range(60):
+        fake.code("nvmlDeviceGetUtilizationRates", c.GPU_IS_LOST if turn % 2 else 0)
+        source._known()[device.uuid]._pause_s = 0.0
+        states.add(source.sample(device, ("fast",)).state)
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert states == {"ok", "lost"}

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, require
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import ROOT, require
 from sysfs_trees import Tree, run_over_sys
 
 from gpusense._capi import rocm_smi as capi
@@ -216,6 +216,13 @@ def test_a_table_without_an_active_level_is_no_clock(source, monkeypatch):
     metrics = source.sample(source.devices()[0])
     assert (metrics.clocks.graphics_mhz, metrics.clocks.memory_mhz) == (1700, None)
     assert metrics.reason("clocks.memory_mhz") == "out of range: rsmi_dev_gpu_clk_freq_get gave no active level"
+
+
+def test_a_function_the_library_lacks_is_a_reason_and_no_crash(build_library, tree):
+    library = build_library("librocm_smi.c", "librocm_smi64.so.9", "-DNO_FAN_RPMS")
+    sample = show(library, tree)["samples"][0]
+    assert (sample["thermal"]["fan_rpm"], sample["thermal"]["fan_percent"]) == (None, 20)
+    assert dict(sample["reasons"])["thermal.fan_rpm"] == "unsupported: the library has no rsmi_dev_fan_rpms_get"
 
 
 def test_packets_without_a_size_are_no_throughput(source, monkeypatch):

@@ -61,6 +61,7 @@ static unsigned call_count, correlation, stream_ids = 7;
 static uint64_t virtual_ns = 1000, kernel_ns = 5000;
 static unsigned registers_per_thread = 32, static_shared;
 static fake_cuda_observer observer;
+static int tell_calls; /* the observer also hears of calls that are no device work */
 static struct fake_cuda_event last_event;
 static char last_name[256];
 static unsigned launches;
@@ -105,6 +106,7 @@ void fake_cuda_set_attribute(int device, int number, int value) { attribute[devi
 void fake_cuda_set_kernel_ns(uint64_t value) { kernel_ns = value; }
 void fake_cuda_set_registers(unsigned registers, unsigned shared) { registers_per_thread = registers, static_shared = shared; }
 void fake_cuda_set_observer(fake_cuda_observer value) { observer = value; }
+void fake_cuda_tell_calls(int value) { tell_calls = value; }
 int fake_cuda_stack_depth(void) { return depth; }
 int fake_cuda_retained(int device) { return primary[device].retained; }
 uint64_t fake_cuda_used_bytes(int device) { return used_bytes[device]; }
@@ -223,7 +225,7 @@ int cuInit(unsigned flags) {
 int cuDriverGetVersion(int *value) {
     ENTER(cuDriverGetVersion);
     *value = version;
-    if (observer) {
+    if (observer && tell_calls) {
         struct fake_cuda_event event = {.what = FAKE_CALL, .value = 2, .correlation = __sync_add_and_fetch(&correlation, 1)};
         event.start_ns = event.end_ns = wall_ns();
         observer(FAKE_CALL, "cuDriverGetVersion", event.correlation, &event);
@@ -626,7 +628,7 @@ int cuStreamDestroy_v2(stream_t *stream) {
 int cuStreamWaitEvent(stream_t *stream, event_t *event, unsigned flags) {
     ENTER(cuStreamWaitEvent);
     (void)event, (void)flags;
-    if (observer && current()) { /* without a context CUPTI writes no record */
+    if (observer && tell_calls && current()) { /* without a context CUPTI writes no record */
         struct fake_cuda_event told = {.what = FAKE_WAIT, .stream = stream->id, .context = current()->id};
         told.correlation = __sync_add_and_fetch(&correlation, 1);
         told.start_ns = told.end_ns = wall_ns();

@@ -466,6 +466,7 @@ static void watch_driver(void) {
         void (*set_observer)(void *) = driver ? (void (*)(void *))dlsym(driver, "fake_cuda_set_observer") : NULL;
         if (set_observer) {
             set_observer((void *)fake_cupti_observe);
+            ((void (*)(int))dlsym(driver, "fake_cuda_tell_calls"))(1);
             break;
         }
     }

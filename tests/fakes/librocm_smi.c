@@ -1,4 +1,5 @@
-/* A librocm_smi64 that behaves as the test says. -DVERSION_6 gives it the structs and functions of ROCm 6.
+/* A librocm_smi64 that behaves as the test says. -DVERSION_6 gives it the structs and functions of ROCm 6,
+ * -DNO_FAN_RPMS takes a function away.
  *
  * FAKE_RSMI is "what:function[=code],...": abort:NAME dies in NAME, hang:NAME never returns from it, code:NAME=N makes
  * it answer N. FAKE_RSMI_CALLS names a file that gets a line for every call. Two devices: 0000:0a:00.0 is listed first,
@@ -113,7 +114,9 @@ int rsmi_dev_energy_count_get(uint32_t device, uint64_t *count, float *resolutio
     return 0;
 }
 
+#ifndef NO_FAN_RPMS
 int rsmi_dev_fan_rpms_get(uint32_t device, uint32_t sensor, int64_t *rpm) { ENTER; *rpm = 1200; return 0; }
+#endif
 int rsmi_dev_fan_speed_get(uint32_t device, uint32_t sensor, int64_t *speed) { ENTER; *speed = 51; return 0; }
 int rsmi_dev_fan_speed_max_get(uint32_t device, uint32_t sensor, uint64_t *speed) { ENTER; *speed = 255; return 0; }
 

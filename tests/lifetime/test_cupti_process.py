@@ -10,7 +10,8 @@ from gpusense._capi import mailbox_code
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
 HEAD = """
-import ctypes, gc, os, sys, threading, time
+import ctypes, gc, os, sys, threading, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # os.fork in a process with threads, since Python 3.12
 from gpusense import _broker
 from gpusense import _layouts as layouts
 from gpusense.backends import cuda, cupti
@@ -280,12 +281,8 @@ except ImportError:
     import _interpreters as sub
 code = '''
 import sys; sys.path[:0] = {!r}
-try:
-    from gpusense import _broker
-except ImportError as error:
-    print("no ctypes here")
-else:
-    print(_broker.interpreter_dict().reason)
+from gpusense import _broker
+print(_broker.interpreter_dict().reason)
 '''.format(sys.path)
 try:
     one = sub.create()
@@ -296,7 +293,8 @@ finally:
 """
     )
     assert done.returncode == 0, done.stderr
-    assert "subinterpreters cannot trace" in done.stdout or "no ctypes here" in done.stdout or done.stdout == ""
+    # Since Python 3.12 an isolated interpreter has no ctypes at all; then the reason says that.
+    assert "subinterpreters" in done.stdout
 
 
 @native

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
+from needs import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 
@@ -150,10 +150,10 @@ source = nvml.open().metrics
 def usage():
     with open('/proc/self/statm') as file: pages = int(file.read().split()[1])
     return pages * 4, len(os.listdir('/proc/self/fd')), threading.active_count()
-for _ in range(3000): source.sample(device, ('fast', 'gpm')); source.sample(device, ('medium', 'slow'))
+for _ in range(1500): source.sample(device, ('fast', 'gpm')); source.sample(device, ('medium', 'slow'))
 first = usage()
-for _ in range(20000): source.sample(device, ('fast', 'gpm'))
-for _ in range(3000): source.sample(device, ('medium', 'slow'))
+for _ in range(8000): source.sample(device, ('fast', 'gpm'))
+for _ in range(1500): source.sample(device, ('medium', 'slow'))
 second = usage()
 print(second[0] - first[0] < 1024, second[1] - first[1], second[2] - first[2])
 """

@@ -9,7 +9,7 @@ import time
 import uuid
 
 import pytest
-from conftest import HERE, ROOT, require
+from needs import HERE, ROOT, require
 
 #: N scripted devices at a moment that stands still, on the real terminal.
 PROGRAM = """

@@ -2,7 +2,7 @@
 
 import pytest
 from browser import Browser, find_browser
-from conftest import require
+from needs import require
 from sessions import HOSTILE, US, block, kernel, session, training
 
 from gpusense.report import html

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from browser import Browser, find_browser
-from conftest import require
+from needs import require
 from sessions import HOSTILE, T0, US, block, kernel, session, training
 
 from gpusense.report import chrome, perfetto

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from gpusense import testing
+from gpusense import cli, testing
 from gpusense._metrics_json import metrics_from_dict
-from gpusense.cli import monitor as command
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def source():
 
 
 def test_once_is_a_line_a_device(source, capsys):
-    assert command.main(["--once"]) == 0
+    assert cli.main(["monitor", "--once"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert "gpu  87 %  mem 8.0/16.0 GiB  pcie in 1.50 out 0.00 GB/s  300/350 W  61 °C  fan 40 %  1755 MHz" in first
     assert first.endswith("[sw_power_cap]  xid 79")
@@ -32,7 +31,7 @@ def test_once_is_a_line_a_device(source, capsys):
 
 
 def test_once_json_is_one_line_with_every_device(source, capsys):
-    assert command.main(["--once", "--json"]) == 0
+    assert cli.main(["monitor", "--once", "--json"]) == 0
     (text,) = capsys.readouterr().out.splitlines()
     line = json.loads(text)
     assert line["schema"] == "gpusense.metrics/1"
@@ -42,23 +41,23 @@ def test_once_json_is_one_line_with_every_device(source, capsys):
 
 
 def test_a_device_can_be_named(source, capsys):
-    assert command.main(["--once", "--device", "1"]) == 0
+    assert cli.main(["monitor", "--once", "--device", "1"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
-    assert command.main(["--once", "--device", "7"]) == 2
+    assert cli.main(["monitor", "--once", "--device", "7"]) == 2
     assert "'7' names no devices" in capsys.readouterr().err
 
 
 def test_an_interval_that_makes_no_sense_is_an_error(source, capsys):
-    assert command.main(["--interval", "0"]) == 2
+    assert cli.main(["monitor", "--interval", "0"]) == 2
     assert "interval must be" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--once"], []])
 def test_without_devices_the_reason_is_the_answer(flags, capsys, monkeypatch):
     with testing.fake_gpus(testing.ScriptedSource(0)):
-        assert command.main(flags) == 0
+        assert cli.main(["monitor", *flags]) == 0
         assert capsys.readouterr().out.startswith("no device: ")
-        assert command.main([*flags, "--json"]) == 0
+        assert cli.main(["monitor", *flags, "--json"]) == 0
     line = json.loads(capsys.readouterr().out)
     assert line["devices"] == []
     assert "unavailable" in line

@@ -5,10 +5,9 @@ import json
 import pytest
 from scripted_devices import SECOND, sample
 
-from gpusense import cli, monitor
+from gpusense import _sessionfile, cli, monitor
 from gpusense._metrics_json import metrics_from_dict
 from gpusense._records import Unavailable
-from gpusense.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -87,15 +86,25 @@ def test_an_interval_that_makes_no_sense_is_refused(interval, capsys):
     assert "--interval" in capsys.readouterr().err
 
 
-def test_a_session_is_replayed_at_its_end(monkeypatch, capsys):
-    import gpusense
-
-    metrics = [sample(0, place * SECOND, busy=place) for place in range(31)]
-    monkeypatch.setattr(gpusense, "load", lambda path: Session(metrics=metrics), raising=False)
-    assert cli.main(["top", "--replay", "run.gpusense"]) == 0
+def test_a_session_is_replayed_at_its_end(tmp_path, capsys):
+    path = tmp_path / "run.gpusense"
+    writer = _sessionfile.Writer(path)
+    writer.json(_sessionfile.META, {"start_ns": 0, "end_ns": 30 * SECOND})
+    writer.rows(_sessionfile.METRICS, [sample(0, place * SECOND, busy=place) for place in range(31)])
+    writer.close()
+    assert cli.main(["top", "--replay", str(path)]) == 0
     assert any(line.startswith("GPU") and line.endswith("30 %") for line in capsys.readouterr().out.splitlines())
-    assert cli.main(["top", "--replay", "run.gpusense", "--json"]) == 0
+    assert cli.main(["top", "--replay", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["devices"][0]["utilization"]["gpu_percent"] == 30
+
+
+def test_a_session_without_metrics_says_so(tmp_path, capsys):
+    path = tmp_path / "run.gpusense"
+    writer = _sessionfile.Writer(path)
+    writer.json(_sessionfile.META, {"start_ns": 0, "end_ns": 1})
+    writer.close()
+    assert cli.main(["top", "--replay", str(path)]) == 0
+    assert "no device metrics" in capsys.readouterr().out
 
 
 def test_a_session_that_is_none_is_code_2(tmp_path, capsys):

@@ -37,7 +37,8 @@ def driver() -> None:
 @pytest.fixture(scope="session")
 def wgpu(driver: None):
     """The wgpu package, with an adapter behind it."""
-    _require(importlib.util.find_spec("wgpu"), "the wgpu package")
+    spec = importlib.util.find_spec("wgpu")
+    _require(spec is not None and spec.origin, "the wgpu package")  # this folder is a namespace of that name
     import wgpu
 
     return wgpu

@@ -18,12 +18,14 @@ function breakdown() {
 function shares(view) {
   const heaviest = data.operations.filter((row) => ["kernel", "transfer", "memset"].includes(row.kind)).slice(0, 10);
   const most = heaviest.length ? heaviest[0].share || 1 : 1, started = [];
+  const several = new Set(heaviest.map((row) => row.device)).size > 1;
   const rows = heaviest.map((row) => {
     const word = row.colour, bins = data.histograms[data.operations.indexOf(row)];
     const drawn = bins ? histogram(bins, word) : null;
     if (drawn) started.push(drawn.picture.fit);
     return h("div", { class: "share" },
-      h("div", {}, h("div", { class: "name" }, swatch(word), h("span", { title: (row.full_name || row.name).slice(0, 1000) }, row.name)),
+      h("div", {}, h("div", { class: "name" }, swatch(word), h("span", { title: (row.full_name || row.name).slice(0, 1000) }, row.name),
+        several && row.device !== null ? h("span", { class: "quiet" }, `GPU ${row.device}`) : null),
         h("div", { class: "track" }, h("i", { style: { width: (row.share / most) * 100 + "%", background: `var(--${word})` } }))),
       h("div", { class: "numbers" }, h("b", {}, percent(row.share)), ` ${time(row.total_ns)}`, h("small", {}, `${row.count.toLocaleString("en")} × ${time(row.avg_ns)}`)),
       h("div", { class: "chart-cell" }, drawn ? [drawn.picture.element, drawn.scale] : h("span", { class: "quiet" }, "counted only")));

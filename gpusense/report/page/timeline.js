@@ -121,7 +121,7 @@ function timeline(facts) {
     g.clearRect(0, 0, width, height);
     if (!density || density.length !== plot) {
       density = new Float64Array(plot);
-      const lanes = rows.filter((row) => row.at !== undefined && row.group !== "Host" && row.name !== "idle: why");
+      const lanes = rows.filter((row) => row.busy);
       for (const row of lanes) for (let event = row.at; event < row.to; event++) {
         const a = (start[event] / span) * plot, b = ((start[event] + length[event]) / span) * plot;
         for (let x = Math.floor(a); x <= b && x < plot; x++) density[x] += Math.max(0, Math.min(b, x + 1) - Math.max(a, x));
