@@ -22,7 +22,11 @@ _MAX_INT = 1 << 200
 #: What marks an array: printing one may wait for a device, or print a million numbers.
 _ARRAY_MARKS = ("__array__", "__dlpack__", "__cuda_array_interface__")
 
+_ATOMS = frozenset({str, int, bool, NoneType})
+_REQUIRED = object()
+
 _readers_of: dict[type, dict[str, _Reader]] = {}
+_defaults_of: dict[type, tuple[tuple[str, Any], ...]] = {}
 
 
 def encode(record: tuple[Any, ...], *, full: bool = False) -> dict[str, Any]:
@@ -34,11 +38,19 @@ def _encode(record: tuple[Any, ...], full: bool, depth: int) -> dict[str, Any]:
     cls: Any = type(record)
     kind = KINDS.get(cls)
     row: dict[str, Any] = {} if kind is None else {"kind": kind}
-    defaults = cls._field_defaults
-    for name, value in zip(cls._fields, record, strict=True):
-        if full or name not in defaults or value != defaults[name]:
-            row[name] = plain(value, depth + 1)
+    for (name, default), value in zip(_defaults_of.get(cls) or _defaults(cls), record, strict=True):
+        if value is default or (value == default and not full):
+            if full:
+                row[name] = plain(value, depth + 1)
+            continue
+        row[name] = value if type(value) in _ATOMS else plain(value, depth + 1)
     return row
+
+
+def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
+    """Fields with their defaults; a field without one gets what no value equals."""
+    found = tuple((name, cls._field_defaults.get(name, _REQUIRED)) for name in cls._fields)
+    return _defaults_of.setdefault(cls, found)
 
 
 def decode(cls: type[_T], row: Any) -> _T:
@@ -46,20 +58,19 @@ def decode(cls: type[_T], row: Any) -> _T:
     if not isinstance(row, dict):
         raise ValueError(f"{cls.__name__}: {type(row).__name__} instead of an object")
     readers = _readers_of.get(cls) or _readers_of.setdefault(cls, _field_readers(cls))
-    values = {}
-    for name, value in row.items():
-        reader = readers.get(name)
-        if reader is None:
-            continue
-        try:
-            values[name] = reader(value)
-        except ValueError as error:
-            raise ValueError(f"{cls.__name__}.{name}: {error}") from None
     try:
-        return cls(**values)
-    except TypeError:
-        lacking = [name for name in cls._fields if name not in values and name not in cls._field_defaults]  # type: ignore[attr-defined]
-        raise ValueError(f"{cls.__name__}: without {', '.join(lacking)}") from None
+        return cls(**{name: readers[name](value) for name, value in row.items() if name in readers})
+    except (ValueError, TypeError):
+        raise ValueError(f"{cls.__name__}{_misfit(cls, readers, row)}") from None
+
+
+def _misfit(cls: Any, readers: dict[str, _Reader], row: dict[str, Any]) -> str:
+    for name, value in row.items():
+        try:
+            readers.get(name, _anything)(value)
+        except ValueError as error:  # noqa: PERF203 - looks for the one that raises
+            return f".{name}: {error}"
+    return f": without {', '.join(set(cls._fields) - row.keys() - cls._field_defaults.keys())}"
 
 
 def decode_record(row: Any) -> Record:
@@ -154,7 +165,10 @@ def _reader(hint: Any) -> _Reader:
         return _SCALARS[hint]
     origin = get_origin(hint)
     if origin in (Union, UnionType):
-        return _union([_reader(member) for member in get_args(hint)])
+        members = [_reader(member) for member in get_args(hint) if member is not NoneType]
+        if len(members) != 1:
+            raise TypeError(f"no reader for {hint!r}")
+        return _optional(members[0])
     if origin is Literal:
         return _choice(get_args(hint))
     if origin is tuple:
@@ -166,18 +180,8 @@ def _reader(hint: Any) -> _Reader:
     raise TypeError(f"no reader for {hint!r}")
 
 
-def _union(members: list[_Reader]) -> _Reader:
-    def read(value: Any) -> Any:
-        problem = "does not fit"
-        for member in members:
-            try:
-                return member(value)
-            except ValueError as error:  # noqa: PERF203 - two members, the first nearly always fits
-                if member is not _none:
-                    problem = str(error)
-        raise ValueError(problem)
-
-    return read
+def _optional(reader: _Reader) -> _Reader:
+    return lambda value: None if value is None else reader(value)
 
 
 def _choice(choices: tuple[Any, ...]) -> _Reader:
@@ -229,9 +233,8 @@ def _bool(value: Any) -> bool:
     raise ValueError(f"{type(value).__name__} instead of true or false")
 
 
-def _none(value: Any) -> None:
-    if value is not None:
-        raise ValueError("not null")
+def _anything(value: Any) -> Any:
+    return value
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -240,11 +243,4 @@ def _object(value: Any) -> dict[str, Any]:
     raise ValueError(f"{type(value).__name__} instead of an object")
 
 
-_SCALARS: dict[Any, _Reader] = {
-    int: _int,
-    float: _float,
-    str: _str,
-    bool: _bool,
-    NoneType: _none,
-    Any: lambda value: value,
-}
+_SCALARS: dict[Any, _Reader] = {int: _int, float: _float, str: _str, bool: _bool, Any: _anything}

@@ -1,13 +1,22 @@
 """A session as one JSON object of documented, versioned shape: everything the other reports show is in it."""
 
 import os
+from collections.abc import Iterable
 from typing import IO, Any
 
 from .._json import dumps, encode, plain
 from .._records import Aggregate, BlockRecord, Record
+from ..analysis.anomalies import anomalies
+from ..analysis.backends import side_by_side
+from ..analysis.coverage import coverage
+from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.idle import DeviceIdle
+from ..analysis.memory import memory
+from ..analysis.phases import first_calls, warm_ups
 from ..analysis.ranking import ranked
+from ..analysis.ranks import processes_of, ranks, split
+from ..analysis.roofline import roofline
 from ..session import Session
 
 SCHEMA = "gpusense.report/1"
@@ -38,6 +47,7 @@ def to_dict(session: Session) -> dict[str, Any]:
         "blocks": [_record(block) for block in session.blocks],
         "records": [_record(record) for record in session.records if type(record) is not BlockRecord],
         "aggregates": [_aggregate(row) for row in session.aggregates],
+        "analysis": _analysis(session, facts),
         "metrics": [encode(sample) for sample in session.metrics],
         "unseen": [encode(stretch, full=True) for stretch in session.unseen],
     }
@@ -58,6 +68,24 @@ def _record(record: Record) -> dict[str, Any]:
 
 def _aggregate(row: Aggregate) -> dict[str, Any]:
     return {**encode(row, full=True), "avg_ns": row.avg_ns, "std_ns": row.std_ns}
+
+
+def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
+    """What is concluded beside the findings; a row's fields are those of the NamedTuple that the analysis gives."""
+    parts: dict[str, Iterable[Any]] = {
+        "overlap": facts.overlap,
+        "launches": facts.launches,
+        "coverage": coverage(session),
+        "memory": memory(session),
+        "energy": energy(session),
+        "roofline": roofline(session),
+        "first_calls": first_calls(session),
+        "warm_ups": warm_ups(session),
+        "backends": side_by_side(session),
+        "anomalies": anomalies(session),
+        "ranks": [ranks(split(session))] if len(processes_of(session)) > 1 else [],
+    }
+    return {name: [plain(row._asdict()) for row in rows] for name, rows in parts.items()}
 
 
 def _idle(row: DeviceIdle) -> dict[str, Any]:

@@ -9,14 +9,15 @@ from ..analysis.facts import Facts
 from ..analysis.finding import Finding
 from ..analysis.operation import Operation
 from ..analysis.ranking import ranked
-from ..analysis.transfers import TransferGroup
 from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
+from .page_tables import small_tables
 from .style import PLAIN, Style
 
 _MOST_LINES = 15
 _TOP = 5
 _MOST_ROWS = 50
+_FIRST_COLUMN = 48
 _COLUMNS = ("time %", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
 _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 
@@ -46,7 +47,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Devices", _devices(facts)),
         ("Operations on the device", _table(facts.device_operations)),
         ("Operations of the host", _table([row for row in facts.operations if row not in facts.device_operations])),
-        ("Copies", _transfers(facts.transfers)),
+        *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Blocks", _blocks(session)),
         ("Not seen", _unseen(session)),
         ("Damage", (clean(sentence, 200) for sentence in session.meta.get("damage") or ())),
@@ -138,7 +139,9 @@ def _next(path: "str | None") -> str:
 
 def _about(session: Session) -> Iterator[str]:
     meta = session.meta
-    facts = [f"gpusense {clean(str(meta.get('version', 'unknown')))}", f"pid {meta.get('pid')}"]
+    facts = [f"gpusense {clean(str(meta.get('version', 'unknown')))}"]
+    if meta.get("pid") is not None:
+        facts.append(f"pid {meta['pid']}")
     if meta.get("rank") is not None:
         facts.append(f"rank {meta['rank']} of {meta.get('world_size')}")
     threshold = meta.get("threshold_ns")
@@ -254,16 +257,15 @@ def _devices(facts: Facts) -> Iterator[str]:
         yield f"{row.backend} {'–' if row.device is None else row.device}: {', '.join(parts)}"
 
 
-def _transfers(rows: list[TransferGroup]) -> Iterator[str]:
-    for row in rows[:_MOST_ROWS]:
-        ends = " from {} to {}".format(row.source or "?", row.destination or "?") if row.source else ""
-        pair = f" {row.source_device} › {row.destination_device}" if row.source_device is not None else ""
-        link = f", link {rate_text(row.link_bytes_per_s)}" if row.link_bytes_per_s else ""
-        peak = f", fastest {rate_text(row.peak_bytes_per_s)}" if row.peak_bytes_per_s else ""
-        yield (
-            f"{row.direction}{pair}{ends}: {size_text(row.bytes)} in {count_text(row.count, 'copy', 'copies')}, "
-            f"{time_text(row.total_ns)}, {rate_text(row.bandwidth_bytes_per_s)}{peak}{link}"
-        )
+def _aligned(table: dict[str, Any]) -> Iterator[str]:
+    """A small table of the page: the first column flush left and bounded, the others flush right."""
+    rows = [table["heads"], *table["rows"]]
+    widths = [min(_FIRST_COLUMN, max(map(len, column))) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        yield "  ".join([clean(first, _FIRST_COLUMN).ljust(widths[0]), *cells])
+    if table["more"]:
+        yield f"… and {table['more']:,} more"
 
 
 def _blocks(session: Session) -> Iterator[str]:

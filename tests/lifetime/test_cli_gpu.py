@@ -9,28 +9,13 @@ import subprocess
 import sys
 
 import pytest
+from gpu_program import WORK, counts
 
 import gpusense
 from gpusense.session import load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 ROOT = pathlib.Path(gpusense.__file__).resolve().parent.parent
-
-#: Initialises CUDA, waits until capture has begun, then runs the workload and says what it launched.
-WORK = """
-import json, time
-import gpusense
-from gpusense import _workload, cuda
-cuda.Device(0)
-tracer = gpusense.get_tracer()
-for _ in range(500):
-    if tracer._recorder.capture.running:
-        break
-    with gpusense.trace("waiting"):
-        time.sleep(0.01)
-launched = _workload.run(gpusense.trace, 3)
-print(json.dumps([launched.kernels, launched.copies, launched.memsets]), flush=True)
-"""
 
 
 @pytest.fixture
@@ -54,15 +39,6 @@ def gpu(build_library, tmp_path):
         )
 
     return run
-
-
-def counts(session):
-    kernels, copies = {}, {}
-    for record in session.kernels:
-        kernels[record.name] = kernels.get(record.name, 0) + 1
-    for record in session.transfers:
-        copies[record.direction] = copies.get(record.direction, 0) + 1
-    return [kernels, copies, len(session.memsets)]
 
 
 @pytest.mark.parametrize("mode", [(), ("--live",)])
