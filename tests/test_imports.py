@@ -31,9 +31,9 @@ analysis
 _merge _replay
 session
 _sessionfile
+_dispatcher _sampler _sources _window
 backends
 _broker
-_dispatcher _sampler _sources _window
 _pipeline
 _aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache
 _gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
@@ -208,7 +208,7 @@ def test_no_library_is_ever_closed():
         assert "FreeLibrary" not in text, path
 
 
-# --- what `import gpusense` costs --------------------------------------------------------------------------------------
+# --- what `import gpusense` costs ---
 
 _LOADED = f"""
 import sys

@@ -1,10 +1,10 @@
 """What each tool costs a program on the GPU: one process a tool, short stretches without and with it in turn.
 
-For each pair the ratio of the two times; the median of the ratios with its 95 % interval (order statistics). ``stop``: how
-long ending the tool took with everything recorded. ``after``: stretches after the tool was stopped against stretches
-before it was first started. Ratios of one run only: these machines are noisy.
+For each pair the ratio of the two times; the median of the ratios with its 95 % interval (order statistics). ``stop``:
+how long ending the tool took with everything recorded. ``after``: stretches after the tool was stopped against
+stretches before it was first started. Ratios of one run only: these machines are noisy.
 
-    python benchmarks/gpu/overhead.py [--seconds 25] [--workloads small,big,graph,copies,storm] [--tools none,file,live,…]
+    python benchmarks/gpu/overhead.py [--seconds 25] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 """
 
 import argparse
@@ -281,9 +281,9 @@ def main():
             known = ("workload", "tool", "pairs", "off_ms", "ratio", "interval", "stop_s", "after")
             facts = " ".join(f"{key}={value}" for key, value in row.items() if key not in known)
             low, high = row["interval"]
+            ratio = f"{row['ratio']:8.4f}  [{low:.4f}, {high:.4f}]{row['pairs']:6d}"
             print(
-                f"{workload:9}{tool:14}{row['off_ms']:8.2f}{row['ratio']:8.4f}  [{low:.4f}, {high:.4f}]{row['pairs']:6d}"
-                f"{row['stop_s']:8.3f}{row['after']:8.3f}  {facts}",
+                f"{workload:9}{tool:14}{row['off_ms']:8.2f}{ratio}{row['stop_s']:8.3f}{row['after']:8.3f}  {facts}",
                 flush=True,
             )
 

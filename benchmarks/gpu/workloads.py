@@ -1,7 +1,7 @@
-"""The programs that overhead and correctness are measured on: each ``make()`` gives a function that does one step.
+"""The programs that overhead and correctness are measured on: each function here gives one that does one step.
 
-*small*: launch-bound training, about 870 short kernels a step. *big*: compute-bound training. *graph*: replays of a CUDA
-graph. *copies*: inference with a copy to and from the device for each of many small batches.
+*small*: launch-bound training, about 870 short kernels a step. *big*: compute-bound training. *graph*: replays of a
+CUDA graph. *copies*: inference with a copy to and from the device for each of many small batches.
 """
 
 import torch

@@ -119,6 +119,7 @@ class NvmlSource:
         awake = [bus for bus in _host.pci_gpus(_VENDOR, self._sysfs) if bus not in asleep]
         infos: list[DeviceInfo] = []
         if awake or not asleep:
+            self._nvml.attach = not asleep
             self._nvml.ready()
             infos = self._by_address(awake) if asleep else self._by_index()
         for bus in asleep:

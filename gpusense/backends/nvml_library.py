@@ -56,6 +56,9 @@ class Nvml:
         self.path = path
         self.version = version
         self.generation = 0
+        #: False while some device of the machine sleeps: plain initialisation would attach to it and wake it. Without
+        #: attaching, driver 580 counts no device at all, so it is not done where nothing sleeps.
+        self.attach = True
         self._lock = threading.Lock()
         self._pid = 0
 
@@ -93,8 +96,9 @@ class Nvml:
             self._pid = 0
 
     def _initialise(self) -> None:
-        call = "nvmlInitWithFlags"
-        code = self.api.nvmlInitWithFlags(c.NO_ATTACH)
+        call, code = "nvmlInitWithFlags", c.FUNCTION_NOT_FOUND
+        if not self.attach:
+            code = self.api.nvmlInitWithFlags(c.NO_ATTACH)
         if code in c.PERMANENT:
             call = "nvmlInit_v2"
             code = self.api.nvmlInit_v2()

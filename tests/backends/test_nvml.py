@@ -105,10 +105,11 @@ def test_every_value_that_is_none_has_a_reason_of_the_six(fake):
                 assert sample.reason(f"{group}.{field}").startswith(words), field
 
 
-def test_sampling_does_not_attach_devices_at_init(fake):
+def test_where_nothing_sleeps_initialisation_is_the_plain_one(fake):
+    """Without attaching, driver 580 counts no device."""
     fake.sample()
-    assert fake.flags() == c.NO_ATTACH
-    assert fake.calls("nvmlInit_v2") == 0
+    assert fake.calls("nvmlInitWithFlags") == 0
+    assert fake.calls("nvmlInit_v2") == 1
 
 
 def test_opening_again_initialises_once(fake):
@@ -143,7 +144,7 @@ def test_without_the_library_it_is_unavailable(monkeypatch, tmp_path):
     ],
 )
 def test_a_broken_installation_is_a_reason_not_an_exception(fake, code, words):
-    fake.code("nvmlInitWithFlags", code)
+    fake.code("nvmlInit_v2", code)
     opened = fake.open()
     assert isinstance(opened, Unavailable)
     assert words in opened.reason
@@ -151,21 +152,15 @@ def test_a_broken_installation_is_a_reason_not_an_exception(fake, code, words):
 
 
 def test_a_broken_installation_that_is_repaired_is_found(fake):
-    fake.code("nvmlInitWithFlags", 9)
+    fake.code("nvmlInit_v2", 9)
     assert not fake.open()
-    fake.code("nvmlInitWithFlags", 0)
+    fake.code("nvmlInit_v2", 0)
     assert isinstance(fake.open(), Backend)
 
 
 def test_no_device_for_this_process_is_a_reason(fake):
     fake.devices(0)
     assert "no device" in fake.open().reason
-
-
-def test_an_old_library_without_flags_is_initialised_the_old_way(make):
-    fake = make("nvmlInitWithFlags")
-    assert fake.sample().state == "ok"
-    assert fake.calls("nvmlInit_v2") == 1
 
 
 @pytest.mark.parametrize("name", sorted(c.NVML))
@@ -738,7 +733,7 @@ def test_a_library_shut_down_by_someone_else_is_initialised_again(fake):
     assert fake.references() == 0
     assert source.sample(device, EVERYTHING).state == "ok"
     assert fake.references() == 1
-    assert fake.calls("nvmlInitWithFlags") == 2
+    assert fake.calls("nvmlInit_v2") == 2
     assert fake.calls("nvmlShutdown") == 1  # theirs; one of ours would hit the next user of the library
 
 
@@ -748,16 +743,16 @@ def test_a_library_that_stays_gone_is_lost_and_tried_again_later(fake, monkeypat
     source = fake.source()
     (device,) = source.devices()
     fake.code("*", c.LIB_RM_VERSION_MISMATCH)
-    fake.code("nvmlInitWithFlags", c.LIB_RM_VERSION_MISMATCH)
+    fake.code("nvmlInit_v2", c.LIB_RM_VERSION_MISMATCH)
     sample = source.sample(device, ("fast",))
     assert sample.state == "lost"
     assert "LIB_RM_VERSION_MISMATCH (18)" in sample.reason("power.draw_watts")
-    inits = fake.calls("nvmlInitWithFlags")
+    inits = fake.calls("nvmlInit_v2")
     for _ in range(10):
         source.sample(device, ("fast",))
-    assert fake.calls("nvmlInitWithFlags") == inits
+    assert fake.calls("nvmlInit_v2") == inits
     fake.code("*", 0)
-    fake.code("nvmlInitWithFlags", 0)
+    fake.code("nvmlInit_v2", 0)
     now[0] += 2_000_000_000
     assert source.sample(device, ("fast",)).state == "ok"
 
@@ -806,6 +801,8 @@ def test_one_sleeps_and_the_other_is_sampled_by_its_address(fake):
     source = fake.source()
     awake, asleep = source.devices()
     assert (awake.pci_bus_id, asleep.pci_bus_id) == ("0000:1c:00.0", "0000:1b:00.0")
+    assert fake.flags() == c.NO_ATTACH  # attaching would wake the one that sleeps
+    assert fake.calls("nvmlInit_v2") == 0
     assert source.sample(awake, EVERYTHING).state == "ok"
     assert source.sample(asleep, EVERYTHING).state == "sleeping"
     assert fake.calls("nvmlDeviceGetHandleByIndex_v2") == 0
