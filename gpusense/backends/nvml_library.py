@@ -96,10 +96,14 @@ class Nvml:
             self._pid = 0
 
     def _initialise(self) -> None:
-        call, code = "nvmlInitWithFlags", c.FUNCTION_NOT_FOUND
-        if not self.attach:
-            code = self.api.nvmlInitWithFlags(c.NO_ATTACH)
-        if code in c.PERMANENT:
+        flags = 0 if self.attach else c.NO_ATTACH
+        call, code = "nvmlInit_v2", c.FUNCTION_NOT_FOUND
+        if self.attach:
+            code = self.api.nvmlInit_v2()
+        if code == c.FUNCTION_NOT_FOUND and self.api.nvmlInitWithFlags:
+            call = "nvmlInitWithFlags"
+            code = self.api.nvmlInitWithFlags(flags)
+        if code in c.PERMANENT and not self.attach:  # a driver without the flag
             call = "nvmlInit_v2"
             code = self.api.nvmlInit_v2()
         if code != c.SUCCESS:

@@ -61,7 +61,7 @@ running = monitor.start_background(interval=0.01, open_timeout=0.2)
 print(time.monotonic() - before < 5, running.devices, running.problem)
 print(monitor.snapshot(timeout=0.1))
 """
-    out = " ".join(child(code, "slow=nvmlInitWithFlags:60000"))
+    out = " ".join(child(code, "slow=nvmlInit_v2:60000"))
     assert out == "True () nvml has not answered yet ()"
 
 
@@ -73,12 +73,12 @@ deadline = time.monotonic() + 20
 while not running.history() and time.monotonic() < deadline: time.sleep(0.01)
 print(running.problem, running.latest()[0].state)
 """
-    assert child(code, "slow=nvmlInitWithFlags:400") == ["True", "None", "ok"]
+    assert child(code, "slow=nvmlInit_v2:400") == ["True", "None", "ok"]
 
 
 def test_a_broken_installation_leaves_the_program_alive_and_says_what_to_do(child):
     code = "print(monitor.snapshot(), [s.hint for s in monitor.sources() if s.what == 'nvml'][0])"
-    out = " ".join(child(code.replace("s.what", "getattr(s, 'what', '')"), "code=nvmlInitWithFlags:-1:0:18"))
+    out = " ".join(child(code.replace("s.what", "getattr(s, 'what', '')"), "code=nvmlInit_v2:-1:0:18"))
     assert out.startswith("() driver and library differ in version")
 
 
@@ -95,7 +95,7 @@ if pid == 0:
         print(second.latest()[0].state, len(monitor.snapshot()), flush=True)
     import ctypes
     fake = ctypes.CDLL(os.environ["GPUSENSE_LIBNVIDIA_ML"])
-    print(fake.fake_calls(b"nvmlInitWithFlags"), fake.fake_calls(b"nvmlShutdown"), flush=True)
+    print(fake.fake_calls(b"nvmlInit_v2"), fake.fake_calls(b"nvmlShutdown"), flush=True)
     os._exit(0)
 print(os.waitpid(pid, 0)[1], flush=True)
 before = len(running.history())
