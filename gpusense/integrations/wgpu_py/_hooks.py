@@ -133,6 +133,7 @@ class Hooks:
         for timer in self.timers():
             if timer.dead is None:
                 timer.dead = f"a device was lost: {message}"  # no lock: this runs inside a native callback
+            timer.gone = True
 
     def flush(self, timeout_s: float) -> bool:
         """Everything submitted so far has been timed and handed on; False when that took too long."""

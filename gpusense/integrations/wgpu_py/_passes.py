@@ -218,12 +218,21 @@ def _open(hooks: Hooks, timer: Any, kind: str, kwargs: dict[str, Any]) -> Pass |
             return None
         timed.block = hooks.block()
         return timed
-    begin, end = own.get("beginning_of_pass_write_index"), own.get("end_of_pass_write_index")
+    return _open_own(hooks, kind, kwargs, own)
+
+
+def _open_own(hooks: Hooks, kind: str, kwargs: dict[str, Any], own: Any) -> Pass | None:
+    try:
+        begin, end = own.get("beginning_of_pass_write_index"), own.get("end_of_pass_write_index")
+        query_set = own["query_set"]
+        query_set._internal  # noqa: B018 - something to resolve from
+    except Exception:  # noqa: BLE001 - the program's mistake, for wgpu-py to report
+        return None
     if begin is None or end is None:
         hooks.miss("the program times only one end of the pass")
         return None
     timed = Pass(kind, kwargs.get("label") or "", -1)
-    timed.own = (own["query_set"], int(begin), int(end))
+    timed.own = (query_set, int(begin), int(end))
     timed.block = hooks.block()
     return timed
 
