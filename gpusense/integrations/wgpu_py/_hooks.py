@@ -49,13 +49,13 @@ class Hooks:
 
     def timer(self, device: Any) -> DeviceTimer:
         """The timer of ``device``, made at its first use; two threads get the same one."""
-        found = device.__dict__.get(ATTRIBUTE)
+        found = getattr(device, ATTRIBUTE, None)
         if found is None:
             with self._lock:
-                found = device.__dict__.get(ATTRIBUTE)
+                found = getattr(device, ATTRIBUTE, None)
                 if found is None:
                     found = DeviceTimer(self.host, device, self.deliver, self.miss, self.pending)
-                    device.__dict__[ATTRIBUTE] = found
+                    setattr(device, ATTRIBUTE, found)
                     self._timers.add(found)
         return found  # type: ignore[no-any-return]
 

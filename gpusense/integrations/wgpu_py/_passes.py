@@ -88,7 +88,7 @@ def _made(hooks: Hooks, function: Any) -> Any:
 
 def _destroy(hooks: Hooks, function: Any) -> Any:
     def destroy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        timer = self.__dict__.get(ATTRIBUTE)
+        timer = getattr(self, ATTRIBUTE, None)
         if timer is not None:
             try:
                 hooks.drain([timer], 0.5)
@@ -102,7 +102,7 @@ def _destroy(hooks: Hooks, function: Any) -> Any:
 
 def _destroy_queries(hooks: Hooks, function: Any) -> Any:
     def destroy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        timer = self._device.__dict__.get(ATTRIBUTE)
+        timer = getattr(self._device, ATTRIBUTE, None)
         if timer is None:
             return function(self, *args, **kwargs)
         with timer.lock:  # not while a step of ours resolves from it
@@ -117,7 +117,7 @@ def _named_pipeline(stage: str) -> Callable[[Any], Any]:
             made = function(self, *args, **kwargs)
             entry = kwargs.get(stage)
             if type(entry) is dict and type(entry.get("entry_point")) is str:
-                made.__dict__[ENTRY] = entry["entry_point"]
+                setattr(made, ENTRY, entry["entry_point"])
             return made
 
         return create_pipeline
@@ -147,7 +147,7 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
                 return function(self, *args, **kwargs)
             timed = None
             try:
-                timer = self._device.__dict__.get(ATTRIBUTE) or hooks.timer(self._device)
+                timer = getattr(self._device, ATTRIBUTE, None) or hooks.timer(self._device)
                 timed = _open(hooks, timer, kind, kwargs)
                 if timed is not None and not timed.name:
                     _name(timed, self.label, sys._getframe(1))
@@ -164,7 +164,7 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
                 if timed.slot >= 0:
                     timer.free.append(timed.slot)
                 raise
-            encoder.__dict__[ATTRIBUTE] = timed
+            setattr(encoder, ATTRIBUTE, timed)
             _keep(self, timer, timed)
             return encoder
 
@@ -183,10 +183,10 @@ def _name(timed: Pass, label: str, frame: Any) -> None:
 
 def _keep(encoder: Any, timer: Any, timed: Pass) -> None:
     """``timed`` goes with its command encoder."""
-    held = encoder.__dict__
-    passes = held.get(ATTRIBUTE)
+    passes = getattr(encoder, ATTRIBUTE, None)
     if passes is None:
-        passes = held[ATTRIBUTE] = Passes(timer)
+        passes = Passes(timer)
+        setattr(encoder, ATTRIBUTE, passes)
     passes.append(timed)
 
 
@@ -238,18 +238,18 @@ def _open_own(hooks: Hooks, kind: str, kwargs: dict[str, Any], own: Any) -> Pass
 
 
 def _set_pipeline(function: Any) -> Any:
-    def set_pipeline(self: Any, pipeline: Any, *args: Any, **kwargs: Any) -> Any:
-        timed = self.__dict__.get(ATTRIBUTE)
+    def set_pipeline(self: Any, pipeline: Any) -> Any:
+        timed = getattr(self, ATTRIBUTE, None)
         if timed is not None and timed.pipeline is None and not timed.name:
             timed.pipeline = pipeline
-        return function(self, pipeline, *args, **kwargs)
+        return function(self, pipeline)
 
     return set_pipeline
 
 
 def _dispatch(function: Any) -> Any:
     def dispatch_workgroups(self: Any, *args: Any, **kwargs: Any) -> Any:
-        timed = self.__dict__.get(ATTRIBUTE)
+        timed = getattr(self, ATTRIBUTE, None)
         if timed is not None:
             timed.dispatches += 1
             if timed.dispatches == 1:
@@ -261,7 +261,7 @@ def _dispatch(function: Any) -> Any:
 
 def _dispatch_indirect(function: Any) -> Any:
     def dispatch_workgroups_indirect(self: Any, *args: Any, **kwargs: Any) -> Any:
-        timed = self.__dict__.get(ATTRIBUTE)
+        timed = getattr(self, ATTRIBUTE, None)
         if timed is not None:
             timed.dispatches += 1  # how many workgroups is known to the GPU alone
         return function(self, *args, **kwargs)
@@ -272,9 +272,10 @@ def _dispatch_indirect(function: Any) -> Any:
 def _finish(function: Any) -> Any:
     def finish(self: Any, *args: Any, **kwargs: Any) -> Any:
         commands = function(self, *args, **kwargs)
-        passes = self.__dict__.pop(ATTRIBUTE, None)
+        passes = getattr(self, ATTRIBUTE, None)
         if passes is not None:
-            commands.__dict__[ATTRIBUTE] = passes
+            setattr(self, ATTRIBUTE, None)
+            setattr(commands, ATTRIBUTE, passes)
         return commands
 
     return finish
@@ -301,9 +302,9 @@ def _submit(hooks: Hooks, function: Any) -> Any:
 
 def _submitted(hooks: Hooks, queue: Any, commands: Any, start_ns: int) -> None:
     device = queue._device
-    timer = device.__dict__.get(ATTRIBUTE)
+    timer = getattr(device, ATTRIBUTE, None)
     for buffer in commands:
-        passes = buffer.__dict__.pop(ATTRIBUTE, None)
+        passes = getattr(buffer, ATTRIBUTE, None)
         if passes:
             taken = list(passes)
             passes.clear()  # its death returns no query any more

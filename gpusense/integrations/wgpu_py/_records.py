@@ -199,7 +199,7 @@ def _name(item: Pass) -> tuple[str, str]:
         label = pipeline.label
         if label:
             return label, "pipeline"
-        entry = pipeline.__dict__.get("_gpusense_entry")
+        entry = getattr(pipeline, "_gpusense_entry", None)
         if entry:
             return entry, "entry_point"
     if item.where is None:
