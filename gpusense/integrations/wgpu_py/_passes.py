@@ -160,17 +160,25 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
             try:
                 encoder = function(self, *args, **kwargs)
             except BaseException:
-                local.writes = None
-                if timed.slot >= 0:
-                    timer.free.append(timed.slot)
+                _give_back(local, timer, timed)
                 raise
-            setattr(encoder, ATTRIBUTE, timed)
-            _keep(self, timer, timed)
+            if timed.slot >= 0 and local.writes is not None:
+                _give_back(local, timer, timed)  # never written, so never to be resolved (wgpu#7238)
+                hooks.miss("another tool times the pass")
+            else:
+                setattr(encoder, ATTRIBUTE, timed)
+                _keep(self, timer, timed)
             return encoder
 
         return begin_pass
 
     return make
+
+
+def _give_back(local: Any, timer: Any, timed: Pass) -> None:
+    local.writes = None
+    if timed.slot >= 0:
+        timer.free.append(timed.slot)
 
 
 def _name(timed: Pass, label: str, frame: Any) -> None:
@@ -196,9 +204,9 @@ def _native_begin(hooks: Hooks, function: Any) -> Any:
 
     def begin(encoder: Any, descriptor: Any) -> Any:
         writes = getattr(local, "writes", None)
-        if writes is not None:
-            local.writes = None
+        if writes is not None and not descriptor.timestampWrites:
             descriptor.timestampWrites = writes
+            local.writes = None  # taken
         return function(encoder, descriptor)
 
     return begin
