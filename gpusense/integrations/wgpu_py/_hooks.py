@@ -57,7 +57,7 @@ class Hooks:
                     found = DeviceTimer(self.host, device, self.deliver, self.miss, self.pending)
                     setattr(device, ATTRIBUTE, found)
                     self._timers.add(found)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def timers(self) -> list[DeviceTimer]:
         with self._lock:
