@@ -208,8 +208,9 @@ def test_textures_and_mapped_buffers(recording, programs) -> None:
     target.unmap()
     names = [transfer.name for transfer in recording.of(GpuMemoryTransfer)]
     assert names == ["write_mapped(in)", "read_mapped(out)"]  # a view moves nothing
-    (wait,) = recording.of(GpuSync)
-    assert (wait.name, wait.backend) == ("map_buffer", "wgpu")
+    waits = recording.of(GpuSync)  # none where the map was done before anyone waited
+    assert len(waits) <= 1
+    assert all((wait.name, wait.backend) == ("map_buffer", "wgpu") for wait in waits)
 
 
 def test_copies_on_request_are_other_records_than_staging(with_copies, programs) -> None:
