@@ -7,6 +7,7 @@ rounds and their quartiles. A round ends when the GPU is idle and, instrumented,
 
 import argparse
 import gc
+import os
 import statistics
 import time
 
@@ -122,26 +123,70 @@ def writes(program: Program, calls: int, rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def show(title: str, found: dict[str, list[float]], budget: float) -> None:
-    bare = statistics.median(found["bare"])
-    print(f"{title} (budget: bare + {budget:g} µs)")
+def frames(count: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds a frame of a small pygfx scene, drawn offscreen."""
+    os.environ["RENDERCANVAS_FORCE_OFFSCREEN"] = "1"
+    wgpu_py.instrument(emit=lambda _: None)  # so that pygfx's device has time stamps
+    import pygfx
+    from rendercanvas.offscreen import RenderCanvas
+
+    canvas = RenderCanvas(size=(320, 240), pixel_ratio=1)
+    renderer = pygfx.renderers.WgpuRenderer(canvas)
+    scene = pygfx.Scene()
+    scene.add(pygfx.AmbientLight(), pygfx.DirectionalLight())
+    meshes = []
+    for number in range(20):
+        mesh = pygfx.Mesh(pygfx.box_geometry(10, 10, 10), pygfx.MeshPhongMaterial(color="#369"))
+        mesh.local.position = (number % 5 * 15 - 30, number // 5 * 15 - 22, 0)
+        meshes.append(mesh)
+        scene.add(mesh)
+    camera = pygfx.PerspectiveCamera(60, 4 / 3)
+    camera.local.position = (0, 0, 120)
+    canvas.request_draw(lambda: renderer.render(scene, camera))
+    canvas.draw()
+    wgpu_py.uninstrument()
+    found: dict[str, list[float]] = {"bare": [], "gpusense": []}
+    for number in range(rounds + 1):
+        for way in ("bare", "gpusense") if number % 2 else ("gpusense", "bare"):
+            if way == "gpusense":
+                instrument([])
+                canvas.draw()
+            start = time.perf_counter_ns()
+            for turn in range(count):
+                for mesh in meshes:
+                    mesh.local.rotation = (0, 0.1 * turn, 0, 1)
+                canvas.draw()
+            elapsed = time.perf_counter_ns() - start
+            if way == "gpusense":
+                wgpu_py.uninstrument()
+            if number:
+                found[way].append(elapsed / 1e3 / count)
+    return found
+
+
+def show(title: str, found: dict[str, list[float]], budget: str) -> None:
+    print(f"{title} (budget: bare {budget})")
     for way, times in found.items():
         low, middle, high = statistics.quantiles(times, n=4)
-        extra = [mine - base for mine, base in zip(times, found["bare"], strict=True)]
-        more = f"  +{statistics.median(extra):5.1f}" if way != "bare" else ""
-        print(f"  {way:10} {middle:7.1f} µs  [{low:.1f} … {high:.1f}]{more}  ×{middle / bare:.2f}")
+        pairs = list(zip(times, found["bare"], strict=True))
+        extra, ratio = (statistics.median(values) for values in zip(*((a - b, a / b) for a, b in pairs), strict=True))
+        more = f"  +{extra:5.1f}  ×{ratio:.3f}" if way != "bare" else ""
+        print(f"  {way:10} {middle:7.1f} µs  [{low:.1f} … {high:.1f}]{more}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--frames", type=int, default=0, help="pygfx frames a round; 0: without pygfx")
     parser.add_argument("--submits", type=int, default=512)
     options = parser.parse_args()
     program = Program()
     print(f"wgpu {wgpu.__version__} on {program.name}")
-    show("one pass a submit", passes(program, 1, options.submits, options.rounds), 20)
-    show("16 passes a submit", passes(program, 16, options.submits // 8, options.rounds), 8)
-    show("write_buffer, 256 bytes", writes(program, options.submits * 4, options.rounds), 3)
+    show("one pass a submit", passes(program, 1, options.submits, options.rounds), "+ 20 µs")
+    show("16 passes a submit", passes(program, 16, options.submits // 8, options.rounds), "+ 8 µs")
+    show("write_buffer, 256 bytes", writes(program, options.submits * 4, options.rounds), "+ 3 µs")
+    if options.frames:
+        show("pygfx frame", frames(options.frames, options.rounds), "× 1.03")
 
 
 if __name__ == "__main__":

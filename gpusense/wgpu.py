@@ -128,7 +128,7 @@ def _named(method: str, label: str | None, buffer: Any) -> str:
 def _record(
     method: str, label: str | None, direction: str, size: int, times: tuple[int, int], buffer: Any, **fields: Any
 ) -> None:
-    from .integrations.wgpu_py._records import usage_text
+    from ._capi.wgpu_usage import usage_text
 
     _tracer().record_transfer(
         _named(method, label, buffer),

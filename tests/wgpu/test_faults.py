@@ -3,7 +3,9 @@
 Each case runs twice in a process of its own; the second time what was recorded is written to a file as it arrives.
 """
 
+import importlib.util
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -368,3 +370,61 @@ print(statistics.timed, *statistics.untimed)
     version = [int(part) for part in wheel.name.split(".")]
     expected = "3\n" if version >= [0, 31] else "0 the length of a tick is unknown"
     assert done.stdout.startswith(expected), done.stdout + done.stderr
+
+
+def test_two_vendored_copies_do_not_wrap_each_other(wgpu, tmp_path: pathlib.Path, run_python) -> None:
+    import os
+    import shutil
+
+    import gpusense
+
+    source = os.path.dirname(gpusense.__file__)
+    shutil.copytree(source, tmp_path / "vendored", ignore=shutil.ignore_patterns("__pycache__"))
+    code = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import importlib
+first = importlib.import_module("gpusense.integrations.wgpu_py")
+second = importlib.import_module("vendored.integrations.wgpu_py")
+found = []
+assert first.instrument(emit=found.extend) is True
+refused = second.instrument(emit=print)
+assert not refused and "another copy" in refused.reason, refused
+import programs
+programs.Compute(programs.device()).run(label="once")
+assert first.flush(5) and [record.name for record in found] == ["once"]
+first.uninstrument()
+assert second.instrument(emit=found.extend) is True
+second.uninstrument()
+print("ok")
+"""
+    done = run_python(code, str(tmp_path), str(HERE))
+    assert done.stdout == "ok\n", done.stderr
+
+
+def test_a_pygfx_scene_is_the_same_picture(both) -> None:
+    if not importlib.util.find_spec("pygfx"):
+        if os.environ.get("CI"):
+            pytest.fail("CI must have pygfx")
+        pytest.skip("needs pygfx")
+    done = both("""
+        import hashlib, os
+        os.environ["RENDERCANVAS_FORCE_OFFSCREEN"] = "1"
+        import pygfx
+        from rendercanvas.offscreen import RenderCanvas
+        canvas = RenderCanvas(size=(160, 120), pixel_ratio=1)
+        renderer = pygfx.renderers.WgpuRenderer(canvas)
+        scene = pygfx.Scene()
+        scene.add(pygfx.Background.from_color("#234"), pygfx.AmbientLight(), pygfx.DirectionalLight())
+        mesh = pygfx.Mesh(pygfx.box_geometry(20, 20, 20), pygfx.MeshPhongMaterial(color="#369"))
+        scene.add(mesh)
+        camera = pygfx.PerspectiveCamera(60, 4 / 3)
+        camera.local.position = (0, 0, 60)
+        canvas.request_draw(lambda: renderer.render(scene, camera))
+        for number in range(4):
+            mesh.local.rotation = (0, 0.1 * number, 0, 1)
+            print(hashlib.sha256(bytes(memoryview(canvas.draw()).cast("B"))).hexdigest())
+    """)
+    assert len(set(done.out.split())) > 1
+    assert len(done.kernels) >= 8
+    assert all("@" in name for name in done.kernels)  # pygfx names nothing: file and line do

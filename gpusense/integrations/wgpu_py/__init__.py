@@ -63,6 +63,9 @@ def instrument(
         tracer = _live_tracer()
         if tracer is None:
             return Unavailable("wgpu_py", "gpusense is off (GPUSENSE=off)")
+        wanted = tracer.config.backends
+        if wanted is not None and "wgpu" not in wanted:
+            return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
         emit, block = _to_active_tracer(), block or tracer.current_block
     from . import _passes, _transfers
     from ._hooks import Hooks
@@ -142,4 +145,6 @@ def _host_module() -> Any:
     absent = [name for name in needed if not hasattr(api, name)]
     if absent:
         return Unavailable("wgpu_py", f"this wgpu-py has no {', '.join(absent)}", "update gpusense")
+    if hasattr(api.GPUQueue.submit, "_gpusense_original"):
+        return Unavailable("wgpu_py", "another copy of gpusense in this process times wgpu already")
     return api

@@ -20,6 +20,9 @@ class ClockSetup:
         self.calibration = ""  # why there are no calibrated readings
         self._info, self._period_ns = info, period_ns
         self._done = threading.Event()
+        if self._card() in _known:
+            self._run()
+            return
         try:
             threading.Thread(target=self._run, name="gpusense-wgpu-clock", daemon=False).start()
         except RuntimeError:  # no thread can be started any more
@@ -41,8 +44,11 @@ class ClockSetup:
         finally:
             self._done.set()
 
+    def _card(self) -> tuple[Any, ...]:
+        return tuple(self._info.get(key, default) for key, default in IDENTITY)
+
     def _set_up(self) -> None:
-        facts = _facts(tuple(self._info.get(key, default) for key, default in IDENTITY))
+        facts = _facts(self._card())
         self.calibration = facts.calibration
         self._finish(self._period_ns or facts.period_ns, facts.valid_bits, facts.read)
 

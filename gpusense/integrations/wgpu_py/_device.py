@@ -84,6 +84,7 @@ class DeviceTimer:
         self.device_ref = weakref.ref(device)
         self.host = host
         self.dead: str | None = None  # why this device's passes are not timed
+        self.gone = False  # destroyed or lost: not to be touched in any way
         self.free: deque[int] = deque()
         self.events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.writes: dict[str, Any] = {}
@@ -161,7 +162,7 @@ class DeviceTimer:
 
     def stop(self, reason: str) -> None:
         """Nothing of ours reaches the device once this returns; what is pending is counted under ``reason``."""
-        self.dead = reason
+        self.dead, self.gone = reason, True
         with self.lock:
             pass  # a step that another thread was taking is over
         self.pump()

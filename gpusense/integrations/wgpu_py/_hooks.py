@@ -49,15 +49,15 @@ class Hooks:
 
     def timer(self, device: Any) -> DeviceTimer:
         """The timer of ``device``, made at its first use; two threads get the same one."""
-        found = device.__dict__.get(ATTRIBUTE)
+        found = getattr(device, ATTRIBUTE, None)
         if found is None:
             with self._lock:
-                found = device.__dict__.get(ATTRIBUTE)
+                found = getattr(device, ATTRIBUTE, None)
                 if found is None:
                     found = DeviceTimer(self.host, device, self.deliver, self.miss, self.pending)
-                    device.__dict__[ATTRIBUTE] = found
+                    setattr(device, ATTRIBUTE, found)
                     self._timers.add(found)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def timers(self) -> list[DeviceTimer]:
         with self._lock:
@@ -133,6 +133,7 @@ class Hooks:
         for timer in self.timers():
             if timer.dead is None:
                 timer.dead = f"a device was lost: {message}"  # no lock: this runs inside a native callback
+            timer.gone = True
 
     def flush(self, timeout_s: float) -> bool:
         """Everything submitted so far has been timed and handed on; False when that took too long."""

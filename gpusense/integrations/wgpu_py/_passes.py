@@ -88,7 +88,7 @@ def _made(hooks: Hooks, function: Any) -> Any:
 
 def _destroy(hooks: Hooks, function: Any) -> Any:
     def destroy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        timer = self.__dict__.get(ATTRIBUTE)
+        timer = getattr(self, ATTRIBUTE, None)
         if timer is not None:
             try:
                 hooks.drain([timer], 0.5)
@@ -102,7 +102,7 @@ def _destroy(hooks: Hooks, function: Any) -> Any:
 
 def _destroy_queries(hooks: Hooks, function: Any) -> Any:
     def destroy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        timer = self._device.__dict__.get(ATTRIBUTE)
+        timer = getattr(self._device, ATTRIBUTE, None)
         if timer is None:
             return function(self, *args, **kwargs)
         with timer.lock:  # not while a step of ours resolves from it
@@ -117,7 +117,7 @@ def _named_pipeline(stage: str) -> Callable[[Any], Any]:
             made = function(self, *args, **kwargs)
             entry = kwargs.get(stage)
             if type(entry) is dict and type(entry.get("entry_point")) is str:
-                made.__dict__[ENTRY] = entry["entry_point"]
+                setattr(made, ENTRY, entry["entry_point"])
             return made
 
         return create_pipeline
@@ -147,7 +147,7 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
                 return function(self, *args, **kwargs)
             timed = None
             try:
-                timer = self._device.__dict__.get(ATTRIBUTE) or hooks.timer(self._device)
+                timer = getattr(self._device, ATTRIBUTE, None) or hooks.timer(self._device)
                 timed = _open(hooks, timer, kind, kwargs)
                 if timed is not None and not timed.name:
                     _name(timed, self.label, sys._getframe(1))
@@ -160,17 +160,25 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
             try:
                 encoder = function(self, *args, **kwargs)
             except BaseException:
-                local.writes = None
-                if timed.slot >= 0:
-                    timer.free.append(timed.slot)
+                _give_back(local, timer, timed)
                 raise
-            encoder.__dict__[ATTRIBUTE] = timed
-            _keep(self, timer, timed)
+            if timed.slot >= 0 and local.writes is not None:
+                _give_back(local, timer, timed)  # never written, so never to be resolved (wgpu#7238)
+                hooks.miss("another tool times the pass")
+            else:
+                setattr(encoder, ATTRIBUTE, timed)
+                _keep(self, timer, timed)
             return encoder
 
         return begin_pass
 
     return make
+
+
+def _give_back(local: Any, timer: Any, timed: Pass) -> None:
+    local.writes = None
+    if timed.slot >= 0:
+        timer.free.append(timed.slot)
 
 
 def _name(timed: Pass, label: str, frame: Any) -> None:
@@ -183,10 +191,10 @@ def _name(timed: Pass, label: str, frame: Any) -> None:
 
 def _keep(encoder: Any, timer: Any, timed: Pass) -> None:
     """``timed`` goes with its command encoder."""
-    held = encoder.__dict__
-    passes = held.get(ATTRIBUTE)
+    passes = getattr(encoder, ATTRIBUTE, None)
     if passes is None:
-        passes = held[ATTRIBUTE] = Passes(timer)
+        passes = Passes(timer)
+        setattr(encoder, ATTRIBUTE, passes)
     passes.append(timed)
 
 
@@ -196,9 +204,9 @@ def _native_begin(hooks: Hooks, function: Any) -> Any:
 
     def begin(encoder: Any, descriptor: Any) -> Any:
         writes = getattr(local, "writes", None)
-        if writes is not None:
-            local.writes = None
+        if writes is not None and not descriptor.timestampWrites:
             descriptor.timestampWrites = writes
+            local.writes = None  # taken
         return function(encoder, descriptor)
 
     return begin
@@ -218,29 +226,38 @@ def _open(hooks: Hooks, timer: Any, kind: str, kwargs: dict[str, Any]) -> Pass |
             return None
         timed.block = hooks.block()
         return timed
-    begin, end = own.get("beginning_of_pass_write_index"), own.get("end_of_pass_write_index")
+    return _open_own(hooks, kind, kwargs, own)
+
+
+def _open_own(hooks: Hooks, kind: str, kwargs: dict[str, Any], own: Any) -> Pass | None:
+    try:
+        begin, end = own.get("beginning_of_pass_write_index"), own.get("end_of_pass_write_index")
+        query_set = own["query_set"]
+        query_set._internal  # noqa: B018 - something to resolve from
+    except Exception:  # noqa: BLE001 - the program's mistake, for wgpu-py to report
+        return None
     if begin is None or end is None:
         hooks.miss("the program times only one end of the pass")
         return None
     timed = Pass(kind, kwargs.get("label") or "", -1)
-    timed.own = (own["query_set"], int(begin), int(end))
+    timed.own = (query_set, int(begin), int(end))
     timed.block = hooks.block()
     return timed
 
 
 def _set_pipeline(function: Any) -> Any:
-    def set_pipeline(self: Any, pipeline: Any, *args: Any, **kwargs: Any) -> Any:
-        timed = self.__dict__.get(ATTRIBUTE)
+    def set_pipeline(self: Any, pipeline: Any) -> Any:
+        timed = getattr(self, ATTRIBUTE, None)
         if timed is not None and timed.pipeline is None and not timed.name:
             timed.pipeline = pipeline
-        return function(self, pipeline, *args, **kwargs)
+        return function(self, pipeline)
 
     return set_pipeline
 
 
 def _dispatch(function: Any) -> Any:
     def dispatch_workgroups(self: Any, *args: Any, **kwargs: Any) -> Any:
-        timed = self.__dict__.get(ATTRIBUTE)
+        timed = getattr(self, ATTRIBUTE, None)
         if timed is not None:
             timed.dispatches += 1
             if timed.dispatches == 1:
@@ -252,7 +269,7 @@ def _dispatch(function: Any) -> Any:
 
 def _dispatch_indirect(function: Any) -> Any:
     def dispatch_workgroups_indirect(self: Any, *args: Any, **kwargs: Any) -> Any:
-        timed = self.__dict__.get(ATTRIBUTE)
+        timed = getattr(self, ATTRIBUTE, None)
         if timed is not None:
             timed.dispatches += 1  # how many workgroups is known to the GPU alone
         return function(self, *args, **kwargs)
@@ -263,9 +280,10 @@ def _dispatch_indirect(function: Any) -> Any:
 def _finish(function: Any) -> Any:
     def finish(self: Any, *args: Any, **kwargs: Any) -> Any:
         commands = function(self, *args, **kwargs)
-        passes = self.__dict__.pop(ATTRIBUTE, None)
+        passes = getattr(self, ATTRIBUTE, None)
         if passes is not None:
-            commands.__dict__[ATTRIBUTE] = passes
+            setattr(self, ATTRIBUTE, None)
+            setattr(commands, ATTRIBUTE, passes)
         return commands
 
     return finish
@@ -292,9 +310,9 @@ def _submit(hooks: Hooks, function: Any) -> Any:
 
 def _submitted(hooks: Hooks, queue: Any, commands: Any, start_ns: int) -> None:
     device = queue._device
-    timer = device.__dict__.get(ATTRIBUTE)
+    timer = getattr(device, ATTRIBUTE, None)
     for buffer in commands:
-        passes = buffer.__dict__.pop(ATTRIBUTE, None)
+        passes = getattr(buffer, ATTRIBUTE, None)
         if passes:
             taken = list(passes)
             passes.clear()  # its death returns no query any more

@@ -4,24 +4,10 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from ..._capi.wgpu_usage import usage_text
 from ..._records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
 from ..._wgpu_clock import GpuClock
 from ._device import DeviceTimer, Pass, Timed
-
-#: Bits of WGPUBufferUsage and WGPUTextureUsage, under the names of the WebGPU specification.
-BUFFER_USAGE = (
-    "MAP_READ",
-    "MAP_WRITE",
-    "COPY_SRC",
-    "COPY_DST",
-    "INDEX",
-    "VERTEX",
-    "UNIFORM",
-    "STORAGE",
-    "INDIRECT",
-    "QUERY_RESOLVE",
-)
-TEXTURE_USAGE = ("COPY_SRC", "COPY_DST", "TEXTURE_BINDING", "STORAGE_BINDING", "RENDER_ATTACHMENT")
 
 #: How a copy's begin and end may contradict the host's times before it is taken for a wrong clock or unit.
 SLACK_NS = 1_000_000
@@ -42,18 +28,6 @@ class Staged(NamedTuple):
     texture: bool = False
     wait_ns: int | None = None
     block: Any = None
-
-
-def usage_text(usage: int, texture: bool = False) -> str | None:
-    """``COPY_DST|STORAGE``; None for no bits."""
-    key = (usage, texture)
-    if key not in _texts:
-        names = TEXTURE_USAGE if texture else BUFFER_USAGE
-        _texts[key] = "|".join(name for bit, name in enumerate(names) if usage & (1 << bit)) or None
-    return _texts[key]
-
-
-_texts: dict[tuple[int, bool], str | None] = {}
 
 
 def transfers(staged: Iterable[Staged]) -> list[Record]:
@@ -199,7 +173,7 @@ def _name(item: Pass) -> tuple[str, str]:
         label = pipeline.label
         if label:
             return label, "pipeline"
-        entry = pipeline.__dict__.get("_gpusense_entry")
+        entry = getattr(pipeline, "_gpusense_entry", None)
         if entry:
             return entry, "entry_point"
     if item.where is None:

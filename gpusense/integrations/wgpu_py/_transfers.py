@@ -105,11 +105,14 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not hooks.on or getattr(hooks.local, "nested", False):
             return function(self, *args, **kwargs)
-        start = time_ns()
-        source: Any = None
-        wait_ns = None
         try:
             source = source_of(args, kwargs)
+            usage = int(source.usage)
+        except Exception:  # noqa: BLE001 - the program's mistake, for wgpu-py to report
+            return function(self, *args, **kwargs)
+        start = time_ns()
+        wait_ns = None
+        try:
             if _wait_for_earlier_work(hooks, source):
                 wait_ns = time_ns() - start
         except Exception:  # noqa: BLE001
@@ -121,7 +124,7 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
             hooks.local.nested = False
         end = time_ns()
         try:
-            usage, texture = int(source.usage), method == "read_texture"
+            texture = method == "read_texture"
             hooks.stage(
                 Staged(
                     method,
@@ -146,7 +149,7 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
 def _wait_for_earlier_work(hooks: Hooks, source: Any) -> bool:
     """False where there is no live device to ask."""
     device = getattr(source, "_device", None)
-    if device is None or device._internal is None or hooks.timer(device).dead is not None:
+    if device is None or device._internal is None or hooks.timer(device).gone:
         return False
     hooks.host.poll(device._internal, True)
     return True
