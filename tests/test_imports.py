@@ -208,7 +208,7 @@ def test_no_library_is_ever_closed():
         assert "FreeLibrary" not in text, path
 
 
-# --- what `import gpusense` costs --------------------------------------------------------------------------------------
+# --- what `import gpusense` costs -------------------------------------------------------------------------------------
 
 _LOADED = f"""
 import sys
