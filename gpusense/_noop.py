@@ -95,7 +95,7 @@ class NoopTracer:
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
         return self.trace(name)
 
-    def open_scope(self, name: Any, attributes: Any = None, key: Any = None) -> NoopBlock:
+    def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> NoopBlock:
         return self.trace(name)
 
     def close_scope(self, block: Any) -> None:
@@ -126,6 +126,9 @@ class NoopTracer:
         return None
 
     def remove_source(self, source: Any) -> None:
+        return None
+
+    def add_watcher(self, watcher: Any) -> None:
         return None
 
     def add_block_listener(self, listener: Any) -> None:

@@ -159,6 +159,7 @@ class Tracer:
         self._watched: dict[int, BlockTotals] = recorder.pipeline.watched
         self._append = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
+        self._watchers: tuple[Callable[[], bool], ...] = ()
         self._share = 1 - 1e-9  # so that the first block is opened
         self._wake = threading.Event()
         self._closing = False
@@ -178,8 +179,13 @@ class Tracer:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
         return _ComputeBlock(self, name, elements, attributes)
 
-    def open_scope(self, name: Any, attributes: Any = None, key: Any = None) -> Block:
-        """Opens a block without a ``with``, for spans of others; close it with :meth:`close_scope`."""
+    def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> Block:
+        """Opens a block without a ``with``, for spans of others; close it with :meth:`close_scope` on this thread.
+
+        ``parent``: a block of another thread that this one belongs to.
+        """
+        if parent is not None:
+            _current.set(parent)
         block = Block(self, name, attributes, None)
         block.__enter__()
         return block
@@ -347,6 +353,10 @@ class Tracer:
     def remove_source(self, source: Any) -> None:
         self._recorder.sources = tuple(known for known in self._recorder.sources if known is not source)
 
+    def add_watcher(self, watcher: Callable[[], bool]) -> None:
+        """``watcher()`` on gpusense's thread, about every 0.1 s, until it gives True or raises."""
+        self._watchers = (*self._watchers, watcher)
+
     # --- results ----------------------------------------------------------------------------------------------------
 
     def session(self) -> Any:
@@ -439,7 +449,18 @@ class Tracer:
             except Exception:  # noqa: BLE001 - the thread must live
                 _log.exception("tick", "gpusense: the recording thread failed once and goes on")
             wait = min(wait * 2, TICK_S) if self._recorder.armed else TICK_S
+            self._watch()
             self._recorder.spent_s += monotonic() - began
+
+    def _watch(self) -> None:
+        for watcher in self._watchers:
+            try:
+                done = watcher()
+            except Exception:  # noqa: BLE001 - a watcher never reaches the program
+                done = True
+                _log.exception(f"watcher {watcher!r}", "gpusense: a watcher raised and was removed")
+            if done:
+                self._watchers = tuple(known for known in self._watchers if known is not watcher)
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()

@@ -5,6 +5,7 @@ import atexit
 import os
 import sys
 
+from .. import integrations
 from .._errors import GpuSenseError
 from ._arguments import microseconds, names, numbers, size_bytes
 from ._ending import Ending, Spans, flush_on_sigterm, remove
@@ -78,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         "--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M"
     )
     parser.add_argument("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
+    parser.add_argument(
+        "--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves"
+    )
     parser.add_argument("--live", action="store_true", help="decode while the program runs instead of afterwards")
     return parser
 
@@ -122,6 +126,8 @@ def _start(settings: argparse.Namespace) -> Ending | None:
 
         _load_what_ending_needs()
         recording = start_session(mode="live" if live else "file", path=None if live else path, **chosen)
+        if not settings.no_integrations:
+            integrations.watch(recording.tracer)
         return Ending(recording, path, temporary, live, Spans.of(settings.otlp, live))
     except GpuSenseError:
         remove(path if temporary else None)

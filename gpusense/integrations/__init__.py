@@ -1,1 +1,25 @@
 """Optional integrations; each imports its host inside, nobody imports them."""
+
+from collections.abc import Callable
+from typing import Any
+
+#: Integrations that look for their host among the imported modules: ``when_imported()`` is True once that is settled.
+POLLED = ("torch", "cupy", "jax")
+
+
+def watch(tracer: Any) -> None:
+    """For ``gpusense run``: instruments each known library soon after the program has imported it."""
+    for name in POLLED:
+        tracer.add_watcher(_poll(name))
+
+
+def _poll(name: str) -> Callable[[], bool]:
+    import sys
+
+    def poll() -> bool:
+        if name not in sys.modules:
+            return False
+        module: Any = __import__(f"{__name__}.{name}", fromlist=["_"])
+        return bool(module.when_imported())
+
+    return poll

@@ -430,3 +430,42 @@ def test_many_blocks_keep_memory_flat(tracer):
     tracer.flush()
     assert tracer._watched == {}
     assert len(tracer._recorder.events) == 0
+
+
+def test_a_scope_may_belong_to_a_block_of_another_thread(tracer):
+    with gpusense.trace("backward") as outer:
+
+        def work():
+            tracer.close_scope(tracer.open_scope("layer", parent=outer))
+            tracer.close_scope(tracer.open_scope("other", parent=outer))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    layer = blocks(tracer)["layer"]
+    assert (layer.path, layer.parent_id) == (("backward", "layer"), outer.block_id)
+    assert layer.thread != outer.thread
+    assert blocks(tracer)["other"].path == ("backward", "other")
+
+
+def test_a_watcher_is_asked_until_it_is_done_or_raises(tracer, caplog):
+    asked = {"done": 0, "bad": 0}
+    finished = threading.Event()
+
+    def done():
+        asked["done"] += 1
+        if asked["done"] == 3:
+            finished.set()
+        return asked["done"] == 3
+
+    def bad():
+        asked["bad"] += 1
+        raise RuntimeError
+
+    tracer.add_watcher(bad)
+    tracer.add_watcher(done)
+    while not finished.wait(0.01):
+        tracer._recorder.wake()
+    tracer.close()
+    assert asked == {"done": 3, "bad": 1}
+    assert "a watcher raised" in caplog.text

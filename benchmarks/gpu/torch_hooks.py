@@ -1,0 +1,177 @@
+"""What blocks for torch's modules cost on top of capture, and whether they hold the right kernels. Needs a GPU and torch.
+
+    python benchmarks/gpu/torch_hooks.py [--seconds 20] [--depth 2]
+
+Ends within 90 seconds. Cost: stretches of the small training job (about 870 kernels a step) without and with the blocks,
+in turn in one process, once recording to a file and once live; the median ratio with its 95 % interval. Kernels: for each
+layer the number attributed to its block, forward and backward, against the number of a direct call of that layer alone.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+STRETCH = 5  # steps
+
+
+def interval(ratios):
+    """Median and its 95 % interval by order statistics."""
+    ordered, n = sorted(ratios), len(ratios)
+    reach = 0.98 * n**0.5
+    low, high = max(0, int(n / 2 - reach)), min(n - 1, int(n / 2 + reach))
+    return statistics.median(ordered), ordered[low], ordered[high]
+
+
+def cost(mode, seconds, depth):
+    import torch
+    import workloads
+
+    from gpusense import _select
+    from gpusense.integrations import torch as integration
+
+    step = workloads.small()
+    for _ in range(20):
+        step()
+    torch.cuda.synchronize()
+    run = _select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
+    while not run.tracer._recorder.capture.running:
+        time.sleep(0.01)
+
+    def stretch():
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(STRETCH):
+            step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    ratios, plain = [], []
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        without = stretch()
+        integration.instrument(depth=depth)
+        stretch()  # naming the modules is not what is measured
+        instrumented = stretch()
+        integration.uninstrument()
+        again = stretch()
+        plain.append((without + again) / 2)
+        ratios.append(instrumented / plain[-1])
+    session = run.finish()
+    steps = len(ratios) * 2 * STRETCH
+    return {
+        "mode": mode,
+        "pairs": len(ratios),
+        "step_ms": statistics.median(plain) / STRETCH * 1e3,
+        "ratio": interval(ratios),
+        "blocks_a_step": len(session.blocks) / steps,
+        "counters": session.counters._asdict(),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+    }
+
+
+def kernels():
+    """[layer, phase, kernels by its block, kernels of a direct call] for each layer of a small encoder."""
+    import torch
+
+    import gpusense
+    from gpusense.integrations import torch as integration
+
+    gpusense.configure(trace_all=True)
+    layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).cuda()
+    data = torch.randn(8, 64, 256, device="cuda", requires_grad=True)
+
+    def once(call):
+        model.zero_grad()
+        data.grad = None
+        out = call(data)
+        torch.cuda.synchronize()
+        return out
+
+    for _ in range(3):  # libraries choose their kernels on first use
+        once(model).sum().backward()
+        for part in model.layers:
+            once(part).sum().backward()
+    tracer = gpusense.get_tracer()
+    tracer.flush()
+    tracer.reset()
+    for i, part in enumerate(model.layers):
+        model.zero_grad()
+        data.grad = None
+        with gpusense.trace(f"direct {i}"):
+            with gpusense.trace("forward"):
+                out = part(data)
+            gradient = torch.ones_like(out)
+            with gpusense.trace("backward"):
+                out.backward(gradient)
+    assert integration.instrument(min_us=0) is True
+    model.zero_grad()
+    data.grad = None
+    with gpusense.trace("whole") as block:
+        out = model(data)
+        out.backward(torch.ones_like(out))
+    assert block.wait(10), block.summary()
+    integration.uninstrument()
+    count = collections.Counter()
+    for kernel in tracer.session().kernels:
+        count[kernel.path] += 1
+    whole, rows = ("whole", "TransformerEncoder"), []
+    for i in range(4):
+        rows.append([i, "forward", count[(*whole, f"layers.{i}")], count[f"direct {i}", "forward"]])
+        back = count["whole", "backward", "TransformerEncoder", f"layers.{i}"]
+        rows.append([i, "backward", back, count[f"direct {i}", "backward"]])
+    counters = tracer.session().counters
+    return {"rows": rows, "ambiguous": counters.ambiguous, "lost_markers": counters.lost_markers}
+
+
+def child(*arguments):
+    done = subprocess.run(
+        [sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True, timeout=85, check=False
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=18)
+    parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--part", choices=("file", "live", "kernels"))
+    given = parser.parse_args()
+    if given.part == "kernels":
+        print(json.dumps(kernels()))
+        return
+    if given.part:
+        print(json.dumps(cost(given.part, given.seconds, given.depth)))
+        return
+    for mode in ("file", "live"):
+        facts = child("--part", mode, "--seconds", given.seconds, "--depth", given.depth)
+        if mode == "file":
+            print(f"{facts['device']}, torch {facts['torch']}, step {facts['step_ms']:.1f} ms, depth {given.depth}")
+        middle, low, high = facts["ratio"]
+        print(
+            f"{mode:<5} blocks on top of capture: x{middle:.4f} [{low:.4f}, {high:.4f}], {facts['pairs']} pairs, "
+            f"{facts['blocks_a_step']:.0f} blocks a step, lost markers {facts['counters']['lost_markers']}"
+        )
+    found = child("--part", "kernels")
+    wrong = [row for row in found["rows"] if row[2] != row[3] or not row[2]]
+    print("layer phase     block direct")
+    for number, phase, block, direct in found["rows"]:
+        print(f"{number:<5} {phase:<9} {block:>5} {direct:>6}{'' if block == direct else '  differs'}")
+    print(f"ambiguous {found['ambiguous']}, lost markers {found['lost_markers']}: {'WRONG' if wrong else 'all equal'}")
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

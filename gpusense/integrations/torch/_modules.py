@@ -1,0 +1,227 @@
+"""Blocks for the calls of modules.
+
+``nn.Module.__call__`` is wrapped, instead of using torch's global hooks: those put every module on the slow path
+(2 µs a call and more, for all modules), make ``torch.compile``'d modules warn at each call, and are not called when
+Ctrl-C leaves a module. A wrapped call of a module without a block costs about 0.3 µs. Dynamo is told to look past it.
+"""
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .._patches import Patches, close_block
+from ._backward import Backward
+from ._state import State
+
+#: Modules around the user's own one: they and the name of their only child are left out of names.
+WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule"})
+#: Modules that are never called: what they hold counts as their owner's.
+CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
+_WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a module may be found too short
+
+
+class Place:
+    """Where a module stands: its qualified name in its root, and what its calls took the host so far."""
+
+    __slots__ = ("attributes", "calls", "host_ns", "inner", "level", "name")
+
+    def __init__(self, name: str, attributes: dict[str, Any], level: int) -> None:
+        self.name = name
+        self.attributes = attributes
+        self.level = level
+        self.calls = -_WARM_UP
+        self.host_ns = 0
+        self.inner = 0  # id of the module that a wrapper calls
+
+
+class Call:
+    """One call of a module with a block; its backward pass refers to it."""
+
+    __slots__ = ("before", "block", "parent", "place", "thread")
+
+    def __init__(self, place: Place, parent: "Call | None", block: Any, before: int | None) -> None:
+        self.place = place
+        self.parent = parent
+        self.block = block
+        self.thread = block.thread
+        self.before = before
+
+
+class _Unknown:
+    """For modules that were never seen."""
+
+
+_UNKNOWN: Any = _Unknown()
+
+
+class Modules:
+    """The modules of this process: ``None`` for those without a block of their own."""
+
+    def __init__(self, state: State, backward: Backward) -> None:
+        self.state = state
+        self.backward = backward
+        self.too_short: list[str] = []
+        self.roots = 0
+        self._places: dict[int, Place | None] = {}
+        self._watch: dict[int, weakref.ref[Any]] = {}
+
+    def install(self, patches: Patches) -> None:
+        torch = self.state.host.torch
+        wrapper = patches.wrap(torch.nn.Module, "__call__", self._wrap)
+        skip = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "skip_code", None)
+        if skip is not None:
+            skip(wrapper.__code__)
+        # Dynamo goes straight to ``forward`` where a module's __call__ is the one that it saw when it was imported.
+        dynamo = sys.modules.get("torch._dynamo.variables.nn_module")
+        if dynamo is not None and getattr(dynamo, "unpatched_nn_module_call", None) is wrapper.__wrapped__:
+            patches.put(dynamo, "unpatched_nn_module_call", wrapper)
+
+    def forget_wrapper(self, wrapper: Any, original: Any) -> None:
+        """For a dynamo that was imported in between."""
+        dynamo = sys.modules.get("torch._dynamo.variables.nn_module")
+        if dynamo is not None and getattr(dynamo, "unpatched_nn_module_call", None) is wrapper:
+            dynamo.unpatched_nn_module_call = original  # type: ignore[attr-defined]
+
+    def _wrap(self, original: Any) -> Callable[..., Any]:
+        get, unknown, call = self._places.get, _UNKNOWN, self._call
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            place = get(id(self), unknown)
+            if place is None:
+                return original(self, *args, **kwargs)
+            return call(place, original, self, args, kwargs)
+
+        return __call__
+
+    def _call(self, place: Any, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        call = self._begin(place, module)
+        if call is None:
+            return original(module, *args, **kwargs)
+        try:
+            output = original(module, *args, **kwargs)
+        except BaseException as error:
+            self._end(call, module, error)
+            raise
+        self._end(call, module, None)
+        self.backward.watch(call, args, kwargs, output)
+        return output
+
+    def _begin(self, place: Any, module: Any) -> Call | None:
+        state = self.state
+        if not state.on["modules"]:
+            return None
+        try:
+            if place is _UNKNOWN:
+                place = self._discover(module)
+                if place is None:
+                    return None
+            outer = getattr(state.local, "call", None)
+            if outer is not None and outer.place.inner == id(module):
+                return None
+            if place.level == 1:
+                block, before = state.open_measured(place.name, place.attributes)
+            else:
+                block, before = state.open(place.name, place.attributes), None
+            if block is None:
+                return None
+            call = state.local.call = Call(place, outer, block, before)
+        except Exception:  # noqa: BLE001 - the program's forward pass goes on
+            state.fail("modules")
+            return None
+        return call
+
+    def _end(self, call: Call, module: Any, error: BaseException | None) -> None:
+        state, block, place = self.state, call.block, call.place
+        try:
+            state.local.call = call.parent
+            if place.level == 1:
+                state.close_measured(block, call.before, error)
+                return
+            close_block(block, error)
+            place.calls += 1
+            if place.calls > 0:
+                place.host_ns += block.end_ns - block.start_ns
+                if place.calls == _TRIAL:
+                    self._judge(place, module)
+        except Exception:  # noqa: BLE001
+            state.fail("modules")
+
+    def _judge(self, place: Place, module: Any) -> None:
+        """A module that is over sooner than its block is worth gets none from now on."""
+        if place.host_ns < place.calls * self.state.options.min_us * 1e3:
+            self._places[id(module)] = None
+            self.too_short.append(place.name)
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def _discover(self, module: Any) -> Place | None:
+        """A module outside every known one is a root; one made during a forward pass belongs to that."""
+        if getattr(module, "_is_replica", False):  # of DataParallel: made anew for every pass
+            return None
+        if getattr(self.state.local, "call", None) is not None:
+            self._know(module, None)
+            return None
+        return self.add_root(module)
+
+    def add_root(self, module: Any) -> Place | None:
+        """Names ``module`` and what it is made of, down to the depth that was asked for."""
+        self.roots += 1
+        inner = _inner(module)
+        kind = type(inner).__name__
+        attributes: dict[str, Any] = {"torch.module": kind}
+        if inner is not module or getattr(module, "_compiled_call_impl", None) is not None:
+            attributes["torch.wrapper"] = type(module).__name__ if inner is not module else "compile"
+        place = Place(kind, attributes, 1)
+        self._know(module, place)
+        if inner is not module:
+            place.inner = id(inner)
+            for wrapped in _between(module, inner):
+                if id(wrapped) not in self._places:
+                    self._know(wrapped, None)
+        self._walk(inner, "", 1, {id(module)})
+        return place
+
+    def _walk(self, module: Any, prefix: str, level: int, seen: set[int]) -> None:
+        for name, child in list(module._modules.items()):
+            if child is None or id(child) in seen:
+                continue
+            seen.add(id(child))
+            kind = type(child).__name__
+            qualified = f"{prefix}{name}"
+            inside = level if kind in CONTAINERS else level + 1
+            if self._places.get(id(child)) is None:
+                shown = kind not in CONTAINERS and inside <= self.state.options.depth
+                self._know(child, Place(qualified, {"torch.module": kind}, inside) if shown else None)
+            self._walk(child, f"{qualified}.", inside, seen)
+
+    def _know(self, module: Any, place: Place | None) -> None:
+        key = id(module)
+
+        def gone(_: Any) -> None:  # before the number is given to another module
+            self._places.pop(key, None)
+            self._watch.pop(key, None)
+
+        self._watch[key] = weakref.ref(module, gone)
+        self._places[key] = place
+
+
+def _inner(module: Any) -> Any:
+    """The user's own module inside wrappers."""
+    while type(module).__name__ in WRAPPERS:
+        child = module._modules.get("module") or module._modules.get("_orig_mod")
+        if child is None:
+            child = module._modules.get("_fsdp_wrapped_module")
+        if child is None:
+            break
+        module = child
+    return module
+
+
+def _between(outer: Any, inner: Any) -> list[Any]:
+    """The modules from ``outer`` (excluded) to ``inner`` (included) along wrappers."""
+    found = []
+    while outer is not inner:
+        outer = next(child for child in outer._modules.values() if child is not None)
+        found.append(outer)
+    return found

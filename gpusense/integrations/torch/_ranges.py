@@ -1,0 +1,135 @@
+"""Blocks for what the program or torch names itself: ``record_function``, NVTX ranges, compiled functions.
+
+torch puts a ``record_function`` around each optimizer step, ``zero_grad`` and wait for a DataLoader, so these need no
+hooks of their own, and end also where an exception leaves them.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+from .._patches import Patches, close_block
+from ._state import State
+
+_OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)#(.+)")
+_LOADER = "enumerate(DataLoader)#"
+_SLOT = "_gpusense_block"
+
+
+def shown_name(name: str) -> str:
+    """``AdamW.step`` for torch's ``Optimizer.step#AdamW.step``, ``DataLoader`` for its waits; others as they are."""
+    if name.startswith(_LOADER):
+        return "DataLoader"
+    found = _OPTIMIZER.fullmatch(name)
+    return found[1] if found else name
+
+
+class Ranges:
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def install(self, patches: Patches) -> None:
+        torch = self.state.host.torch
+        patches.wrap(torch.autograd.profiler.record_function, "__enter__", self._enter)
+        patches.wrap(torch.autograd.profiler.record_function, "__exit__", self._exit)
+        nvtx = getattr(torch.cuda, "nvtx", None)
+        if nvtx is not None:
+            patches.wrap(nvtx, "range_push", self._push)
+            patches.wrap(nvtx, "range_pop", self._pop)
+        patches.wrap(torch, "compile", self._compile)
+
+    # --- record_function --------------------------------------------------------------------------------------------
+
+    def _enter(self, original: Any) -> Callable[..., Any]:
+        def __enter__(range_: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(range_, *args, **kwargs)
+            if self.state.on["ranges"]:
+                try:
+                    block, before = self.state.open_measured(shown_name(str(range_.name)))
+                    if block is not None:
+                        vars(range_)[_SLOT] = block, before
+                except Exception:  # noqa: BLE001 - the program's range goes on
+                    self.state.fail("ranges")
+            return result
+
+        return __enter__
+
+    def _exit(self, original: Any) -> Callable[..., Any]:
+        def __exit__(range_: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                opened = vars(range_).pop(_SLOT, None)
+                if opened is not None:
+                    block, before = opened
+                    self.state.close_measured(block, before, args[1] if len(args) > 1 else None)
+            except Exception:  # noqa: BLE001
+                self.state.fail("ranges")
+            return original(range_, *args, **kwargs)
+
+        return __exit__
+
+    # --- NVTX -------------------------------------------------------------------------------------------------------
+
+    def _push(self, original: Any) -> Callable[..., Any]:
+        def range_push(msg: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(msg, *args, **kwargs)
+            if self.state.on["ranges"]:
+                try:
+                    self.state.local.__dict__.setdefault("nvtx", []).append(self.state.open(str(msg)))
+                except Exception:  # noqa: BLE001
+                    self.state.fail("ranges")
+            return result
+
+        return range_push
+
+    def _pop(self, original: Any) -> Callable[..., Any]:
+        def range_pop(*args: Any, **kwargs: Any) -> Any:
+            stack = self.state.local.__dict__.get("nvtx")
+            if stack:
+                try:
+                    block = stack.pop()
+                    if block is not None:
+                        close_block(block)
+                except Exception:  # noqa: BLE001
+                    self.state.fail("ranges")
+            return original(*args, **kwargs)
+
+        return range_pop
+
+    # --- torch.compile ----------------------------------------------------------------------------------------------
+
+    def _compile(self, original: Any) -> Callable[..., Any]:
+        """Compiled modules have their blocks as modules; compiled functions get one a call."""
+
+        def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+            compiled = original(model, *args, **kwargs)
+            module = self.state.host.torch.nn.Module
+            if model is None or isinstance(compiled, module) or not callable(compiled) or not self.state.on["ranges"]:
+                return compiled
+            return self._region(compiled, getattr(model, "__qualname__", type(model).__name__))
+
+        return compile
+
+    def _region(self, compiled: Any, name: str) -> Callable[..., Any]:
+        state, compiling = self.state, self.state.host.compiling
+        attributes = {"torch.wrapper": "compile"}
+
+        @functools.wraps(compiled)
+        def region(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or not state.on["ranges"]:
+                return compiled(*args, **kwargs)
+            block = self._open_region(name, attributes)
+            try:
+                return compiled(*args, **kwargs)
+            finally:
+                if block is not None:
+                    close_block(block)
+
+        return region
+
+    def _open_region(self, name: str, attributes: dict[str, Any]) -> Any:
+        try:
+            return self.state.open(name, attributes)
+        except Exception:  # noqa: BLE001
+            self.state.fail("ranges")
+            return None

@@ -1,0 +1,101 @@
+"""On a real NVIDIA GPU with torch: kernels are in the blocks of the modules that launched them, forward and backward.
+
+Each case runs in a process of its own: ``python -m pytest tests/gpu/test_torch.py -s``.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from gpusense import cuda
+
+pytestmark = pytest.mark.gpu
+BENCHMARK = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "torch_hooks.py"
+
+
+@pytest.fixture
+def run(run_python):
+    if not cuda.cuda_available():
+        pytest.skip("needs an NVIDIA GPU")
+    pytest.importorskip("torch")
+
+    def start(code):
+        done = run_python(code, timeout=110)
+        assert done.returncode == 0, done.stderr
+        facts = json.loads(done.stdout.strip().splitlines()[-1])
+        print(f"\n{facts}")
+        return facts
+
+    return start
+
+
+def test_every_layer_has_the_kernels_of_a_direct_call(run):
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--part", "kernels"], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout.splitlines()[-1])
+    print(f"\n{facts}")
+    assert all(block == direct > 0 for _, _, block, direct in facts["rows"])
+    assert facts["ambiguous"] == 0
+
+
+def test_the_blocks_of_a_step_hold_all_of_its_kernels(run):
+    facts = run("""
+import json, torch, gpusense
+from gpusense.integrations import torch as integration
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+data = torch.randn(8, 64, device="cuda")
+def step():
+    loss = model(data).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+for _ in range(3):
+    step()
+assert integration.instrument(min_us=0, memory=True) is True
+with gpusense.trace("step") as block:
+    step()
+assert block.wait(10)
+tracer = gpusense.get_tracer()
+rows = {"/".join(row.path): [row.gpu_ns, row.kernel_count] for row in tracer.summary().operations}
+memory = next(item.attributes for item in tracer.session().blocks if item.path == ("step", "AdamW.step"))
+print(json.dumps({"rows": rows, "memory": memory, "errors": integration.statistics().errors}))
+""")
+    rows = facts["rows"]
+    assert facts["errors"] == []
+    for i in range(4):
+        assert rows[f"step/Sequential/{i}"][1] > 0
+        assert rows[f"step/backward/Sequential/{i}"][1] > 0
+    children = sum(rows[f"step/backward/Sequential/{i}"][1] for i in range(4))
+    assert rows["step/backward/Sequential"][1] == children
+    assert rows["step/backward"][1] > children  # mean and square stand outside the model
+    assert rows["step/AdamW.step"][1] > 0
+    assert rows["step"][1] > sum(rows[f"step/{part}"][1] for part in ("Sequential", "backward", "AdamW.step"))
+    assert facts["memory"]["torch.memory.allocated_bytes"] > 0
+    assert facts["memory"]["torch.memory.peak_bytes"] >= facts["memory"]["torch.memory.allocated_bytes"]
+
+
+def test_ranges_hold_their_kernels(run):
+    facts = run("""
+import json, torch, gpusense
+from gpusense.integrations import torch as integration
+x = torch.ones(1000, device="cuda")
+x.add(1); torch.cuda.synchronize()
+integration.instrument()
+torch.cuda.nvtx.range_push("nvtx")
+for _ in range(5):
+    x = x.add(1)
+torch.cuda.nvtx.range_pop()
+with torch.profiler.record_function("recorded"):
+    for _ in range(7):
+        x = x.add(1)
+torch.cuda.synchronize()
+rows = {"/".join(row.path): row.kernel_count for row in gpusense.get_tracer().summary().operations}
+print(json.dumps(rows))
+""")
+    assert (facts["nvtx"], facts["recorded"]) == (5, 7)

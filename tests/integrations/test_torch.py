@@ -1,0 +1,497 @@
+"""The torch integration on a stand-in everywhere, and on the real torch where it is installed (CI does without)."""
+
+import copy
+import pathlib
+import pickle
+import sys
+import threading
+import warnings
+
+import pytest
+
+import gpusense
+from gpusense import _config, _select
+from gpusense.integrations import torch as integration
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "stand_in"))
+import fake_torch
+
+
+@pytest.fixture
+def tracer(monkeypatch):
+    monkeypatch.delenv("GPUSENSE", raising=False)
+    monkeypatch.setattr(_select, "_layers", _config.Layers())
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    assert gpusense.enable()
+    yield gpusense.get_tracer()
+    integration.uninstrument()
+    _select._tracer.close()
+
+
+@pytest.fixture(params=["own thread", "caller's thread"])
+def torch(request, monkeypatch, tracer):
+    """The stand-in, whose autograd has a thread of its own (as with CUDA), or uses the caller's (as on a CPU)."""
+    stand_in = fake_torch.make(own_thread=request.param == "own thread")
+    monkeypatch.setitem(sys.modules, "torch", stand_in)
+    return stand_in
+
+
+@pytest.fixture
+def real(tracer):
+    return pytest.importorskip("torch")  # CI has no torch: what follows runs on developers' machines
+
+
+def paths(tracer):
+    """Paths of all blocks in the order in which they were opened."""
+    found = sorted(tracer.session().blocks, key=lambda block: block.block_id)
+    return [" / ".join(block.path) for block in found]
+
+
+def snapshot(torch):
+    """Everything the integration may touch."""
+    module = getattr(torch.nn, "modules", None)
+    hooks = [
+        dict(value)
+        for name, value in sorted(vars(module.module).items() if module else ())
+        if name.startswith("_global_") and isinstance(value, dict)
+    ]
+    return [
+        torch.nn.Module.__dict__["__call__"],
+        torch.autograd.backward,
+        torch.autograd.grad,
+        torch.autograd.profiler.record_function.__enter__,
+        torch.autograd.profiler.record_function.__exit__,
+        torch.cuda.nvtx.range_push,
+        torch.cuda.nvtx.range_pop,
+        torch.compile,
+        hooks,
+    ]
+
+
+def model_of(torch):
+    nn = torch.nn
+    return nn.Sequential(nn.Linear(), nn.Sequential(nn.Linear(), nn.Linear()))
+
+
+def step(torch, model):
+    with gpusense.trace("step"):
+        output = model(fake_torch.Tensor())
+        fake_torch.operation(output).backward()
+
+
+# --- the stand-in -----------------------------------------------------------------------------------------------------
+
+
+def test_modules_forward_and_backward(torch, tracer):
+    assert integration.instrument(min_us=0) is True
+    step(torch, model_of(torch))
+    forward = ["step", "step / Sequential", "step / Sequential / 0", "step / Sequential / 1"]
+    backward = [
+        "step / backward",
+        "step / backward / Sequential",
+        "step / backward / Sequential / 1",
+        "step / backward / Sequential / 0",
+    ]
+    assert paths(tracer) == forward + backward
+    blocks = {block.block_id: block for block in tracer.session().blocks}
+    for block in blocks.values():  # every block lies in its parent
+        if block.parent_id is not None:
+            assert blocks[block.parent_id].start_ns <= block.start_ns <= block.end_ns <= blocks[block.parent_id].end_ns
+    assert integration.statistics() == integration.Statistics(roots=1)
+
+
+def test_backward_blocks_are_of_the_thread_that_runs_the_nodes(torch, tracer):
+    integration.instrument(min_us=0)
+    step(torch, model_of(torch))
+    step(torch, model_of(torch))
+    engine = torch.autograd.Variable._execution_engine
+    expected = engine.thread.ident if engine.thread else threading.get_ident()
+    modules = [block for block in tracer.session().blocks if "backward" in block.path[:-1]]
+    assert {block.thread for block in modules} == {expected}
+    assert len(modules) == 6
+
+
+def test_depth(torch, tracer):
+    integration.instrument(min_us=0, depth=3, backward=False)
+    model_of(torch)(fake_torch.Tensor())
+    assert paths(tracer)[-2:] == ["Sequential / 1 / 1.0", "Sequential / 1 / 1.1"]
+    tracer.reset()
+    integration.uninstrument()
+    integration.instrument(min_us=0, depth=1, backward=False)
+    model_of(torch)(fake_torch.Tensor())
+    assert paths(tracer) == ["Sequential"]
+
+
+def test_lists_of_modules_count_as_their_owner(torch, tracer):
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    integration.instrument(min_us=0)
+    Net(layers=torch.nn.ModuleList(torch.nn.Linear(), torch.nn.Linear()))(fake_torch.Tensor())
+    assert paths(tracer) == ["Net", "Net / layers.0", "Net / layers.1"]
+
+
+def test_wrappers_take_the_name_of_what_they_wrap(torch, tracer):
+    class DistributedDataParallel(torch.nn.Module):
+        def forward(self, x):
+            return self.module(x)
+
+    integration.instrument(min_us=0)
+    inner = torch.nn.Sequential(torch.nn.Linear())
+    DistributedDataParallel(module=inner)(fake_torch.Tensor())
+    assert paths(tracer) == ["Sequential", "Sequential / 0"]
+    assert tracer.session().blocks[-1].attributes["torch.wrapper"] == "DistributedDataParallel"
+
+
+def test_a_module_of_a_forward_pass_is_no_model_of_its_own(torch, tracer):
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.Linear()(x)
+
+    integration.instrument(min_us=0)
+    Net()(fake_torch.Tensor())
+    assert paths(tracer) == ["Net"]
+    assert integration.statistics().roots == 1
+
+
+def test_forgotten_modules_leave_nothing_behind(torch, tracer):
+    integration.instrument(min_us=0, backward=False)
+    for _ in range(50):
+        model_of(torch)(fake_torch.Tensor())
+    import gc
+
+    gc.collect()
+    assert len(integration._Active.modules._places) == 0
+
+
+def test_modules_that_are_over_at_once_lose_their_block(torch, tracer):
+    integration.instrument(min_us=1e6, backward=False)
+    model = model_of(torch)
+    for _ in range(20):
+        model(fake_torch.Tensor())
+    counts = {path: paths(tracer).count(path) for path in set(paths(tracer))}
+    assert counts == {"Sequential": 20, "Sequential / 0": 10, "Sequential / 1": 10}
+    assert integration.statistics().too_short == ("0", "1")
+
+
+def test_exceptions_pass_and_are_named(torch, tracer):
+    class Bad(torch.nn.Module):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    integration.instrument(min_us=0)
+    model = torch.nn.Sequential(torch.nn.Linear(), Bad())
+    with pytest.raises(KeyboardInterrupt):
+        model(fake_torch.Tensor())
+    model_of(torch)(fake_torch.Tensor())
+    errors = {" / ".join(block.path): block.error for block in tracer.session().blocks}
+    assert errors["Sequential / 1"] is None  # of the second model, whose blocks are not inside those that failed
+    assert paths(tracer).count("Sequential") == 2
+    assert [block.error for block in tracer.session().blocks if block.error] == ["KeyboardInterrupt"] * 2
+
+
+def test_a_backward_pass_that_fails_leaves_no_block_open(torch, tracer):
+    integration.instrument(min_us=0)
+    output = model_of(torch)(fake_torch.Tensor())
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    output.grad_fn.prehooks.append(fail)
+    with pytest.raises(ZeroDivisionError):
+        output.backward()
+    assert tracer.current_block() is None
+    step(torch, model_of(torch))  # closes on autograd's thread what the failure left open there
+    assert paths(tracer).count("backward / Sequential / 1") == 1
+    assert paths(tracer)[-1] == "step / backward / Sequential / 0"
+
+
+def test_ranges_optimizers_and_loaders(torch, tracer):
+    integration.instrument()
+    record = torch.autograd.profiler.record_function
+    for name in ("mine", "Optimizer.step#AdamW.step", "Optimizer.zero_grad#SGD.zero_grad"):
+        with record(name):
+            pass
+    with pytest.raises(StopIteration), record("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+        raise StopIteration
+    assert torch.cuda.nvtx.range_push("outer") == 0
+    assert torch.cuda.nvtx.range_push("inner") == 1
+    torch.cuda.nvtx.range_pop()
+    torch.cuda.nvtx.range_pop()
+    assert paths(tracer) == ["mine", "AdamW.step", "SGD.zero_grad", "DataLoader", "outer", "outer / inner"]
+
+
+def test_compiled_functions(torch, tracer):
+    integration.instrument()
+
+    @torch.compile()
+    def double(x):
+        """Twice."""
+        return x * 2
+
+    assert double(4) == 8
+    assert torch.compile(lambda x: x)(3) == 3
+    assert paths(tracer)[0].endswith("double")
+    torch.compiler.is_compiling = lambda: True
+    integration.uninstrument()
+    assert double(5) == 10
+    assert len(paths(tracer)) == 2
+
+
+def test_memory_on_request(torch, tracer):
+    integration.instrument(memory=True)
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            torch.cuda.stats["allocated_bytes.all.current"] += 24
+            return x
+
+    Net()(fake_torch.Tensor())
+    attributes = tracer.session().blocks[0].attributes
+    assert attributes == {
+        "torch.module": "Net",
+        "torch.memory.allocated_bytes": 1024,
+        "torch.memory.allocated_change_bytes": 24,
+        "torch.memory.reserved_bytes": 4096,
+        "torch.memory.peak_bytes": 3000,
+    }
+    torch.cuda.is_initialized = lambda: False
+    Net()(fake_torch.Tensor())
+    assert tracer.session().blocks[1].attributes == {"torch.module": "Net"}
+
+
+def test_an_explicit_profiler_is_left_alone(torch, tracer):
+    integration.instrument(min_us=0)
+    torch.profiling.on = True
+    step(torch, model_of(torch))
+    with torch.autograd.profiler.record_function("mine"):
+        pass
+    assert paths(tracer) == ["step"]
+    torch.profiling.on = False
+    step(torch, model_of(torch))
+    assert "step / backward / Sequential" in paths(tracer)
+
+
+def test_off_means_nothing_is_left(torch, tracer):
+    before = snapshot(torch)
+    assert integration.instrument() is True
+    assert integration.instrument() is True
+    assert snapshot(torch) != before
+    integration.uninstrument()
+    integration.uninstrument()
+    assert snapshot(torch) == before
+
+
+def test_nothing_is_hooked_where_nothing_is_recorded(torch, monkeypatch, tracer):
+    before = snapshot(torch)
+    monkeypatch.setattr(gpusense, "_active", gpusense.get_tracer())
+    gpusense.disable()
+    refused = integration.instrument()
+    assert not refused
+    assert "disabled" in refused.reason
+    assert snapshot(torch) == before
+
+
+def test_a_part_that_fails_ends_and_the_program_does_not_notice(torch, tracer, monkeypatch, caplog):
+    from gpusense import _log
+
+    monkeypatch.setattr(_log, "_said", set())
+    integration.instrument(min_us=0)
+    model = model_of(torch)
+    model(fake_torch.Tensor())
+    torch.autograd.Variable._execution_engine.queue_callback = None
+    fake_torch.operation(model(fake_torch.Tensor())).backward()
+    assert "'NoneType' object is not callable" in integration.statistics().errors[0]
+    assert len(integration.statistics().errors) == 1
+    assert "switched off" in caplog.text
+    step(torch, model)
+    assert paths(tracer)[-1] == "step / Sequential / 1"
+    assert tracer.current_block() is None
+
+    def broken(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(integration._Active.modules.state, "open", broken)
+    monkeypatch.setattr(integration._Active.modules.state, "open_measured", broken)
+    assert model(fake_torch.Tensor()) is not None
+    with torch.autograd.profiler.record_function("mine"):
+        pass
+    assert len(integration.statistics().errors) == 3
+
+
+def test_a_poll_waits_for_the_import_to_be_over(tracer, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert integration.when_imported() is False
+    stand_in = fake_torch.make(own_thread=False)
+    stand_in.__spec__._initializing = True
+    monkeypatch.setitem(sys.modules, "torch", stand_in)
+    assert integration.when_imported() is False
+    stand_in.__spec__._initializing = False
+    assert integration.when_imported() is True
+    assert integration.statistics() == integration.Statistics()
+    with stand_in.autograd.profiler.record_function("mine"):
+        pass
+    assert paths(tracer) == ["mine"]
+
+
+def test_another_tool_that_wrapped_later_stays(torch, tracer):
+    integration.instrument()
+    ours = torch.compile
+
+    def theirs(*args, **kwargs):
+        return ours(*args, **kwargs)
+
+    torch.compile = theirs
+    integration.uninstrument()
+    assert torch.compile is theirs
+    assert torch.compile(lambda x: x)(2) == 2
+
+
+def test_without_torch_it_says_so(tracer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    refused = integration.instrument()
+    assert not refused
+    assert "torch cannot be imported" in refused.reason
+
+
+# --- the real torch ---------------------------------------------------------------------------------------------------
+
+
+def network(torch):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(2)])
+            self.head = torch.nn.Linear(8, 2)
+
+        def forward(self, x):
+            for layer in self.body:
+                x = x + layer(x).relu()
+            return self.head(x)
+
+    return Net()
+
+
+def test_real_training_step(real, tracer):
+    torch = real
+    before = snapshot(torch)
+    model = network(torch)
+    optimizer = torch.optim.AdamW(model.parameters())
+    assert integration.instrument(min_us=0) is True
+    data = torch.utils.data.DataLoader(torch.randn(4, 8), batch_size=4)
+    with gpusense.trace("step"):
+        for batch in data:
+            loss = model(batch).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert paths(tracer) == [
+        "step",
+        "step / DataLoader",
+        "step / Net",
+        "step / Net / body.0",
+        "step / Net / body.1",
+        "step / Net / head",
+        "step / AdamW.zero_grad",
+        "step / backward",
+        "step / backward / Net",
+        "step / backward / Net / head",
+        "step / backward / Net / body.1",
+        "step / backward / Net / body.0",
+        "step / AdamW.step",
+        "step / DataLoader",
+    ]
+    assert integration.statistics().errors == ()
+    integration.uninstrument()
+    assert snapshot(torch) == before
+    assert not any(vars(module)["_forward_hooks"] for module in model.modules())
+
+
+def test_real_results_are_the_same(real, tracer):
+    torch = real
+    results = []
+    for on in (False, True):
+        torch.manual_seed(3)
+        model = network(torch)
+        if on:
+            integration.instrument(min_us=0)
+        loss = model(torch.ones(4, 8)).pow(2).mean()
+        loss.backward()
+        results.append([loss.item(), *(parameter.grad.sum().item() for parameter in model.parameters())])
+    assert results[0] == results[1]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_real_models_are_copied_and_pickled_as_before(real, tracer):
+    torch = real
+    integration.instrument(min_us=0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model(torch.ones(1, 2))
+    text = pickle.dumps(model)
+    assert b"gpusense" not in text
+    copy.deepcopy(model)(torch.ones(1, 2))
+    torch.jit.script(model)(torch.ones(1, 2))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_real_compiled_models_have_no_graph_break_and_no_warning(real, tracer):
+    torch = real
+    integration.instrument(min_us=0)
+    model = network(torch)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        compiled(torch.ones(4, 8)).sum().backward()
+        compiled(torch.ones(4, 8))
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def head(x):
+        return model.head(x) * 2
+
+    head(torch.ones(4, 8))
+    found = paths(tracer)
+    assert found[:3] == ["Net", "backward", "backward / Net"]
+    assert found[3] == "Net"
+    assert found[4].endswith("head")
+    assert len(found) == 5
+    integration.uninstrument()
+    assert compiled(torch.ones(4, 8)).shape == (4, 2)
+
+
+def test_real_checkpointing(real, tracer):
+    torch = real
+    from torch.utils.checkpoint import checkpoint
+
+    integration.instrument(min_us=0, depth=3)
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    for reentrant in (False, True):
+        x = torch.ones(2, 4, requires_grad=True)
+        checkpoint(layer, x, use_reentrant=reentrant).sum().backward()
+    assert tracer.current_block() is None
+    assert integration.statistics().errors == ()
+    assert "backward / Sequential" in paths(tracer)
+
+
+def test_real_second_pass_over_one_graph(real, tracer):
+    torch = real
+    integration.instrument(min_us=0)
+    loss = network(torch)(torch.ones(4, 8)).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert paths(tracer).count("backward / Net / head") == 2
+
+
+def test_real_profiler_is_left_alone(real, tracer):
+    torch = real
+    integration.instrument(min_us=0)
+    model = network(torch)
+    with torch.autograd.profiler.profile():
+        model(torch.ones(4, 8))
+    assert paths(tracer) == []
+    model(torch.ones(4, 8))
+    assert "Net / head" in paths(tracer)
