@@ -55,6 +55,11 @@ class Capture:
     def waiting(self) -> bool:
         return self.state == "armed"
 
+    @property
+    def near(self) -> bool:
+        """True while CUDA may become live any moment: its library is in the process already."""
+        return self._cuda is not None and self._cuda.api() is not None
+
     # --- attach -----------------------------------------------------------------------------------------------------
 
     def try_attach(self, on_view: OnView) -> UnseenStretch | None:
@@ -160,6 +165,10 @@ class Capture:
         from ._occupancy import of_kernel
 
         return of_kernel(kernel, self._limits[kernel.device])
+
+    def missed(self) -> bool:
+        """While armed: whether CUDA is live all the same, so that work was done unseen."""
+        return self._is_live()
 
     def stop(self) -> None:
         if self._activity is not None and self.state in ("running", "paused"):

@@ -23,6 +23,9 @@ from ._records import Counters, DeviceInfo, Record, UnseenStretch
 #: Between two slices of decoding, so that the program's threads get the GIL.
 PAUSE_S = 0.0001
 
+TICK_S = 0.1
+FIRST_WAIT_S = 0.005
+
 
 class Recorder:
     """Live mode: buffers are decoded as they come."""
@@ -162,6 +165,12 @@ class Recorder:
             now_ns=time_ns(),
             pause=_pause,
         )
+
+    def pace(self, waited_s: float) -> float:
+        """Seconds until the next tick: short while CUDA is being initialised, growing while nothing points to it."""
+        if not self.armed or self.capture is None:
+            return TICK_S
+        return FIRST_WAIT_S if self.capture.near else min(waited_s * 2, TICK_S)
 
     # --- the recording thread ---------------------------------------------------------------------------------------
 
@@ -347,6 +356,8 @@ class Recorder:
         """Last flush, bounded; then capture ends. The results stay readable."""
         capture = self.capture
         self._flush_sources(1.0)
+        if capture is not None and capture.waiting and self._end_ns is None and capture.missed():
+            self.unseen.append(UnseenStretch(self.start_ns, time_ns(), "the program ended before capture could begin"))
         self.marker = None
         self.armed = False
         if capture is not None and capture.running:

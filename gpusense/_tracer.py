@@ -18,7 +18,6 @@ _current: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None
 _ids = count(1)
 _get_ident = threading.get_ident
 
-TICK_S = 0.1
 #: A call that has not returned yet is taken to end within this time after it began.
 OPEN_ENDED_NS = 50_000_000
 
@@ -448,7 +447,7 @@ class Tracer:
                 self._recorder.tick()
             except Exception:  # noqa: BLE001 - the thread must live
                 _log.exception("tick", "gpusense: the recording thread failed once and goes on")
-            wait = min(wait * 2, TICK_S) if self._recorder.armed else TICK_S
+            wait = self._recorder.pace(wait)
             self._watch()
             self._recorder.spent_s += monotonic() - began
 

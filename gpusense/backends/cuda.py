@@ -6,6 +6,7 @@ CUDA was initialised cannot use it in forked children.
 """
 
 import ctypes
+import sys
 import time
 from collections.abc import Callable
 from ctypes import byref
@@ -14,6 +15,7 @@ from typing import Any
 from .._capi import cuda as capi
 from .._capi.binding import bind
 from .._capi.cuda_facts import MemoryInfo, count, describe, lacking, memory_info_without_context, version_of
+from .._capi.handles import already_loaded
 from .._capi.libraries import CUDA
 from .._capi.loading import Loaded, load, locate
 from .._errors import BackendError
@@ -22,6 +24,7 @@ from .._protocols import Backend
 from .._records import DeviceInfo, Unavailable
 
 _RESCAN_S = 0.1  # a look through all mappings costs up to a millisecond in a big process
+_ASK_LOADER_S = 0.005  # asking the loader for the bare name costs some 50 µs
 
 
 class CudaSource:
@@ -30,11 +33,11 @@ class CudaSource:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._api: Any = None
         self._clock = clock
-        self._next_scan = float("-inf")
+        self._next_scan = self._next_question = float("-inf")
 
     def api(self) -> Any:
         """The driver's functions if libcuda is in this process, else None. Cheap enough for every block start."""
-        if self._api is None and self._clock() >= self._next_scan:
+        if self._api is None and self._look_now():
             loaded = load(CUDA, only_mapped=True)
             api = bind(loaded.library, capi.PROTOTYPES, loaded.path) if isinstance(loaded, Loaded) else None
             if api is not None and not lacking(api):
@@ -42,6 +45,17 @@ class CudaSource:
             else:
                 self._next_scan = self._clock() + _RESCAN_S
         return self._api
+
+    def _look_now(self) -> bool:
+        """Often by the loader's own list of names, now and then through all mappings (another name, a deleted file)."""
+        now = self._clock()
+        if now >= self._next_scan:
+            return True
+        if now < self._next_question:
+            return False
+        self._next_question = now + _ASK_LOADER_S
+        names = {"linux": CUDA.linux, "win32": CUDA.win32}.get(sys.platform, ())
+        return any(already_loaded(name) is not None for name in names)
 
     def is_live(self) -> bool:
         """Whether the program has initialised CUDA: libcuda is mapped, and counting devices succeeds."""
