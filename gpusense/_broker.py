@@ -25,7 +25,7 @@ from ._records import Unavailable
 KEY = "gpusense.cupti"
 ABI = 1  # of the state dict; raised when a copy could misread another's
 
-PERIOD_S = 0.1
+PERIOD_S = 0.2
 IDLE_PERIOD_S = 0.25
 CLOSE_WAIT_S = 2.0
 DRAIN_LIMIT = 1024  # buffers in one go, so that a program that launches faster than we read cannot keep a thread here

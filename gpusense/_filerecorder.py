@@ -4,7 +4,7 @@ Reading names takes the GIL briefly; compressing and writing do not.
 """
 
 from collections.abc import Iterable
-from time import time_ns
+from time import monotonic, time_ns
 from typing import Any
 
 from . import _sessionfile as file
@@ -12,6 +12,7 @@ from ._attribution import Boundary
 from ._capture import Capture
 from ._config import Settings
 from ._decode import name_pointers
+from ._names_cache import RECHECK_S
 from ._recorder import Recorder
 from ._records import Record
 
@@ -28,6 +29,8 @@ class FileRecorder(Recorder):
         self.writer = file.Writer(path, max_bytes=settings.file_limit_bytes)
         self.writer.json(file.META, {**self.meta(), "end_ns": None})
         self._known: dict[int, bytes] = {}
+        self._checked: set[int] = set()
+        self._check_at = 0.0
 
     def _attached(self) -> None:
         capture = self.capture
@@ -42,8 +45,13 @@ class FileRecorder(Recorder):
         capture = self.capture
         assert capture is not None
         fresh = {}
-        for pointer in name_pointers(buffer, capture.strides):
+        now = monotonic()
+        if now > self._check_at:
+            self._check_at = now + RECHECK_S
+            self._checked.clear()
+        for pointer in name_pointers(buffer, capture.strides).difference(self._checked):
             text = capture.name(pointer)
+            self._checked.add(pointer)
             if self._known.get(pointer) != text:
                 fresh[pointer] = self._known[pointer] = text
         if fresh:

@@ -1,23 +1,29 @@
-"""Kernel names by address: read afresh for each buffer, because an address may be reused after a module is unloaded."""
+"""Kernel names by address: read again now and then, because an address may be reused after a module is unloaded."""
 
 from collections.abc import Callable
 
 Described = tuple[str, str | None, str | None]
 
 MAX_NAMES = 20_000
+#: A module that is unloaded, and another whose names land on the same addresses, within this time would be misnamed.
+RECHECK_S = 1.0
 
 
 class NameCache:
     """Address → (short name, demangled, as the driver gave it); each text is worked out once."""
 
-    __slots__ = ("_by_pointer", "_by_text")
+    __slots__ = ("_by_pointer", "_by_text", "_recheck_at")
 
     def __init__(self) -> None:
         self._by_pointer: dict[int, Described] = {}
         self._by_text: dict[bytes, Described] = {}
+        self._recheck_at = 0.0
 
-    def new_buffer(self) -> None:
-        self._by_pointer.clear()
+    def new_buffer(self, now_s: float = 0.0) -> None:
+        """``now_s``: monotonic seconds; 0 has every name read again."""
+        if now_s == 0.0 or now_s > self._recheck_at:
+            self._by_pointer.clear()
+            self._recheck_at = now_s + RECHECK_S
 
     def resolve(self, pointer: int, read: Callable[[int], bytes]) -> Described:
         found = self._by_pointer.get(pointer)

@@ -156,7 +156,7 @@ class Recorder:
     def _read(self, buffer: memoryview, thread: int) -> None:
         capture = self.capture
         assert capture is not None
-        self._names.new_buffer()
+        self._names.new_buffer(monotonic())
         self.pipeline.feed(
             buffer,
             thread,

@@ -19,7 +19,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = {"small": 5, "big": 3, "graph": 10, "copies": 5, "storm": 1}
+STEPS = {"small": 2, "big": 1, "graph": 3, "copies": 2, "storm": 1}
 TOOLS = ("none", "file", "live", "live+blocks", "torch-cuda", "torch-all", "proton", "cupti-python")
 
 

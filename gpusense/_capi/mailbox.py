@@ -142,9 +142,9 @@ class Mailbox:
     def _bind_code(self, base: int, native: code.Code) -> None:
         _flush_instruction_cache(base, len(native.machine))
         self.requested, self.completed = base + native.requested, base + native.completed
-        take = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.take)
-        give = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.give)
-        pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(base + native.thread)
+        take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.take)
+        give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.give)
+        pointer = ctypes.PYFUNCTYPE(ctypes.c_uint64)(base + native.thread)
         words = (ctypes.c_uint64 * (code.CONTROL_BYTES // 8)).from_address(self._control)
         total = self.count + self.scrap
         words[code.SHIFT // 8] = self.buffer_size.bit_length() - 1
