@@ -1,8 +1,9 @@
 """Counting what is not kept: groups of equal operations, and unions of busy time. Pure."""
 
-from bisect import bisect_left
-from itertools import accumulate
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from operator import le, mul, sub
+from typing import NamedTuple
 
 from ._records import Aggregate, DeviceBusy, Path
 
@@ -69,74 +70,124 @@ LATENESS_NS = 2_000_000_000
 FOLD_AT = 65_536  # intervals held before older ones are summed up
 
 
+class Span(NamedTuple):
+    """Intervals that follow each other: sorted, none overlaps the next."""
+
+    start: int
+    end: int
+    busy: int
+    starts: list[int]
+    ends: list[int]
+
+
+def span_of(starts: list[int], ends: list[int], total: int | None = None) -> Span:
+    """The span of some intervals, in any order, at least one; ``total``: their lengths together, if known."""
+    if not all(map(le, ends, starts[1:])):
+        starts, ends = _merged(zip(starts, ends, strict=True))
+    elif total is not None:
+        return Span(starts[0], ends[-1], total, starts, ends)
+    return Span(starts[0], ends[-1], sum(map(sub, ends, starts)), starts, ends)
+
+
+def _merged(intervals: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Intervals without overlaps that cover the same, as two columns."""
+    starts: list[int] = []
+    ends: list[int] = []
+    reach = -1
+    for start, end in sorted(intervals):
+        if start > reach or not starts:
+            starts.append(start)
+            ends.append(end)
+            reach = end
+        elif end > reach:
+            ends[-1] = reach = end
+    return starts, ends
+
+
 class IntervalUnion:
     """Total length of a union of intervals that arrive roughly in order, in bounded memory.
 
     Exact as long as none arrives more than :data:`LATENESS_NS` after one that ended later; beyond that it counts only
-    where it reaches past what is summed up already.
+    where it reaches past what is summed up already. The work of one stream is a span as it comes, and spans that
+    overlap no other need no look at their intervals.
     """
 
-    __slots__ = ("_ends", "_folded", "_frontier", "_sorted", "_starts", "first", "last")
+    __slots__ = ("_folded", "_frontier", "_held", "_spans", "first", "last")
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._sorted = True
+        self._spans: list[Span] = []
+        self._held = 0
         self._folded = 0
         self._frontier = -1  # everything before is summed up
         self.first: int | None = None
         self.last: int | None = None
 
-    def add(self, starts: list[int], ends: list[int]) -> None:
-        """Intervals as two columns of equal length."""
-        if not starts:
-            return
-        held = self._starts
-        if self._sorted:
-            follows = not held or starts[0] >= held[-1]
-            self._sorted = follows and all(map(le, starts, starts[1:]))
-        held.extend(starts)
-        self._ends.extend(ends)
-        low, high = min(starts), max(ends)
-        if self.first is None or low < self.first:
-            self.first = low
-        if self.last is None or high > self.last:
-            self.last = high
-        if len(held) > FOLD_AT:
+    def add(self, span: Span) -> None:
+        self._spans.append(span)
+        self._held += len(span.starts)
+        if self.first is None or span.start < self.first:
+            self.first = span.start
+        if self.last is None or span.end > self.last:
+            self.last = span.end
+        if self._held > FOLD_AT or len(self._spans) > FOLD_AT // 16:
             self._fold()
 
-    def _sort(self) -> None:
-        if not self._sorted:
-            pairs = sorted(zip(self._starts, self._ends, strict=True))
-            self._starts[:] = [start for start, _ in pairs]
-            self._ends[:] = [end for _, end in pairs]
-            self._sorted = True
-
     def _fold(self) -> None:
-        """Sums up what began long before the newest end; all of it but the newest where that is not enough."""
-        self._sort()
+        """Sums up what began long before the newest end; half of it where that is not enough."""
         assert self.last is not None
-        count = bisect_left(self._starts, self.last - LATENESS_NS)
-        if count < len(self._starts) // 2:
-            count = len(self._starts) // 2
-        starts, ends = self._starts[:count], self._ends[:count]
-        self._folded += union_ns(starts, ends, self._frontier)
-        self._frontier = max(self._frontier, *ends)
-        del self._starts[:count], self._ends[:count]
+        held = sorted(self._spans)
+        count = max(bisect_left(held, (self.last - LATENESS_NS,)), (len(held) + 1) // 2)
+        old, self._spans = held[:count], held[count:]
+        self._folded += _length(old, self._frontier)
+        self._frontier = max(self._frontier, max(span.end for span in old))
+        self._held = sum(len(span.starts) for span in self._spans)
 
     def total_ns(self) -> int:
-        self._sort()
-        return self._folded + union_ns(self._starts, self._ends, self._frontier)
+        return self._folded + _length(sorted(self._spans), self._frontier)
 
 
-def union_ns(starts: list[int], ends: list[int], frontier: int = -1) -> int:
-    """Length of the union of intervals sorted by start, of what lies after ``frontier``."""
-    if not starts:
-        return 0
-    if starts[0] >= frontier and all(map(le, ends, starts[1:])):
-        return sum(ends) - sum(starts)
-    reach = list(accumulate(ends, max, initial=frontier))
-    return sum(map(sub, reach[1:], map(max, starts, reach)))
+def _length(ordered: list[Span], frontier: int) -> int:
+    """Length of the union of spans sorted by start, of what lies after ``frontier``."""
+    total = at = 0
+    while at < len(ordered):
+        span = ordered[at]
+        reach, last = span.end, at + 1
+        while last < len(ordered) and ordered[last].start < reach:
+            reach = max(reach, ordered[last].end)
+            last += 1
+        if span.start >= frontier:
+            total += _together(ordered[at:last])
+        else:
+            clipped = [
+                (max(start, frontier), end)
+                for one in ordered[at:last]
+                for start, end in zip(one.starts, one.ends, strict=True)
+                if end > frontier
+            ]
+            starts, ends = _merged(clipped)
+            total += sum(map(sub, ends, starts))
+        at = last
+    return total
+
+
+def _together(cluster: list[Span]) -> int:
+    """Length of the union of spans that overlap: the longest, and what the others have beside it."""
+    if len(cluster) == 1:
+        return cluster[0].busy
+    longest = max(cluster, key=lambda span: len(span.starts))
+    starts, ends = longest.starts, longest.ends
+    others = [pair for span in cluster if span is not longest for pair in zip(span.starts, span.ends, strict=True)]
+    if len(others) > len(starts):
+        starts, ends = _merged([*others, *zip(starts, ends, strict=True)])
+        return sum(map(sub, ends, starts))
+    total = longest.busy
+    for start, end in zip(*_merged(others), strict=True):
+        total += end - start
+        i = bisect_right(ends, start)  # the first that is not over by then
+        while i < len(starts) and starts[i] < end:
+            total -= min(end, ends[i]) - max(start, starts[i])
+            i += 1
+    return total
 
 
 class Busy:
@@ -147,12 +198,22 @@ class Busy:
     def __init__(self) -> None:
         self._devices: dict[tuple[str, int | None], tuple[IntervalUnion, IntervalUnion, IntervalUnion]] = {}
 
-    def add(self, backend: str, device: int | None, kernels: bool, starts: list[int], ends: list[int]) -> None:
+    def add(
+        self,
+        backend: str,
+        device: int | None,
+        kernels: bool,
+        starts: list[int],
+        ends: list[int],
+        total: int | None = None,
+    ) -> None:
+        """Intervals as two columns of equal length, at least one."""
         unions = self._devices.get((backend, device))
         if unions is None:
             unions = self._devices[backend, device] = (IntervalUnion(), IntervalUnion(), IntervalUnion())
-        unions[0 if kernels else 1].add(starts, ends)
-        unions[2].add(starts, ends)
+        span = span_of(starts, ends, total)
+        unions[0 if kernels else 1].add(span)
+        unions[2].add(span)
 
     def rows(self) -> list[DeviceBusy]:
         return [

@@ -11,6 +11,7 @@ decides only where the open blocks form one parent chain; elsewhere the record i
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
+from itertools import compress, count
 from operator import gt
 from typing import NamedTuple
 
@@ -252,7 +253,7 @@ class Attributor:
             cuts.update(own.between(first, last))
         ordered = sorted(cuts)
         # Ids ascend but for a few places where records of another stream, or of another run, begin.
-        ends = [i for i, fell in enumerate(map(gt, corrs, corrs[1:]), 1) if fell]
+        ends = compress(count(1), map(gt, corrs, corrs[1:]))
         low = 0
         for end in (*ends, len(corrs)):
             for cut in ordered[bisect_right(ordered, corrs[low]) :]:
@@ -302,15 +303,14 @@ class Widener:
     def __init__(self) -> None:
         self.newest = 0
 
-    def widen(self, corrs: list[int]) -> list[int]:
-        if not corrs:
-            return corrs
+    def widen(self, corrs: list[int]) -> tuple[list[int], int, int]:
+        """The wide ids, the lowest and the highest of them; ``corrs`` must not be empty."""
         low, high = min(corrs), max(corrs)
         base = self.newest & ~0xFFFFFFFF
         reference = self.newest & 0xFFFFFFFF
         if high - low < 0x80000000 and abs(low - reference) < 0x80000000 and abs(high - reference) < 0x80000000:
             self.newest = max(self.newest, base + high)
-            return corrs if base == 0 else [base + corr for corr in corrs]
+            return (corrs if base == 0 else [base + corr for corr in corrs]), base + low, base + high
         wide = []
         for corr in corrs:
             candidate = base + corr
@@ -319,5 +319,6 @@ class Widener:
             elif self.newest - candidate > 0x80000000:
                 candidate += 0x100000000
             wide.append(candidate)
-        self.newest = max(self.newest, *wide)
-        return wide
+        low, high = min(wide), max(wide)
+        self.newest = max(self.newest, high)
+        return wide, low, high

@@ -9,12 +9,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from operator import sub
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _layouts as layouts
 from ._decode_record import record, unpack
 
-__all__ = ["Batch", "Tally", "batches", "name_pointers", "record", "unpack"]
+__all__ = ["Batch", "Tally", "batches", "name_pointers", "pick", "record", "unpack"]
 
 #: Nothing on a device lasts thirty days; CUPTI's broken time stamps differ by decades.
 LONGEST_NS = 30 * 24 * 3600 * 10**9
@@ -23,7 +23,7 @@ LATEST_NS = 2**63 - 1
 
 
 class Batch(NamedTuple):
-    """Records of one kind as columns of equal length, in no particular order.
+    """Records of one kind as columns of equal length, in the order of the buffer.
 
     ``key`` says what was done: name pointer for kernels, copy kind, memset value, synchronisation type, operation of an
     allocation, external id, API function id, overhead kind, counter kind. Where the kind has no such field, ``device``,
@@ -44,6 +44,9 @@ class Batch(NamedTuple):
     key: list[int]
     bytes: list[int]
     thread: list[int]
+    earliest: int = 0  # no start is before
+    latest: int = 0  # no end is after
+    longest: int = 0  # no duration is longer
 
 
 class Tally(NamedTuple):
@@ -109,7 +112,6 @@ def batches(
     limit and go on at ``tally.offset`` until it equals the buffer's size.
     """
     places, end, unknown, truncated = _walk(buffer, strides, offset, limit)
-    data = bytes(buffer[offset:end]) if any(place.scattered for place in places.values()) else b""
     found: list[Batch] = []
     seen = other = invalid = 0
     for kind, place in places.items():
@@ -117,7 +119,7 @@ def batches(
         count = len(offsets)
         if kind in COLUMNS:
             stride = strides[kind]
-            batch = _valid(_batch(kind, stride, offsets, place.part(buffer, data, offset, stride)))
+            batch = _valid(_batch(kind, stride, offsets, place.parts(buffer, stride)))
             if batch.offsets:
                 found.append(batch)
             invalid += count - len(batch.offsets)
@@ -136,7 +138,7 @@ def name_pointers(buffer: memoryview, strides: Mapping[int, int]) -> set[int]:
     for kind, place in places.items():
         stride = strides[kind]
         for field in _pointer_fields(kind, stride):
-            for run in place.runs:
+            for _, run in place.runs:
                 pointers.update(quads[(run.start + field) // 8 : run.stop // 8 : stride // 8].tolist())
             pointers.update([quads[(at + field) // 8] for at in place.singles])
     pointers.discard(0)
@@ -154,31 +156,48 @@ def _pointer_fields(kind: int, stride: int) -> list[int]:
 
 
 class _Place:
-    """Where the records of one kind lie: long runs and single ones."""
+    """Where the records of one kind lie, in the order of the buffer: long runs, and single ones between them."""
 
     __slots__ = ("runs", "singles")
 
     def __init__(self) -> None:
-        self.runs: list[range] = []
+        self.runs: list[tuple[int, range]] = []  # (how many of ``singles`` lie before it, offsets)
         self.singles: list[int] = []
-
-    @property
-    def scattered(self) -> bool:
-        return len(self.runs) + len(self.singles) > 1
 
     def offsets(self) -> Sequence[int]:
         if not self.singles and len(self.runs) == 1:
-            return self.runs[0]
-        return [*itertools.chain.from_iterable(self.runs), *self.singles]
+            return self.runs[0][1]
+        found: list[int] = []
+        done = 0
+        for before, run in self.runs:
+            found += self.singles[done:before]
+            found += run
+            done = before
+        return found + self.singles[done:]
 
-    def part(self, buffer: memoryview, data: bytes, origin: int, stride: int) -> memoryview:
-        """All records back to back, in the order of :meth:`offsets`; ``data`` holds the buffer from ``origin`` on."""
-        if not self.scattered:
-            run = self.runs[0] if self.runs else range(self.singles[0], self.singles[0] + stride)
-            return buffer[run.start : run.stop]
-        pieces = [data[run.start - origin : run.stop - origin] for run in self.runs]
-        pieces += [data[at - origin : at - origin + stride] for at in self.singles]
-        return memoryview(b"".join(pieces))
+    def parts(self, buffer: memoryview, stride: int) -> list[memoryview]:
+        """All records in the order of :meth:`offsets`: long runs where they lie, what is between them copied."""
+        found: list[memoryview] = []
+        done = 0
+        for before, run in self.runs:
+            if before > done:
+                found.append(_gathered(buffer, self.singles[done:before], stride))
+            found.append(buffer[run.start : run.stop])
+            done = before
+        if done < len(self.singles):
+            found.append(_gathered(buffer, self.singles[done:], stride))
+        if len(found) == 1 or sum(map(len, found)) >= len(found) * stride * _WORTH_A_VIEW:
+            return found
+        return [memoryview(b"".join(found))]
+
+
+_WORTH_A_VIEW = 16  # records; shorter runs are cheaper to copy than to look at one by one
+
+
+def _gathered(buffer: memoryview, singles: list[int], stride: int) -> memoryview:
+    origin = singles[0]
+    data = bytes(buffer[origin : singles[-1] + stride])
+    return memoryview(b"".join([data[at - origin : at - origin + stride] for at in singles]))
 
 
 def _walk(
@@ -201,7 +220,8 @@ def _walk(
         length = _run(words, at >> 2, step >> 2, left)
         if not length:
             return places, size, 0, 1
-        places.setdefault(kind, _Place()).runs.append(range(at, at + length * step, step))
+        place = places.setdefault(kind, _Place())
+        place.runs.append((len(place.singles), range(at, at + length * step, step)))
         at += length * step
         left -= length
         singles = 0 if length >= _LONG else min(2 * singles + 2, 64, left)
@@ -219,16 +239,17 @@ _LONG = 32  # from this length on a run is cheaper to find as one than to step t
 def _run(words: memoryview, at: int, step: int, limit: int) -> int:
     """How many whole records of the kind at ``at`` follow each other, looking at ever longer windows."""
     kind = words[at]
+    wanted = words[at : at + 1].tobytes()
     size = len(words)
     length, window = 0, 16
     while True:
         fit = min(window, limit - length, (size - at) // step)
         if fit <= 0:
             return length
-        kinds: list[int] = words[at : at + fit * step : step].tolist()
+        kinds = words[at : at + fit * step : step]
         # Each record of the kind says where the next begins, so the first that differs ends the run for certain.
-        if kinds.count(kind) != fit:
-            return length + next(compress(itertools.count(), map(kind.__ne__, kinds)))
+        if kinds.tobytes() != wanted * fit:
+            return length + next(compress(itertools.count(), map(kind.__ne__, kinds.tolist())))
         length += fit
         at += fit * step
         window = min(window * 2, 256)
@@ -253,23 +274,33 @@ def _single_steps(
 # --- columns --------------------------------------------------------------------------------------------------------
 
 
-def _batch(kind: int, stride: int, offsets: Sequence[int], part: memoryview) -> Batch:
-    """All columns of the records that ``part`` holds back to back."""
+def _batch(kind: int, stride: int, offsets: Sequence[int], parts: list[memoryview]) -> Batch:
+    """All columns of the records that ``parts`` hold back to back."""
     count = len(offsets)
     columns = COLUMNS[kind]
     layout = layouts.LAYOUTS[kind]
-    views: dict[str, memoryview] = {"Q": part.cast("Q"), "I": part.cast("I"), "H": part.cast("H"), "B": part}
+    casts: dict[str, list[memoryview]] = {}
 
-    def column(name: str) -> list[int] | None:
+    def column(name: str, often_uniform: bool = False) -> list[int] | None:
         field = layout.field(name) if name else None
         if field is None or field.end > stride:
             return None
-        width = field.end - field.offset
-        values: list[int] = views[field.code][field.offset // width :: stride // width].tolist()
+        views = casts.get(field.code)
+        if views is None:
+            views = casts[field.code] = [part.cast(field.code) for part in parts]  # type: ignore[call-overload]
+        width = views[0].itemsize
+        first, step = field.offset // width, stride // width
+        if often_uniform:  # a copy and a comparison cost a third of making numbers
+            data = b"".join([view[first::step].tobytes() for view in views])
+            if data == data[:width] * count:
+                return [views[0][first]] * count
+        values: list[int] = views[0][first::step].tolist()
+        for view in views[1:]:
+            values += view[first::step].tolist()
         return values
 
     def number(name: str) -> list[int] | list[None]:
-        values = column(name)
+        values = column(name, often_uniform=True)
         if values is None:
             return [None] * count
         if kind not in _ALWAYS_NUMBERED and layouts.NOT_APPLICABLE in values:
@@ -301,10 +332,19 @@ def _valid(batch: Batch) -> Batch:
     if not COLUMNS[batch.kind].start:
         return batch
     start, duration = batch.start, batch.duration
+    earliest, latest, longest = min(start), max(batch.end), max(duration)
     # end = 0 shows as a negative duration, since start is not 0.
-    if min(start) > 0 and max(start) <= LATEST_NS and min(duration) >= 0 and max(duration) <= LONGEST_NS:
-        return batch
-    good = [0 < s <= LATEST_NS and 0 <= d <= LONGEST_NS for s, d in zip(start, duration, strict=True)]
-    columns: tuple[list[int], ...] = batch[2:]  # type: ignore[assignment]  # None where the kind has no such field
-    kept = [list(compress(column, good)) for column in columns]
-    return Batch(batch.kind, batch.stride, *kept)
+    if earliest > 0 and latest <= LATEST_NS and min(duration) >= 0 and longest <= LONGEST_NS:
+        return batch._replace(earliest=earliest, latest=latest, longest=longest)
+    good = [s > 0 and s + d <= LATEST_NS and 0 <= d <= LONGEST_NS for s, d in zip(start, duration, strict=True)]
+    kept = pick(batch, [i for i, fine in enumerate(good) if fine])
+    if not kept.offsets:
+        return kept
+    return kept._replace(earliest=min(kept.start), latest=max(kept.end), longest=max(kept.duration))
+
+
+def pick(batch: Batch, indices: Sequence[int]) -> Batch:
+    """The records at ``indices``; the bounds stay bounds."""
+    columns: Any = zip(Batch._fields[2:13], batch[2:13], strict=True)
+    picked: dict[str, Any] = {name: [column[i] for i in indices] for name, column in columns}
+    return batch._replace(**picked)

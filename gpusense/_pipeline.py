@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from . import _layouts as layouts
-from ._aggregate import Busy, Groups, Row, merge_row, row_of
+from ._aggregate import Busy, Groups
 from ._attribution import Attributor, Boundary, Leaves, Widener
-from ._decode import Batch, batches
+from ._decode import Batch, batches, pick
 from ._decode_record import record as decode_record
 from ._records import KINDS, Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, Path, Record
+from ._tally import BlockTotals, Piles, Spot
 
 #: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
 Names = Callable[[int], tuple[str, str | None, str | None]]
@@ -34,6 +35,8 @@ _KIND_NAMES = {
     layouts.MEMORY2: "allocation",
 }
 
+
+_WITH_BYTES = frozenset({"transfer", "memset", "allocation"})
 
 #: Innermost candidate blocks, and whether the launching thread only inherited them.
 Place = tuple[Leaves, bool]
@@ -58,24 +61,6 @@ class Limits(NamedTuple):
     devices: frozenset[int] | None = None  # CUDA ordinals to look at; None: all
 
 
-class BlockTotals:
-    """What was launched inside one block and its children so far, by (kind, name)."""
-
-    __slots__ = ("ambiguous", "inherited", "rows")
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], list[int]] = {}  # count, total, min, max, sum of squares, bytes
-        self.ambiguous = 0
-        self.inherited = 0
-
-    def add(self, kind: str, name: str, row: list[int]) -> None:
-        mine = self.rows.get((kind, name))
-        if mine is None:
-            self.rows[kind, name] = list(row)
-        else:
-            merge_row(mine, row)
-
-
 class _Work(NamedTuple):
     """One decoded batch that waits for its markers."""
 
@@ -83,9 +68,11 @@ class _Work(NamedTuple):
     thread: int
     batch: Batch
     corrs: list[int]
+    low: int  # of corrs
+    high: int
     names: Mapping[int, str]
     kept: dict[int, Record]  # index in the batch → record, still without its block
-    newest_ns: int
+    newest_ns: int  # nothing in it ended later
 
 
 class Pipeline:
@@ -111,6 +98,8 @@ class Pipeline:
         self._emit = emit
         self.occupancy = occupancy
         self._groups = Groups()
+        self._piles = Piles(self._groups, _name)
+        self._counted = 0  # in groups and piles
         self._busy = Busy()
         self._widener = Widener()
         self._waiting: deque[_Work] = deque()
@@ -183,7 +172,13 @@ class Pipeline:
     # --- out --------------------------------------------------------------------------------------------------------
 
     def aggregates(self) -> list[Aggregate]:
+        self._piles.fold()
         return self._groups.rows()
+
+    def totals(self, block_id: int) -> BlockTotals | None:
+        """What was launched inside a watched block so far; a copy."""
+        totals = self.watched.get(block_id)
+        return totals.copy() if totals is not None else None
 
     def busy(self) -> list[DeviceBusy]:
         return self._busy.rows()
@@ -193,7 +188,7 @@ class Pipeline:
         return Counters(
             seen=self._seen - sum(len(work.batch.offsets) for work in self._waiting),
             kept=self._kept,
-            aggregated=self._groups.count,
+            aggregated=self._counted,
             invalid=self._invalid,
             pre_session=self._pre_session,
             ambiguous=self._ambiguous,
@@ -222,7 +217,7 @@ class Pipeline:
         batch = self._select(batch)
         if not batch.offsets:
             return
-        corrs = self._widener.widen(batch.correlation)
+        corrs, low, high = self._widener.widen(batch.correlation)
         if batch.kind in (layouts.CONCURRENT_KERNEL, layouts.KERNEL):
             known = {pointer: names(pointer) for pointer in set(batch.key)}
         else:
@@ -232,7 +227,7 @@ class Pipeline:
             item = decode_record(buffer, batch, i, lambda pointer: known.get(pointer) or names(pointer))
             kept[i] = item._replace(correlation_id=corrs[i])
         short = {pointer: text[0] for pointer, text in known.items()}
-        self._waiting.append(_Work(kind, thread, batch, corrs, short, kept, max(batch.end)))
+        self._waiting.append(_Work(kind, thread, batch, corrs, low, high, short, kept, batch.latest))
 
     def _markers(self, batch: Batch, thread: int) -> Batch:
         """Hands our own boundary calls to attribution; returns the batch without them."""
@@ -242,25 +237,25 @@ class Pipeline:
         for i, key in enumerate(batch.key):
             ours = key == marker.key and (marker.stream is None or batch.stream[i] == marker.stream)
             if ours:
-                corr = self._widener.widen([batch.correlation[i]])[0]
+                corr = self._widener.widen([batch.correlation[i]])[1]
                 ours = self.attribution.marker(thread or batch.thread[i], batch.start[i], corr)
             if not ours:
                 rest.append(i)
         if batch.kind in layouts.WORK_KINDS:
             self._seen -= len(batch.key) - len(rest)
-        return batch if len(rest) == len(batch.key) else _pick(batch, rest)
+        return batch if len(rest) == len(batch.key) else pick(batch, rest)
 
     def _select(self, batch: Batch) -> Batch:
         """Without work from before the session and of devices that were not asked for."""
-        if min(batch.start) < self.start_ns:
+        if batch.earliest < self.start_ns:
             good = [i for i, start in enumerate(batch.start) if start >= self.start_ns]
             self._pre_session += len(batch.start) - len(good)
-            batch = _pick(batch, good)
+            batch = pick(batch, good)
         devices = self.limits.devices
         if devices is not None and batch.offsets and not devices.issuperset(batch.device):
             good = [i for i, device in enumerate(batch.device) if device is None or device in devices]
             self._seen -= len(batch.device) - len(good)
-            batch = _pick(batch, good)
+            batch = pick(batch, good)
         return batch
 
     def _slow(self, batch: Batch, now_ns: int) -> Iterable[int]:
@@ -270,7 +265,7 @@ class Pipeline:
         self._refill(now_ns)
         chosen = []
         threshold = self.effective_threshold_ns
-        if max(batch.duration) < threshold:
+        if batch.longest < threshold:
             return ()
         for i, duration in enumerate(batch.duration):
             if duration >= threshold and self._spend():
@@ -302,26 +297,37 @@ class Pipeline:
     def _settle(self, work: _Work, now_ns: int) -> None:
         batch, kept = work.batch, work.kept
         self._learn_devices(batch)
-        same = self.attribution.constant(work.thread, min(work.corrs), max(work.corrs))
+        if work.kind == "kernel":
+            self._piles.know(work.names)
+        where = self._where(batch)
+        same = self.attribution.constant(work.thread, work.low, work.high)
+        places: dict[int, Place] = {}
         if same is not None:
-            self._count(work, same, [i for i in range(len(work.corrs)) if i not in kept] if kept else None)
-            places = dict.fromkeys(kept, same)
+            segments: Iterable[tuple[int, int, Place]] = ((0, len(work.corrs), same),)
         else:
-            places = {}
-            by_place: dict[Place, list[int]] = defaultdict(list)
-            for low, high, place in self.attribution.segments(work.thread, work.corrs):
-                if kept:
-                    places.update((i, place) for i in range(low, high) if i in kept)
-                    by_place[place].extend(i for i in range(low, high) if i not in kept)
-                else:
-                    by_place[place].extend(range(low, high))
-            for place, indices in by_place.items():
-                if indices:
-                    self._count(work, place, indices)
+            segments = self.attribution.segments(work.thread, work.corrs)
+        for low, high, place in segments:
+            rest: list[int] | None = None
+            if kept:
+                rest = [i for i in range(low, high) if i not in kept]
+                places.update((i, place) for i in range(low, high) if i in kept)
+            if rest is None or len(rest) == high - low:
+                self._count(work, place, where, slice(low, high))
+            elif rest:
+                self._count(work._replace(batch=pick(batch, rest)), place, where, slice(None))
         for i, item in kept.items():
             self._keep(item, *places[i], now_ns)
         if work.kind in ("kernel", "transfer", "memset"):
             self._occupy(work)
+
+    def _where(self, batch: Batch) -> tuple[int | None, int | None] | None:
+        """Device and stream of all records, or None where they differ."""
+        if not (_uniform(batch.device) and _uniform(batch.stream)):
+            return None
+        device = batch.device[0]
+        if device is None and batch.context[0] is not None and _uniform(batch.context):
+            device = self._contexts.get(batch.context[0])
+        return device, batch.stream[0]
 
     def _learn_devices(self, batch: Batch) -> None:
         """Synchronisations name a context only; work in the same context tells its device."""
@@ -332,58 +338,77 @@ class Pipeline:
         batch = work.batch
         kernels = work.kind == "kernel"
         if _uniform(batch.device):
-            self._busy.add("cuda", batch.device[0], kernels, batch.start, batch.end)
+            self._busy.add("cuda", batch.device[0], kernels, batch.start, batch.end, sum(batch.duration))
             return
         for device in set(batch.device):
             chosen = [i for i, other in enumerate(batch.device) if other == device]
             self._busy.add("cuda", device, kernels, [batch.start[i] for i in chosen], [batch.end[i] for i in chosen])
 
-    def _count(self, work: _Work, place: Place, indices: list[int] | None) -> None:
-        """Adds the records at ``indices`` (None: all of them), which share their block, to the groups."""
+    def _count(self, work: _Work, place: Place, where: tuple[int | None, int | None] | None, part: slice) -> None:
+        """Counts the records of one part, which share their block."""
         batch = work.batch
-        keys, durations, sizes = batch.key, batch.duration, batch.bytes
-        if not (_uniform(batch.device) and _uniform(batch.stream)):
-            keys = list(zip(batch.key, batch.device, batch.stream, strict=True))  # type: ignore[arg-type]
-        if indices is not None:
-            keys, durations = [keys[i] for i in indices], [durations[i] for i in indices]
-        groups: dict[Any, list[int]] = defaultdict(list)
-        for key, duration in zip(keys, durations, strict=True):
-            groups[key].append(duration)
-        bytes_of: dict[Any, int] = defaultdict(int)
-        if work.kind in ("transfer", "memset", "allocation"):
-            for key, size in zip(keys, sizes if indices is None else [sizes[i] for i in indices], strict=True):
-                bytes_of[key] += size
-        for key, members in groups.items():
-            whole = key if type(key) is tuple else (key, batch.device[0], batch.stream[0])
-            self._group(work, whole, row_of(members, bytes_of.get(key, 0)), place)
-
-    def _name(self, work: _Work, key: int) -> tuple[str, str | None]:
-        if work.kind == "kernel":
-            return work.names.get(key, "?"), None
-        if work.kind == "transfer":
-            direction = layouts.COPY_DIRECTIONS.get(key) or ("gpu_to_gpu" if key == layouts.COPY_PEER else "on_device")
-            return direction, direction
-        if work.kind == "sync":
-            return layouts.SYNC_TYPES.get(key, f"synchronize_{key}"), None
-        if work.kind == "allocation":
-            return {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(key, "unknown"), None
-        return work.kind, None
-
-    def _group(self, work: _Work, key: tuple[int, int | None, int | None], row: Row, place: Place) -> None:
-        pointer, device, stream = key
-        name, direction = self._name(work, pointer)
-        context = work.batch.context[0]
-        if device is None and context is not None:
-            device = self._contexts.get(context)
+        durations = batch.duration[part]
         leaves, inherited = place
         path, blocks = self._blocks(leaves)
-        self._groups.add_row((path, work.kind, name, "cuda", device, stream, direction), row)
+        self._counted += len(durations)
         if len(leaves) > 1:
-            self._ambiguous += row[0]
+            self._ambiguous += len(durations)
         elif inherited and leaves:
-            self._inherited += row[0]
+            self._inherited += len(durations)
+        keys = batch.key[part]
+        sizes = batch.bytes[part] if work.kind in _WITH_BYTES else None
+        if where is not None:
+            self._pile((path, work.kind, *where), keys, durations, sizes)
+        else:
+            self._pile_by_stream(path, work, part)
         if self.watched and leaves:
-            self._watch(work.kind, name, row, blocks, leaves, inherited)
+            self._watch_part(work.kind, keys, durations, sizes, blocks, place)
+
+    def _pile(self, spot: Spot, keys: list[int], durations: list[int], sizes: list[int] | None) -> None:
+        piles = self._piles.at(spot, len(durations))
+        for key, duration in zip(keys, durations, strict=True):
+            piles[key].append(duration)
+        if sizes is not None:
+            self._piles.add_bytes(spot, keys, sizes)
+
+    def _pile_by_stream(self, path: Path, work: _Work, part: slice) -> None:
+        batch = work.batch
+        places = list(zip(batch.device[part], batch.context[part], batch.stream[part], strict=True))
+        rows: defaultdict[Any, list[int]] = defaultdict(list)
+        for i, place in enumerate(places, part.start or 0):
+            rows[place].append(i)
+        for (device, context, stream), chosen in rows.items():
+            known = self._contexts.get(context) if device is None else device
+            spot = (path, work.kind, known, stream)
+            sizes = [batch.bytes[i] for i in chosen] if work.kind in _WITH_BYTES else None
+            self._pile(spot, [batch.key[i] for i in chosen], [batch.duration[i] for i in chosen], sizes)
+
+    def _watch_part(
+        self,
+        kind: str,
+        keys: list[int],
+        durations: list[int],
+        sizes: list[int] | None,
+        blocks: tuple[int, ...],
+        place: Place,
+    ) -> None:
+        """Adds to the blocks that someone may ask."""
+        leaves, inherited = place
+        watchers = [totals for totals in map(self.watched.get, blocks) if totals is not None]
+        if watchers:
+            groups: defaultdict[int, list[int]] = defaultdict(list)
+            for key, duration in zip(keys, durations, strict=True):
+                groups[key].append(duration)
+            bytes_of: dict[int, int] = defaultdict(int)
+            for key, size in zip(keys, sizes, strict=True) if sizes is not None else ():
+                bytes_of[key] += size
+            for key, members in groups.items():
+                label = kind, self._piles.name(kind, key)[0]
+                for totals in watchers:
+                    totals.extend(label, members, bytes_of.get(key, 0))
+        for totals in watchers:
+            totals.inherited += len(durations) if inherited else 0
+        self._watch_ambiguous(leaves, blocks, len(durations))
 
     def _blocks(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
         """Path of the innermost certain block, and it with all its ancestors."""
@@ -392,19 +417,22 @@ class Pipeline:
         blocks = self.attribution.chain(leaves[0]) if len(leaves) == 1 else self.attribution.common_ancestors(leaves)
         return (self.attribution.path(blocks[0]) if blocks else ()), blocks
 
-    def _watch(
-        self, kind: str, name: str, row: list[int], blocks: Iterable[int], leaves: Leaves, inherited: bool
-    ) -> None:
+    def _watch(self, item: Any, blocks: tuple[int, ...], leaves: Leaves, inherited: bool) -> None:
+        """As :meth:`_watch_part` for one record."""
         for block in blocks:
             totals = self.watched.get(block)
             if totals is not None:
-                totals.add(kind, name, row)
-                totals.inherited += row[0] if inherited else 0
+                label = KINDS[type(item)], item.name
+                totals.extend(label, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
+                totals.inherited += 1 if inherited else 0
+        self._watch_ambiguous(leaves, blocks, 1)
+
+    def _watch_ambiguous(self, leaves: Leaves, certain: tuple[int, ...], count: int) -> None:
         if len(leaves) > 1:
-            for block in {other for leaf in leaves for other in self.attribution.chain(leaf)}.difference(blocks):
+            for block in {other for leaf in leaves for other in self.attribution.chain(leaf)}.difference(certain):
                 totals = self.watched.get(block)
                 if totals is not None:
-                    totals.ambiguous += row[0]
+                    totals.ambiguous += count
 
     def _keep(self, item: Any, leaves: Leaves, inherited: bool, now_ns: int) -> None:
         path, blocks = self._blocks(leaves)
@@ -421,10 +449,8 @@ class Pipeline:
         if item.device is None and item.context is not None:
             changes["device"] = self._contexts.get(item.context)
         item = item._replace(**changes)
-        duration = item.end_ns - item.start_ns
         if self.watched and leaves:
-            row = row_of([duration], getattr(item, "bytes", 0))
-            self._watch(KINDS[type(item)], item.name, row, blocks, leaves, inherited)
+            self._watch(item, blocks, leaves, inherited)
         self._store(item)
 
     # --- keep -------------------------------------------------------------------------------------------------------
@@ -441,8 +467,7 @@ class Pipeline:
         if hasattr(item, "is_slow"):
             item = item._replace(is_slow=duration >= self.limits.threshold_ns)
         if kind != "block" and item.block_id is not None and self.watched:
-            row = row_of([duration], getattr(item, "bytes", 0))
-            self._watch(kind, item.name, row, self.attribution.chain(item.block_id), (item.block_id,), False)
+            self._watch(item, self.attribution.chain(item.block_id), (item.block_id,), False)
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
             self._busy.add(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
         self._refill(now_ns)
@@ -476,6 +501,7 @@ class Pipeline:
             getattr(item, "stream", None),
             getattr(item, "direction", None),
         )
+        self._counted += 1
         self._groups.add(key, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
 
     def _flush(self) -> None:
@@ -485,10 +511,17 @@ class Pipeline:
                 self._emit(out)
 
 
+def _name(kind: str, key: int) -> tuple[str, str | None]:
+    """Name of an operation that is no kernel, and a copy's direction."""
+    if kind == "transfer":
+        direction = layouts.COPY_DIRECTIONS.get(key) or ("gpu_to_gpu" if key == layouts.COPY_PEER else "on_device")
+        return direction, direction
+    if kind == "sync":
+        return layouts.SYNC_TYPES.get(key, f"synchronize_{key}"), None
+    if kind == "allocation":
+        return {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(key, "unknown"), None
+    return kind, None
+
+
 def _uniform(column: "list[int] | list[None]") -> bool:
     return column.count(column[0]) == len(column)  # type: ignore[arg-type]
-
-
-def _pick(batch: Batch, indices: list[int]) -> Batch:
-    columns: list[Any] = [[column[i] for i in indices] for column in batch[2:]]
-    return Batch(batch.kind, batch.stride, *columns)

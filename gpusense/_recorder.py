@@ -17,8 +17,9 @@ from ._capture import Capture
 from ._clock import Anchor
 from ._config import Settings
 from ._names_cache import NameCache
-from ._pipeline import BlockTotals, Limits, Pipeline
+from ._pipeline import Limits, Pipeline
 from ._records import Counters, DeviceInfo, Record, UnseenStretch
+from ._tally import BlockTotals
 
 #: Between two slices of decoding, so that the program's threads get the GIL.
 PAUSE_S = 0.0001
@@ -267,7 +268,7 @@ class Recorder:
 
     def block_totals(self, block: Any) -> BlockTotals | None:
         with self._lock:
-            return self.pipeline.watched.get(block.block_id)
+            return self.pipeline.totals(block.block_id)
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         return self.capture.devices() if self.capture is not None else ()

@@ -10,9 +10,9 @@ from typing import Any
 from . import _log, _process
 from ._attribution import CLOSE, OPEN, Boundary
 from ._config import Settings
-from ._pipeline import BlockTotals
 from ._recorder import Recorder
 from ._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from ._tally import BlockTotals
 
 _current: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None)
 _ids = count(1)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _aggregate
-from gpusense._aggregate import Busy, Groups, IntervalUnion
+from gpusense._aggregate import Busy, Groups, IntervalUnion, span_of
 
 KEY = (("step",), "kernel", "gemm", "cuda", 0, 7, None)
 
@@ -50,11 +50,25 @@ def brute(intervals):
 INTERVALS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)).map(lambda p: (p[0], p[0] + p[1])), max_size=30)
 
 
+@given(st.lists(INTERVALS, max_size=6), st.integers(1, 40))
+def test_union_stays_exact_when_early_work_is_summed_up(batches, fold_at):
+    """Batches in order of time, each begun after all before it had ended but for some overlap."""
+    union = IntervalUnion()
+    flat = []
+    for number, batch in enumerate(filter(None, batches)):
+        moved = [(start + 400 * number, end + 400 * number) for start, end in batch]
+        flat += moved
+        union.add(span_of([start for start, _ in moved], [end for _, end in moved]))
+        if union._held > fold_at:
+            union._fold()
+    assert union.total_ns() == brute(flat)
+
+
 @given(st.lists(INTERVALS, max_size=5))
 def test_union_equals_brute_force(batches):
     union = IntervalUnion()
-    for batch in batches:
-        union.add([start for start, _ in batch], [end for _, end in batch])
+    for batch in filter(None, batches):
+        union.add(span_of([start for start, _ in batch], [end for _, end in batch]))
     flat = [interval for batch in batches for interval in batch]
     assert union.total_ns() == brute(flat)
     if flat:
@@ -65,10 +79,10 @@ def test_union_equals_brute_force(batches):
 def test_union_is_bounded_and_exact_in_order():
     union = IntervalUnion()
     for i in range(100_000):
-        union.add([i * 10], [i * 10 + 4])
-        union.add([i * 10 + 2], [i * 10 + 5])
+        union.add(span_of([i * 10], [i * 10 + 4]))
+        union.add(span_of([i * 10 + 2], [i * 10 + 5]))
     assert union.total_ns() == 500_000
-    assert len(union._starts) <= _aggregate.FOLD_AT
+    assert len(union._spans) <= _aggregate.FOLD_AT // 16
 
 
 def test_busy_by_device_and_side():

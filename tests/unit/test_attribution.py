@@ -205,7 +205,7 @@ def test_widening_follows_the_wrap(steps, start):
     value = start
     for step in steps:
         batch = [value + i * 1000 for i in range(step + 1)]
-        assert widener.widen([v & 0xFFFFFFFF for v in batch]) == batch
+        assert widener.widen([v & 0xFFFFFFFF for v in batch]) == (batch, batch[0], batch[-1])
         value = batch[-1] + 2**27
 
 
@@ -214,4 +214,4 @@ def test_widening_around_the_wrap_out_of_order(jitter):
     widener = Widener()
     widener.newest = 2**32 - 3
     wide = [2**32 + jitter, 2**32 - 1, 2**32 + 2]
-    assert widener.widen([v & 0xFFFFFFFF for v in wide]) == wide
+    assert widener.widen([v & 0xFFFFFFFF for v in wide]) == (wide, min(wide), max(wide))

@@ -1,0 +1,123 @@
+"""Durations on their way into sums. Pure.
+
+A sum over one long list costs a tenth of sums over many short ones, and a block of a training step has few records of
+each name. So durations are only appended at first, by place and key (the address of a kernel's name, a copy kind), and
+summed up when there are many, when a name moves, or when someone asks.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from ._aggregate import Groups, Row, merge_row, row_of
+from ._records import Path
+
+#: Path, kind, device, stream: what records of one pile share.
+Spot = tuple[Path, str, int | None, int | None]
+#: ``name(kind, key) → (name, direction or None)``
+Name = Callable[[str, int], tuple[str, str | None]]
+
+MAX_NAMES = 20_000
+FOLD_AT = 32_768  # durations held
+BLOCK_FOLD_AT = 4_096  # durations held for one watched block
+
+
+class Piles:
+    """Durations that wait to be added to ``groups``."""
+
+    __slots__ = ("_bytes", "_groups", "_held", "_name", "_names", "_piles")
+
+    def __init__(self, groups: Groups, name: Name) -> None:
+        self._groups = groups
+        self._name = name
+        self._names: dict[int, str] = {}
+        self._piles: dict[Spot, defaultdict[int, list[int]]] = {}
+        self._bytes: dict[Spot, defaultdict[int, int]] = {}
+        self._held = 0
+
+    def know(self, names: Mapping[int, str]) -> None:
+        """Kernel names by address, from now on; an address may get another name when a module is unloaded."""
+        known = self._names
+        if not names.items() <= known.items():
+            if len(known) > MAX_NAMES or any(known.get(pointer, name) != name for pointer, name in names.items()):
+                self.fold()
+                known.clear()
+            known.update(names)
+
+    def name(self, kind: str, key: int) -> tuple[str, str | None]:
+        return (self._names.get(key, "?"), None) if kind == "kernel" else self._name(kind, key)
+
+    def at(self, spot: Spot, count: int) -> defaultdict[int, list[int]]:
+        """Where ``count`` durations of one place are appended, by key."""
+        self._held += count
+        if self._held > FOLD_AT:
+            self.fold()
+            self._held = count
+        return self._piles.get(spot) or self._piles.setdefault(spot, defaultdict(list))
+
+    def add_bytes(self, spot: Spot, keys: Iterable[int], sizes: Iterable[int]) -> None:
+        sums = self._bytes.setdefault(spot, defaultdict(int))
+        for key, size in zip(keys, sizes, strict=True):
+            sums[key] += size
+
+    def fold(self) -> None:
+        """Adds everything to the groups."""
+        for spot, pile in self._piles.items():
+            path, kind, device, stream = spot
+            sizes: Mapping[int, int] = self._bytes.get(spot, {})
+            for key, durations in pile.items():
+                name, direction = self.name(kind, key)
+                row = row_of(durations, sizes.get(key, 0))
+                self._groups.add_row((path, kind, name, "cuda", device, stream, direction), row)
+        self._piles.clear()
+        self._bytes.clear()
+        self._held = 0
+
+
+class BlockTotals:
+    """What was launched inside one block and its children so far, by (kind, name)."""
+
+    __slots__ = ("_held", "_rows", "_waiting", "ambiguous", "inherited")
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], Row] = {}
+        self._waiting: dict[tuple[str, str], list[int]] = {}
+        self._held = 0
+        self.ambiguous = 0
+        self.inherited = 0
+
+    def extend(self, key: tuple[str, str], durations: list[int], size: int = 0) -> None:
+        """One operation for each duration; ``size``: their bytes together."""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = list(durations)
+        else:
+            waiting.extend(durations)
+        if size:
+            mine = self._rows.setdefault(key, [0, 0, durations[0], durations[0], 0, 0])
+            mine[5] += size
+        self._held += len(durations)
+        if self._held > BLOCK_FOLD_AT:
+            self._fold()
+
+    def _fold(self) -> None:
+        for key, durations in self._waiting.items():
+            row = row_of(durations)
+            mine = self._rows.get(key)
+            if mine is None:
+                self._rows[key] = row
+            else:
+                merge_row(mine, row)
+        self._waiting.clear()
+        self._held = 0
+
+    @property
+    def rows(self) -> dict[tuple[str, str], Row]:
+        """(kind, name) → count, total, min, max, sum of squares, bytes."""
+        self._fold()
+        return self._rows
+
+    def copy(self) -> "BlockTotals":
+        made = BlockTotals()
+        made._rows = {key: list(row) for key, row in self.rows.items()}
+        made.ambiguous, made.inherited = self.ambiguous, self.inherited
+        return made
