@@ -18,6 +18,7 @@ from typing import NamedTuple
 from ._records import Path
 
 OPEN, CLOSE = 1, 0
+OUTSIDE = 0  # among several candidates: no block at all
 
 #: Leaves: ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
 Leaves = tuple[int, ...]
@@ -70,7 +71,8 @@ class _Timeline:
             self.opens[i] = after
             self.leaves[i] = _innermost(after, parents)
             if self.uncertain[i]:  # both states are candidates
-                self.leaves[i] = tuple(sorted({*self.leaves[i], *(self.leaves[i - 1] if i else ())}))
+                earlier = self.leaves[i - 1] if i else ()
+                self.leaves[i] = tuple(sorted({*(self.leaves[i] or (OUTSIDE,)), *(earlier or (OUTSIDE,))}))
 
     def index(self, corr: int) -> int:
         """Number of events at or before ``corr``; 0 means before all of them."""
@@ -102,6 +104,21 @@ def _innermost(open_blocks: frozenset[int], parents: dict[int, int | None]) -> L
             inner.discard(parent)
             parent = parents.get(parent)
     return tuple(sorted(inner))
+
+
+def _around(queue: "deque[Boundary]", at_ns: int) -> tuple[int, int, Boundary] | None:
+    """The boundary of one thread whose call was at ``at_ns``, after how far outside its bracket that is, and its width.
+
+    Of several that fit the last: a call that is read before it returned has a bracket wide open.
+    """
+    best = None
+    for event in queue:
+        if event.before_ns - BRACKET_SLACK_NS > at_ns:
+            break
+        outside = max(event.before_ns - at_ns, at_ns - event.after_ns, 0)
+        if outside <= BRACKET_SLACK_NS and (best is None or outside <= best[0]):
+            best = outside, event.after_ns - event.before_ns, event
+    return best
 
 
 class Attributor:
@@ -152,27 +169,14 @@ class Attributor:
 
     def marker(self, thread: int, start_ns: int, corr: int) -> bool:
         """A marker record arrived; False if it is none of ours (the program made the same call)."""
-        queue = self._pending.get(thread & THREAD_MASK) if thread else self._queue_around(start_ns)
-        if not queue:
+        queues = [self._pending.get(thread & THREAD_MASK)] if thread else list(self._pending.values())
+        found = [(*best, queue) for queue in queues if queue and (best := _around(queue, start_ns))]
+        if not found:
             return False
-        slack = 0
-        while slack <= BRACKET_SLACK_NS:  # exact brackets first: two markers of one thread may be 1 µs apart
-            for i, event in enumerate(queue):
-                if event.before_ns - slack <= start_ns <= event.after_ns + slack:
-                    del queue[i]  # earlier ones stay: buffers of one thread may come out of order
-                    self._place(event, corr, uncertain=False)
-                    return True
-                if event.before_ns - slack > start_ns:
-                    break
-            slack += BRACKET_SLACK_NS
-        return False
-
-    def _queue_around(self, start_ns: int) -> "deque[Boundary] | None":
-        for queue in self._pending.values():
-            for event in queue:
-                if event.before_ns <= start_ns <= event.after_ns:
-                    return queue
-        return None
+        _, _, event, queue = min(found, key=lambda fit: fit[:2])
+        queue.remove(event)  # earlier ones stay: buffers of one thread may come out of order
+        self._place(event, corr, uncertain=False)
+        return True
 
     def _place(self, event: Boundary, corr: int, uncertain: bool) -> None:
         thread = event.thread & THREAD_MASK

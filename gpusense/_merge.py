@@ -77,7 +77,7 @@ class _Move:
         if "device" in fields:
             change["device"] = self.device(place.device)
         if "ambiguous" in fields and place.ambiguous:
-            change["ambiguous"] = tuple(block + self.base for block in place.ambiguous)
+            change["ambiguous"] = tuple(block + self.base if block else 0 for block in place.ambiguous)
         if "owner" in fields and place.owner is not None:
             change["owner"] = self.path(place.owner)
         if "parent_id" in fields:

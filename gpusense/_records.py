@@ -78,7 +78,7 @@ class GpuKernel(NamedTuple):
     is_slow: bool = False
     path: Path = ()  # names of the blocks it was launched in, outermost first
     block_id: int | None = None
-    ambiguous: tuple[int, ...] = ()  # candidate block ids where launch order cannot decide
+    ambiguous: tuple[int, ...] = ()  # candidate block ids where launch order cannot decide; 0: outside all
     owner: Path | None = None  # for a replayed CUDA-graph node: the block that captured it
     attributes: dict[str, Any] | None = None
 

@@ -19,6 +19,7 @@ PROTOTYPES = prototypes(
     cuptiActivityGetNextRecord=(c_int, c_void_p, c_size_t, POINTER(c_void_p)),
     cuptiActivityGetNumDroppedRecords=(c_int, c_void_p, c_uint32, POINTER(c_size_t)),
     cuptiActivityGetAttribute=(c_int, c_int, POINTER(c_size_t), c_void_p),
+    cuptiActivitySetAttribute=(c_int, c_int, POINTER(c_size_t), c_void_p),
     cuptiActivityConfigureUnifiedMemoryCounter=(c_int, POINTER(c_uint32), c_uint32),  # four numbers a counter
     cuptiActivityGetStructSize=(c_int, c_int, c_uint32, POINTER(c_size_t)),  # 13.2
     cuptiActivityEnableLatencyTimestamps=(c_int, c_uint8),

@@ -33,12 +33,19 @@ class Engine:
     def register(self) -> None:
         """Makes our callbacks CUPTI's. Raises :class:`BackendError` where another profiler holds it."""
         self._ask_whether_free()
+        self._ask_for_buffers_per_thread()
         box = self.mailbox
         capi.check(
             "cuptiActivityRegisterCallbacks", self._api.cuptiActivityRegisterCallbacks(box.requested, box.completed)
         )
         self._registrations += 1
         self.per_thread = self._has_buffers_per_thread()
+
+    def _ask_for_buffers_per_thread(self) -> None:
+        """CUDA 12.3 and later can, 13.0 and later do so unasked. Must be said before anything is recorded."""
+        if self._api.cuptiActivitySetAttribute and not self._has_buffers_per_thread():
+            value, size = c_uint8(1), c_size_t(1)
+            self._api.cuptiActivitySetAttribute(capi.ATTRIBUTE_PER_THREAD_BUFFER, byref(size), byref(value))
 
     def _has_buffers_per_thread(self) -> bool:
         """Whether a buffer holds the work of the thread that asked for it and of no other."""

@@ -585,6 +585,14 @@ int cuptiActivityGetAttribute(int attribute, size_t *size, void *value) {
     return 0;
 }
 
+int cuptiActivitySetAttribute(int attribute, size_t *size, void *value) {
+    ENTER(cuptiActivitySetAttribute);
+    if (attribute != 9 || version < 21) return 1;
+    if (*size != 1) return 10;
+    flags = *(uint8_t *)value ? flags | PER_THREAD : flags & ~(unsigned)PER_THREAD;
+    return 0;
+}
+
 int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *count) {
     ENTER(cuptiActivityGetNumDroppedRecords);
     (void)context, (void)stream;
