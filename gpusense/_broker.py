@@ -52,7 +52,8 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     """The shared state of this process, made with ``build`` by the first copy that asks.
 
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer) -> leave``, ``flush(forced)``,
-    ``pause(reason)``, ``resume()``, ``status() -> dict``.
+    ``pause(reason)``, ``resume()``, ``rest(kinds) -> bool``, ``cpu_ns() -> int``,
+    ``status() -> dict``.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -117,6 +118,7 @@ class Hub:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
+        self._resting: frozenset[int] = frozenset()  # kinds that are off although wanted
         self._paused = self._flush_error = ""
         self._buffers = self._bytes = self._flushes = self._dropped_members = 0
         self._drain_cpu_ns = 0
@@ -136,6 +138,8 @@ class Hub:
             "flush": self.flush,
             "pause": self.pause,
             "resume": self.resume,
+            "rest": self.rest,
+            "cpu_ns": lambda: self._drain_cpu_ns,
             "status": self.status,
         }
 
@@ -155,6 +159,7 @@ class Hub:
             raise BackendError("cuptiActivityEnable", 999, "this process was forked from one that traced")
         if self._paused:
             raise BackendError("cuptiSubscribe", 39, self._paused)
+        self.rest(())
         member = _Member(frozenset(kinds), on_buffer)
         with self._lock:
             self._members.append(member)
@@ -198,6 +203,7 @@ class Hub:
             self._members.remove(member)
             self._kinds.subtract(member.kinds)
             unused = [kind for kind in member.kinds if self._kinds[kind] <= 0]
+            self._resting -= frozenset(unused)
             self._kinds += Counter()  # drops what fell to zero
             paused = self._paused
             if not self._members:
@@ -214,6 +220,24 @@ class Hub:
             self._engine.disable(kind)
         except BackendError as error:
             _log.debug("%s", error)
+
+    def rest(self, kinds: Iterable[int]) -> bool:
+        """Switches off ``kinds`` and on again what rested before; False, and nothing changes, where others are here.
+
+        For a member that is alone and wants to see a part of the time only.
+        """
+        wanted = frozenset(kinds)
+        with self._lock:
+            if not self.alive or self._paused or (wanted and len(self._members) != 1):
+                return False
+            wanted &= self._members[0].kinds if wanted else wanted
+            back, self._resting = self._resting - wanted, wanted
+        for kind in sorted(wanted):
+            self._disable(kind)
+        for kind in sorted(back):
+            if self._kinds[kind] and kind not in self._refused:
+                self._engine.enable(kind)
+        return True
 
     # --- drain ------------------------------------------------------------------------------------------------------
 
@@ -299,6 +323,7 @@ class Hub:
         self._engine.register()
         with self._lock:
             kinds = sorted(self._kinds)
+        self._resting = frozenset()
         for kind in kinds:
             if kind not in self._refused:
                 self._engine.enable(kind)

@@ -46,6 +46,7 @@ class Capture:
         self._paused_ns: int | None = None
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
+        self._work_kinds: frozenset[int] = frozenset()
 
     @property
     def running(self) -> bool:
@@ -102,6 +103,7 @@ class Capture:
         from .backends import _cupti_markers
 
         kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in self.settings.kinds}
+        self._work_kinds = frozenset(kinds)
         activity = self._activity
         self._plan = _cupti_markers.choose(activity)
         kinds.add(self._plan.kind)
@@ -141,6 +143,16 @@ class Capture:
         stretch = UnseenStretch(self._paused_ns or time_ns(), time_ns(), self.reason)
         self.state, self.reason, self._paused_ns = "running", "", None
         return stretch
+
+    def duty(self, on: bool) -> bool:
+        """Records of work on or off, while the markers of blocks go on; False where that is not possible now."""
+        if self._activity is None or self.state != "running" or self.marker_shape is None:
+            return False
+        return bool(self._activity.rest(() if on else self._work_kinds - {self.marker_shape.kind}))
+
+    def drain_cpu_ns(self) -> int:
+        """CPU time of the drain thread so far."""
+        return int(self._activity.drain_cpu_ns()) if self._activity is not None else 0
 
     def flush(self, forced: bool = False) -> None:
         if self._activity is not None and self.state == "running":

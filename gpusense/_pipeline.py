@@ -106,16 +106,31 @@ class Pipeline:
         self._contexts: dict[int, int] = {}
         self._out: list[Record] = []
         self._second = 0
+        self._floor_level = 0
+        self.chosen = 0  # device records kept because they were slow
         self._tokens = self.limits.max_per_second
         self._seen = self._kept = self._invalid = self._pre_session = 0
         self._ambiguous = self._inherited = self._unknown = 0
 
     def configure(self, limits: Limits) -> None:
         self.limits = limits
-        self.effective_threshold_ns = self.highest_threshold_ns = limits.threshold_ns
+        self.effective_threshold_ns = self.highest_threshold_ns = self._floor()
         self._tokens = min(self._tokens, limits.max_per_second)
         while len(self.kept) > limits.max_records:
             self._evict()
+
+    def raise_floor(self, level: int) -> None:
+        """Keeps the threshold at 2**level times the chosen one at least."""
+        before, self._floor_level = self._floor_level, level
+        floor = self._floor()
+        if level < before and self.effective_threshold_ns <= max(1, self.limits.threshold_ns) << before:
+            self.effective_threshold_ns = floor
+        self.effective_threshold_ns = max(self.effective_threshold_ns, floor)
+        self.highest_threshold_ns = max(self.highest_threshold_ns, self.effective_threshold_ns)
+
+    def _floor(self) -> int:
+        chosen = self.limits.threshold_ns
+        return max(1, chosen) << self._floor_level if self._floor_level else chosen
 
     def go_on_from(self, old: "Pipeline") -> None:
         """Blocks that are open stay open, and correlation ids keep their upper half."""
@@ -271,6 +286,7 @@ class Pipeline:
             if duration >= threshold and self._spend():
                 chosen.append(i)
                 threshold = self.effective_threshold_ns
+        self.chosen += len(chosen)
         return chosen
 
     def _refill(self, now_ns: int) -> None:
@@ -279,8 +295,8 @@ class Pipeline:
         if second != self._second:
             calm = self._tokens > self.limits.max_per_second // 2
             self._second, self._tokens = second, self.limits.max_per_second
-            if calm and self.effective_threshold_ns > self.limits.threshold_ns:
-                self.effective_threshold_ns = max(self.limits.threshold_ns, self.effective_threshold_ns // 2)
+            if calm and self.effective_threshold_ns > self._floor():
+                self.effective_threshold_ns = max(self._floor(), self.effective_threshold_ns // 2)
 
     def _spend(self) -> bool:
         """One record of this second's budget; when it is gone the threshold doubles and the record is only counted."""

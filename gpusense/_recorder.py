@@ -13,6 +13,7 @@ from typing import Any
 
 from . import _log
 from ._attribution import CLOSE, OPEN, Boundary
+from ._budget import Budget
 from ._capture import Capture
 from ._clock import Anchor
 from ._config import Settings
@@ -20,6 +21,9 @@ from ._names_cache import NameCache
 from ._pipeline import Limits, Pipeline
 from ._records import Counters, DeviceInfo, Record, UnseenStretch
 from ._tally import BlockTotals
+
+BUDGET_REASON = "overhead budget"
+MAX_UNSEEN = 1_000  # stretches; later ones of the overhead budget become one
 
 #: Between two slices of decoding, so that the program's threads get the GIL.
 PAUSE_S = 0.0001
@@ -53,9 +57,19 @@ class Recorder:
         self._unmarked: dict[int, Boundary] = {}  # blocks opened while no capture was running
         self._names = NameCache()
         self._last_poke = 0.0
-        self._drain_cpu_ns = 0
+        self._drain_cpu_ns = self._tick_cpu_ns = 0
+        self.budget: Budget | None = None
+        self._off_since: int | None = None
+        self._off_ns = self._budget_since = 0
         self._end_ns: int | None = None
         self.pipeline = self._new_pipeline()
+        self._set_budget()
+
+    def _set_budget(self) -> None:
+        share = self.settings.overhead_budget
+        self._off_ns, self._budget_since = 0, time_ns()
+        self.budget = Budget(share, self._budget_since) if share is not None else None
+        self.pipeline.raise_floor(0)
 
     def _limits(self) -> Limits:
         settings = self.settings
@@ -73,6 +87,9 @@ class Recorder:
         with self._lock:
             self._consume()
             self.pipeline.configure(self._limits())
+        if old.overhead_budget != settings.overhead_budget:
+            self._observe(True)
+            self._set_budget()
         capture = self.capture
         if capture is None:
             return
@@ -177,6 +194,42 @@ class Recorder:
 
     def tick(self) -> None:
         """One round: attach if possible, move events into the pipeline, attribute, tell the sinks."""
+        began = thread_time()
+        self._round()
+        self._tick_cpu_ns += int((thread_time() - began) * 1e9)
+        if self.budget is not None:
+            self._keep_budget(self.budget)
+
+    def _keep_budget(self, budget: Budget) -> None:
+        spent = self._tick_cpu_ns + (self.capture.drain_cpu_ns() if self.capture is not None else 0)
+        on = budget.step(time_ns(), spent, self.pipeline.chosen)
+        with self._lock:
+            self.pipeline.raise_floor(budget.level)
+        self._observe(on)
+
+    def _observe(self, on: bool) -> None:
+        """Capture on, or off for a while: then the stretch is told as not seen."""
+        capture = self.capture
+        if capture is None or on == (self._off_since is None):
+            return
+        if on:
+            capture.duty(True)
+            stretch = UnseenStretch(self._off_since or 0, time_ns(), BUDGET_REASON)
+            self._off_ns += (stretch.end_ns or 0) - stretch.start_ns
+            self._unseen_for_budget(stretch)
+            self._off_since = None
+        elif capture.running:
+            capture.flush()
+            if capture.duty(False):
+                self._off_since = time_ns()
+
+    def _unseen_for_budget(self, stretch: UnseenStretch) -> None:
+        if len(self.unseen) >= MAX_UNSEEN and self.unseen[-1].reason.startswith(BUDGET_REASON):
+            first = self.unseen.pop().start_ns
+            stretch = UnseenStretch(first, stretch.end_ns, f"{BUDGET_REASON}; capture was on for a part of this time")
+        self.unseen.append(stretch)
+
+    def _round(self) -> None:
         if self.armed:
             self._attach()
         elif self.capture is not None:
@@ -300,8 +353,22 @@ class Recorder:
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),
             "sources": {source.name: source.status() for source in self.sources},
-            "overhead": {"drain_cpu_ns": self._drain_cpu_ns, "thread_s": self.spent_s},
+            "overhead": self._overhead(),
         }
+
+    def _overhead(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"drain_cpu_ns": self._drain_cpu_ns, "thread_s": self.spent_s}
+        budget = self.budget
+        if budget is not None:
+            now = self._end_ns or time_ns()
+            off = self._off_ns + (now - self._off_since if self._off_since is not None else 0)
+            facts.update(
+                budget=budget.share,
+                share=budget.cost,
+                observed=1 - off / max(1, now - self._budget_since),
+                threshold_ns=self.pipeline.effective_threshold_ns,
+            )
+        return facts
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:
@@ -339,6 +406,7 @@ class Recorder:
 
     def pause_capture(self) -> None:
         """Ends capture for now; :meth:`resume_capture` begins it again."""
+        self._observe(True)
         self.flush(0.5)
         self.marker = None
         self.armed = False

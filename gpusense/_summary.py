@@ -86,6 +86,7 @@ class TraceSummary(NamedTuple):
     transfer_bytes: int
     counters: Any
     reason: str = ""
+    observed_share: float | None = None  # of the time under an overhead budget; nothing is scaled up for the rest
 
     def operation(self, name: str) -> BlockOperation | None:
         """The row of the block named ``name``; None if there was none."""
@@ -239,6 +240,7 @@ def summarise(session: Any) -> TraceSummary:
         transfer_bytes=sum(item.bytes for item in everything if _kind(item) == "transfer"),
         counters=session.counters,
         reason=session.meta.get("reason", ""),
+        observed_share=(session.meta.get("overhead") or {}).get("observed"),
     )
 
 
@@ -359,6 +361,10 @@ def print_summary(session: Any, file: Any = None) -> None:
         f"GPU busy {nanoseconds(summary.gpu_busy_ns)}; {counters.seen} records seen, {counters.kept} kept, "
         f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
     )
+    if summary.observed_share is not None and summary.observed_share < 1:
+        lines.append(
+            f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
+        )
     _write(lines, file)
 
 

@@ -39,7 +39,7 @@ _pipeline
 _aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _tally
 _gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
 _capi
-_clock _config _frame _process
+_budget _clock _config _frame _process
 _layouts _metrics _protocols
 _records
 _draw _errors _log _terminal

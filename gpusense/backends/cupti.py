@@ -144,6 +144,12 @@ class CuptiActivity:
         if self._shared:
             self._shared["resume"]()
 
+    def rest(self, kinds: Iterable[int]) -> bool:
+        """Switches ``kinds`` off for now, and on again those that rested before. False, and nothing changes, where
+        another copy of gpusense captures, too, or is too old to know."""
+        change = self._shared.get("rest")
+        return bool(change and change(kinds))
+
     # --- what is known ----------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -152,6 +158,11 @@ class CuptiActivity:
         if self._shared:
             status.update(self._shared["status"]())
         return status
+
+    def drain_cpu_ns(self) -> int:
+        """CPU time that the drain thread of the process has used, without a call to CUPTI."""
+        cost = self._shared.get("cpu_ns")
+        return cost() if cost is not None else 0
 
     def heartbeat(self) -> Heartbeat:
         """Counters to compare with later ones: see ``_cupti_watch``."""

@@ -83,7 +83,8 @@ while not tracer._recorder.capture.running:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
-tally = dict.fromkeys(("exact", "ambiguous", "wrong", "outside", "launched", "seen", "summaries", "lost", "inherited"), 0)
+tally = dict.fromkeys(
+    ("exact", "ambiguous", "wrong", "outside", "launched", "seen", "summaries", "lost", "inherited"), 0)
 wrong = []
 for seed in seeds:
     tracer.flush(2)

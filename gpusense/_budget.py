@@ -1,0 +1,52 @@
+"""Keeps gpusense's own cost under a share of the time. Pure: the clock and the cost are told.
+
+First the threshold rises, so that fewer records are kept one by one. Where that is not enough, or nothing is kept,
+capture is on for only a part of each cycle. It comes back in the reverse order once there is room for twice as much.
+"""
+
+PERIOD_NS = 1_000_000_000  # between two decisions
+ON_NS = 200_000_000  # the shortest stretch in which capture is on
+HIGHEST_LEVEL = 10  # doublings of the threshold
+LOWEST_DUTY = 1 / 64
+AIM = 0.85  # of the budget, so that a steady load settles below it
+
+
+class Budget:
+    """``step`` says whether capture is on at a moment, and decides anew once a cycle."""
+
+    def __init__(self, share: float, now_ns: int) -> None:
+        self.share = share
+        self.level = 0  # the threshold is multiplied by 2**level
+        self.duty = 1.0
+        self.on = True
+        self.cost = 0.0  # share of the time in the last cycle
+        self._cycle_ns = now_ns
+        self._length = float(PERIOD_NS)
+        self._spent_ns = self._kept = 0
+
+    def step(self, now_ns: int, spent_ns: int, kept: int) -> bool:
+        """Told the CPU time spent and the records kept so far; whether capture is to be on from now."""
+        passed = now_ns - self._cycle_ns
+        if passed >= self._length:
+            self.cost = max(0, spent_ns - self._spent_ns) / passed
+            if self.cost > self.share:
+                self._restrain(kept > self._kept)
+            elif self.cost < self.share / 2:
+                self._relax()
+            self._cycle_ns, self._spent_ns, self._kept = now_ns, spent_ns, kept
+            self._length = max(PERIOD_NS, ON_NS / self.duty)
+        self.on = self.duty == 1.0 or now_ns - self._cycle_ns < self.duty * self._length
+        return self.on
+
+    def _restrain(self, raising_helps: bool) -> None:
+        if raising_helps and self.level < HIGHEST_LEVEL and self.duty == 1.0:
+            self.level += 1
+        else:
+            self.duty = max(LOWEST_DUTY, self.duty * self.share / self.cost * AIM)
+
+    def _relax(self) -> None:
+        if self.duty < 1.0:
+            # Cost grows at most with the duty, so that twice as much still fits.
+            self.duty = 1.0 if self.duty > 0.5 else self.duty * 2
+        elif self.level:
+            self.level -= 1

@@ -1,0 +1,87 @@
+"""The overhead budget end to end: capture is off for a part of the time, markers and blocks go on, and it is told."""
+
+import json
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
+
+PROGRAM = """
+import ctypes, json, os, sys, time
+driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
+driver.cuInit(0)
+import gpusense
+from gpusense import _budget, _tracer
+_budget.PERIOD_NS, _budget.ON_NS, _tracer.TICK_S = 100_000_000, 20_000_000, 0.01
+gpusense.configure(overhead_budget=0.0001, kinds=("sync",))
+gpusense.enable()
+tracer = gpusense.get_tracer()
+while not tracer._recorder.capture.running:
+    with gpusense.trace("waiting"):
+        time.sleep(0.005)
+cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
+def kinds(): return [cupti.fake_cupti_enabled(kind) for kind in (1, 4, 10, 38)]
+on = kinds()
+second = None
+if sys.argv[1] == "two copies":
+    from gpusense import _layouts
+    from gpusense.backends import cupti as backend
+    second = backend.CuptiActivity()
+    second.start(_layouts.DEFAULT_KINDS, lambda buffer, thread: None)
+off, launched, end = set(), 0, time.monotonic() + 1.5
+while time.monotonic() < end:
+    with gpusense.trace("step"):
+        for _ in range(200):
+            driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(500))
+    launched += 200
+    time.sleep(0.002)
+    off.add(tuple(kinds()))
+gpusense.configure(overhead_budget=None)
+after = kinds()
+session = tracer.session()
+import io
+text = io.StringIO()
+tracer.print_summary(text)
+meta = tracer._recorder.meta()["overhead"]
+gpusense.configure(overhead_budget=0.5)
+print(json.dumps({
+    "on": on, "off": sorted(off), "after": after, "launched": launched, "seen": session.counters.seen,
+    "unseen": [s.reason for s in session.unseen], "lost": session.counters.lost_markers, "meta": sorted(meta),
+    "blocks": sum(a.count for a in session.aggregates if a.kind == "block") + len(session.blocks),
+    "ambiguous": session.counters.ambiguous,
+}))
+"""
+
+
+@pytest.fixture
+def program(run_python, build_library):
+    def run(*arguments):
+        done = run_python(
+            PROGRAM,
+            *arguments,
+            GPUSENSE="on",
+            GPUSENSE_LIBCUDA=str(build_library("libcuda.c", "libcuda.so.1")),
+            GPUSENSE_LIBCUPTI=str(build_library("libcupti.c", "libcupti.so.13")),
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def test_capture_is_off_for_a_part_and_comes_back(program):
+    facts = program("alone")
+    assert facts["on"] == facts["after"] == [1, 1, 1, 1]
+    assert [0, 1, 0, 0] in facts["off"]  # the kind of the markers stays
+    assert facts["unseen"].count("overhead budget") > 0
+    assert 0 < facts["seen"] < facts["launched"]
+    assert facts["lost"] == facts["ambiguous"] == 0
+    assert facts["blocks"] >= facts["launched"] // 200
+
+
+def test_what_another_copy_wants_stays_on(program):
+    facts = program("two copies")
+    assert facts["off"] == [[1, 1, 1, 1]]
+    assert "overhead budget" not in facts["unseen"]
+    assert facts["seen"] >= facts["launched"]

@@ -1,0 +1,75 @@
+"""The overhead budget against loads that are made up."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusense import _budget
+from gpusense._budget import Budget
+
+TICK_NS = 100_000_000
+
+
+def drive(budget, seconds, rate, kept_share=0.0, now=0, spent=0, kept=0):
+    """A load that costs ``rate`` of the time while capture is on, ``kept_share`` of it for what is kept one by one."""
+    flips, states, last = [], [], budget.on
+    for _ in range(int(seconds * 1e9 / TICK_NS)):
+        now += TICK_NS
+        if last:
+            factor = 1 - kept_share + kept_share / 2**budget.level
+            spent += int(TICK_NS * rate * factor)
+            kept += 100 if kept_share else 0
+        on = budget.step(now, spent, kept)
+        if on and not last:
+            flips.append(now)
+        last = on
+        states.append((budget.level, budget.duty))
+    return now, spent, kept, flips, states
+
+
+@given(st.floats(0.001, 0.3), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@settings(max_examples=60, deadline=None)
+def test_a_steady_load_settles_below_its_budget(share, rate, kept_share):
+    budget = Budget(share, 0)
+    now, spent, kept, _, _ = drive(budget, 60, rate, kept_share)
+    _, after, _, _, states = drive(budget, 120, rate, kept_share, now, spent, kept)
+    cost = (after - spent) / 120e9
+    lowest = rate * (1 - kept_share + kept_share / 2**_budget.HIGHEST_LEVEL) * _budget.LOWEST_DUTY
+    assert cost <= max(share * 1.1, lowest * 1.6)
+    if rate <= share:
+        assert (budget.level, budget.duty) == (0, 1.0)
+    assert len(set(states[-300:])) <= 60
+
+
+@given(st.floats(0.001, 0.1), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_capture_is_switched_on_at_most_once_a_period(share, loads):
+    budget, now, spent, kept, flips = Budget(share, 0), 0, 0, 0, []
+    for rate, kept_share in loads:
+        now, spent, kept, new, _ = drive(budget, 20, rate, kept_share, now, spent, kept)
+        flips += new
+    assert all(later - earlier >= _budget.PERIOD_NS for earlier, later in itertools.pairwise(flips))
+
+
+def test_the_threshold_rises_first_and_falls_last():
+    budget = Budget(0.02, 0)
+    now, spent, kept, _, states = drive(budget, 30, 0.2, kept_share=0.95)
+    levels = [level for level, _ in states]
+    assert max(levels) >= 4
+    assert all(duty == 1.0 for level, duty in states if level < max(levels))
+    drive(budget, 60, 0.0, 0.0, now, spent, kept)
+    assert (budget.level, budget.duty) == (0, 1.0)
+
+
+def test_where_nothing_is_kept_the_threshold_would_not_help():
+    budget = Budget(0.02, 0)
+    drive(budget, 30, 0.1)
+    assert budget.level == 0
+    assert 0.1 <= budget.duty <= 0.25
+
+
+def test_all_is_observed_within_the_budget():
+    budget = Budget(0.05, 0)
+    drive(budget, 10, 0.04)
+    assert (budget.level, budget.duty) == (0, 1.0)
