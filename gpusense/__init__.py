@@ -104,9 +104,16 @@ class _Undecided:
         from . import _select
 
         tracer = _select.resolve()
-        if _active is self:
+        if tracer is not None and _active is self:
             _activate(tracer)
-        return getattr(_active, name)
+        return getattr(_passing() if _active is self else _active, name)
+
+
+def _passing() -> "Any":
+    from ._config import Settings
+    from ._noop import NoopTracer
+
+    return NoopTracer("gpusense is being set up", Settings())
 
 
 _active: "Any" = _Undecided()
@@ -157,7 +164,10 @@ def get_tracer() -> "Any":
     if type(_active) is _Undecided:
         from . import _select
 
-        _activate(_select.resolve())
+        tracer = _select.resolve()
+        if tracer is None:
+            return _passing()
+        _activate(tracer)
     return _active
 
 
