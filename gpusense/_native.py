@@ -80,32 +80,26 @@ class Thread:
 
 
 class OwnedLock:
-    """A lock that its owner can be asked about, for code that may run inside the owner by surprise: a finaliser or a
-    signal handler of the program."""
+    """A lock that knows whether the calling thread has it, for code that may run inside the owner by surprise: a
+    finaliser or a signal handler of the program. Check :attr:`mine` there; a second acquisition would succeed."""
 
-    __slots__ = ("_get_ident", "_lock", "_owner")
+    __slots__ = ("_is_owned", "_lock", "release")
 
     def __init__(self) -> None:
-        self._lock = lock()
-        self._get_ident = thread_id()
-        self._owner = 0
+        self._lock = native("_thread", "RLock")()
+        self._is_owned: Callable[[], bool] = self._lock._is_owned  # what threading.Condition asks, too
+        self.release: Callable[[], None] = self._lock.release
 
     @property
     def mine(self) -> bool:
-        return self._owner == self._get_ident()
+        return self._is_owned()
 
     def acquire(self, timeout: float = -1) -> bool:
         got: bool = self._lock.acquire(timeout=timeout)
-        if got:
-            self._owner = self._get_ident()
         return got
 
-    def release(self) -> None:
-        self._owner = 0
-        self._lock.release()
-
     def __enter__(self) -> None:
-        self.acquire()
+        self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        self._lock.release()

@@ -190,6 +190,8 @@ class Recorder:
 
     def tick(self) -> None:
         """One round: attach if possible, move events into the pipeline, attribute, tell the sinks."""
+        if self._lock.mine:
+            return  # a signal handler that interrupted one
         self._look_after_capture()
         self.clock.look()
         with self._lock:

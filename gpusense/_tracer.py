@@ -35,9 +35,10 @@ class Block:
 
     __slots__ = (
         "__weakref__",
-        "_again",
+        "_open",
         "_outer",
         "_sampled",
+        "_template",
         "_tracer",
         "attributes",
         "block_id",
@@ -63,12 +64,15 @@ class Block:
         self.path: tuple[str, ...] = ()
         self._outer: Block | None = None
         self._sampled = False
-        self._again = 0  # how often it was entered while open: twice by one thread, or shared by several
+        self._open = False
+        self._template: Block | None = None  # the block that was entered while open, for which this one stands in
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
-        if self.block_id and self.end_ns is None:
-            self._again += 1
-            return self
+        if self._open:  # entered twice by one thread, or shared by several
+            other = Block(self._tracer, self.name, self.attributes, self.links)
+            other._template = self
+            return other.__enter__()
+        self._open = True
         try:
             self._enter()
         except Exception:  # noqa: BLE001 - whatever fails in us, the program's block runs
@@ -114,15 +118,17 @@ class Block:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._again:
-            self._again -= 1
+        current = _current.get()
+        if current is not self and current is not None and current._template is self:
+            current.__exit__(kind)
             return
-        if self.end_ns is not None:
+        if not self._open:
             return
+        self._open = False
         try:
             if kind is not None:
                 self.error = kind.__name__
-            if _current.get() is self:  # never Token.reset: it raises where a generator is finished in another context
+            if current is self:  # never Token.reset: it raises where a generator is finished in another context
                 _current.set(self._outer)
             if self._sampled:
                 self._tracer._closed(self)
