@@ -101,12 +101,38 @@ class _Undecided:
     """Stands in until the first use decides which tracer this process has."""
 
     def __getattr__(self, name: str) -> "Any":
-        from . import _select
-
-        tracer = _select.resolve()
+        tracer = _decide()
+        if tracer is None:
+            return getattr(_Idle(), name)
         if _active is self:
             _activate(tracer)
         return getattr(_active, name)
+
+
+def _decide() -> "Any":
+    """The tracer, or None in the middle of the first decision."""
+    try:
+        from . import _select
+
+        return _select.resolve()
+    except (AttributeError, ImportError):  # a module of ours is only half imported
+        return None
+
+
+class _Idle:
+    """For a signal handler or finaliser that interrupts the first use: as tracer and as block it does nothing."""
+
+    def __getattr__(self, name: str) -> "Any":
+        return self
+
+    def __call__(self, *arguments: "Any", **_: "Any") -> "Any":
+        return arguments[0] if arguments and callable(arguments[0]) else self
+
+    def __enter__(self) -> "Any":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
 
 
 _active: "Any" = _Undecided()
@@ -155,9 +181,10 @@ def record_compute_block(
 def get_tracer() -> "Any":
     """The tracer of this process: a :class:`Tracer`, or a :class:`NoopTracer` with the same methods."""
     if type(_active) is _Undecided:
-        from . import _select
-
-        _activate(_select.resolve())
+        tracer = _decide()
+        if tracer is None:
+            return _Idle()
+        _activate(tracer)
     return _active
 
 

@@ -10,14 +10,13 @@ No lock is held while CUPTI is called: its callbacks may run under locks of its 
 
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from . import _layouts as layouts
-from . import _log, _process
+from . import _log, _native, _process
 from ._errors import BackendError
 from ._protocols import OnBuffer
 from ._records import Unavailable
@@ -28,6 +27,7 @@ ABI = 1  # of the state dict; raised when a copy could misread another's
 PERIOD_S = 0.2
 IDLE_PERIOD_S = 0.25
 CLOSE_WAIT_S = 2.0
+EXIT_WAIT_S = 1.0
 DRAIN_LIMIT = 1024  # buffers in one go, so that a program that launches faster than we read cannot keep a thread here
 
 Shared = dict[str, Any]
@@ -60,7 +60,7 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
         return place
     # Without a lock, which a fork could leave locked: the first to put its own in is elected, a second one is dropped.
     shared: Shared = place.get(KEY) or place.setdefault(KEY, Hub(build()).shared())
-    if shared["abi"] != ABI:
+    if shared.get("abi") != ABI:
         found = shared.get("version", "another version")
         return Unavailable("cupti", f"gpusense {found} in this process shares CUPTI in a way this copy does not know")
     if shared["pid"] != os.getpid():
@@ -109,14 +109,16 @@ class Hub:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lock = threading.Lock()  # members and kinds
-        self._reading = threading.Lock()  # the mailbox has one reader at a time
+        self._lock = _native.lock()  # members and kinds
+        self._reading = _native.lock()  # the mailbox has one reader at a time
         self._reader = 0  # thread that holds it
         self._members: list[_Member] = []
         self._kinds: Counter[int] = Counter()
         self._refused: dict[int, str] = {}
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._wake = _native.Bell()
+        self._thread: Any = None
+        self._closing = False
+        self._get_ident = _native.thread_id()
         self._pid = os.getpid()
         self._resting: frozenset[int] = frozenset()  # kinds that are off although wanted
         self._paused = self._flush_error = ""
@@ -255,9 +257,15 @@ class Hub:
                 if not self._members or not self.alive:
                     self._thread = None
                     return
+            if self._closing:
+                self._leave_all()
+                return
             before = self._buffers
             cpu = time.thread_time_ns()
-            self.flush()
+            try:
+                self.flush()
+            except Exception:  # noqa: BLE001 - without this thread nobody would read
+                _log.exception("drain", "gpusense: reading GPU records failed once and goes on")
             self._drain_cpu_ns += time.thread_time_ns() - cpu
             period = PERIOD_S if self._buffers != before else min(period * 1.5, IDLE_PERIOD_S)
 
@@ -268,7 +276,7 @@ class Hub:
         """
         if not self.alive or self._paused:
             return
-        if self._reader == threading.get_ident():
+        if self._reader == self._get_ident():
             return  # a member called from its on_buffer
         try:
             self._engine.flush(forced)
@@ -279,7 +287,7 @@ class Hub:
         # With a limit: a member may be waiting, in on_buffer, for the thread that is here.
         if not self._reading.acquire(timeout=CLOSE_WAIT_S):
             return
-        self._reader = threading.get_ident()
+        self._reader = self._get_ident()
         try:
             self._drain()
         finally:
@@ -335,19 +343,26 @@ class Hub:
         """CUDA and CUPTI do not work in the child: no call, only forget. ``shared["pid"]`` tells other copies."""
         self._members = []
         self._thread = None
-        self._lock = threading.Lock()
-        self._reading = threading.Lock()
+        self._lock = _native.lock()
+        self._reading = _native.lock()
         self._reader = 0
-        self._wake = threading.Event()
+        self._wake = _native.Bell()
 
     def at_exit(self) -> None:
         if not self.alive:
             return
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            self._leave_all()
+            return
+        # On the drain thread, so that a CUPTI that does not answer cannot hold the exit.
+        self._closing = True
+        self._wake.set()
+        thread.join(EXIT_WAIT_S)
+
+    def _leave_all(self) -> None:
         for member in list(self._members):
             self._leave(member)
-        thread = self._thread
-        if thread is not None:
-            thread.join(CLOSE_WAIT_S)
 
     def status(self) -> dict[str, Any]:
         """Counters and state, as builtins."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _layouts as layouts
 from ._config import Settings
-from ._errors import NotYet
+from ._errors import GpuSenseError, NotYet
 from ._pipeline import Marker
 from ._records import DeviceInfo, GpuKernel, Unavailable, UnseenStretch
 
@@ -22,7 +22,7 @@ _KINDS_BY_NAME = {
     "unified_memory": layouts.UNIFIED_MEMORY_COUNTER,
 }
 RETRY_S = 1.0  # between two attempts while another profiler holds CUPTI
-WATCH_S = 0.5  # between two looks whether our callbacks are still the registered ones
+WATCH_S = 0.4  # between two looks whether our callbacks are still the registered ones
 
 
 class Capture:
@@ -44,6 +44,9 @@ class Capture:
         self._retry_at = 0.0
         self._watch_at = 0.0
         self._paused_ns: int | None = None
+        self._refusal = ""  # of another profiler, while armed
+        self._alive_ns = (0, 0)  # the last two times at which our callbacks were certainly ours
+        self._losses_before: dict[str, int] | None = None
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
         self._work_kinds: frozenset[int] = frozenset()
@@ -57,9 +60,17 @@ class Capture:
         return self.state == "armed"
 
     @property
+    def attached(self) -> bool:
+        return self.state in ("running", "paused")
+
+    @property
+    def cuda_was_live(self) -> bool:
+        return self._cuda_live_ns is not None
+
+    @property
     def near(self) -> bool:
         """True while CUDA may become live any moment: its library is in the process already."""
-        return self._cuda is not None and self._cuda.api() is not None
+        return not self._refusal and self._cuda is not None and self._cuda.api() is not None
 
     # --- attach -----------------------------------------------------------------------------------------------------
 
@@ -88,9 +99,13 @@ class Capture:
         except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
             self._refused(str(error) or type(error).__name__, "")
             return None
-        self.state, self.reason = "running", ""
+        now = time_ns()
         reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
-        return UnseenStretch(self._not_live_ns or self._cuda_live_ns, time_ns(), reason)
+        stretch = UnseenStretch(self._not_live_ns or self._cuda_live_ns, now, self._refusal or reason)
+        self.state, self.reason, self._refusal, self._alive_ns = "running", "", "", (now, now)
+        if self._losses_before is None:
+            self._losses_before = self._count_losses()
+        return stretch
 
     def _is_live(self) -> bool:
         from .backends import cuda
@@ -118,8 +133,8 @@ class Capture:
     def _refused(self, reason: str, hint: str) -> None:
         """Another profiler may go away: try again; anything else is for good."""
         self.reason = f"{reason} ({hint})" if hint else reason
-        if "another" in reason and "profiler" in reason:
-            self._retry_at = monotonic() + RETRY_S
+        if ("another" in reason and "profiler" in reason) or "tried again" in reason:
+            self._refusal, self._retry_at = self.reason, monotonic() + RETRY_S
             return
         self.state = "unavailable"
 
@@ -135,13 +150,19 @@ class Capture:
 
         verdict = _cupti_watch.look(self._activity, paused=self.state == "paused")
         if verdict is None:
+            if self.state == "running":
+                self._alive_ns = (self._alive_ns[1], time_ns())
             return None
         if self.state == "running":
-            self.state, self.reason, self._paused_ns = "paused", verdict, time_ns()
+            self.state, self.reason, self._paused_ns = "paused", verdict, self._alive_ns[0]
             return None
-        self._plan.prepare()  # the filter was lost with the kind
-        stretch = UnseenStretch(self._paused_ns or time_ns(), time_ns(), self.reason)
-        self.state, self.reason, self._paused_ns = "running", "", None
+        try:
+            self._plan.prepare()  # the filter was lost with the kind
+        except GpuSenseError:
+            return None  # the next look tries again
+        now = time_ns()
+        stretch = UnseenStretch(self._paused_ns or now, now, self.reason)
+        self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
         return stretch
 
     def duty(self, on: bool) -> bool:
@@ -154,6 +175,23 @@ class Capture:
         """CPU time of the drain thread so far."""
         return int(self._activity.drain_cpu_ns()) if self._activity is not None else 0
 
+    def unseen_now(self) -> UnseenStretch | None:
+        """The stretch without capture that still lasts."""
+        if self.state == "paused":
+            return UnseenStretch(self._paused_ns or time_ns(), None, self.reason)
+        if self._cuda_live_ns is not None and (self._refusal or self.state == "unavailable"):
+            return UnseenStretch(self._not_live_ns or self._cuda_live_ns, None, self.reason)
+        return None
+
+    def give_up(self, reason: str) -> None:
+        """Something failed that never should: capture is off, the program goes on."""
+        if self.attached and self._activity is not None:
+            try:
+                self._activity.stop()
+            except Exception as error:  # noqa: BLE001
+                reason = f"{reason}; {error}"
+        self.state, self.reason = "unavailable", reason
+
     def flush(self, forced: bool = False) -> None:
         if self._activity is not None and self.state == "running":
             self._activity.flush(forced)
@@ -162,11 +200,11 @@ class Capture:
         found: bytes = self._activity.name(pointer)
         return found
 
-    def synchronise(self, timeout_s: float) -> bool:
-        """Waits for all work of this process on its devices, at most ``timeout_s``."""
+    def synchronise(self, timeout_s: float, elsewhere: Callable[[Callable[[], None]], bool]) -> bool:
+        """Waits for all work of this process on its devices, at most ``timeout_s``; see ``_cuda_wait``."""
         from .backends import _cuda_wait
 
-        return _cuda_wait.synchronise(timeout_s)
+        return _cuda_wait.synchronise(timeout_s, elsewhere)
 
     def occupancy(self, kernel: GpuKernel) -> float | None:
         """Theoretical occupancy from the device's limits."""
@@ -183,7 +221,7 @@ class Capture:
         return self._is_live()
 
     def stop(self) -> None:
-        if self._activity is not None and self.state in ("running", "paused"):
+        if self._activity is not None and self.attached:
             self._activity.stop()
         if self.state != "unavailable":
             self.state, self.reason = "stopped", "capture was stopped"
@@ -192,7 +230,7 @@ class Capture:
         """After :meth:`stop`: ready to attach again; False where capture is not possible."""
         if self.state != "stopped":
             return False
-        self.state, self.reason, self._not_live_ns = "armed", "", None
+        self.state, self.reason, self._refusal, self._not_live_ns = "armed", "", "", None
         return True
 
     def forget_in_child(self) -> None:
@@ -206,7 +244,11 @@ class Capture:
         return self._cuda.devices() if self._cuda is not None and self._is_live() else ()
 
     def losses(self) -> dict[str, int]:
-        """Counters that only the library and the mailbox know."""
+        """Counters that only the library and the mailbox know, since this tracer's capture began."""
+        before = self._losses_before or {}
+        return {name: count - before.get(name, 0) for name, count in self._count_losses().items()}
+
+    def _count_losses(self) -> dict[str, int]:
         if self._activity is None:
             return {}
         status = self._activity.status()
@@ -219,7 +261,7 @@ class Capture:
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = dict(self._activity.status()) if self._activity is not None else {}
-        status.update(state=self.state, reason=self.reason)
+        status.update(state="paused" if self._refusal else self.state, reason=self.reason)
         if self.marker_shape is not None:
             status["marker"] = list(self.marker_shape)
         status["cuda_live_ns"] = self._cuda_live_ns

@@ -75,14 +75,14 @@ class FileRecorder(Recorder):
         if self._rows:
             self.writer.rows(file.BOUNDARY, self._rows)
 
-    def close(self) -> None:
+    def end_results(self, deliver: bool = True) -> None:
         ended = self._end_ns is not None
-        super().close()
+        super().end_results(deliver)
         if ended:
             return
         self.writer.json(file.META, self.meta())
         self.writer.rows(file.DEVICES, self.devices())
-        self.writer.rows(file.UNSEEN, self.unseen)
+        self.writer.rows(file.UNSEEN, self.unseen_stretches())
         self.writer.rows(file.COUNTERS, [self.counters()._replace(bytes_dropped=self.writer.bytes_dropped)])
         self.writer.close(end_ns=self._end_ns or time_ns())
 

@@ -1,4 +1,7 @@
-"""Loggers named after this package wherever it lives, imported on first message, each warning once a process."""
+"""Loggers named after this package wherever it lives, imported on first message, each warning once a process.
+
+Nothing here raises: handlers are the host's, memory may be gone, and at interpreter shutdown nothing can be imported.
+"""
 
 _said: set[str] = set()
 
@@ -13,16 +16,16 @@ def _logger() -> "logging.Logger":  # type: ignore[name-defined]  # noqa: F821
 
 
 def debug(message: str, *args: object) -> None:
-    _logger().debug(message, *args)
+    _say("debug", message, args)
 
 
 def once(key: str, message: str, *args: object) -> None:
     """A WARNING the first time ``key`` occurs in this process, DEBUG afterwards."""
     if key in _said:
-        _logger().debug(message, *args)
+        _say("debug", message, args)
         return
     _said.add(key)
-    _logger().warning(message, *args)
+    _say("warning", message, args)
 
 
 def exception(key: str, message: str, *args: object) -> None:
@@ -30,4 +33,11 @@ def exception(key: str, message: str, *args: object) -> None:
     if key in _said:
         return
     _said.add(key)
-    _logger().warning(message, *args, exc_info=True)
+    _say("warning", message, args, exc_info=True)
+
+
+def _say(level: str, message: str, args: tuple[object, ...], exc_info: bool = False) -> None:
+    try:
+        getattr(_logger(), level)(message, *args, exc_info=exc_info)
+    except Exception:  # noqa: BLE001 - see the module's head
+        pass

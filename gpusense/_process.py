@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from . import _native
+
 _owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _exits: list["weakref.ref[Any]"] = []
 _registered = False
@@ -21,6 +23,7 @@ def register(owner: Any) -> None:
     """Calls ``owner.after_fork_in_child()`` in forked children and ``owner.at_exit()`` before the interpreter ends."""
     global _registered
     _owners.add(owner)
+    _exits[:] = [known for known in _exits if known() is not None]
     _exits.append(weakref.ref(owner))
     if not _registered:
         _registered = True
@@ -50,11 +53,16 @@ def _quietly(action: Callable[[], None]) -> None:
         _log.exception("process-hook", "gpusense: a fork or exit hook failed")
 
 
-def start_thread(target: Callable[[], None], name: str) -> threading.Thread | None:
-    """A running daemon thread, or None where no thread can be started any more."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
+def start_thread(target: Callable[[], None], name: str) -> Any:
+    """A running daemon thread (``is_alive``, ``join``), or None where no thread can be started."""
     try:
+        # The constructor, too: a subinterpreter may forbid daemon threads.
+        thread = (
+            _native.Thread(target)
+            if _native.patched("threading")
+            else threading.Thread(target=target, name=name, daemon=True)
+        )
         thread.start()
-    except RuntimeError:  # "can't start new thread", also at interpreter shutdown
+    except (RuntimeError, MemoryError):  # "can't start new thread": limits, or the interpreter is shutting down
         return None
     return thread

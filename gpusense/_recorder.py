@@ -5,13 +5,12 @@ CUPTI's buffers arrive on the broker's drain thread. One lock serialises the two
 """
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import monotonic, sleep, thread_time, time_ns
 from typing import Any
 
-from . import _log
+from . import _log, _native
 from ._attribution import CLOSE, OPEN, Boundary
 from ._budget import Budget
 from ._capture import Capture
@@ -52,8 +51,10 @@ class Recorder:
         self._sinks: list[Callable[[list[Record]], Any]] = []
         self._sink_errors = 0
         self._outbox: list[Record] = []
-        self._lock = threading.Lock()
-        self._attaching = threading.Lock()
+        self.elsewhere: Callable[[Callable[[], None]], bool] = lambda action: False
+        self._lock = _native.OwnedLock()
+        self._attaching = _native.OwnedLock()
+        self._delivering = _native.OwnedLock()
         self._unmarked: dict[int, Boundary] = {}  # blocks opened while no capture was running
         self._names = NameCache()
         self._last_poke = 0.0
@@ -114,9 +115,9 @@ class Recorder:
     def poke(self) -> None:
         """A block was opened while capture waits for CUDA: look soon, at most every 5 ms."""
         now = monotonic()
-        if now - self._last_poke > 0.005:
+        if now - self._last_poke > 0.005 and not self._lock.mine:
             self._last_poke = now
-            self._attach()
+            self._look_after_capture()
 
     def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         with self._lock:
@@ -129,14 +130,20 @@ class Recorder:
 
     # --- capture ----------------------------------------------------------------------------------------------------
 
-    def _attach(self) -> None:
-        """Begins capture if CUDA is live by now."""
+    def _look_after_capture(self) -> None:
+        """Begins capture if CUDA is live by now; notices that another profiler came or went. Raises nothing."""
         capture = self.capture
-        if capture is None or not self._attaching.acquire(blocking=False):
+        if capture is None or self._attaching.mine or not self._attaching.acquire(timeout=0):
             return  # another thread is at it
         try:
             if self.armed:
                 self._try(capture)
+            else:
+                self._watch(capture)
+        except Exception as error:  # noqa: BLE001 - this may be a thread of the program
+            capture.give_up(f"{type(error).__name__}: {error}")
+            self.armed, self.marker = False, None
+            _log.exception("capture", "gpusense: capture failed and is off")
         finally:
             self._attaching.release()
 
@@ -156,6 +163,13 @@ class Recorder:
             self._unmarked.clear()
             self._attached()
             self.marker = capture.marker
+
+    def _watch(self, capture: Capture) -> None:
+        change = capture.watch()
+        if change is not None:
+            self.unseen.append(change)
+        # While another profiler has CUPTI our markers would only be noise in its records.
+        self.marker = capture.marker if capture.running else None
 
     def _attached(self) -> None:
         """For the file mode: what a reader needs to know of the capture."""
@@ -194,6 +208,8 @@ class Recorder:
 
     def tick(self) -> None:
         """One round: attach if possible, move events into the pipeline, attribute, tell the sinks."""
+        if self._lock.mine:
+            return  # a signal handler that interrupted one
         began = thread_time()
         self._round()
         self._tick_cpu_ns += int((thread_time() - began) * 1e9)
@@ -230,12 +246,7 @@ class Recorder:
         self.unseen.append(stretch)
 
     def _round(self) -> None:
-        if self.armed:
-            self._attach()
-        elif self.capture is not None:
-            change = self.capture.watch()
-            if change is not None:
-                self.unseen.append(change)
+        self._look_after_capture()
         self.clock.look()
         with self._lock:
             self._consume()
@@ -246,22 +257,31 @@ class Recorder:
             self._deliver(sinks, outbox)
 
     def _deliver(self, sinks: list[Callable[[list[Record]], Any]], records: list[Record]) -> None:
-        for sink in sinks:
-            try:
-                sink(list(records))
-            except Exception:  # noqa: BLE001, PERF203 - a sink never reaches the program
-                self._sink_errors += 1
-                self.remove_sink(sink)
-                _log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")
+        """One thread at a time, in order; a sink that flushes gets what that brings inside its call."""
+        nested = self._delivering.mine
+        if not nested:
+            self._delivering.acquire()
+        try:
+            for sink in sinks:
+                self._give(sink, records)
+        finally:
+            if not nested:
+                self._delivering.release()
+
+    def _give(self, sink: Callable[[list[Record]], Any], records: list[Record]) -> None:
+        try:
+            sink(list(records))
+        except (Exception, SystemExit):  # noqa: BLE001 - a sink never reaches the program
+            self._sink_errors += 1
+            self.remove_sink(sink)
+            _log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")
 
     def _consume(self) -> None:
         """Moves what the program's threads left in the queue into the pipeline. Under the lock."""
         events, manual = self.events, []
-        while True:
-            try:
-                item = events.popleft()
-            except IndexError:
-                break
+        # What is there now: threads that add faster than this takes must not keep it here.
+        for _ in range(len(events)):
+            item = events.popleft()
             if type(item) is list:
                 self._boundary(item)
             else:
@@ -278,8 +298,8 @@ class Recorder:
             self._place(event, None)
         elif event.op == OPEN:
             self.pipeline.attribution.know(event.block_id, event.parent_id, event.name)
-            if self.pipeline.marker is not None:
-                self._place(event, 0)
+            if self.pipeline.marker is not None:  # another profiler has CUPTI, or had when the block was opened
+                self._place(event, self.pipeline.newest_correlation + 1)
             else:
                 self._unmarked[event.block_id] = event
         elif self._unmarked.pop(event.block_id, None) is None and self.capture is not None:
@@ -314,10 +334,14 @@ class Recorder:
     def settle(self, block: Any, timeout_s: float) -> bool:
         """Everything launched inside ``block`` has finished and been read."""
         deadline = monotonic() + timeout_s
-        capture = self.capture
-        if capture is not None and capture.running and not capture.synchronise(timeout_s):
+        if not self.synchronise(timeout_s):
             return False
         return self.flush(max(0.0, deadline - monotonic()))
+
+    def synchronise(self, timeout_s: float) -> bool:
+        """True once what the device was given has finished; at once where nothing is captured."""
+        capture = self.capture
+        return capture is None or not capture.running or capture.synchronise(timeout_s, self.elsewhere)
 
     def block_totals(self, block: Any) -> BlockTotals | None:
         with self._lock:
@@ -381,7 +405,7 @@ class Recorder:
         with self._lock:
             records = list(self.pipeline.kept)
             aggregates, busy = self.pipeline.aggregates(), self.pipeline.busy()
-            counters = self.counters()
+        counters = self.counters()
         metrics = []
         if metrics_source is not None:
             metrics = list(metrics_source.history((time_ns() - self.start_ns) / 1e9))
@@ -392,9 +416,14 @@ class Recorder:
             aggregates=aggregates,
             metrics=metrics,
             busy=busy,
-            unseen=list(self.unseen),
+            unseen=self.unseen_stretches(),
             counters=counters,
         )
+
+    def unseen_stretches(self) -> list[UnseenStretch]:
+        """Also the one that lasts, with no end."""
+        lasting = self.capture.unseen_now() if self.capture is not None else None
+        return [*self.unseen, lasting] if lasting is not None else list(self.unseen)
 
     def reset(self) -> None:
         with self._lock:
@@ -408,11 +437,12 @@ class Recorder:
         """Ends capture for now; :meth:`resume_capture` begins it again."""
         self._observe(True)
         self.flush(0.5)
-        self.marker = None
-        self.armed = False
-        if self.capture is not None and self.capture.running:
-            self.capture.stop()
-            self.unseen.append(UnseenStretch(time_ns(), None, "recording was disabled"))
+        with self._attaching:
+            self.marker = None
+            self.armed = False
+            if self.capture is not None and self.capture.attached:
+                self._stop(self.capture)
+                self.unseen.append(UnseenStretch(time_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
         if self.capture is not None and self.capture.rearm():
@@ -421,34 +451,62 @@ class Recorder:
                 self.unseen[-1] = self.unseen[-1]._replace(end_ns=time_ns())
             self.wake()
 
+    def _stop(self, capture: Capture) -> None:
+        """What is finished is read first. Where another profiler has CUPTI, the stretch without it ends here."""
+        lasting = capture.unseen_now()
+        if lasting is not None:
+            self.unseen.append(lasting._replace(end_ns=time_ns()))
+        capture.stop()
+
     def close(self) -> None:
-        """Last flush, bounded; then capture ends. The results stay readable."""
+        """Last flush; then capture ends. The results stay readable."""
+        self.end_capture()
+        self.end_results()
+
+    def end_capture(self) -> None:
+        """The part that asks others: sources, CUPTI. May hang where they do."""
         capture = self.capture
         self._flush_sources(1.0)
-        if capture is not None and capture.waiting and self._end_ns is None and capture.missed():
+        with self._attaching:
+            if capture is not None and capture.waiting and self._end_ns is None:
+                self._never_captured(capture)
+            self.marker = None
+            self.armed = False
+            if capture is not None and capture.attached:
+                capture.flush()
+                self._stop(capture)
+
+    def _never_captured(self, capture: Capture) -> None:
+        lasting = capture.unseen_now()
+        if lasting is not None:
+            self.unseen.append(lasting._replace(end_ns=time_ns()))
+        elif capture.missed():
             self.unseen.append(UnseenStretch(self.start_ns, time_ns(), "the program ended before capture could begin"))
-        self.marker = None
-        self.armed = False
-        if capture is not None and capture.running:
-            capture.flush()
-            self.tick()
-            capture.stop()
-        with self._lock:
+
+    def end_results(self, deliver: bool = True) -> None:
+        """The part that is ours alone, but for the sinks."""
+        self.marker, self.armed = None, False
+        if not self._lock.acquire(timeout=0.5):
+            return
+        try:
             self._consume()
             self.pipeline.cycle(time_ns(), final=True)
             outbox, self._outbox = self._outbox, []
             sinks = list(self._sinks)
-        if outbox:
-            self._deliver(sinks, outbox)
+        finally:
+            self._lock.release()
         self._end_ns = self._end_ns or time_ns()
+        if outbox and deliver:
+            self._deliver(sinks, outbox)
 
     def after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
-        self._attaching = threading.Lock()
+        self._lock = _native.OwnedLock()
+        self._attaching = _native.OwnedLock()
+        self._delivering = _native.OwnedLock()
         self.marker = None
         self.armed = False
-        self.events.clear()
-        self._sinks = []
+        self.events = deque(maxlen=0)  # nobody reads it here: blocks that were open at the fork end into nothing
+        self._sinks, self.sources = [], ()
         if self.capture is not None:
             self.capture.forget_in_child()
 

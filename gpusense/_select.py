@@ -7,20 +7,21 @@ from typing import Any
 
 from . import _config, _log, _noop
 from ._config import Settings
+from ._errors import GpuSenseError
 from ._records import DeviceInfo, Unavailable
 
 _layers = _config.Layers()
 _lock: Any = None
 _tracer: Any = None  # the live one, kept while disabled
-_strict_checked = False
+_forked = ""  # why capture is not possible in this process, where it was forked from one that captured
 
 
 def _guard() -> Any:
     global _lock
     if _lock is None:
-        from _thread import allocate_lock
+        from ._native import OwnedLock
 
-        _lock = allocate_lock()
+        _lock = OwnedLock()
     return _lock
 
 
@@ -55,19 +56,38 @@ def possible() -> Unavailable | None:
 
 
 def resolve() -> Any:
-    """The tracer of this process, made on first use."""
+    """The tracer of this process, made on first use: a NoopTracer with the reason where that fails.
+
+    None to a finaliser or signal handler that runs on this thread in the middle of the decision.
+    """
+    guard = _guard()
+    if guard.mine:
+        return None
+    with guard:
+        try:
+            return _tracer if _tracer is not None else _make()
+        except Exception as error:  # noqa: BLE001 - trace() never raises
+            _log.exception("resolve", "gpusense: nothing is recorded")
+            return _noop.NoopTracer(f"gpusense could not start: {type(error).__name__}: {error}", Settings())
+
+
+def _make() -> Any:
     global _tracer
-    with _guard():
-        if _tracer is not None:
-            return _tracer
-        wanted = settings()
-        if wanted.mode == "off":
-            return _noop.NoopTracer("gpusense is off (GPUSENSE=off)", wanted)
-        absent = possible()
-        if absent is not None and wanted.mode != "on":
-            return _noop.NoopTracer(f"nothing to record: {absent.reason}", wanted)
-        _tracer = _live(wanted, absent is None)
-        return _tracer
+    wanted = settings()
+    if wanted.mode == "off":
+        return _noop.NoopTracer("gpusense is off (GPUSENSE=off)", wanted)
+    absent = _absent()
+    if absent is not None and wanted.mode != "on":
+        return _noop.NoopTracer(f"nothing to record: {absent.reason}", wanted)
+    made = _live(wanted, absent is None)
+    if made._thread is not None:
+        _tracer = made
+        return made
+    return _noop.NoopTracer("no thread can be started to record with", wanted)
+
+
+def _absent() -> Unavailable | None:
+    return Unavailable("cupti", _forked) if _forked else possible()
 
 
 def _live(wanted: Settings, capture: bool) -> Any:
@@ -124,7 +144,9 @@ def enable() -> bool:
     if wanted.mode == "off":
         return False
     if _tracer is None:
-        made = _live(wanted, possible() is None)
+        made = _live(wanted, _absent() is None)
+        if made._thread is None:
+            return False
         with _guard():
             if _tracer is None:
                 _tracer = made
@@ -171,14 +193,29 @@ class _Disabled(_noop.NoopTracer):
 
 
 def forget_in_child(tracer: Any) -> None:
-    """After a fork the tracer of the parent is useless in the child."""
-    global _lock, _tracer
-    _lock = None
-    if _tracer is tracer:
-        _tracer = None
-        from . import _activate
+    """After a fork the tracer of the parent is useless in the child.
 
-        _activate(_noop.NoopTracer("this process was forked from one that records", tracer.config))
+    Where the parent had no CUDA the child decides anew. Else it cannot use CUDA itself, and there is something to
+    record only where blocks are wanted without a GPU.
+    """
+    global _lock, _tracer, _forked
+    _lock = None
+    if _tracer is not tracer:
+        return
+    from . import _activate, _active_tracer, _Undecided
+
+    was_active, _tracer = _active_tracer() is tracer, None
+    recorder = tracer._recorder
+    if recorder.mode == "file":
+        _forked = "this process was forked from one that gpusense run records"
+    elif recorder.capture is not None and recorder.capture.cuda_was_live:
+        _forked = "this process was forked from one that used CUDA, which does not work in it"
+    if not was_active:
+        return
+    if _forked and settings().mode != "on":
+        _activate(_noop.NoopTracer(_forked, tracer.config))
+    else:
+        _activate(_Undecided())
 
 
 def start_session(mode: str = "file", path: str | None = None, **changes: Any) -> Any:
@@ -202,7 +239,10 @@ def start_session(mode: str = "file", path: str | None = None, **changes: Any) -
         recorder = FileRecorder(wanted, capture, path)
     else:
         recorder = Recorder(wanted, capture)
-    _tracer = Tracer(wanted, recorder)
+    tracer = Tracer(wanted, recorder)
+    if tracer._thread is None:
+        raise GpuSenseError("no thread can be started to record with")
+    _tracer = tracer
     _activate(_tracer)
     return _Run(_tracer, path if mode == "file" else None)
 
@@ -218,9 +258,7 @@ class _Run:
         """The whole session, after a bounded wait for what the device still does."""
         tracer = self.tracer
         recorder = tracer._recorder
-        capture = recorder.capture
-        if capture is not None and capture.running:
-            capture.synchronise(2.0)
+        recorder.synchronise(2.0)
         tracer.close()
         return recorder.session(tracer.metrics_source)
 

@@ -1,13 +1,13 @@
 """The live tracer: blocks, manual records, sinks, and the thread that moves everything along."""
 
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from itertools import count
 from time import monotonic, time_ns
 from typing import Any
 
-from . import _log, _process
+from . import _log, _native, _process
 from ._attribution import CLOSE, OPEN, Boundary
 from ._config import Settings
 from ._recorder import Recorder
@@ -16,10 +16,14 @@ from ._tally import BlockTotals
 
 _current: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None)
 _ids = count(1)
-_get_ident = threading.get_ident
+_get_ident = _native.thread_id()
 
 #: A call that has not returned yet is taken to end within this time after it began.
 OPEN_ENDED_NS = 50_000_000
+#: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
+MAX_WAITING = 200_000
+#: Ending capture, and handing out what is left: no exit takes longer because of us.
+END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
 
 class Block:
@@ -31,8 +35,10 @@ class Block:
 
     __slots__ = (
         "__weakref__",
+        "_open",
         "_outer",
         "_sampled",
+        "_template",
         "_tracer",
         "attributes",
         "block_id",
@@ -51,47 +57,88 @@ class Block:
         self.name = name
         self.attributes = attributes
         self.links = links
-        self.block_id = 0
+        self.block_id = self.start_ns = self.thread = 0
         self.end_ns: int | None = None
         self.error: str | None = None
+        self.parent_id: int | None = None
+        self.path: tuple[str, ...] = ()
         self._outer: Block | None = None
+        self._sampled = False
+        self._open = False
+        self._template: Block | None = None  # the block that was entered while open, for which this one stands in
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
+        if self._open:  # entered twice by one thread, or shared by several
+            other = Block(self._tracer, self.name, self.attributes, self.links)
+            other._template = self
+            return other.__enter__()
+        self._open = True
+        try:
+            self._enter()
+        except Exception:  # noqa: BLE001 - whatever fails in us, the program's block runs
+            self._tracer.failed_blocks += 1
+        except BaseException:  # an interrupt: ``with`` will not call __exit__
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _enter(self) -> None:
+        self.end_ns = None
+        self._sampled = False
         outer = _current.get()
         while outer is not None and outer.end_ns is not None:  # left behind in this context by another one
             outer = outer._outer
+        if self.block_id and outer is not None:  # used before: then it may enclose what now encloses it
+            outer = outer._unless_inside(self)
         self._outer = outer
         self.block_id = next(_ids)
-        self.end_ns = None
         self.error = None
         self.thread = _get_ident()
+        _current.set(self)
         name = self.name = self.name if type(self.name) is str else str(self.name)
         if outer is None:
-            self.parent_id: int | None = None
-            self.path: tuple[str, ...] = (name,)
-            self._sampled = self._tracer._sample()
+            self.parent_id = None
+            self.path = (name,)
+            sampled = self._tracer._sample()
         else:
             self.parent_id = outer.block_id
             self.path = (*outer.path, name)
-            self._sampled = outer._sampled
-        _current.set(self)
-        if self._sampled:
+            sampled = outer._sampled
+        if sampled:
             self._tracer._opened(self)
         else:
             self.start_ns = time_ns()
+
+    def _unless_inside(self, other: "Block") -> "Block | None":
+        block: Block | None = self
+        while block is not None:
+            if block is other:
+                return None
+            block = block._outer
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self.end_ns is not None:
+        current = _current.get()
+        if current is not self and current is not None and current._template is self:
+            current.__exit__(kind)
             return
-        if kind is not None:
-            self.error = kind.__name__
-        if _current.get() is self:  # never Token.reset: it raises where a generator is finished in another context
-            _current.set(self._outer)
-        if self._sampled:
-            self._tracer._closed(self)
-        else:
-            self.end_ns = time_ns()
+        if not self._open:
+            return
+        self._open = False
+        try:
+            if kind is not None:
+                self.error = kind.__name__
+            if current is self:  # never Token.reset: it raises where a generator is finished in another context
+                _current.set(self._outer)
+            if self._sampled:
+                self._tracer._closed(self)
+            else:
+                self.end_ns = time_ns()
+        except Exception:  # noqa: BLE001 - as in __enter__
+            self._tracer.failed_blocks += 1
+        finally:
+            if self.end_ns is None:
+                self.end_ns = time_ns()
 
     def __call__(self, function: Any) -> Any:
         from ._decorate import decorated
@@ -99,9 +146,7 @@ class Block:
         return decorated(function, self.name, self.attributes, self.links)
 
     def __del__(self) -> None:
-        watched = self._tracer._watched
-        if self.block_id in watched:
-            del watched[self.block_id]
+        self._tracer._watched.pop(self.block_id, None)
 
     def wait(self, timeout_s: float = 5.0) -> bool:
         """Waits until the work launched inside has finished and been read; False where that did not happen in time."""
@@ -160,13 +205,16 @@ class Tracer:
         self._listeners: tuple[Any, ...] = ()
         self._watchers: tuple[Callable[[], bool], ...] = ()
         self._share = 1 - 1e-9  # so that the first block is opened
-        self._wake = threading.Event()
-        self._closing = False
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self.failed_blocks = self.shed_blocks = 0
+        self._wake = _native.Bell()
+        self._errands: deque[Callable[[], None]] = deque()
+        self._closing = self._left_behind = False
+        self._thread: Any = None
+        self._ident = 0
         recorder.wake = self._wake.set
+        recorder.elsewhere = self._errand
         _process.register(self)
-        self._start()
+        self._thread = _process.start_thread(self._run, "gpusense")
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
@@ -208,6 +256,9 @@ class Tracer:
         self._listeners = tuple(known for known in self._listeners if known is not listener)
 
     def _sample(self) -> bool:
+        if len(self._recorder.events) > MAX_WAITING:
+            self.shed_blocks += 1
+            return False
         rate = self.config.sample_rate
         if rate >= 1.0:
             return True
@@ -225,6 +276,7 @@ class Tracer:
         before = block.start_ns = time_ns()
         event = [OPEN, block.block_id, block.parent_id, block.thread, before, before + OPEN_ENDED_NS, block.name, False]
         marker = recorder.marker
+        block._sampled = True
         if marker is not None:
             event[7] = True
             self._append(event)  # before the call: its record may be read before it returns
@@ -393,7 +445,7 @@ class Tracer:
 
     def status(self) -> dict[str, Any]:
         """What capture is doing, for people: state, reason, callbacks, library, losses."""
-        return self._recorder.status()
+        return {**self._recorder.status(), "failed_blocks": self.failed_blocks, "shed_blocks": self.shed_blocks}
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -424,28 +476,55 @@ class Tracer:
         return self._recorder.flush(timeout_s)
 
     def close(self) -> None:
-        """Ends capture for good."""
+        """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does."""
+        recorder = self._recorder
+        if not self._elsewhere(recorder.end_capture, END_CAPTURE_S):
+            _log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
+            recorder.end_results(deliver=False)
+        elif not self._elsewhere(recorder.end_results, END_RESULTS_S):
+            _log.once("close-results", "gpusense: a sink did not take the last records in time")
+        self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
         self._closing = True
         self._wake.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(2.0)
-        self._recorder.close()
 
-    def _start(self) -> None:
-        self._thread = _process.start_thread(self._run, "gpusense")
+    def _elsewhere(self, action: Callable[[], None], timeout_s: float) -> bool:
+        """Whether ``action`` ended in time on the recording thread; here, where there is none any more."""
+        done = _native.Bell()
+
+        def errand() -> None:
+            try:
+                action()
+            except Exception:  # noqa: BLE001 - the thread must live
+                _log.exception(f"errand {action!r}", "gpusense: ending the recording failed in part")
+            finally:
+                done.set()
+
+        if not self._errand(errand):
+            errand()
+        return done.wait(timeout_s)
+
+    def _errand(self, action: Callable[[], None]) -> bool:
+        """Has the recording thread run ``action``, which does not raise; False where there is no other such thread."""
+        thread = self._thread
+        if thread is None or self._ident == _get_ident() or not thread.is_alive():
+            return False
+        self._errands.append(action)
+        self._wake.set()
+        return True
 
     def _run(self) -> None:
+        self._ident = _get_ident()
         wait = 0.005
-        while not self._closing:
+        while True:
             self._wake.wait(wait)
-            self._wake.clear()
+            while self._errands:
+                self._errands.popleft()()
             if self._closing:
                 return
             began = monotonic()
             try:
                 self._recorder.tick()
-            except Exception:  # noqa: BLE001 - the thread must live
+            except BaseException:  # noqa: BLE001 - the thread must live
                 _log.exception("tick", "gpusense: the recording thread failed once and goes on")
             wait = self._recorder.pace(wait)
             self._watch()
@@ -462,16 +541,20 @@ class Tracer:
                 self._watchers = tuple(known for known in self._watchers if known is not watcher)
 
     def after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wake = _native.Bell()
+        self._errands = deque()
         self._thread = None
+        self._listeners = self._watchers = ()
+        self._left_behind = True
         self._recorder.after_fork_in_child()
+        self._append = self._recorder.events.append
         from ._select import forget_in_child
 
         forget_in_child(self)
 
     def at_exit(self) -> None:
-        self.close()
+        if not self._left_behind:
+            self.close()
 
 
 def _times(start_ns: int | None, end_ns: int | None, duration_ns: int | None) -> tuple[int, int]:

@@ -42,7 +42,7 @@ _capi
 _budget _clock _config _frame _process
 _layouts _metrics _protocols
 _records
-_draw _errors _log _terminal
+_draw _errors _log _native _terminal
 gpusense
 """
 

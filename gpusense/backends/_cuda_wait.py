@@ -1,27 +1,29 @@
 """Waits for the devices of this process with a time limit, for results that were asked for; never on a block's path."""
 
-import threading
+from collections.abc import Callable
 from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any
 
+from .. import _native, _process
 from .._capi.cuda_facts import count
 from . import cuda
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
-def synchronise(timeout_s: float) -> bool:
+def synchronise(timeout_s: float, elsewhere: Callable[[Callable[[], None]], bool] = lambda action: False) -> bool:
     """True once everything launched so far has finished; False where that takes longer or a device answers an error.
 
     The wait happens on a thread of its own, in relaxed capture mode, so that it can neither hang the caller nor
-    invalidate a stream capture of another thread.
+    invalidate a stream capture of another thread. ``elsewhere(action)`` has it done by a thread that is there already:
+    since Python 3.12 none can be started any more when the interpreter ends.
     """
     api = cuda.SOURCE.api()
     if api is None or not cuda.is_live():
         return True
     found = contexts(api)
     results: list[bool] = []
-    done = threading.Event()
+    done = _native.Bell()
 
     def wait() -> None:
         try:
@@ -29,9 +31,7 @@ def synchronise(timeout_s: float) -> bool:
         finally:
             done.set()
 
-    try:
-        threading.Thread(target=wait, name="gpusense wait", daemon=True).start()
-    except RuntimeError:  # no thread can be started any more
+    if _process.start_thread(wait, "gpusense wait") is None and not elsewhere(wait):
         return False
     return done.wait(timeout_s) and results == [True]
 

@@ -73,8 +73,14 @@ class WaitEvent:
 
     def __init__(self, activity: Any) -> None:
         self._activity = activity
+        self._made: tuple[Call, Marker] | None = None
 
     def prepare(self) -> tuple[Call, Marker]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def _make(self) -> tuple[Call, Marker]:
         api = cuda.SOURCE.api()
         contexts = _cuda_wait.contexts(api)
         if not contexts:

@@ -28,16 +28,23 @@ def look(activity: Any, *, paused: bool) -> str | None:
     holder: str | None = _cupti_holders.running()
     if paused:
         return _try_resume(activity) if holder is None else None
+    status = activity.status()
+    if status.get("paused"):  # another copy of gpusense in this process noticed first
+        return str(status["reason"])
     reason = f"another profiler, {holder}, holds CUPTI" if holder is not None else _missed_canary(activity)
     if reason is not None:
         activity.pause(reason)
+        activity.was_held = activity.is_held()
     return reason
 
 
 def _try_resume(activity: Any) -> str | None:
-    """Not where callbacks were taken by someone who shows in no other way: nothing would tell that he has ended."""
-    if activity.status().get("reason") == TAKEN_OVER and not activity.torch_kept_subscription():
-        return None
+    """Callbacks were taken by a profiler without a name: it has ended once the subscription that it held is free, or
+    held by torch that no longer profiles. Where it held none, nothing would tell."""
+    if activity.status().get("reason") == TAKEN_OVER:
+        ended = activity.torch_kept_subscription() if activity.is_held() else activity.was_held
+        if not ended:
+            return None
     try:
         activity.resume()
     except GpuSenseError:
@@ -48,6 +55,7 @@ def _try_resume(activity: Any) -> str | None:
 
 def _missed_canary(activity: Any) -> str | None:
     """Compares with the look before, and sends the next canary."""
+    activity.flush()
     before, now = activity.last_heartbeat, activity.heartbeat()
     activity.last_heartbeat = now
     if not now.canaries:

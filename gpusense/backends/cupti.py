@@ -64,6 +64,7 @@ class CuptiActivity:
         self._shared: _broker.Shared = {}
         self._leave: Callable[[], None] | None = None
         self.last_heartbeat: Heartbeat | None = None
+        self.was_held = False  # the subscription, when capture was paused
 
     # --- library ----------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,11 @@ class CuptiActivity:
 
     def torch_kept_subscription(self) -> bool:
         """Whether CUPTI refuses a subscriber although no profiler runs: torch's has run here and has ended."""
-        return bool(self._api) and engine.subscribe_once(self._api) == capi.MULTIPLE_SUBSCRIBERS and not holder()
+        return self.is_held() and not holder()
+
+    def is_held(self) -> bool:
+        """Whether CUPTI refuses a subscriber now."""
+        return bool(self._api) and engine.subscribe_once(self._api) == capi.MULTIPLE_SUBSCRIBERS
 
     def timestamp_ns(self) -> int:
         """Now, by the clock of the records (wall-clock nanoseconds on Linux)."""

@@ -664,15 +664,28 @@ def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, sta
     assert len(got.records) == 1
 
 
-@pytest.mark.parametrize("case", ["no driver kind", "shared buffers", "no flush between"])
+@pytest.mark.parametrize("case", ["no driver kind", "shared buffers"])
 def test_silence_proves_nothing_without_canaries(fake, start, monkeypatch, case):
     fake.set_flags(0 if case == "shared buffers" else PER_THREAD)
     activity, _ = start(layouts.DEFAULT_KINDS if case == "no driver kind" else WITH_CANARIES)
     fake.set_flags(SILENT)
-    if case == "no flush between":
-        assert [_cupti_watch.look(activity, paused=False) for _ in range(5)] == [None] * 5
-    else:
-        assert looks(activity, fake, monkeypatch, 4) == [None] * 4
+    assert looks(activity, fake, monkeypatch, 4) == [None] * 4
+
+
+def test_callbacks_stolen_by_a_stranger_come_back_when_he_gives_the_subscription_up(fake, start, monkeypatch):
+    activity, got = start(WITH_CANARIES)
+    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
+    looks(activity, fake, monkeypatch, 1)
+    fake.set_flags(PER_THREAD | SILENT)
+    fake.set_holder(1)
+    assert looks(activity, fake, monkeypatch, 2)[-1] == _cupti_watch.TAKEN_OVER
+    assert looks(activity, fake, monkeypatch, 3) == [None] * 3
+    fake.set_holder(0)
+    fake.set_flags(PER_THREAD)
+    assert looks(activity, fake, monkeypatch, 3) == ["resumed", None, None]
+    fake.kernel()
+    activity.flush()
+    assert len(got.records) == 1
 
 
 # --- on request -----------------------------------------------------------------------------------------------------
