@@ -11,7 +11,7 @@ decides only where the open blocks form one parent chain; elsewhere the record i
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
-from itertools import compress, count
+from itertools import compress, count, islice, takewhile
 from operator import gt
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ class Boundary(NamedTuple):
     before_ns: int
     after_ns: int
     name: str = ""
+    token: int = 0  # what the marker call carries into its record; 0: none
 
 
 class _Timeline:
@@ -135,6 +136,7 @@ class Attributor:
         self._threads: dict[int, _Timeline] = {}
         self._rooted: set[int] = set()  # threads that opened a block without a parent: they own their kernels
         self._pending: dict[int, deque[Boundary]] = {}
+        self._tokens: dict[int, Boundary] = {}  # in the order of issue
         self._placed: dict[int, list[tuple[int, int]]] = {}  # thread → (time, corr) of its placed boundaries
         self.lost_markers = 0
 
@@ -146,6 +148,8 @@ class Attributor:
                 self._rooted.add(event.thread & THREAD_MASK)
         if corr is not None:
             self._place(event, corr, uncertain=False)
+        elif event.token:
+            self._tokens[event.token] = event
         else:
             self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
 
@@ -178,6 +182,14 @@ class Attributor:
         self._place(event, corr, uncertain=False)
         return True
 
+    def token(self, token: int, corr: int) -> bool:
+        """As :meth:`marker`, for a record that carries the token of its boundary."""
+        event = self._tokens.pop(token, None)
+        if event is None:
+            return False
+        self._place(event, corr, uncertain=False)
+        return True
+
     def _place(self, event: Boundary, corr: int, uncertain: bool) -> None:
         thread = event.thread & THREAD_MASK
         timeline = self._threads.get(thread)
@@ -195,11 +207,15 @@ class Attributor:
 
     def give_up(self, before_ns: int) -> None:
         """Markers issued before ``before_ns`` that have not arrived are lost."""
+        overdue = list(takewhile(lambda event: event.after_ns < before_ns, self._tokens.values()))
+        for event in overdue:
+            del self._tokens[event.token]
         for queue in self._pending.values():
             while queue and queue[0].after_ns < before_ns:
-                event = queue.popleft()
-                self.lost_markers += 1
-                self._place(event, self._placed_before(event), uncertain=True)
+                overdue.append(queue.popleft())
+        for event in overdue:
+            self.lost_markers += 1
+            self._place(event, self._placed_before(event), uncertain=True)
 
     def _placed_before(self, event: Boundary) -> int:
         """Where the boundary before ``event`` on its thread lies among the launches."""
@@ -210,6 +226,7 @@ class Attributor:
     def waiting_since(self) -> int | None:
         """Time of the oldest boundary whose marker has not arrived; None if all have."""
         oldest = [queue[0].before_ns for queue in self._pending.values() if queue]
+        oldest += [event.before_ns for event in islice(self._tokens.values(), 1)]
         return min(oldest) if oldest else None
 
     def view(self, thread: int) -> tuple["_Timeline", bool]:

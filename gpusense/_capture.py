@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _layouts as layouts
 from ._config import Settings
-from ._errors import GpuSenseError, NotYet
+from ._errors import NotYet
 from ._pipeline import Marker
 from ._records import DeviceInfo, GpuKernel, Unavailable, UnseenStretch
 
@@ -32,7 +32,7 @@ class Capture:
         self.settings = settings
         self.state = "armed"
         self.reason = "CUDA is not live in this process yet"
-        self.marker: Callable[[], Any] | None = None
+        self.marker: Callable[[int], Any] | None = None
         self.marker_shape: Marker | None = None
         self.strides: dict[int, int] = {}
         self.layout: dict[str, Any] = {}
@@ -92,10 +92,6 @@ class Capture:
         self._backend, self._activity = backend, backend.activity
         try:
             self._begin(on_view)
-        except NotYet as error:
-            self.reason = str(error)
-            self._not_live_ns = time_ns()
-            return None
         except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
             self._refused(str(error) or type(error).__name__, "")
             return None
@@ -120,15 +116,19 @@ class Capture:
         kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in self.settings.kinds}
         self._work_kinds = frozenset(kinds)
         activity = self._activity
-        self._plan = _cupti_markers.choose(activity)
-        kinds.add(self._plan.kind)
+        self._plan = _cupti_markers.Memset(activity)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
-        try:
-            self.strides = dict(activity.strides)
-            self.marker, self.marker_shape = self._plan.prepare()
-        except BaseException:
-            activity.stop()
-            raise
+        self.strides = dict(activity.strides)
+
+    def prepare_marker(self) -> bool:
+        """Whether blocks can be marked now: once the program has made a CUDA context. Raises where it never will."""
+        if self.marker is None:
+            try:
+                self.marker, self.marker_shape = self._plan.prepare()
+            except NotYet:
+                return False
+            self._activity.canary = self._plan
+        return True
 
     def _refused(self, reason: str, hint: str) -> None:
         """Another profiler may go away: try again; anything else is for good."""
@@ -156,10 +156,6 @@ class Capture:
         if self.state == "running":
             self.state, self.reason, self._paused_ns = "paused", verdict, self._alive_ns[0]
             return None
-        try:
-            self._plan.prepare()  # the filter was lost with the kind
-        except GpuSenseError:
-            return None  # the next look tries again
         now = time_ns()
         stretch = UnseenStretch(self._paused_ns or now, now, self.reason)
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)

@@ -65,7 +65,7 @@ class FileRecorder(Recorder):
 
     def _boundary(self, item: list[Any]) -> None:
         if item[7] or self.capture is None:
-            self._rows.append([*item[:7], None if item[7] else 0])
+            self._rows.append([*item, None if item[7] else 0])
         else:
             super()._boundary(item)
 

@@ -22,8 +22,8 @@ from ._tally import BlockTotals, Piles, Spot
 Names = Callable[[int], tuple[str, str | None, str | None]]
 
 SLICE = 1024  # records decoded between two pauses: about half a millisecond
-#: A marker record that has not come this long after its call is lost.
-MARKER_PATIENCE_NS = 1_500_000_000
+#: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
+MARKER_PATIENCE_NS = 30_000_000_000
 
 _KIND_NAMES = {
     layouts.KERNEL: "kernel",
@@ -49,6 +49,7 @@ class Marker(NamedTuple):
     key: int
     context: int | None = None
     stream: int | None = None
+    tokens: bool = False  # the key of each record is the token of its boundary
 
 
 class Limits(NamedTuple):
@@ -250,8 +251,11 @@ class Pipeline:
         assert marker is not None
         rest = []
         for i, key in enumerate(batch.key):
-            ours = key == marker.key and (marker.stream is None or batch.stream[i] == marker.stream)
-            if ours:
+            ours = (marker.tokens or key == marker.key) and (marker.stream is None or batch.stream[i] == marker.stream)
+            if ours and marker.tokens:
+                corr = self._widener.widen([batch.correlation[i]])[1]
+                ours = self.attribution.token(key, corr) or marker.stream is not None
+            elif ours:
                 corr = self._widener.widen([batch.correlation[i]])[1]
                 ours = self.attribution.marker(thread or batch.thread[i], batch.start[i], corr)
             if not ours:

@@ -40,7 +40,7 @@ class Recorder:
         self.settings = settings
         self.capture = capture
         self.events: deque[Any] = deque()
-        self.marker: Callable[[], Any] | None = None
+        self.marker: Callable[[int], Any] | None = None
         self.armed = capture is not None
         self.wake: Callable[[], None] = lambda: None
         self.spent_s = 0.0
@@ -148,16 +148,22 @@ class Recorder:
             self._attaching.release()
 
     def _try(self, capture: Capture) -> None:
-        stretch = capture.try_attach(self._on_buffer)
-        if stretch is None:
-            self.armed = capture.waiting
-            return
+        if not capture.running:
+            stretch = capture.try_attach(self._on_buffer)
+            if stretch is None:
+                self.armed = capture.waiting
+                return
+            with self._lock:
+                if stretch.reason:
+                    self.unseen.append(stretch)
+                self.pipeline.occupancy = capture.occupancy
+                self._attached()
+        if not capture.prepare_marker():
+            return  # still armed: blocks are marked once there is a context
         with self._lock:
+            self._consume()
             self.armed = False
-            if stretch.reason:
-                self.unseen.append(stretch)
             self.pipeline.marker = capture.marker_shape
-            self.pipeline.occupancy = capture.occupancy
             for event in self._unmarked.values():
                 self._place(event, 0)
             self._unmarked.clear()
@@ -202,7 +208,7 @@ class Recorder:
         """Seconds until the next tick: short while CUDA is being initialised, growing while nothing points to it."""
         if not self.armed or self.capture is None:
             return TICK_S
-        return FIRST_WAIT_S if self.capture.near else min(waited_s * 2, TICK_S)
+        return min(waited_s * (1.2 if self.capture.near else 2), 4 * FIRST_WAIT_S if self.capture.near else TICK_S)
 
     # --- the recording thread ---------------------------------------------------------------------------------------
 
@@ -293,8 +299,8 @@ class Recorder:
         self.pipeline.record(records, time_ns())
 
     def _boundary(self, item: list[Any]) -> None:
-        event = Boundary(*item[:7])
-        if item[7]:
+        event = Boundary(*item)
+        if event.token:
             self._place(event, None)
         elif event.op == OPEN:
             self.pipeline.attribution.know(event.block_id, event.parent_id, event.name)

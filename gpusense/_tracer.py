@@ -16,6 +16,7 @@ from ._tally import BlockTotals
 
 _current: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None)
 _ids = count(1)
+_tokens = count(1)
 _get_ident = _native.thread_id()
 
 #: A call that has not returned yet is taken to end within this time after it began.
@@ -274,13 +275,13 @@ class Tracer:
             recorder.poke()
         self._watched[block.block_id] = BlockTotals()
         before = block.start_ns = time_ns()
-        event = [OPEN, block.block_id, block.parent_id, block.thread, before, before + OPEN_ENDED_NS, block.name, False]
+        event = [OPEN, block.block_id, block.parent_id, block.thread, before, before + OPEN_ENDED_NS, block.name, 0]
         marker = recorder.marker
         block._sampled = True
         if marker is not None:
-            event[7] = True
+            token = event[7] = next(_tokens) & 0xFFFFFFFF or next(_tokens)
             self._append(event)  # before the call: its record may be read before it returns
-            marker()
+            marker(token)
             event[5] = time_ns()
         else:
             self._append(event)
@@ -290,11 +291,11 @@ class Tracer:
     def _closed(self, block: Block) -> None:
         marker = self._recorder.marker
         before = time_ns()
-        event = [CLOSE, block.block_id, None, _get_ident(), before, before + OPEN_ENDED_NS, "", False]
+        event = [CLOSE, block.block_id, None, _get_ident(), before, before + OPEN_ENDED_NS, "", 0]
         if marker is not None:
-            event[7] = True
+            token = event[7] = next(_tokens) & 0xFFFFFFFF or next(_tokens)
             self._append(event)
-            marker()
+            marker(token)
             block.end_ns = event[5] = time_ns()
         else:
             block.end_ns = before

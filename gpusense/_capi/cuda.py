@@ -43,6 +43,7 @@ PROTOTYPES = prototypes(
     cuMemcpyHtoD_v2=(c_int, c_uint64, c_void_p, c_size_t),
     cuMemcpyDtoH_v2=(c_int, c_void_p, c_uint64, c_size_t),
     cuMemcpyDtoD_v2=(c_int, c_uint64, c_uint64, c_size_t),
+    cuMemsetD32Async=(c_int, c_uint64, c_uint, c_size_t, c_void_p),
     cuMemsetD8_v2=(c_int, c_uint64, c_ubyte, c_size_t),
     # modules and launches
     cuModuleLoadDataEx=(c_int, POINTER(c_void_p), c_char_p, c_uint, POINTER(c_int), POINTER(c_void_p)),
@@ -56,7 +57,7 @@ PROTOTYPES = prototypes(
     cuStreamCreate=(c_int, POINTER(c_void_p), c_uint),
     cuStreamDestroy_v2=(c_int, c_void_p),
     cuStreamSynchronize=(c_int, c_void_p),
-    cuStreamWaitEvent=(c_int, c_void_p, c_void_p, c_uint),
+    cuStreamQuery=(c_int, c_void_p),
     cuEventCreate=(c_int, POINTER(c_void_p), c_uint),
     cuEventRecord=(c_int, c_void_p, c_void_p),
     cuEventSynchronize=(c_int, c_void_p),

@@ -1,6 +1,7 @@
 """Waits for the devices of this process with a time limit, for results that were asked for; never on a block's path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any
 
@@ -53,13 +54,22 @@ def contexts(api: Any) -> list[int]:
     return found
 
 
-def _wait_in(api: Any, context: int) -> bool:
+@contextmanager
+def relaxed(api: Any, context: int) -> Iterator[bool]:
+    """``context`` current, and calls allowed that would break a stream capture of this thread; whether that worked."""
     mode = c_int(RELAXED)
     if api.cuThreadExchangeStreamCaptureMode:
         api.cuThreadExchangeStreamCaptureMode(byref(mode))
-    if api.cuCtxPushCurrent_v2(context) != 0:
-        return False
-    code = api.cuCtxSynchronize()
-    popped = c_void_p()
-    api.cuCtxPopCurrent_v2(byref(popped))
-    return bool(code == 0)
+    pushed = api.cuCtxPushCurrent_v2(context) == 0
+    try:
+        yield pushed
+    finally:
+        if pushed:
+            api.cuCtxPopCurrent_v2(byref(c_void_p()))
+        if api.cuThreadExchangeStreamCaptureMode:
+            api.cuThreadExchangeStreamCaptureMode(byref(mode))  # back to what it was
+
+
+def _wait_in(api: Any, context: int) -> bool:
+    with relaxed(api, context) as pushed:
+        return pushed and bool(api.cuCtxSynchronize() == 0)

@@ -1,15 +1,15 @@
-"""The call that marks where a block begins and ends among the launches, and how its record is recognised.
+"""The call that marks where a block begins and ends among the launches: a memset of four bytes on a stream of our own.
 
-Preferred: ``cuDriverGetVersion`` with the DRIVER kind on and every other function of it switched off (CUDA 12.5 and
-later). It needs no context, is allowed during every stream capture, and leaves the launches' cost as it is. Else:
-``cuStreamWaitEvent`` of an event that was never recorded on a stream of our own (SYNCHRONIZATION kind): no work for the
-device, allowed during capture too. Measured in docs/adr/0002-markers.md.
+Its record comes with the memsets that are recorded anyway, so launches cost nothing more; its value is the token of the
+boundary, so each record says which one it is. It is allowed during every stream capture, on a stream that is not
+captured, and needs no current context. The device clears four bytes for it. What else was tried, with figures:
+docs/adr/0002-markers.md.
 """
 
 import ctypes
 from collections.abc import Callable
-from ctypes import byref, c_int, c_uint, c_void_p
-from typing import Any, Protocol
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
 
 from .. import _layouts as layouts
 from .._capi.libraries import CUDA
@@ -18,107 +18,62 @@ from .._errors import GpuSenseError, NotYet
 from .._pipeline import Marker
 from . import _cuda_wait, cuda
 
-DRIVER_GET_VERSION = 2  # CUPTI_DRIVER_TRACE_CBID_cuDriverGetVersion
-LAST_DRIVER_CBID = 1200  # beyond the newest function; unknown ids are refused without harm
-
 STREAM_NON_BLOCKING = 1
-EVENT_DISABLE_TIMING = 2
+NO_TOKEN = 0  # of a call that marks nothing
 
-Call = Callable[[], Any]
-
-
-class Plan(Protocol):
-    """``prepare`` after the kind was enabled, and again each time it is enabled anew."""
-
-    kind: int
-
-    def prepare(self) -> tuple[Call, Marker]: ...
+#: ``call(token)``; tokens are 32 bits.
+Call = Callable[[int], Any]
 
 
-def choose(activity: Any) -> Plan:
-    """The cheapest marker that the loaded CUPTI can filter."""
-    if activity.can_select_api():
-        return DriverCall(activity)
-    if not _cuda_wait.contexts(cuda.SOURCE.api()):
-        raise NotYet("there is no CUDA context yet to mark blocks in")
-    return WaitEvent(activity)
-
-
-class DriverCall:
-    """A driver function that nobody calls often, filtered to be the only one recorded."""
-
-    kind = layouts.DRIVER
+class Memset:
+    """Four bytes of device memory and a stream, in a context that the program has made."""
 
     def __init__(self, activity: Any) -> None:
         self._activity = activity
+        self._context = 0
+        self._stream = c_void_p()
+        self._memory = c_uint64()
+        self.call: Call = lambda token: None
 
     def prepare(self) -> tuple[Call, Marker]:
-        select = self._activity.select_api
-        for cbid in range(1, LAST_DRIVER_CBID):
-            if cbid != DRIVER_GET_VERSION:
-                select(layouts.DRIVER, cbid, False)
-        function = _driver_function(self._activity, "cuDriverGetVersion", (ctypes.POINTER(c_int),))
-        answer = byref(c_int())
-
-        def call() -> None:
-            function(answer)
-
-        return call, Marker(self.kind, DRIVER_GET_VERSION)
-
-
-class WaitEvent:
-    """A wait that is over at once, on a stream of our own in a context that is there already."""
-
-    kind = layouts.SYNCHRONIZATION
-
-    def __init__(self, activity: Any) -> None:
-        self._activity = activity
-        self._made: tuple[Call, Marker] | None = None
-
-    def prepare(self) -> tuple[Call, Marker]:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
-
-    def _make(self) -> tuple[Call, Marker]:
+        """The call, and how its records look. Raises :class:`NotYet` while the program has no context."""
         api = cuda.SOURCE.api()
         contexts = _cuda_wait.contexts(api)
         if not contexts:
-            raise NotYet("there is no CUDA context any more to mark blocks in")
-        stream, event = c_void_p(), c_void_p()
-        api.cuCtxPushCurrent_v2(contexts[0])
-        try:
-            codes = (
-                api.cuStreamCreate(byref(stream), STREAM_NON_BLOCKING),
-                api.cuEventCreate(byref(event), EVENT_DISABLE_TIMING),
-            )
-            number = self._activity.stream_id(contexts[0], stream.value)
-        finally:
-            api.cuCtxPopCurrent_v2(byref(c_void_p()))
-        if any(codes):
-            raise GpuSenseError(f"cuStreamCreate and cuEventCreate answered {codes}")
-        push = _driver_function(self._activity, "cuCtxPushCurrent_v2", (c_void_p,))
-        wait = _driver_function(self._activity, "cuStreamWaitEvent", (c_void_p, c_void_p, c_uint))
-        pop = _driver_function(self._activity, "cuCtxPopCurrent_v2", (ctypes.POINTER(c_void_p),))
-        context, popped = contexts[0], byref(c_void_p())
+            raise NotYet("there is no CUDA context yet to mark blocks in")
+        if self._context not in contexts:
+            with _cuda_wait.relaxed(api, contexts[0]):  # allocating would break a capture of this thread
+                codes = (
+                    api.cuMemAlloc_v2(byref(self._memory), 4),
+                    api.cuStreamCreate(byref(self._stream), STREAM_NON_BLOCKING),
+                )
+            if any(codes):
+                raise GpuSenseError(f"cuMemAlloc and cuStreamCreate answered {codes}")
+            self._context = contexts[0]
+        number = self._activity.stream_id(self._context, self._stream.value)
+        function, memory, stream = _memset(self._activity), self._memory.value, self._stream.value
 
-        def call() -> None:
-            # Without a current context CUPTI writes no record, and a thread that opens a block may have none.
-            if push(context) == 0:
-                wait(stream, event, 0)
-                pop(popped)
+        def call(token: int) -> None:
+            function(memory, token, 1, stream)
 
-        return call, Marker(self.kind, layouts.STREAM_WAIT_EVENT, None, number)
+        self.call = call
+        return call, Marker(layouts.MEMSET, 0, None, number, tokens=True)
+
+    def idle(self) -> bool:
+        """Whether the device has done every marker that was given to it."""
+        api = cuda.SOURCE.api()
+        with _cuda_wait.relaxed(api, self._context):
+            return bool(api.cuStreamQuery(self._stream) == 0)
 
 
-def _driver_function(activity: Any, name: str, arguments: tuple[Any, ...]) -> Any:
-    """A function of the driver. With machine-code callbacks the GIL is kept, because giving it up for half a
-    microsecond can cost a switch interval; Python callbacks need it, so there it is released."""
+def _memset(activity: Any) -> Any:
+    """The driver's memset. With machine-code callbacks the GIL is kept, because giving it up for a few microseconds
+    can cost a switch interval; Python callbacks need it, so there it is released."""
     loaded = load(CUDA, only_mapped=True)
     if not isinstance(loaded, Loaded):
         raise GpuSenseError(str(loaded))
     loader = ctypes.CDLL if activity.status().get("callbacks") == "ctypes" else ctypes.PyDLL
-    function = loader(loaded.path, handle=loaded.library._handle)[name]
+    function = loader(loaded.path, handle=loaded.library._handle)["cuMemsetD32Async"]
     function.restype = c_int
-    function.argtypes = arguments
+    function.argtypes = (c_uint64, c_uint, c_size_t, c_void_p)
     return function

@@ -1,7 +1,7 @@
 """Notices that another profiler took over, and that it has ended.
 
 CUPTI does not tell when its callbacks are replaced. A profiler that we know says so itself. For any other a *canary* is
-sent at each look: a driver call that is recorded, so that a flush must bring a buffer. If none comes any more, our
+sent at each look: a marker that belongs to no block, so that a flush must bring a buffer once the device did it. If none comes any more, our
 callbacks are not the registered ones. Canaries need the DRIVER kind, as the markers of blocks do, and a buffer a thread
 (CUDA 13); elsewhere a long kernel could hold the buffer back.
 """
@@ -9,7 +9,7 @@ callbacks are not the registered ones. Canaries need the DRIVER kind, as the mar
 from typing import Any, NamedTuple
 
 from .._errors import GpuSenseError
-from . import _cupti_holders, cuda
+from . import _cupti_holders
 
 TAKEN_OVER = "another profiler took over the buffers of CUPTI; capture goes on when it is disabled and enabled again"
 
@@ -20,7 +20,7 @@ class Heartbeat(NamedTuple):
     requested: int = 0  # buffers that CUPTI asked of us
     completed: int = 0  # buffers that CUPTI returned to us
     flushes: int = 0
-    canaries: bool = False  # whether a driver call must show in the numbers after a flush
+    canaries: bool = False  # whether a finished canary must show in the numbers after a flush
 
 
 def look(activity: Any, *, paused: bool) -> str | None:
@@ -60,7 +60,10 @@ def _missed_canary(activity: Any) -> str | None:
     activity.last_heartbeat = now
     if not now.canaries:
         return None
-    cuda.driver_version()
+    if before is not None and not activity.canary.idle():
+        activity.last_heartbeat = before  # the device has not come to the last canary yet
+        return None
+    activity.canary.call(0)
     if before is None or not before.canaries or now.flushes - before.flushes < 2:
         activity.last_heartbeat = before if before is not None and before.canaries else now
         return None

@@ -64,6 +64,7 @@ class CuptiActivity:
         self._shared: _broker.Shared = {}
         self._leave: Callable[[], None] | None = None
         self.last_heartbeat: Heartbeat | None = None
+        self.canary: Any = None  # what marks blocks, once there is something: ``call(token)``, ``idle()``
         self.was_held = False  # the subscription, when capture was paused
 
     # --- library ----------------------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ class CuptiActivity:
         if not self._shared:
             return Heartbeat()
         status = self._shared["status"]()
-        canaries = status["per_thread_buffers"] and layouts.DRIVER in status["kinds"]
+        canaries = bool(status["per_thread_buffers"]) and self.canary is not None
         return Heartbeat(status["requested"], status["completed"], status["flushes"], canaries)
 
     def torch_kept_subscription(self) -> bool:

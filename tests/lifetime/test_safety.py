@@ -5,7 +5,6 @@ Whatever happens inside gpusense, the program's result, output and exit code are
 
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 
@@ -49,9 +48,7 @@ def run(build_library, tmp_path):
 
     def start(code, *flags, head=HEAD, timeout=60, **env):
         command = [sys.executable, *flags, "-c", head + code]
-        return subprocess.run(
-            command, env=environ | env, capture_output=True, text=True, timeout=timeout, cwd=tmp_path
-        )
+        return subprocess.run(command, env=environ | env, capture_output=True, text=True, timeout=timeout, cwd=tmp_path)
 
     return start
 
@@ -206,15 +203,8 @@ print(waiting < 3000, tracer.status()["shed_blocks"] > 0)
 
 #: Every call in turn with every code; 999 is what broken drivers answer to anything.
 CALLS = {
-    "CUPTI": (
-        "cuptiGetVersion cuptiGetTimestamp cuptiSubscribe cuptiUnsubscribe cuptiActivityRegisterCallbacks "
-        "cuptiActivityEnable cuptiActivityDisable cuptiActivityFlushAll cuptiActivityGetNextRecord "
-        "cuptiActivityGetAttribute cuptiActivityGetNumDroppedRecords cuptiActivityEnableDriverApi"
-    ).split(),
-    "CUDA": (
-        "cuDeviceGetCount cuDriverGetVersion cuDevicePrimaryCtxGetState cuDeviceGetAttribute cuDeviceGetUuid "
-        "cuDeviceGetName cuDeviceTotalMem_v2 cuDeviceGetPCIBusId cuCtxGetCurrent cuThreadExchangeStreamCaptureMode"
-    ).split(),
+    "CUPTI": ["cuptiGetVersion", "cuptiGetTimestamp", "cuptiSubscribe", "cuptiUnsubscribe", "cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiActivityDisable", "cuptiActivityFlushAll", "cuptiActivityGetNextRecord", "cuptiActivityGetAttribute", "cuptiActivityGetNumDroppedRecords", "cuptiActivityEnableDriverApi"],
+    "CUDA": ["cuDeviceGetCount", "cuDriverGetVersion", "cuDevicePrimaryCtxGetState", "cuDeviceGetAttribute", "cuDeviceGetUuid", "cuDeviceGetName", "cuDeviceTotalMem_v2", "cuDeviceGetPCIBusId", "cuCtxGetCurrent", "cuThreadExchangeStreamCaptureMode"],
 }
 CODES = (15, 999, 35, 39, 18, 9, 27, 1, 7)
 
