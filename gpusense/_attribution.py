@@ -214,8 +214,17 @@ class Attributor:
             while queue and queue[0].after_ns < before_ns:
                 overdue.append(queue.popleft())
         for event in overdue:
-            self.lost_markers += 1
-            self._place(event, self._placed_before(event), uncertain=True)
+            self._lose(event)
+
+    def lose(self, token: int) -> None:
+        """The marker call of a boundary failed: no record will come."""
+        event = self._tokens.pop(token, None)
+        if event is not None:
+            self._lose(event)
+
+    def _lose(self, event: Boundary) -> None:
+        self.lost_markers += 1
+        self._place(event, self._placed_before(event), uncertain=True)
 
     def _placed_before(self, event: Boundary) -> int:
         """Where the boundary before ``event`` on its thread lies among the launches."""

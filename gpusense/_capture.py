@@ -130,6 +130,10 @@ class Capture:
             self._activity.canary = self._plan
         return True
 
+    def markers_done(self) -> bool:
+        """Whether the device has come to every marker so far."""
+        return self.running and self.marker is not None and bool(self._plan.idle())
+
     def _refused(self, reason: str, hint: str) -> None:
         """Another profiler may go away: try again; anything else is for good."""
         self.reason = f"{reason} ({hint})" if hint else reason
@@ -163,9 +167,9 @@ class Capture:
 
     def duty(self, on: bool) -> bool:
         """Records of work on or off, while the markers of blocks go on; False where that is not possible now."""
-        if self._activity is None or self.state != "running" or self.marker_shape is None:
+        if self._activity is None or self.state != "running":
             return False
-        return bool(self._activity.rest(() if on else self._work_kinds - {self.marker_shape.kind}))
+        return bool(self._activity.rest(() if on else self._work_kinds - {layouts.MEMSET}))
 
     def drain_cpu_ns(self) -> int:
         """CPU time of the drain thread so far."""

@@ -31,6 +31,7 @@ class FileRecorder(Recorder):
         self._known: dict[int, bytes] = {}
         self._checked: set[int] = set()
         self._check_at = 0.0
+        self._kept_to = 0  # monotonic time of the newest device sample in the file
 
     def _attached(self) -> None:
         capture = self.capture
@@ -80,18 +81,25 @@ class FileRecorder(Recorder):
         super().end_results(deliver)
         if ended:
             return
+        self._keep_samples()
         self.writer.json(file.META, self.meta())
         self.writer.rows(file.DEVICES, self.devices())
         self.writer.rows(file.UNSEEN, self.unseen_stretches())
         self.writer.rows(file.COUNTERS, [self.counters()._replace(bytes_dropped=self.writer.bytes_dropped)])
         self.writer.close(end_ns=self._end_ns or time_ns())
 
-    def session(self, metrics_source: Any = None) -> Any:
+    def _keep_samples(self) -> None:
+        fresh = [sample for sample in self.samples() if sample.monotonic_ns > self._kept_to]
+        if fresh:
+            self._kept_to = max(sample.monotonic_ns for sample in fresh)
+            self.writer.rows(file.METRICS, fresh)
+
+    def session(self) -> Any:
         """What the file holds by now."""
         from .session import load
 
-        if metrics_source is not None and self._end_ns is None:
-            self.writer.rows(file.METRICS, metrics_source.history((time_ns() - self.start_ns) / 1e9))
+        if self._end_ns is None:
+            self._keep_samples()
         session = load(self.writer.path)
         if self.writer.failure:
             session.meta.setdefault("damage", []).append(f"writing ended early: {self.writer.failure}")

@@ -173,9 +173,9 @@ class Pipeline:
             self._finish(item, now_ns)
         self._flush()
 
-    def cycle(self, now_ns: int, final: bool = False) -> None:
+    def cycle(self, now_ns: int, final: bool = False, *, patience_ns: int | None = None) -> None:
         """Attributes what can be attributed now and hands kept records on. ``final``: no marker will come any more."""
-        self.attribution.give_up(now_ns + 1 if final else now_ns - MARKER_PATIENCE_NS)
+        self.attribution.give_up(now_ns + 1 if final else now_ns - (patience_ns or MARKER_PATIENCE_NS))
         limit = self.attribution.waiting_since()
         waiting, self._waiting = self._waiting, deque()
         for work in waiting:

@@ -28,6 +28,7 @@ MAX_UNSEEN = 1_000  # stretches; later ones of the overhead budget become one
 PAUSE_S = 0.0001
 
 TICK_S = 0.1
+DONE_PATIENCE_NS = 1_500_000_000
 FIRST_WAIT_S = 0.005
 
 
@@ -43,6 +44,7 @@ class Recorder:
         self.marker: Callable[[int], Any] | None = None
         self.armed = capture is not None
         self.wake: Callable[[], None] = lambda: None
+        self.metrics_source: Callable[[], Any] = lambda: None
         self.spent_s = 0.0
         self.start_ns = time_ns()
         self.unseen: list[UnseenStretch] = []
@@ -256,7 +258,7 @@ class Recorder:
         self.clock.look()
         with self._lock:
             self._consume()
-            self.pipeline.cycle(time_ns())
+            self.pipeline.cycle(time_ns(), patience_ns=self._patience())
             outbox, self._outbox = self._outbox, []
             sinks = list(self._sinks)
         if outbox:
@@ -282,6 +284,13 @@ class Recorder:
             self.remove_sink(sink)
             _log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")
 
+    def _patience(self) -> int | None:
+        """Short where the device has done every marker: one that has not been read since is lost. None: the usual."""
+        oldest = self.pipeline.attribution.waiting_since()
+        if oldest is None or self.capture is None or time_ns() - oldest < DONE_PATIENCE_NS:
+            return None
+        return DONE_PATIENCE_NS if self.capture.markers_done() else None
+
     def _consume(self) -> None:
         """Moves what the program's threads left in the queue into the pipeline. Under the lock."""
         events, manual = self.events, []
@@ -290,6 +299,8 @@ class Recorder:
             item = events.popleft()
             if type(item) is list:
                 self._boundary(item)
+            elif type(item) is int:
+                self.pipeline.attribution.lose(item)
             else:
                 manual.append(item)
         if manual:
@@ -405,22 +416,24 @@ class Recorder:
             return {"state": "unavailable", "reason": "no CUDA device or driver is there"}
         return self.capture.status()
 
-    def session(self, metrics_source: Any = None) -> Any:
+    def samples(self) -> list[Any]:
+        """Device metrics of this session so far, from the monitor that runs in this process."""
+        source = self.metrics_source()
+        return list(source.history((time_ns() - self.start_ns) / 1e9)) if source is not None else []
+
+    def session(self) -> Any:
         from .session import Session
 
         with self._lock:
             records = list(self.pipeline.kept)
             aggregates, busy = self.pipeline.aggregates(), self.pipeline.busy()
         counters = self.counters()
-        metrics = []
-        if metrics_source is not None:
-            metrics = list(metrics_source.history((time_ns() - self.start_ns) / 1e9))
         return Session(
             meta=self.meta(),
             devices=self.devices(),
             records=records,
             aggregates=aggregates,
-            metrics=metrics,
+            metrics=self.samples(),
             busy=busy,
             unseen=self.unseen_stretches(),
             counters=counters,

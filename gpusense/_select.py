@@ -260,7 +260,7 @@ class _Run:
         recorder = tracer._recorder
         recorder.synchronise(2.0)
         tracer.close()
-        return recorder.session(tracer.metrics_source)
+        return recorder.session()
 
 
 def open_backend(name: str) -> Any:

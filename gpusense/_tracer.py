@@ -1,5 +1,6 @@
 """The live tracer: blocks, manual records, sinks, and the thread that moves everything along."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -213,9 +214,15 @@ class Tracer:
         self._thread: Any = None
         self._ident = 0
         recorder.wake = self._wake.set
+        recorder.metrics_source = self._metrics
         recorder.elsewhere = self._errand
         _process.register(self)
         self._thread = _process.start_thread(self._run, "gpusense")
+
+    def _metrics(self) -> Any:
+        """The monitor whose samples belong to this session: the one that was set, or the one that runs."""
+        module = sys.modules.get(f"{__package__}.monitor")
+        return self.metrics_source or (module.current() if module is not None else None)
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
@@ -275,30 +282,45 @@ class Tracer:
             recorder.poke()
         self._watched[block.block_id] = BlockTotals()
         before = block.start_ns = time_ns()
-        event = [OPEN, block.block_id, block.parent_id, block.thread, before, before + OPEN_ENDED_NS, block.name, 0]
+        event: list[Any] = [
+            OPEN,
+            block.block_id,
+            block.parent_id,
+            block.thread,
+            before,
+            before + OPEN_ENDED_NS,
+            block.name,
+            0,
+        ]
         marker = recorder.marker
         block._sampled = True
         if marker is not None:
-            token = event[7] = next(_tokens) & 0xFFFFFFFF or next(_tokens)
-            self._append(event)  # before the call: its record may be read before it returns
-            marker(token)
-            event[5] = time_ns()
+            self._mark(event, marker)
         else:
             self._append(event)
         for listener in self._listeners:
             self._tell(listener, "block_opened", block)
 
+    def _mark(self, event: list[Any], marker: Callable[[int], Any]) -> None:
+        token = event[7] = next(_tokens) & 0xFFFFFFFF or next(_tokens)
+        self._append(event)  # before the call: its record may be read before it returns
+        failed: Any = True
+        try:
+            failed = marker(token)
+        finally:
+            event[5] = time_ns()
+            if failed:
+                self._append(token)  # no record will come
+
     def _closed(self, block: Block) -> None:
         marker = self._recorder.marker
         before = time_ns()
-        event = [CLOSE, block.block_id, None, _get_ident(), before, before + OPEN_ENDED_NS, "", 0]
+        event: list[Any] = [CLOSE, block.block_id, None, _get_ident(), before, before + OPEN_ENDED_NS, "", 0]
         if marker is not None:
-            token = event[7] = next(_tokens) & 0xFFFFFFFF or next(_tokens)
-            self._append(event)
-            marker(token)
-            block.end_ns = event[5] = time_ns()
+            self._mark(event, marker)
+            end = block.end_ns = int(event[5])
         else:
-            block.end_ns = before
+            end = block.end_ns = before
             self._append(event)
         for listener in self._listeners:
             self._tell(listener, "block_closed", block)
@@ -309,7 +331,7 @@ class Tracer:
                 block.parent_id,
                 block.path,
                 block.start_ns,
-                block.end_ns,
+                end,
                 block.thread,
                 block.attributes,
                 block.error,
@@ -414,7 +436,7 @@ class Tracer:
     def session(self) -> Any:
         """A :class:`Session` of everything recorded so far (a snapshot, independent of what follows)."""
         self.flush()
-        return self._recorder.session(self.metrics_source)
+        return self._recorder.session()
 
     def summary(self) -> Any:
         """:class:`TraceSummary`: statistics of every block by name, with the GPU work launched inside."""

@@ -21,7 +21,7 @@ from . import _cuda_wait, cuda
 STREAM_NON_BLOCKING = 1
 NO_TOKEN = 0  # of a call that marks nothing
 
-#: ``call(token)``; tokens are 32 bits.
+#: ``call(token)`` answers true where no record will come; tokens are 32 bits.
 Call = Callable[[int], Any]
 
 
@@ -53,8 +53,8 @@ class Memset:
         number = self._activity.stream_id(self._context, self._stream.value)
         function, memory, stream = _memset(self._activity), self._memory.value, self._stream.value
 
-        def call(token: int) -> None:
-            function(memory, token, 1, stream)
+        def call(token: int) -> Any:
+            return function(memory, token, 1, stream)
 
         self.call = call
         return call, Marker(layouts.MEMSET, 0, None, number, tokens=True)

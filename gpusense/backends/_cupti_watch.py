@@ -1,9 +1,9 @@
 """Notices that another profiler took over, and that it has ended.
 
 CUPTI does not tell when its callbacks are replaced. A profiler that we know says so itself. For any other a *canary* is
-sent at each look: a marker that belongs to no block, so that a flush must bring a buffer once the device did it. If none comes any more, our
-callbacks are not the registered ones. Canaries need the DRIVER kind, as the markers of blocks do, and a buffer a thread
-(CUDA 13); elsewhere a long kernel could hold the buffer back.
+sent at each look: a marker that belongs to no block, so that a flush must bring a buffer once the device has done it.
+If none comes any more, our callbacks are not the registered ones. Canaries need a buffer a thread; elsewhere a long
+kernel could hold the buffer back.
 """
 
 from typing import Any, NamedTuple

@@ -21,7 +21,7 @@ while not tracer._recorder.capture.running:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
-def kinds(): return [cupti.fake_cupti_enabled(kind) for kind in (1, 4, 10, 38)]
+def kinds(): return [cupti.fake_cupti_enabled(kind) for kind in (1, 2, 10, 38)]
 on = kinds()
 second = None
 if sys.argv[1] == "two copies":

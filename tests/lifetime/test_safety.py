@@ -29,7 +29,9 @@ def running(tracer):
         time.sleep(0.005)
     raise SystemExit(f"capture did not begin: {tracer.status()}")
 def begin():
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
     running(gpusense.get_tracer())
+    while gpusense.get_tracer()._recorder.marker is None: time.sleep(0.002)
     return gpusense.get_tracer(), ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 def kernels(session):
     return sum(row.count for row in session.aggregates if row.kind == "kernel") + len(session.kernels)
@@ -132,7 +134,7 @@ def test_an_interrupt_leaves_no_block_open(run):
     done = run(
         """
 tracer, _ = begin()
-def interrupt(): raise KeyboardInterrupt
+def interrupt(token): raise KeyboardInterrupt
 marker, tracer._recorder.marker = tracer._recorder.marker, interrupt
 try:
     with gpusense.trace("interrupted"): print("not reached")
@@ -203,8 +205,32 @@ print(waiting < 3000, tracer.status()["shed_blocks"] > 0)
 
 #: Every call in turn with every code; 999 is what broken drivers answer to anything.
 CALLS = {
-    "CUPTI": ["cuptiGetVersion", "cuptiGetTimestamp", "cuptiSubscribe", "cuptiUnsubscribe", "cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiActivityDisable", "cuptiActivityFlushAll", "cuptiActivityGetNextRecord", "cuptiActivityGetAttribute", "cuptiActivityGetNumDroppedRecords", "cuptiActivityEnableDriverApi"],
-    "CUDA": ["cuDeviceGetCount", "cuDriverGetVersion", "cuDevicePrimaryCtxGetState", "cuDeviceGetAttribute", "cuDeviceGetUuid", "cuDeviceGetName", "cuDeviceTotalMem_v2", "cuDeviceGetPCIBusId", "cuCtxGetCurrent", "cuThreadExchangeStreamCaptureMode"],
+    "CUPTI": [
+        "cuptiGetVersion",
+        "cuptiGetTimestamp",
+        "cuptiSubscribe",
+        "cuptiUnsubscribe",
+        "cuptiActivityRegisterCallbacks",
+        "cuptiActivityEnable",
+        "cuptiActivityDisable",
+        "cuptiActivityFlushAll",
+        "cuptiActivityGetNextRecord",
+        "cuptiActivityGetAttribute",
+        "cuptiActivityGetNumDroppedRecords",
+        "cuptiActivityEnableDriverApi",
+    ],
+    "CUDA": [
+        "cuDeviceGetCount",
+        "cuDriverGetVersion",
+        "cuDevicePrimaryCtxGetState",
+        "cuDeviceGetAttribute",
+        "cuDeviceGetUuid",
+        "cuDeviceGetName",
+        "cuDeviceTotalMem_v2",
+        "cuDeviceGetPCIBusId",
+        "cuCtxGetCurrent",
+        "cuThreadExchangeStreamCaptureMode",
+    ],
 }
 CODES = (15, 999, 35, 39, 18, 9, 27, 1, 7)
 
