@@ -37,6 +37,7 @@ def report() -> list[Check]:
 
 
 def backends() -> list[Check]:
+    """Every source of devices, metrics or activity, in the order they are asked."""
     from ._select import open_backend
     from .backends import BACKENDS
 
