@@ -17,6 +17,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "from_source"]
 exclude_patterns = ["_build", "_ext"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+smartquotes = False  # they turn --option into a dash
 html_theme = "furo"
 html_title = f"gpusense {version}"
 html_copy_source = False

@@ -190,7 +190,7 @@ class Tracer:
         return block
 
     def close_scope(self, block: Any) -> None:
-        """Closes a block of :meth:`open_scope`, on any thread; a second time does nothing."""
+        """Closes a block of :meth:`open_scope`; a second time does nothing."""
         block.__exit__(None, None, None)
 
     def current_block(self) -> Block | None:
