@@ -418,6 +418,23 @@ def test_block_summary_says_why_nothing_was_captured(tracer):
     assert "empty" in str(summary)
 
 
+def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(tracer):
+    with gpusense.trace("upload") as block:
+        gpusense.record_transfer("mesh", "cpu_to_gpu", bytes=2_000_000, duration_ns=1_000_000)
+    summary = block.summary()
+    assert (summary.transfer_count, summary.transfer_bytes) == (1, 2_000_000)
+    assert (summary.kernel_count, summary.gpu_ns, summary.memset_count) == (None, None, None)
+    assert "1 transfers (2.00 MB in 1 ms)" in str(summary)
+    assert "kernels" not in str(summary)
+    tracer.reset()
+    with gpusense.trace("empty"):
+        pass
+    out = io.StringIO()
+    tracer.print_summary(out)
+    row = next(line for line in out.getvalue().splitlines() if line.startswith("empty"))
+    assert row.split()[-2:] == ["?", "?"]
+
+
 def test_configuration_errors_say_what_would_be_right(tracer):
     with pytest.raises(_config.ConfigurationError, match=r"known: .*threshold_us"):
         gpusense.configure(treshold_us=5)
