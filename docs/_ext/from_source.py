@@ -61,7 +61,8 @@ class Record(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         path = self.arguments[0]
-        text = f"```{{eval-rst}}\n.. autoclass:: {path}\n   :members:\n   :undoc-members:\n```\n\n{field_table(find(path))}\n"
+        made = f"```{{eval-rst}}\n.. autoclass:: {path}\n   :members:\n   :undoc-members:\n```\n"
+        text = f"{made}\n{field_table(find(path))}\n"
         return self.parse_text_to_nodes(text)
 
 
