@@ -150,31 +150,41 @@ def _active_tracer() -> "Any":
 def trace(name: "Any" = None, attributes: "Any" = None, links: "Any" = None) -> "Any":
     """A block: ``with trace("step", {"batch": 64}) as block:``, or a decorator of functions and coroutines.
 
-    Never raises for a reason of gpusense's own, never waits for the device. ``links``: OpenTelemetry span contexts that
-    the block serves besides its parent.
+    What is launched inside belongs to it; ``block.summary()`` tells it. Never raises for a reason of gpusense's own,
+    never waits for the device. ``attributes`` go into the record of the block. ``links``: OpenTelemetry span contexts
+    that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is recorded.
     """
     return _active.trace(name, attributes, links)
 
 
 def compute_block(name: "Any", elements: "Any" = None, attributes: "Any" = None) -> "Any":
-    """CPU or SIMD work on the same timeline, as a context manager or decorator; ``elements`` gives a throughput."""
+    """CPU or SIMD work on the same timeline, as a context manager or decorator.
+
+    With ``elements``, how many items it handles, the record has a throughput.
+    """
     return _active.compute_block(name, elements, attributes)
 
 
 def record_kernel(name: str, start_ns: "Any" = None, end_ns: "Any" = None, **fields: "Any") -> None:
-    """One kernel timed by the caller, in wall-clock nanoseconds or by ``duration_ns``."""
+    """One kernel timed by the caller, in wall-clock nanoseconds or by ``duration_ns``.
+
+    See :meth:`Tracer.record_kernel`.
+    """
     _active.record_kernel(name, start_ns, end_ns, **fields)
 
 
 def record_transfer(name: str, direction: str, bytes: int = 0, **fields: "Any") -> None:
-    """One copy timed by the caller: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000)``."""
+    """One copy timed by the caller: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000)``.
+
+    See :meth:`Tracer.record_transfer`.
+    """
     _active.record_transfer(name, direction, bytes, **fields)
 
 
 def record_compute_block(
     name: str, start_ns: "Any" = None, end_ns: "Any" = None, elements: "Any" = None, **fields: "Any"
 ) -> None:
-    """CPU work timed by the caller."""
+    """CPU work timed by the caller; see :meth:`Tracer.record_compute_block`."""
     _active.record_compute_block(name, start_ns, end_ns, elements, **fields)
 
 
@@ -222,14 +232,14 @@ def reset() -> None:
 
 
 def devices() -> "Any":
-    """``tuple[DeviceInfo, ...]``: every physical GPU of every vendor, once; empty without one."""
+    """``tuple[DeviceInfo, ...]``: every physical GPU of every vendor, once; empty without one. Initialises no CUDA."""
     from . import _select
 
     return _select.devices()
 
 
 def own_usage() -> "Any":
-    """What this process itself uses of each device, as far as the driver tells."""
+    """What this process itself uses of each device, as far as the driver tells: a tuple of :class:`OwnUsage`."""
     from . import monitor
 
     return monitor.own_usage()

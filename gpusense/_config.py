@@ -14,19 +14,19 @@ class Settings(NamedTuple):
 
     mode: str = "auto"  # "off", "auto", "on"; variable GPUSENSE
     threshold_us: float = 100.0  # kept one by one from here on; below only counted
-    trace_all: bool = False
+    trace_all: bool = False  # keep everything one by one
     devices: tuple[int, ...] | None = None  # CUDA ordinals; None: all
     backends: tuple[str, ...] | None = None  # names as in doctor; None: all
     sample_rate: float = 1.0  # share of root blocks that are opened
     kinds: tuple[str, ...] = ()  # more record kinds: "sync", "allocation", "unified_memory"
     buffer_size: int = 256 * 1024  # bytes of one CUPTI buffer
-    buffers: int = 128  # how many at most
-    max_records_per_second: int = 5_000
+    buffers: int = 128  # how many of them at most
+    max_records_per_second: int = 5_000  # kept; beyond it the threshold rises
     max_records: int = 200_000  # kept in memory; older ones are then only counted
     overhead_budget: float | None = None  # share of wall time gpusense may use; None: no limit
     hang_after: float | None = None  # seconds without progress after which evidence is recorded
-    file_limit_bytes: int = 4 * 1024**3
-    strict: bool = False
+    file_limit_bytes: int = 4 * 1024**3  # at this size a session file ends growing
+    strict: bool = False  # configure() raises for a backend that is asked for and not there
 
     @property
     def threshold_ns(self) -> int:

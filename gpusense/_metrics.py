@@ -31,6 +31,8 @@ class Utilization(NamedTuple):
 
 
 class Memory(NamedTuple):
+    """Device memory in bytes."""
+
     total_bytes: int | None = None
     used_bytes: int | None = None  # without the driver's reservation where that is known
     free_bytes: int | None = None
@@ -41,6 +43,8 @@ class Memory(NamedTuple):
 
 
 class Thermal(NamedTuple):
+    """Temperatures in degrees Celsius, and the fan."""
+
     gpu_celsius: float | None = None
     memory_celsius: float | None = None
     hotspot_celsius: float | None = None
@@ -53,6 +57,8 @@ class Thermal(NamedTuple):
 
 
 class Power(NamedTuple):
+    """Power in watts, energy in joules."""
+
     draw_watts: float | None = None
     average_watts: float | None = None
     limit_watts: float | None = None
@@ -63,6 +69,8 @@ class Power(NamedTuple):
 
 
 class Clocks(NamedTuple):
+    """Frequencies in MHz, and why they are lowered."""
+
     graphics_mhz: float | None = None
     sm_mhz: float | None = None
     memory_mhz: float | None = None
@@ -72,6 +80,8 @@ class Clocks(NamedTuple):
 
 
 class Pcie(NamedTuple):
+    """The PCI Express link: generation, lanes, bytes a second."""
+
     generation: int | None = None
     width: int | None = None
     max_generation: int | None = None
@@ -82,6 +92,8 @@ class Pcie(NamedTuple):
 
 
 class Links(NamedTuple):
+    """NVLink, all links together."""
+
     nvlink_count: int | None = None  # links that are up
     rx_bytes_per_s: float | None = None
     tx_bytes_per_s: float | None = None
@@ -89,6 +101,8 @@ class Links(NamedTuple):
 
 
 class Health(NamedTuple):
+    """Errors the device has counted, and what it did about them."""
+
     ecc_corrected: int | None = None  # since the driver was loaded
     ecc_uncorrected: int | None = None
     retired_pages: int | None = None
@@ -103,6 +117,8 @@ class Health(NamedTuple):
 
 
 class ProcessUsage(NamedTuple):
+    """What one process uses of one device, as the driver tells it."""
+
     pid: int
     memory_used_bytes: int | None = None
     gpu_percent: float | None = None

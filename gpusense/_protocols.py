@@ -18,23 +18,33 @@ OnView = Callable[[memoryview, int], None]
 
 
 class DeviceSource(Protocol):
-    def devices(self) -> tuple[DeviceInfo, ...]: ...
+    """Says which devices there are."""
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """Every device this source knows, in its own order."""
 
 
 class MetricsSource(Protocol):
-    """``lanes``: which of "fast", "medium", "slow" to read now. Never raises; a lost device is a state."""
+    """Samples devices, from several threads, one a device and lane. Never raises; a lost device is a state."""
 
-    def devices(self) -> tuple[DeviceInfo, ...]: ...
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """The devices that can be sampled."""
 
-    def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics: ...
+    def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:
+        """What ``device`` answers now; ``lanes``: which of "fast", "medium", "slow" and "gpm" to read."""
 
 
 class ActivitySource(Protocol):
-    def start(self, kinds: Iterable[int], on_view: OnView, *, buffer_size: int = ..., buffers: int = ...) -> None: ...
+    """Delivers buffers of raw activity records."""
 
-    def flush(self, forced: bool = False) -> None: ...
+    def start(self, kinds: Iterable[int], on_view: OnView, *, buffer_size: int = ..., buffers: int = ...) -> None:
+        """Calls ``on_view(buffer, thread)`` with records of these kinds from now on; the view is valid in the call."""
 
-    def stop(self) -> None: ...
+    def flush(self, forced: bool = False) -> None:
+        """Hands on what the device has finished; ``forced`` also what it has not."""
+
+    def stop(self) -> None:
+        """Ends the delivery."""
 
 
 class Backend(NamedTuple):

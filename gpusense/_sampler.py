@@ -70,6 +70,8 @@ class Listener(Protocol):
 
 
 class SamplerStats(NamedTuple):
+    """What sampling one device did and cost; ``background_…`` counts the medium and slow lanes together."""
+
     ticks: int
     late: int
     skipped: int

@@ -14,6 +14,7 @@ _layers = _config.Layers()
 _lock: Any = None
 _tracer: Any = None  # the live one, kept while disabled
 _forked = ""  # why capture is not possible in this process, where it was forked from one that captured
+_sinks: list[Callable[..., Any]] = []  # that wait for a live one
 
 
 def _guard() -> Any:
@@ -96,7 +97,14 @@ def _live(wanted: Settings, capture: bool) -> Any:
     from ._tracer import Tracer
 
     chosen = wanted.backends is None or "cupti" in wanted.backends
-    return Tracer(wanted, Recorder(wanted, Capture(wanted) if capture and chosen else None))
+    tracer = Tracer(wanted, Recorder(wanted, Capture(wanted) if capture and chosen else None))
+    _hand_sinks(tracer)
+    return tracer
+
+
+def _hand_sinks(tracer: Any) -> None:
+    while _sinks:
+        tracer.add_sink(_sinks.pop(0))
 
 
 def configure(defaults: bool = False, sinks: Sequence[Callable[..., Any]] | None = None, **changes: Any) -> Settings:
@@ -121,8 +129,9 @@ def _require(names: Sequence[str]) -> None:
 
 def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> None:
     """The live tracer goes on with the new settings and keeps what it has; without one, one may be made now."""
-    from . import _activate, _active_tracer
+    from . import _activate
 
+    _sinks.extend(sinks or ())
     if resolved.mode == "off":
         if _tracer is not None:
             disable()
@@ -131,8 +140,8 @@ def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> 
         _tracer.reconfigure(resolved)
     else:
         _activate(resolve())
-    for sink in sinks or ():
-        _active_tracer().add_sink(sink)
+    if _tracer is not None:
+        _hand_sinks(_tracer)
 
 
 def enable() -> bool:

@@ -29,7 +29,7 @@ class BlockSummary(NamedTuple):
     name: str
     path: Path = ()
     wall_ns: int | None = None
-    gpu_ns: int | None = None  # kernels
+    gpu_ns: int | None = None  # kernels; None where nothing tells of kernels, and so for transfers and memsets
     kernel_count: int | None = None
     transfer_ns: int | None = None
     transfer_count: int | None = None
@@ -124,13 +124,15 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     ]
     rows.sort(key=lambda row: -row.total_ns)
     status = recorder.status()
-    captured = status.get("state") == "running" or bool(totals.rows)
+    running = status.get("state") == "running"
+    captured = running or bool(totals.rows)
     reason = "" if captured else f"no GPU work is captured: {status.get('reason') or status.get('state')}"
     if captured and not complete:
         reason = "not everything launched inside had finished and been read in time"
 
     def add(kind: str, field: str) -> int | None:
-        return sum(getattr(row, field) for row in rows if row.kind == kind) if captured else None
+        found = [getattr(row, field) for row in rows if row.kind == kind]
+        return sum(found) if found or running else None
 
     return BlockSummary(
         name=block.name,
@@ -161,14 +163,17 @@ def _std(row: list[int]) -> float:
 
 def block_text(summary: BlockSummary) -> str:
     """A few lines for people."""
-    if summary.kernel_count is None:
+    if summary.kernel_count is None and not summary.operations:
         return f"{summary.name}: {summary.reason}"
-    lines = [
-        f"{summary.name}: {nanoseconds(summary.wall_ns)} wall, {nanoseconds(summary.gpu_ns)} in "
-        f"{summary.kernel_count} kernels, {summary.transfer_count} transfers "
-        f"({(summary.transfer_bytes or 0) / 1e6:.2f} MB in {nanoseconds(summary.transfer_ns)})"
-        + (f", {nanoseconds(summary.wait_ns)} waiting" if summary.wait_ns else "")
-    ]
+    parts = [f"{nanoseconds(summary.wall_ns)} wall"]
+    if summary.kernel_count is not None:
+        parts.append(f"{nanoseconds(summary.gpu_ns)} in {summary.kernel_count} kernels")
+    if summary.transfer_count is not None:
+        size = (summary.transfer_bytes or 0) / 1e6
+        parts.append(f"{summary.transfer_count} transfers ({size:.2f} MB in {nanoseconds(summary.transfer_ns)})")
+    if summary.wait_ns:
+        parts.append(f"{nanoseconds(summary.wait_ns)} waiting")
+    lines = [f"{summary.name}: {', '.join(parts)}"]
     lines += [
         f"  {nanoseconds(row.total_ns):>10}  {row.count:>7} x  {row.kind:<8}  {row.name}"
         for row in summary.operations[:10]
@@ -349,16 +354,19 @@ def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
 def print_summary(session: Any, file: Any = None) -> None:
     """A table of the blocks on ``file`` (standard output)."""
     summary = summarise(session)
+    seen = _gpu_work_was_seen(session, summary)
     lines = [f"{'block':<32}{'calls':>8}{'total':>11}{'avg':>11}{'min':>11}{'max':>11}{'GPU':>11}{'kernels':>9}"]
     for row in summary.operations:
         label = "  " * (len(row.path) - 1) + row.name
-        times = "".join(f"{nanoseconds(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, row.gpu_ns))
-        lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count:>9}")
+        gpu_ns = row.gpu_ns if seen else None
+        times = "".join(f"{nanoseconds(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, gpu_ns))
+        lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count if seen else '?':>9}")
     if not summary.operations:
         lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
     counters = summary.counters
+    busy = nanoseconds(summary.gpu_busy_ns if seen else None)
     lines.append(
-        f"GPU busy {nanoseconds(summary.gpu_busy_ns)}; {counters.seen} records seen, {counters.kept} kept, "
+        f"GPU busy {busy}; {counters.seen} records seen, {counters.kept} kept, "
         f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
     )
     if summary.observed_share is not None and summary.observed_share < 1:
@@ -366,6 +374,12 @@ def print_summary(session: Any, file: Any = None) -> None:
             f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
         )
     _write(lines, file)
+
+
+def _gpu_work_was_seen(session: Any, summary: TraceSummary) -> bool:
+    """False where there was no source, so that no number of it is known."""
+    state = (session.meta.get("capture") or {}).get("state", "unavailable")
+    return bool(summary.gpu_ns or summary.gpu_busy_ns) or state not in ("unavailable", "armed")
 
 
 def print_bottlenecks(session: Any, top_n: int = 5, file: Any = None) -> None:

@@ -227,7 +227,7 @@ class Tracer:
     # --- blocks -----------------------------------------------------------------------------------------------------
 
     def trace(self, name: Any = None, attributes: Any = None, links: Any = None) -> Block:
-        """A block named ``name``; use with ``with`` or as a decorator."""
+        """A block named ``name``; use it with ``with`` or as a decorator. See :func:`gpusense.trace`."""
         return Block(self, name, attributes, links)
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> _ComputeBlock:
@@ -246,6 +246,7 @@ class Tracer:
         return block
 
     def close_scope(self, block: Any) -> None:
+        """Closes a block of :meth:`open_scope`; a second time does nothing."""
         block.__exit__(None, None, None)
 
     def current_block(self) -> Block | None:
@@ -261,6 +262,7 @@ class Tracer:
             self._listeners = (*self._listeners, listener)
 
     def remove_block_listener(self, listener: Any) -> None:
+        """Tells ``listener`` nothing from now on."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
 
     def _sample(self) -> bool:
@@ -348,7 +350,7 @@ class Tracer:
     # --- manual records ---------------------------------------------------------------------------------------------
 
     def record(self, records: Iterable[Record]) -> None:
-        """Finished records of any kind, times in wall-clock nanoseconds."""
+        """Finished records of any kind, with wall-clock nanoseconds; they go through threshold and sinks as all do."""
         for item in records:
             self._append(item)
 
@@ -369,7 +371,11 @@ class Tracer:
         duration_ns: int | None = None,
         **fields: Any,
     ) -> None:
-        """One kernel or pass timed by the caller; further ``fields`` are those of :class:`GpuKernel`."""
+        """One kernel or pass timed by the caller, in wall-clock nanoseconds (``time.time_ns()``).
+
+        Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not given is now. Further
+        ``fields`` are those of :class:`GpuKernel`. A record with an unknown field is left out and logged once.
+        """
         start, end = _times(start_ns, end_ns, duration_ns)
         self._add(GpuKernel, name, {"name": name, "start_ns": start, "end_ns": end, **fields})
 
@@ -384,7 +390,11 @@ class Tracer:
         end_ns: int | None = None,
         **fields: Any,
     ) -> None:
-        """One copy timed by the caller: ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" or "on_device"."""
+        """One copy of ``bytes`` bytes timed by the caller, with times as for :meth:`record_kernel`.
+
+        ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" (between devices) or "on_device" (inside one). Further
+        ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is given.
+        """
         start, end = _times(start_ns, end_ns, duration_ns)
         values = {"name": name, "direction": direction, "bytes": bytes, "start_ns": start, "end_ns": end}
         self._add(GpuMemoryTransfer, name, {"timing": "host", "label": name, **values, **fields})
@@ -399,7 +409,7 @@ class Tracer:
         duration_ns: int | None = None,
         **fields: Any,
     ) -> None:
-        """CPU work timed by the caller."""
+        """CPU work timed by the caller, with times as for :meth:`record_kernel`, on the calling thread."""
         start, end = _times(start_ns, end_ns, duration_ns)
         values = {"name": name, "start_ns": start, "end_ns": end, "elements": elements, "thread": _get_ident()}
         self._add(ComputeBlock, name, {**values, **fields})
@@ -417,6 +427,7 @@ class Tracer:
         self._recorder.add_sink(sink)
 
     def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
+        """Gives ``sink`` nothing from now on."""
         self._recorder.remove_sink(sink)
 
     def add_source(self, source: Any) -> None:
@@ -425,6 +436,7 @@ class Tracer:
             self._recorder.sources = (*self._recorder.sources, source)
 
     def remove_source(self, source: Any) -> None:
+        """Asks ``source`` nothing from now on."""
         self._recorder.sources = tuple(known for known in self._recorder.sources if known is not source)
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
@@ -445,35 +457,38 @@ class Tracer:
         return summarise(self.session())
 
     def bottlenecks(self, top_n: int = 5) -> list[Any]:
-        """The operations that took the most time, longest first."""
+        """The operations that took the most time, longest first, as :class:`Bottleneck`."""
         from ._summary import bottlenecks
 
         return bottlenecks(self.session(), top_n)
 
     def print_summary(self, file: Any = None) -> None:
+        """Prints :meth:`summary` as a table on ``file`` (standard output)."""
         from ._summary import print_summary
 
         print_summary(self.session(), file)
 
     def print_bottlenecks(self, top_n: int = 5, file: Any = None) -> None:
+        """Prints :meth:`bottlenecks`, one a line, on ``file`` (standard output)."""
         from ._summary import print_bottlenecks
 
         print_bottlenecks(self.session(), top_n, file)
 
     def export_json(self, path: Any = None) -> str:
-        """The session as JSON text, also written to ``path`` where one is given."""
+        """The session as JSON text (schema ``gpusense.report/1``), also written to ``path`` where one is given."""
         from ._summary import export_json
 
         return export_json(self.session(), path)
 
     def status(self) -> dict[str, Any]:
-        """What capture is doing, for people: state, reason, callbacks, library, losses."""
+        """What capture is doing, for people. ``state`` is "armed" (CUDA is not live yet), "running", "paused" (another
+        profiler holds CUPTI), "unavailable" or "stopped"; ``reason`` says why it is not running."""
         return {**self._recorder.status(), "failed_blocks": self.failed_blocks, "shed_blocks": self.shed_blocks}
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     def enable(self) -> bool:
-        """Goes on after :meth:`disable`."""
+        """Goes on after :meth:`disable`; False under ``GPUSENSE=off``."""
         from ._select import enable
 
         return enable()

@@ -37,6 +37,7 @@ def report() -> list[Check]:
 
 
 def backends() -> list[Check]:
+    """Every source of devices, metrics or activity, in the order they are asked."""
     from ._select import open_backend
     from .backends import BACKENDS
 
@@ -50,8 +51,27 @@ def environment() -> list[Check]:
         value = os.environ.get(name)
         if value:
             checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can trace"))
-    names = sorted(name for name in os.environ if name.startswith("GPUSENSE"))
-    return checks + [Check(name, True, os.environ[name]) for name in names]
+    return checks + _variables()
+
+
+def _variables() -> list[Check]:
+    """Each variable of ours that is set, with its value, or why it has no effect."""
+    from . import _config
+    from ._capi.libraries import LIBRARIES
+
+    known = {
+        "GPUSENSE",
+        *(f"GPUSENSE_{name.upper()}" for name in _config.Settings._fields),
+        *(x.env for x in LIBRARIES),
+    }
+    ignored = {problem.partition("=")[0]: problem for problem in _config.from_environment()[1]}
+    checks = []
+    for name in sorted(name for name in os.environ if name.startswith("GPUSENSE")):
+        wrong = ignored.get(name)
+        if name not in known and not name.startswith("GPUSENSE_OTEL"):
+            wrong = f"{name}={os.environ[name]!r} is ignored: no setting has this name"
+        checks.append(Check(name, wrong is None, wrong or os.environ[name]))
+    return checks
 
 
 def selftest(device: int = 0) -> SelfTest:

@@ -80,6 +80,7 @@ class Monitor:
 
     @property
     def running(self) -> bool:
+        """False after :meth:`stop` and in a forked child."""
         return not self._stopped
 
     @property

@@ -64,38 +64,47 @@ class Session:
 
     @property
     def kernels(self) -> list[GpuKernel]:
+        """Kernels that were kept one by one."""
         return [record for record in self.records if type(record) is GpuKernel]
 
     @property
     def transfers(self) -> list[GpuMemoryTransfer]:
+        """Copies that were kept one by one."""
         return [record for record in self.records if type(record) is GpuMemoryTransfer]
 
     @property
     def memsets(self) -> list[GpuMemset]:
+        """Memsets that were kept one by one."""
         return [record for record in self.records if type(record) is GpuMemset]
 
     @property
     def syncs(self) -> list[GpuSync]:
+        """Waits of the host that were kept; none unless kind "sync" was on."""
         return [record for record in self.records if type(record) is GpuSync]
 
     @property
     def allocations(self) -> list[GpuAllocation]:
+        """Allocations and releases; none unless kind "allocation" was on."""
         return [record for record in self.records if type(record) is GpuAllocation]
 
     @property
     def compute_blocks(self) -> list[ComputeBlock]:
+        """Compute blocks that were kept one by one."""
         return [record for record in self.records if type(record) is ComputeBlock]
 
     @property
     def blocks(self) -> list[BlockRecord]:
+        """Finished ``trace()`` blocks."""
         return [record for record in self.records if type(record) is BlockRecord]
 
     @property
     def syscalls(self) -> list[Syscall]:
+        """System calls, where an external tracer gave them."""
         return [record for record in self.records if type(record) is Syscall]
 
     @property
     def duration_ns(self) -> int | None:
+        """From start to end; None while it runs."""
         start, end = self.meta.get("start_ns"), self.meta.get("end_ns")
         return end - start if start is not None and end is not None else None
 
@@ -166,7 +175,10 @@ def save(session: Session, path: "str | os.PathLike[str]") -> None:
 
 
 def merge(sessions: "Sequence[Session]") -> Session:
-    """One session of the sessions of many processes or ranks, on one clock, with devices joined and ids kept apart."""
+    """One session of the sessions of many processes or ranks, on one clock, with devices joined and ids kept apart.
+
+    ``meta["processes"]`` lists them, ``meta["notes"]`` says how their clocks were joined.
+    """
     from ._merge import merged
 
     return merged(sessions)

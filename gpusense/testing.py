@@ -204,6 +204,7 @@ class FakeSysfs:
             file.write(text + "\n")
 
     def remove(self, path: str) -> None:
+        """Takes a file below the root away."""
         os.remove(os.path.join(self.root, path))
 
 

@@ -88,6 +88,7 @@ class Device:
 
     @property
     def name(self) -> str:
+        """As the driver gives it, "NVIDIA H100 80GB HBM3"."""
         return self.info.name
 
     @property
@@ -97,10 +98,12 @@ class Device:
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
+        """Major and minor, (9, 0)."""
         return self.info.compute_capability
 
     @property
     def multiprocessor_count(self) -> int | None:
+        """Streaming multiprocessors that CUDA may use."""
         return self.info.sm_count
 
     @property
@@ -110,6 +113,7 @@ class Device:
 
     @property
     def memory_clock_rate_mhz(self) -> float | None:
+        """The highest memory clock, not the present one."""
         return self.info.memory_clock_max_mhz
 
     def memory_info(self) -> MemoryInfo:

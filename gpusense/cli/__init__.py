@@ -6,6 +6,11 @@ what it takes, ``main(arguments) -> int`` does it and gives the exit code. Only 
 
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from types import ModuleType
+
 #: verb → what it does, in the order a new user needs them. Only verbs whose module exists are listed.
 VERBS = {
     "demo": "show gpusense at work, on this machine's GPU or on a recorded H100 run",
@@ -42,18 +47,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _do(name: str, argv: list[str]) -> int:
-    import argparse
-    from importlib import import_module
-
     from .._errors import GpuSenseError
 
-    verb = import_module(f".{_module(name)}", __name__)
-    parser = argparse.ArgumentParser(
-        prog=f"gpusense {name}",
-        description=(verb.__doc__ or "").partition("\n")[0],
-        allow_abbrev=False,
-    )
-    verb.add_arguments(parser)
+    verb = _verb(name)
+    parser = parser_of(name)
     arguments = parser.parse_args(argv)
     try:
         code = int(verb.main(arguments))
@@ -70,6 +67,26 @@ def _do(name: str, argv: list[str]) -> int:
         sys.stderr.write(f"gpusense {name}: {where}{error.strerror or error}\n")
         return 2
     return code
+
+
+def _verb(name: str) -> "ModuleType":
+    from importlib import import_module
+
+    return import_module(f".{_module(name)}", __name__)
+
+
+def parser_of(name: str) -> "ArgumentParser":
+    """What the verb ``name`` takes; the reference in the documentation is made from it."""
+    import argparse
+
+    verb = _verb(name)
+    if name == "run":
+        found: argparse.ArgumentParser = verb._parser()
+        return found
+    description = (verb.__doc__ or "").partition("\n")[0].replace("``", "")
+    parser = argparse.ArgumentParser(prog=f"gpusense {name}", description=description, allow_abbrev=False)
+    verb.add_arguments(parser)
+    return parser
 
 
 def _reader_went_away() -> int:

@@ -1,11 +1,11 @@
-"""Send a session to an OpenTelemetry endpoint, with its original times: ``gpusense export --otlp URL run.gpusense``."""
+"""Send a session to an OpenTelemetry endpoint, with its original times."""
 
 import argparse
 import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="the session file")
+    parser.add_argument("file", metavar="SESSION", help="session file")
     parser.add_argument(
         "--otlp",
         nargs="?",

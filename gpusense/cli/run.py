@@ -6,6 +6,7 @@ import os
 import sys
 
 from .. import integrations
+from .._config import from_environment
 from .._errors import GpuSenseError
 from ._arguments import microseconds, names, numbers, size_bytes
 from ._ending import Ending, Spans, flush_on_sigterm, remove
@@ -115,6 +116,8 @@ def _start(settings: argparse.Namespace) -> Ending | None:
     if os.environ.get("GPUSENSE", "").strip().lower() == "off":
         sys.stderr.write("gpusense: nothing is recorded, because GPUSENSE=off\n")
         return None
+    for sentence in from_environment()[1]:
+        sys.stderr.write(f"gpusense: {sentence}\n")
     # Spans leave while the program runs, unless a file is kept: then they leave from the file, exact, at the end.
     live = settings.live or (settings.otlp is not None and settings.output is None)
     path, temporary = settings.output, settings.output is None and not live

@@ -1,4 +1,4 @@
-"""``gpusense top``: the devices of this machine, or of a recorded session, in the terminal."""
+"""Watch the devices of this machine, or of a recorded session, in the terminal."""
 
 import argparse
 import os

@@ -178,6 +178,12 @@ def test_tracebacks_of_modules_and_code(tmp_path):
     same(tmp_path, "-m", "broken")
 
 
+def test_a_variable_that_cannot_be_used_is_told(tmp_path):
+    done = traced("-c", "print(1)", cwd=tmp_path, GPUSENSE_THRESHOLD_US="soon")
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr.startswith("gpusense: GPUSENSE_THRESHOLD_US='soon' is ignored: ")
+
+
 def test_what_cannot_be_opened(tmp_path):
     one, two = plain("absent.py", cwd=tmp_path), traced("absent.py", cwd=tmp_path)
     assert two.returncode == one.returncode == 2

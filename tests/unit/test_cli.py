@@ -235,6 +235,17 @@ def test_doctor_as_text(capsys, monkeypatch):
         assert word in shown
 
 
+def test_doctor_names_variables_without_effect(monkeypatch):
+    for name, value in (("THRESHOLD_US", "soon"), ("TRESHOLD_US", "5"), ("SAMPLE_RATE", "0.5"), ("OTEL", "off")):
+        monkeypatch.setenv(f"GPUSENSE_{name}", value)
+    rows = {row.name: row for row in doctor.environment()}
+    assert not rows["GPUSENSE_THRESHOLD_US"].available
+    assert "'soon' is ignored" in rows["GPUSENSE_THRESHOLD_US"].reason
+    assert "no setting has this name" in rows["GPUSENSE_TRESHOLD_US"].reason
+    assert rows["GPUSENSE_SAMPLE_RATE"][:3] == ("GPUSENSE_SAMPLE_RATE", True, "0.5")
+    assert rows["GPUSENSE_OTEL"].available
+
+
 def test_a_backend_that_breaks_is_an_absence(monkeypatch, capsys):
     from gpusense.backends import nvml
 

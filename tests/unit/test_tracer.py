@@ -342,6 +342,19 @@ def test_sink_gets_lists_and_one_that_raises_is_removed(tracer):
     assert tracer.session().counters.sink_errors == 1
 
 
+def test_a_sink_given_before_recording_begins_is_kept_for_it(tracer, monkeypatch):
+    tracer.close()
+    monkeypatch.setattr(_select, "_tracer", None)
+    got = []
+    gpusense.configure(sinks=[got.extend])
+    assert not gpusense.get_tracer().active
+    assert gpusense.enable()
+    with gpusense.trace("step"):
+        pass
+    gpusense.get_tracer().close()
+    assert [record.name for record in got] == ["step"]
+
+
 def test_block_listener(tracer):
     events = []
 
@@ -400,6 +413,23 @@ def test_block_summary_says_why_nothing_was_captured(tracer):
     assert summary.kernel_count is None
     assert "no CUDA" in summary.reason
     assert "empty" in str(summary)
+
+
+def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(tracer):
+    with gpusense.trace("upload") as block:
+        gpusense.record_transfer("mesh", "cpu_to_gpu", bytes=2_000_000, duration_ns=1_000_000)
+    summary = block.summary()
+    assert (summary.transfer_count, summary.transfer_bytes) == (1, 2_000_000)
+    assert (summary.kernel_count, summary.gpu_ns, summary.memset_count) == (None, None, None)
+    assert "1 transfers (2.00 MB in 1 ms)" in str(summary)
+    assert "kernels" not in str(summary)
+    tracer.reset()
+    with gpusense.trace("empty"):
+        pass
+    out = io.StringIO()
+    tracer.print_summary(out)
+    row = next(line for line in out.getvalue().splitlines() if line.startswith("empty"))
+    assert row.split()[-2:] == ["?", "?"]
 
 
 def test_configuration_errors_say_what_would_be_right(tracer):
