@@ -1,10 +1,10 @@
-"""What blocks for torch's modules cost on top of capture, and whether they hold the right kernels. Needs a GPU and torch.
+"""What blocks for torch's modules cost on top of capture, and whether they hold the right kernels. Needs a GPU, torch.
 
-    python benchmarks/gpu/torch_hooks.py [--seconds 20] [--depth 2]
+    python benchmarks/gpu/torch_hooks.py [--seconds 18] [--depth 2]
 
-Ends within 90 seconds. Cost: stretches of the small training job (about 870 kernels a step) without and with the blocks,
-in turn in one process, once recording to a file and once live; the median ratio with its 95 % interval. Kernels: for each
-layer the number attributed to its block, forward and backward, against the number of a direct call of that layer alone.
+Ends within 90 seconds. Cost: stretches of the small training job (about 870 kernels a step) without and with blocks, in
+turn in one process, once recording to a file and once live; the median ratio with its 95 % interval. Kernels: for each
+layer the number in its block, forward and backward, against the number of a direct call of that layer alone.
 """
 
 import argparse

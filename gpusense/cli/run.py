@@ -8,6 +8,7 @@ import sys
 from .. import integrations
 from .._config import from_environment
 from .._errors import GpuSenseError
+from . import _syscalls
 from ._arguments import microseconds, names, numbers, size_bytes
 from ._ending import Ending, Spans, flush_on_sigterm, remove
 from ._program import Program, execute, problem
@@ -35,6 +36,8 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"gpusense run: {reason}\n")
         return 2
     try:
+        if settings.syscalls is not None:
+            _syscalls.restart(argv, settings.syscalls)
         ending = _start(settings)
     except GpuSenseError as error:
         sys.stderr.write(f"gpusense run: {error}\n")
@@ -80,6 +83,13 @@ def _parser() -> argparse.ArgumentParser:
         "--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M"
     )
     parser.add_argument("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
+    parser.add_argument(
+        "--syscalls",
+        nargs="?",
+        const=_syscalls.DEFAULT,
+        metavar="A,B",
+        help=f"also record system calls, through strace ({_syscalls.DEFAULT}; others by --syscalls=A,B)",
+    )
     parser.add_argument(
         "--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves"
     )
@@ -129,6 +139,7 @@ def _start(settings: argparse.Namespace) -> Ending | None:
 
         _load_what_ending_needs()
         recording = start_session(mode="live" if live else "file", path=None if live else path, **chosen)
+        _syscalls.attach(recording.tracer)
         if not settings.no_integrations:
             integrations.watch(recording.tracer)
         return Ending(recording, path, temporary, live, Spans.of(settings.otlp, live))

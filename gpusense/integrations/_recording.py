@@ -1,0 +1,85 @@
+"""Recording one stretch of a program completely, for a test or a notebook cell, and giving what was launched in it."""
+
+import importlib
+from typing import Any
+
+from .._aggregate import Busy
+from .._records import KINDS, Counters, Record
+from ..session import Session
+
+_ANSWER_S = 10.0
+
+
+class Recording:
+    """From the start to :meth:`end` everything is kept one by one; the settings of before come back afterwards."""
+
+    def __init__(self, name: str, kinds: tuple[str, ...] = ()) -> None:
+        self._package: Any = importlib.import_module(__name__.rpartition(".integrations")[0])
+        self._was_active = bool(self._package.get_tracer().active)
+        self.on: bool = self._package.enable()
+        before = self._package.get_tracer().config
+        self._before = {"trace_all": before.trace_all, "kinds": before.kinds}
+        if self.on:
+            self._package.configure(trace_all=True, kinds=tuple({*before.kinds, *kinds}))
+        self.complete = True
+        self._ended: Session | None = None
+        self._block: Any = self._package.get_tracer().open_scope(name)
+
+    @property
+    def reason(self) -> str:
+        """Why no GPU work can have been seen; empty where it can."""
+        if not self.on:
+            return "gpusense is off (GPUSENSE=off)"
+        status = self._package.get_tracer().status()
+        return "" if status.get("state") == "running" else str(status.get("reason") or status.get("state"))
+
+    def end(self) -> Session:
+        """What was recorded from the start until the first call of this method."""
+        if self._ended is None:
+            tracer = self._package.get_tracer()
+            tracer.close_scope(self._block)
+            self.complete = self._block.wait(_ANSWER_S)
+            self._ended = part(tracer.session(), self._block) if self.on else Session(meta={"mode": "off"})
+        return self._ended
+
+    def close(self) -> Session:
+        """As :meth:`end`; then the settings of before."""
+        session = self.end()
+        if self.on:
+            self._package.configure(**self._before)
+            if not self._was_active:
+                self._package.disable()
+        self.on = False
+        return session
+
+
+def part(session: Session, block: Any) -> Session:
+    """What ``session`` holds of the time and the inside of ``block``."""
+    path = block.path
+    records = [record for record in session.records if _inside(record, block)]
+    aggregates = [row for row in session.aggregates if row.path[: len(path)] == path]
+    busy = Busy()
+    for record in records:
+        kind = KINDS[type(record)]
+        if kind in ("kernel", "transfer", "memset"):
+            item: Any = record
+            busy.add(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
+    counted = sum(row.count for row in aggregates)
+    return Session(
+        meta={**session.meta, "start_ns": block.start_ns, "end_ns": block.end_ns},
+        devices=session.devices,
+        records=records,
+        aggregates=aggregates,
+        metrics=[sample for sample in session.metrics if block.start_ns <= sample.time_ns <= block.end_ns],
+        busy=busy.rows(),
+        unseen=[gap for gap in session.unseen if gap.end_ns is None or gap.end_ns >= block.start_ns],
+        counters=Counters(seen=len(records) + counted, kept=len(records), aggregated=counted),
+    )
+
+
+def _inside(record: Record, block: Any) -> bool:
+    """Launched inside, or outside every block but in its time (by a thread that has no blocks)."""
+    start: int = block.start_ns
+    if record.path[: len(block.path)] == block.path:
+        return record.start_ns >= start
+    return not record.path and start <= record.start_ns <= block.end_ns

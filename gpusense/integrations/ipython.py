@@ -1,0 +1,57 @@
+"""``%load_ext PACKAGE.integrations.ipython``, then ``%%gpusense``: what a cell did on the GPU, as text and timeline."""
+
+from typing import Any
+
+from ._recording import Recording
+
+_PAGE_HEIGHT = 560
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by ``%load_ext``; nothing is recorded outside ``%%gpusense`` cells."""
+
+    def gpusense(line: str, cell: str) -> None:
+        """Runs the cell and shows what it did on the GPU. ``%%gpusense --text`` leaves the timeline out."""
+        _run(shell, line, cell)
+
+    shell.register_magic_function(gpusense, "cell", "gpusense")
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    shell.magics_manager.magics["cell"].pop("gpusense", None)
+
+
+def _run(shell: Any, line: str, cell: str) -> None:
+    words = line.split()
+    unknown = [word for word in words if word != "--text"]
+    if unknown:
+        print(f"%%gpusense takes --text, not {unknown[0]}")  # noqa: T201 - a notebook's answer
+        return
+    recording = Recording("cell")
+    try:
+        shell.run_cell(cell)
+    finally:
+        session = recording.close()
+    from ..report import text
+
+    print("\n".join(text.summary(session)))  # noqa: T201
+    if "--text" not in words:
+        _show(session)
+
+
+def _show(session: Any) -> None:
+    import io
+    from html import escape
+
+    from IPython.display import HTML, display
+
+    from ..report import html
+
+    page = io.StringIO()
+    html.write(session, page)
+    # In a frame of its own, the page's scripts reach neither the notebook nor the network.
+    frame = (
+        f'<iframe sandbox="allow-scripts" srcdoc="{escape(page.getvalue())}" '
+        f'style="width:100%;height:{_PAGE_HEIGHT}px;border:0"></iframe>'
+    )
+    display(HTML(f"<div>{frame}</div>"))

@@ -1,0 +1,204 @@
+"""GPU facts for tests: the fixture ``gpusense``, and ``--gpusense-report PATH`` for the whole run.
+
+Opt-in: ``pytest -p PACKAGE.integrations.pytest_plugin`` or ``pytest_plugins = [...]`` in a conftest. There is no entry
+point on purpose: one would load in every test run of everybody who merely has the package installed.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from .._records import GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
+from ..session import Session, save
+from ._patches import close_block, open_block
+from ._recording import Recording
+
+_KINDS = ("sync", "allocation")
+
+
+class Times(NamedTuple):
+    """Device times of operations, in nanoseconds."""
+
+    count: int  # type: ignore[assignment]
+    total_ns: int
+    min_ns: int
+    p50_ns: int
+    p95_ns: int
+    max_ns: int
+    bytes: int = 0
+
+    @property
+    def avg_ns(self) -> float:
+        return self.total_ns / self.count
+
+
+def times_of(records: list[Any]) -> Times:
+    """Times of at least one record; a percentile is the smallest value that so many do not exceed."""
+    lengths = sorted(record.end_ns - record.start_ns for record in records)
+
+    def percentile(share: float) -> int:
+        return int(lengths[max(0, -int(-share * len(lengths) // 1) - 1)])
+
+    size = sum(getattr(record, "bytes", 0) for record in records)
+    return Times(len(lengths), sum(lengths), lengths[0], percentile(0.5), percentile(0.95), lengths[-1], size)
+
+
+class GpuFacts:
+    """What the test has done on the GPU up to the first question. :meth:`restart` forgets it and begins anew.
+
+    Where no GPU work can be seen (no GPU, ``GPUSENSE=off``) and none was recorded by hand, questions skip the test.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._recording = Recording(name, _KINDS)
+
+    def restart(self) -> None:
+        """Begins anew, for example after a warm-up."""
+        self._recording.close()
+        self._recording = Recording(self._name, _KINDS)
+
+    @property
+    def session(self) -> Session:
+        """Everything recorded, as a :class:`Session`."""
+        session = self._recording.end()
+        if not self._recording.complete:
+            pytest.fail("the GPU did not finish in time what the test launched")
+        return session
+
+    def kernels(self, name: str = "") -> list[GpuKernel]:
+        """Kernels whose name or demangled name holds ``name``, in the order of the device."""
+        everything = self.session.kernels
+        self._skip_where_blind(bool(everything))
+        found = [kernel for kernel in everything if name in kernel.name or name in (kernel.full_name or "")]
+        return sorted(found, key=lambda kernel: kernel.start_ns)
+
+    def kernel(self, name: str) -> Times:
+        """Times of the kernels whose name holds ``name``; fails the test where there was none."""
+        found = self.kernels(name)
+        if not found:
+            seen = ", ".join(sorted({kernel.name for kernel in self.session.kernels})) or "none"
+            pytest.fail(f"no kernel was named {name!r}; kernels: {seen}")
+        return times_of(found)
+
+    @property
+    def kernel_count(self) -> int:
+        return len(self.kernels())
+
+    @property
+    def gpu_ns(self) -> int:
+        """Sum of the times of all kernels."""
+        return sum(kernel.duration_ns for kernel in self.kernels())
+
+    def transfers(self, direction: str | None = None) -> list[GpuMemoryTransfer]:
+        """Copies, all or those of a direction: "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu", "on_device"."""
+        everything = self.session.transfers
+        self._skip_where_blind(bool(everything))
+        return [copy for copy in everything if direction in (None, copy.direction)]
+
+    def transfer_bytes(self, direction: str | None = None) -> int:
+        return sum(copy.bytes for copy in self.transfers(direction))
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most device memory that allocations of this test held at once. A caching allocator's cache counts."""
+        records = self.session.allocations
+        self._skip_where_blind(bool(records))
+        live: dict[int, int] = {}
+        held = peak = 0
+        for record in sorted(records, key=lambda item: item.start_ns):
+            if record.name == "alloc":
+                live[record.address] = record.bytes
+                held += record.bytes
+            else:
+                held -= live.pop(record.address, 0)
+            peak = max(peak, held)
+        return peak
+
+    def syncs(self) -> list[GpuSync]:
+        """The times at which the host waited for the device."""
+        session = self.session
+        self._skip_where_blind(bool(session.syncs))
+        return [sync for sync in session.syncs if sync.name != "stream_wait_event"]
+
+    def assert_no_sync(self) -> None:
+        """Fails the test where the host waited for the device, and says how often and how long."""
+        found = self.syncs()
+        if found:
+            times = times_of(found)
+            names = ", ".join(sorted({sync.name for sync in found}))
+            pytest.fail(f"the host waited for the device {times.count} times, {times.total_ns} ns in all: {names}")
+
+    def _skip_where_blind(self, seen: bool) -> None:
+        reason = self._recording.reason
+        if not seen and reason and not self._worked():
+            pytest.skip(f"no GPU work can be seen: {reason}")
+
+    def _worked(self) -> bool:
+        work = (GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync)
+        return any(type(record) in work for record in self.session.records)
+
+
+@pytest.fixture  # type: ignore[untyped-decorator]
+def gpusense(request: pytest.FixtureRequest) -> Iterator[GpuFacts]:
+    """What this test does on the GPU: ``gpusense.kernel("sgemm").p95_ns``, ``gpusense.assert_no_sync()``."""
+    facts = GpuFacts(request.node.name)
+    yield facts
+    facts._recording.close()
+
+
+# --- the report of the whole run --------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("gpusense").addoption(
+        "--gpusense-report",
+        metavar="PATH",
+        help="write what the tests did on the GPU: .html, .json, .gpusense (a session), otherwise text",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("gpusense_report")
+    if path:
+        config.pluginmanager.register(_Report(config, str(path)), "gpusense-report")
+
+
+class _Report:
+    """A block for every test, and the report at the end; with xdist one for each worker."""
+
+    def __init__(self, config: pytest.Config, path: str) -> None:
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        stem, suffix = os.path.splitext(os.path.abspath(path))
+        self.path = f"{stem}-{worker}{suffix}" if worker else stem + suffix
+        self.recording = Recording("tests")
+        self.written = ""
+
+    @pytest.hookimpl(wrapper=True)  # type: ignore[untyped-decorator]
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        block = open_block(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            close_block(block)
+
+    def pytest_sessionfinish(self) -> None:
+        session = self.recording.close()
+        try:
+            writer(self.path)(session, self.path)
+            self.written = f"gpusense: {self.path}"
+        except OSError as error:
+            self.written = f"gpusense: no report: {error}"
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.write_line(self.written)
+
+
+def writer(path: str) -> Callable[[Session, str], Any]:
+    """The function that writes a session in the form that the end of ``path`` names."""
+    from ..report import html, json, text
+
+    forms: dict[str, Callable[[Session, str], Any]] = {".html": html.write, ".json": json.write, ".gpusense": save}
+    return forms.get(os.path.splitext(path)[1].lower(), text.write)

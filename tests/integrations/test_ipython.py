@@ -1,0 +1,128 @@
+"""``%%gpusense`` in a real IPython shell."""
+
+import pytest
+from needs import require
+
+import gpusense
+
+
+def _ipython():
+    try:
+        import IPython
+    except ImportError:
+        return None
+    return IPython
+
+
+CODE = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "gpusense.integrations.ipython")
+"""
+
+
+@pytest.fixture
+def run(run_python):
+    require(_ipython(), "ipython (dependency group integrations)")
+
+    def start(code):
+        done = run_python(CODE + code, timeout=90, IPYTHONDIR=".", HOME=".")
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    return start
+
+
+def test_a_cell_shows_text_and_timeline(run):
+    out = run(
+        '''
+cell = """import gpusense
+gpusense.record_kernel("my_kernel", duration_ns=250_000)
+x = 6 * 7
+x"""
+with capture_output() as got:
+    shell.run_cell("%%gpusense\\\\n" + cell)
+    shell.run_cell("%%gpusense --text\\\\ngpusense.record_kernel('other', duration_ns=250_000)")
+assert shell.user_ns["x"] == 42
+html = [output.data["text/html"] for output in got.outputs if "text/html" in output.data]
+assert len(html) == 1, got.outputs
+assert 'srcdoc="' in html[0] and 'sandbox="allow-scripts"' in html[0]
+assert html[0].count('"') == 8 - 2, "the page must not end its own attribute"
+page = html[0]
+assert "my_kernel" in got.stdout and "42" in got.stdout
+assert "other" in got.stdout.partition("my_kernel")[2]
+import gpusense
+assert not gpusense.get_tracer().active
+print("shown")
+'''.replace("\\\\n", "\\n")
+    )
+    assert out.endswith("shown\n")
+
+
+def test_errors_and_wrong_words(run):
+    out = run("""
+with capture_output() as got:
+    shell.run_cell("%%gpusense --text\\n1 / 0")
+    shell.run_cell("%%gpusense --wrong\\ny = 1")
+assert "ZeroDivisionError" in got.stdout + got.stderr
+assert "takes --text, not --wrong" in got.stdout
+assert "y" not in shell.user_ns
+shell.run_line_magic("unload_ext", "gpusense.integrations.ipython")
+assert "gpusense" not in shell.magics_manager.magics["cell"]
+import gpusense
+with gpusense.trace("x"):
+    pass
+assert not gpusense.get_tracer().active
+print("done")
+""")
+    assert out.endswith("done\n")
+
+
+def test_off_is_said(run_python):
+    require(_ipython(), "ipython (dependency group integrations)")
+    done = run_python(
+        CODE + 'shell.run_cell("%%gpusense --text\\nz = 3"); print(shell.user_ns["z"])',
+        timeout=90,
+        IPYTHONDIR=".",
+        HOME=".",
+        GPUSENSE="off",
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.endswith("3\n")
+
+
+def test_a_part_of_a_session_is_what_was_inside():
+    from gpusense._records import Aggregate, BlockRecord, GpuKernel
+    from gpusense.integrations._recording import part
+    from gpusense.session import Session
+
+    class Block:
+        path, start_ns, end_ns = ("outer", "cell"), 100, 200
+
+    def kernel(name, start, path):
+        return GpuKernel(name, start, start + 10, device=0, path=path)
+
+    records = [
+        kernel("before", 50, ("outer",)),
+        kernel("inside", 150, ("outer", "cell")),
+        kernel("deeper", 160, ("outer", "cell", "x")),
+        kernel("beside", 170, ("other",)),
+        kernel("no block", 180, ()),
+        kernel("no block, later", 280, ()),
+        kernel("an earlier cell", 20, ("outer", "cell")),
+        BlockRecord("cell", 1, None, ("outer", "cell"), 100, 200, 1),
+    ]
+    rows = [
+        Aggregate(("outer", "cell"), "kernel", "k", "cuda", 0, 7, 3, 9, 3, 3, 27),
+        Aggregate(("outer",), "kernel", "k", "cuda", 0, 7, 3, 9, 3, 3, 27),
+    ]
+    found = part(Session(records=records, aggregates=rows, meta={"pid": 1}), Block)
+    assert [record.name for record in found.records] == ["inside", "deeper", "no block", "cell"]
+    assert found.aggregates == rows[:1]
+    assert (found.counters.seen, found.counters.kept, found.counters.aggregated) == (7, 4, 3)
+    assert found.duration_ns == 100
+    assert found.busy[0].busy_ns == 30
+    assert gpusense.Session is Session

@@ -1,0 +1,170 @@
+"""System calls on the timeline: the real strace where it is installed and may trace, and imported traces anywhere."""
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from needs import ROOT, require
+
+import gpusense
+from gpusense import cli
+from gpusense.cli import _syscalls
+
+LINES = """\
+9 1700000000.000000 ioctl(4, 0x46, 0x7) = 0 <0.000250>
+9 1700000000.001000 read(3, "x", 8) = 1 <0.000020>
+9 1700000000.002000 read(3, "x", 8) = 1 <0.000030>
+9 1700000009.000000 write(1, "x", 1) = 1 <0.000200>
+"""
+
+
+def may_trace() -> bool:
+    strace = shutil.which("strace")
+    return bool(strace) and subprocess.run([strace, "-o", "/dev/null", "true"], capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """``traced(code, *options)``: a program under ``gpusense run --syscalls``; the finished process and its session."""
+    if sys.platform != "linux" or (shutil.which("strace") and not may_trace()):
+        pytest.skip("strace may not trace here")
+    require(may_trace(), "strace")
+
+    def run(code, *options, ended=None):
+        script, out = tmp_path / "program.py", tmp_path / "out.gpusense"
+        script.write_text(code)
+        command = [sys.executable, "-m", "gpusense", "run", *(options or ("--syscalls",)), "-o", str(out), str(script)]
+        done = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if ended is not None:
+            ended(done)
+        done.out, done.err = done.communicate(timeout=60)
+        return done, gpusense.load(out, trace_all=True)
+
+    return run
+
+
+def test_calls_are_recorded_and_the_exit_code_is_the_programs(traced):
+    done, session = traced("""
+import os, sys, threading, time
+assert not [name for name in os.environ if "STRACE" in name]
+r, w = os.pipe()
+reader = threading.Thread(target=os.read, args=(r, 3))
+reader.start()
+time.sleep(0.05)
+os.write(w, b"abc")
+reader.join()
+sys.exit(7)
+""")
+    assert done.returncode == 7, done.err
+    reads = [call for call in session.syscalls if call.name == "read" and call.duration_ns > 40_000_000]
+    assert len(reads) == 1
+    assert reads[0].thread != session.meta["pid"]
+    assert any(call.name == "write" and call.result == "3" for call in session.syscalls)
+    assert session.meta["start_ns"] - 10**9 < reads[0].start_ns < session.meta["end_ns"]
+    assert session.meta["sources"]["strace"]["unreadable"] == 0
+    assert "records: seen" in done.err
+
+
+def test_other_calls_by_name(traced):
+    _, session = traced("import os; os.mkdir('x') if False else os.getcwd()", "--syscalls=getcwd")
+    assert {call.name for call in session.syscalls} == {"getcwd"}
+
+
+def test_a_signal_ends_the_program_as_it_would_without(traced):
+    def end(process):
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+
+    done, session = traced("import time; print('ready', flush=True); time.sleep(30)", ended=end)
+    assert done.returncode == -signal.SIGTERM
+    assert session.meta["complete"]
+
+
+def test_without_strace_or_with_a_wrong_name_it_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv(_syscalls.VARIABLE, raising=False)
+    script = tmp_path / "x.py"
+    script.write_text("")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert cli.main(["run", "--syscalls", str(script)]) == 2
+    assert "--syscalls needs strace" in capsys.readouterr().err
+    refusing = tmp_path / "strace"
+    refusing.write_text("#!/bin/sh\necho 'strace: ptrace(PTRACE_TRACEME): Operation not permitted' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(refusing))
+    assert cli.main(["run", "--syscalls", str(script)]) == 2
+    assert "cannot trace here: ptrace(PTRACE_TRACEME): Operation not permitted" in capsys.readouterr().err
+
+
+def test_reading_the_trace_does_not_chase_its_own_calls(tmp_path):
+    """Each read of the trace is itself a traced call: what comes after the start of a flush is left for the next."""
+    path = tmp_path / "trace"
+    path.write_text(LINES)
+
+    class Tracer:
+        got = ()
+
+        def record(self, records):
+            self.got = (*self.got, *records)
+            with path_again.open("a") as file:
+                file.write(LINES)
+
+    path_again = tmp_path / "again"
+    path_again.hardlink_to(path)
+    tracer = Tracer()
+    trace = _syscalls.Trace(tracer, str(path))
+    assert not path.exists()
+    assert trace.flush(1.0)
+    assert len(tracer.got) == 4
+    assert trace.flush(1.0)
+    assert len(tracer.got) == 8
+    assert trace.status()["calls"] == 8
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    path = tmp_path / "trace.txt"
+    path.write_text(LINES)
+    return path
+
+
+def test_import(trace_file, tmp_path, capsys):
+    out = tmp_path / "out.gpusense"
+    assert cli.main(["import", "strace", str(trace_file), "-o", str(out)]) == 0
+    session = gpusense.load(out)
+    assert [call.name for call in session.syscalls] == ["ioctl", "write"]
+    (reads,) = session.aggregates
+    assert (reads.kind, reads.name, reads.count, reads.total_ns) == ("syscall", "read", 2, 50_000)
+    assert (session.counters.seen, session.counters.kept, session.counters.aggregated) == (4, 2, 2)
+    assert session.meta["pid"] == 9
+    assert cli.main(["report", str(out)]) == 0
+    assert "syscall: read" in capsys.readouterr().out
+    assert cli.main(["import", "strace", str(trace_file), "-o", str(out), "--trace-all"]) == 0
+    assert len(gpusense.load(out).syscalls) == 4
+
+
+def test_import_into_a_session(trace_file, tmp_path, capsys):
+    from gpusense.session import Session, save
+
+    base, out = tmp_path / "base.gpusense", tmp_path / "out.gpusense"
+    start = 1_700_000_000_000_000_000
+    kernel = gpusense.GpuKernel("k", start + 100, start + 500)
+    counters = gpusense.Counters(seen=1, kept=1)
+    meta = {"start_ns": start, "end_ns": start + 10**9, "threshold_ns": 25_000, "mode": "live"}
+    save(Session(records=[kernel], counters=counters, meta=meta), base)
+    assert cli.main(["import", "strace", str(trace_file), "-o", str(out), "--into", str(base)]) == 0
+    assert "3 calls, 1 outside the session" in capsys.readouterr().err
+    session = gpusense.load(out)
+    assert session.kernels == [kernel]
+    assert [call.name for call in session.syscalls] == ["ioctl", "read"]
+    assert session.counters.seen == 4
+
+
+def test_import_of_something_else(tmp_path, capsys):
+    other = tmp_path / "other"
+    other.write_bytes(b"\xff\xfe nothing\n" * 3)
+    assert cli.main(["import", "strace", str(other), "-o", str(tmp_path / "o")]) == 1
+    assert "no system call in 3 lines" in capsys.readouterr().err
+    assert cli.main(["import", "strace", str(tmp_path / "absent"), "-o", str(tmp_path / "o")]) == 2
+    assert "No such file" in capsys.readouterr().err
