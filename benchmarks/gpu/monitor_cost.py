@@ -3,9 +3,9 @@
     python benchmarks/gpu/monitor_cost.py [--json PATH]
 
 Ends within 60 seconds. Prints: every NVML call that every lane makes, with the arguments it is made with, in wall and
-CPU time, both at a monitor's pace and back to back (a call after a pause costs more than the second of two); ways to one
-value; every lane; the CPU share of a running monitor by thread; pynvml, nvitop and nvidia-smi beside it in the same run;
-and PCIe rates against copies of known size. Whether values are true is tested in ``tests/gpu/test_nvml.py``.
+CPU time, both at a monitor's pace and back to back (a call after a pause costs more than the second of two); ways to
+one value; every lane; the CPU share of a running monitor by thread; pynvml, nvitop and nvidia-smi beside it in the same
+run; and PCIe rates against copies of known size. Whether values are true is tested in ``tests/gpu/test_nvml.py``.
 """
 
 import argparse
