@@ -89,6 +89,8 @@ class Pcie(NamedTuple):
     rx_bytes_per_s: float | None = None  # towards the device
     tx_bytes_per_s: float | None = None
     replay_count: int | None = None
+    rate_window_s: float | None = None  # the seconds the two rates are a mean of
+    rate_monotonic_ns: int | None = None  # when those ended; two samples with the same hold the same reading
 
 
 class Links(NamedTuple):

@@ -11,6 +11,8 @@ from ._protocols import MetricsSource
 from ._records import DeviceInfo
 
 SECOND = 1_000_000_000
+_TRAFFIC_NS = 2 * SECOND  # between two looks at the PCIe byte counters
+_STRETCH_NS = SECOND // 40  # how long one look lasts where the counters would wrap before the next
 
 
 class Clock:
@@ -64,7 +66,9 @@ class Listener(Protocol):
     """A monitor, as its samplers see it. ``accept`` is called on the sampling thread and must be quick."""
 
     interval_ns: int
+    process_ns: int
     gpm: bool
+    continuous: bool  # wants the exact PCIe traffic of every interval
 
     def accept(self, sample: GpuMetrics) -> None: ...
 
@@ -98,6 +102,11 @@ class DeviceSampler:
         self.fast = Schedule(100_000_000, now)
         self._counters: Schedule | None = None
         self._medium, self._slow = Schedule(medium_ns, now), Schedule(slow_ns, now)
+        self._continuous = False
+        self._process_ns = SECOND
+        self._fast_words: tuple[str, ...] = ("fast", "lean")
+        self._traffic_ns = self._listing_ns = now  # when PCIe traffic and processes are next due
+        self._stretch_ns: int | None = None  # when the look at the PCIe counters that has begun ends
         self._kept: dict[str, GpuMetrics] = {}  # the last sample of each background lane
         self._background: GpuMetrics | None = None
         self._sequence = self._cost_ns = self._max_cost_ns = 0
@@ -172,6 +181,10 @@ class DeviceSampler:
             wake.clear()
 
     def _set_period(self) -> None:
+        self._continuous = any(listener.continuous for listener in self._listeners)
+        self._process_ns = min(listener.process_ns for listener in self._listeners)
+        gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
+        self._fast_words = ("fast", "lean", *gpm, *(("pcie",) if self._continuous else ()))
         period = min(listener.interval_ns for listener in self._listeners)
         if period != self.fast.period_ns or not self._threads:
             old, self.fast = self.fast, Schedule(period, self._clock.monotonic_ns())
@@ -198,17 +211,52 @@ class DeviceSampler:
 
     def step_background(self) -> int:
         """Does what is due in the medium and slow lanes; nanoseconds until the next deadline."""
-        gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
+        now = self._clock.monotonic_ns()
+        stretch = self._begin_stretch(now)
+        if stretch > 0:
+            return stretch
+        gpm = ("gpm",) if "gpm" in self._fast_words else ()
         for lane, schedule in (("medium", self._medium), ("slow", self._slow)):
             if schedule.begin(self._clock.monotonic_ns()):
-                self._keep(lane, self._sample((lane, *gpm)))
+                words = (lane, "lean", *gpm, *(self._dear_words(now) if lane == "medium" else ()))
+                self._keep(lane, self._sample(words))
                 schedule.done(self._clock.monotonic_ns())
         return min(self._medium.next_ns, self._slow.next_ns) - self._clock.monotonic_ns()
 
+    def _begin_stretch(self, now: int) -> int:
+        """Where the next medium pass gives PCIe rates and the counters wrap too fast to be read once a pass: reads them
+        a moment before it. How long that moment still lasts, or 0."""
+        if self._stretch_ns is not None:
+            return self._stretch_ns - now
+        if now < self._medium.next_ns or now < self._traffic_ns or self._continuous:
+            return 0
+        period = self._counter_period_s()
+        if period is None or period * SECOND > _TRAFFIC_NS:
+            return 0
+        self._sample(("counters",))
+        self._stretch_ns = self._clock.monotonic_ns() + min(_STRETCH_NS, int(period * SECOND))
+        return self._stretch_ns - now
+
+    def _dear_words(self, now: int) -> tuple[str, ...]:
+        """What costs too much for every medium pass and is due in this one."""
+        self._stretch_ns = None
+        words: tuple[str, ...] = ()
+        if now >= self._traffic_ns and not self._continuous:
+            self._traffic_ns = now + _TRAFFIC_NS - self._medium.period_ns // 2
+            words += ("pcie",)
+        if now >= self._listing_ns:
+            self._listing_ns = now + self._process_ns - self._medium.period_ns // 2
+            words += ("processes",)
+        return words
+
+    def _counter_period_s(self) -> float | None:
+        ask = getattr(self._source, "counter_period_s", None)
+        period: float | None = ask(self.device) if ask is not None else None
+        return period
+
     def _plan_counters(self, now: int) -> None:
         """Reads the byte counters between the ticks where they would otherwise wrap twice unseen."""
-        ask = getattr(self._source, "counter_period_s", None)
-        period = ask(self.device) if ask is not None else None
+        period = self._counter_period_s() if self._continuous else None
         if period is None or period * SECOND > self.fast.period_ns:
             self._counters = None
         elif self._counters is None:
@@ -217,8 +265,7 @@ class DeviceSampler:
             self._counters = Schedule(every, self.fast.next_ns - self.fast.period_ns + every)
 
     def _tick(self, now: int) -> None:
-        gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
-        sample = self._join(self._sample(("fast", *gpm)), sequence=self._sequence, gap_ns=self._gap(now))
+        sample = self._join(self._sample(self._fast_words), sequence=self._sequence, gap_ns=self._gap(now))
         self._cost_ns += sample.cost_ns
         self._max_cost_ns = max(self._max_cost_ns, sample.cost_ns)
         self._sequence += 1

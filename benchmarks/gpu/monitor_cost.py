@@ -1,11 +1,11 @@
-"""What monitoring an NVIDIA device really costs, and whether its numbers are true. Needs a GPU; torch for the loads.
+"""What monitoring an NVIDIA device really costs, call by call. Needs a GPU; torch for the copies.
 
     python benchmarks/gpu/monitor_cost.py [--json PATH]
 
-Ends within 90 seconds. Prints: every NVML call and every lane in wall and CPU time; the CPU share of a monitor at
-100 ms and at 10 ms; nvitop, pynvml and nvidia-smi beside it in the same run; how well the period holds under a program
-that never lets go of the GIL; what polling does to a kernel benchmark; GPM under load; PCIe rates against copies of
-known size; and every value against ``nvidia-smi`` at the same moment.
+Ends within 60 seconds. Prints: every NVML call that every lane makes, with the arguments it is made with, in wall and
+CPU time, both at a monitor's pace and back to back (a call after a pause costs more than the second of two); ways to
+one value; every lane; the CPU share of a running monitor by thread; pynvml, nvitop and nvidia-smi beside it in the same
+run; and PCIe rates against copies of known size. Whether values are true is tested in ``tests/gpu/test_nvml.py``.
 """
 
 import argparse
@@ -20,14 +20,19 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from gpusense import monitor
 from gpusense._capi import nvml as c
 from gpusense.backends import nvml
+from gpusense.backends.nvml_library import Nvml
 
 ROWS: dict[str, object] = {}
+ROUNDS = 20
+VERSIONS = {"temperature": c.VERSION_TEMPERATURE, "memory": c.VERSION_MEMORY_V2}
+FIELDS = ((186,), (185,), (82,), (82, 185, 186), (83,), (197,), (198,), (197, 198), (138,), (138, 139))
 
 
 def say(name, value, unit=""):
@@ -47,47 +52,121 @@ def cost(action, repeat=20):
     return statistics.median(walls) / 1e3, (time.thread_time_ns() - cpu) / repeat / 1e3
 
 
+class Timed:
+    """One NVML function that notes what each call cost, by name, number arguments and field ids."""
+
+    def __init__(self, function, book):
+        self._function = function
+        self._book = book
+        self.__name__ = function.__name__
+        self.argtypes = function.argtypes
+
+    def __call__(self, *arguments):
+        label = self._label(arguments)
+        start, cpu = time.perf_counter_ns(), time.thread_time_ns()
+        code = self._function(*arguments)
+        spent = time.thread_time_ns() - cpu
+        self._book.setdefault(label, []).append((time.perf_counter_ns() - start, spent, code))
+        return code
+
+    def _label(self, arguments):
+        name = self.__name__.removeprefix("nvmlDeviceGet").removeprefix("nvml")
+        if name == "FieldValues":
+            size = struct.calcsize(c.FIELD_VALUE)
+            ids = (struct.unpack_from("<I", arguments[2], place * size)[0] for place in range(arguments[1]))
+            return f"fields {'+'.join(map(str, ids))}"
+        numbers = [str(value) for value in arguments[1:] if isinstance(value, int) and value < 64]
+        return f"{name}({', '.join(numbers)})" if numbers and name != "ProcessUtilization" else name
+
+
 def calls(source, device):
-    print("NVML calls, wall / CPU µs")
-    known = source._known()[device.uuid]
-    api, handle, u32, u64 = known._nvml.api, known.handle, ctypes.c_uint(), ctypes.c_ulonglong()
-    room = ctypes.create_string_buffer(65536)
-    one, two, wide = ctypes.byref(u32), ctypes.byref(ctypes.c_uint()), ctypes.byref(u64)
-    u = {
-        "UtilizationRates": (api.nvmlDeviceGetUtilizationRates, room),
-        "EncoderUtilization": (api.nvmlDeviceGetEncoderUtilization, one, two),
-        "MemoryInfo": (api.nvmlDeviceGetMemoryInfo, room),
-        "Temperature": (api.nvmlDeviceGetTemperature, 0, one),
-        "PowerUsage": (api.nvmlDeviceGetPowerUsage, one),
-        "EnforcedPowerLimit": (api.nvmlDeviceGetEnforcedPowerLimit, one),
-        "ClockInfo": (api.nvmlDeviceGetClockInfo, 1, one),
-        "PerformanceState": (api.nvmlDeviceGetPerformanceState, one),
-        "CurrentClocksEventReasons": (api.nvmlDeviceGetCurrentClocksEventReasons, wide),
-        "CurrPcieLinkWidth": (api.nvmlDeviceGetCurrPcieLinkWidth, one),
-        "NvLinkState": (api.nvmlDeviceGetNvLinkState, 0, one),
-        "TotalEccErrors": (api.nvmlDeviceGetTotalEccErrors, 0, 0, wide),
-        "TotalEnergyConsumption": (api.nvmlDeviceGetTotalEnergyConsumption, wide),
-        "MigMode": (api.nvmlDeviceGetMigMode, one, two),
+    """A second source over the same library, whose every device call is timed."""
+    print("NVML calls of each lane: wall / CPU µs at a monitor's pace | back to back  (medians; how often; last code)")
+    book = {}
+    functions = vars(source._nvml.api)
+    api = types.SimpleNamespace(
+        **{
+            name: Timed(function, book) if function and name.startswith(("nvmlDevice", "nvmlGpm")) else function
+            for name, function in functions.items()
+        }
+    )
+    timed = nvml.NvmlSource(Nvml(api, source._nvml.path))
+    try:
+        for lanes in (("fast",), ("fast", "gpm"), ("medium",), ("slow",)):
+            for _ in range(3):  # what is permanently refused is asked here for the last time
+                timed.sample(device, lanes)
+                time.sleep(0.1)
+            print(f"  -- {'+'.join(lanes)}")
+            paced, hot = (run(timed, device, lanes, book, pause) for pause in (0.1 if "fast" in lanes else 0.05, 0))
+            for label, rows in sorted(paced.items(), key=lambda item: -sum(row[1] for row in item[1])):
+                told = f"  {c.code_name(rows[-1][2])}" if rows[-1][2] else ""
+                say(
+                    f"{'+'.join(lanes)} {label}",
+                    f"{both(rows)} | {both(hot.get(label, rows))}   x{len(rows) / ROUNDS:g}{told}",
+                )
+    finally:
+        timed.close()
+
+
+def run(timed, device, lanes, book, pause):
+    book.clear()
+    for _ in range(ROUNDS):
+        timed.sample(device, lanes)
+        time.sleep(pause)
+    return dict(book)
+
+
+def both(rows):
+    wall, cpu = (statistics.median(row[place] for row in rows) / 1e3 for place in (0, 1))
+    return f"{wall:8.1f} / {cpu:8.1f}"
+
+
+def ways(source, device):
+    """Calls that give the same value, and fields one by one, so that the cheaper can be chosen."""
+    print("ways to one value: wall / CPU µs at a monitor's pace  (median; last code)")
+    api, handle = source._nvml.api, source._known()[device.uuid].watchable()
+    u32, u64, room = (
+        ctypes.byref(ctypes.c_uint()),
+        ctypes.byref(ctypes.c_ulonglong()),
+        ctypes.create_string_buffer(4096),
+    )
+    versioned = {
+        name: ctypes.create_string_buffer(struct.pack("<I", version), 256) for name, version in VERSIONS.items()
     }
-    for name, (function, *arguments) in u.items():
-        code = function(handle, *arguments)
-        wall, cpu = cost(lambda f=function, a=arguments: f(handle, *a))
-        say(name + ("" if not code else f"  {c.code_name(code)}"), f"{wall:.1f} / {cpu:.1f}")
-    for name, ids in {
-        "fields 185+186 (power)": (185, 186),
-        "fields 197+198 (PCIe bytes)": (197, 198),
-        "fields 82+185+186+197+198": (82, 185, 186, 197, 198),
-        "fields 138+139 (NVLink)": (138, 139),
-    }.items():
-        say(name, "{:.1f} / {:.1f}".format(*fields(api, handle, ids)))
+    table = {
+        "TemperatureV": lambda: api.nvmlDeviceGetTemperatureV(handle, versioned["temperature"]),
+        "Temperature": lambda: api.nvmlDeviceGetTemperature(handle, 0, u32),
+        "MemoryInfo_v2": lambda: api.nvmlDeviceGetMemoryInfo_v2(handle, versioned["memory"]),
+        "MemoryInfo": lambda: api.nvmlDeviceGetMemoryInfo(handle, room),
+        "CurrentClocksEventReasons": lambda: api.nvmlDeviceGetCurrentClocksEventReasons(handle, u64),
+        "CurrentClocksThrottleReasons": lambda: api.nvmlDeviceGetCurrentClocksThrottleReasons(handle, u64),
+        "PowerUsage": lambda: api.nvmlDeviceGetPowerUsage(handle, u32),
+        **{f"fields {ids}": field_call(api, handle, ids) for ids in FIELDS},
+    }
+    rows = {name: [] for name in table}
+    for turn in range(ROUNDS + 1):
+        for name, call in table.items():
+            start, cpu = time.perf_counter_ns(), time.thread_time_ns()
+            code = call()
+            spent = time.thread_time_ns() - cpu
+            if turn:
+                rows[name].append((time.perf_counter_ns() - start, spent, code))
+        time.sleep(0.1)
+    for name, found in rows.items():
+        say(name, both(found) + (f"  {c.code_name(found[-1][2])}" if found[-1][2] else ""))
 
 
-def fields(api, handle, ids):
+def field_call(api, handle, ids):
     entries = b"".join(
         struct.pack(c.FIELD_VALUE, i, c.ALL_LINKS if i in (138, 139) else 0, 0, 0, 0, 0, b"") for i in ids
     )
     room, count = ctypes.create_string_buffer(entries), len(ids)
-    return cost(lambda: api.nvmlDeviceGetFieldValues(handle, count, room))
+
+    def call():
+        code = api.nvmlDeviceGetFieldValues(handle, count, room)
+        return code or struct.unpack_from(c.FIELD_VALUE, room)[5]
+
+    return call
 
 
 def lanes(source, device):
@@ -98,21 +177,36 @@ def lanes(source, device):
 
 
 def shares():
-    print("a running monitor after its first second: CPU share of one core, period, cost a sample")
-    for interval, seconds in ((0.1, 8.0), (0.01, 4.0)):
+    print("a running monitor after its first seconds: CPU share of one core, period, cost a sample")
+    for interval, seconds in ((0.1, 10.0), (0.01, 3.0)):
         label = f"{interval * 1000:.0f} ms"
         with monitor.start_background(interval=interval, history=100_000) as running:
-            time.sleep(1.5)
-            ticks, before, start = running.stats().ticks, used(), time.monotonic()
+            time.sleep(2.5)
+            ticks, before, each, start = running.stats().ticks, used(), by_thread(), time.monotonic()
             time.sleep(seconds)
-            cpu, elapsed, stats = used() - before, time.monotonic() - start, running.stats()
-            ticks, samples = stats.ticks - ticks, running.history(device=0)
+            cpu, after, elapsed = used() - before, by_thread(), time.monotonic() - start
+            stats, samples = running.stats(), running.history(device=0)
+            ticks = stats.ticks - ticks
         say(
             f"{label}: CPU share",
             f"{100 * cpu / elapsed:.3f} %  ({cpu / max(1, ticks) * 1e6:.0f} µs a tick, all lanes)",
         )
+        for name, (spent, waits) in after.items():
+            spent, waits = spent - each.get(name, (0, 0))[0], waits - each.get(name, (0, 0))[1]
+            say(f"{label}: thread {name}", f"{spent / elapsed / 1e7:.3f} %, {waits / elapsed:.1f} wake-ups a second")
         say(f"{label}: jitter; late, skipped", f"{jitter(samples, interval)}; {stats.late}, {stats.skipped}")
         say(f"{label}: sample wall mean / max µs", f"{stats.mean_cost_ns / 1e3:.0f} / {stats.max_cost_ns / 1e3:.0f}")
+
+
+def by_thread():
+    """Thread name → (CPU nanoseconds, voluntary waits) so far, as the kernel counts them."""
+    names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+    found = {}
+    for folder in pathlib.Path("/proc/self/task").iterdir():
+        ns = int((folder / "schedstat").read_text().split()[0])
+        waits = next(line.split()[1] for line in (folder / "status").read_text().splitlines() if "voluntary" in line)
+        found[names.get(folder.name, f"{(folder / 'comm').read_text().strip()} {folder.name}")] = ns, int(waits)
+    return found
 
 
 def used():
@@ -124,25 +218,6 @@ def jitter(samples, interval):
     steps = itertools.pairwise(sample.monotonic_ns for sample in samples)
     away = sorted(abs((b - a) / 1e9 - interval) for a, b in steps)
     return f"p50 {away[len(away) // 2] * 1e6:.0f} µs, p99 {away[int(len(away) * 0.99)] * 1e6:.0f} µs" if away else "-"
-
-
-def hogged():
-    print("under a program that holds the GIL")
-    stop = threading.Event()
-
-    def hog():
-        while not stop.is_set():
-            sum(range(20_000))
-
-    threads = [threading.Thread(target=hog, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    with monitor.start_background(interval=0.1) as running:
-        time.sleep(4)
-        stats, samples = running.stats(), running.history(device=0)
-    stop.set()
-    late = f"late {stats.late} of {stats.ticks}, skipped {stats.skipped}"
-    say("100 ms with two busy threads", f"{jitter(samples, 0.1)}; {late}")
 
 
 def peers():
@@ -183,40 +258,6 @@ def peers():
     start = time.perf_counter()
     subprocess.run(["nvidia-smi", "-q", "-x"], capture_output=True, timeout=30)
     say("nvidia-smi -q -x", f"{(time.perf_counter() - start) * 1e6:.0f} wall")
-
-
-def kernels():
-    """Median time of a kernel loop with and without a monitor at 100 ms, in alternation."""
-    torch = _torch()
-    if torch is None:
-        return
-    print("effect of polling on a kernel benchmark (ratio of medians; > 1 is slower)")
-    a = torch.randn(2048, 2048, device="cuda")
-
-    def loop():
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(150):
-            a @ a
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    loop()
-    plain, watched = [], []
-    for _ in range(8):
-        plain.append(loop())
-        with monitor.start_background(interval=0.1):
-            time.sleep(0.05)
-            watched.append(loop())
-    say(
-        "kernel loop watched / plain",
-        f"{statistics.median(watched) / statistics.median(plain):.4f}  spread ±{spread(plain):.4f}",
-    )
-
-
-def spread(values):
-    middle = statistics.median(values)
-    return statistics.median(abs(value - middle) for value in values) / middle
 
 
 def gpm_and_pcie():
@@ -273,41 +314,6 @@ def gpm_and_pcie():
     say("extra reads of the byte counters", f"every {extra.period_ns / 1e6:.0f} ms" if extra else "none needed")
 
 
-def against_smi(source, device):
-    print("against nvidia-smi at the same moment (ours | theirs)")
-    fields = {
-        "temperature.gpu": lambda m: m.thermal.gpu_celsius,
-        "temperature.memory": lambda m: m.thermal.memory_celsius,
-        "power.draw.instant": lambda m: m.power.draw_watts,
-        "power.draw.average": lambda m: m.power.average_watts,
-        "enforced.power.limit": lambda m: m.power.limit_watts,
-        "utilization.gpu": lambda m: m.utilization.gpu_percent,
-        "utilization.memory": lambda m: m.utilization.memory_controller_percent,
-        "memory.total": lambda m: m.memory.total_bytes / 2**20,
-        "memory.used": lambda m: m.memory.used_bytes / 2**20,
-        "memory.free": lambda m: m.memory.free_bytes / 2**20,
-        "memory.reserved": lambda m: m.memory.reserved_bytes and m.memory.reserved_bytes / 2**20,
-        "clocks.gr": lambda m: m.clocks.graphics_mhz,
-        "clocks.mem": lambda m: m.clocks.memory_mhz,
-        "pstate": lambda m: f"P{m.clocks.performance_state}",
-        "pcie.link.gen.current": lambda m: m.pcie.generation,
-        "pcie.link.width.current": lambda m: m.pcie.width,
-        "ecc.errors.corrected.volatile.total": lambda m: m.health.ecc_corrected,
-        "ecc.errors.uncorrected.aggregate.total": lambda m: m.health.ecc_uncorrected_lifetime,
-        "fan.speed": lambda m: m.thermal.fan_percent,
-        "clocks_event_reasons.active": lambda m: m.clocks.throttle_reasons,
-    }
-    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "-i", device.uuid]
-    text = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout.strip()
-    ours = source.sample(device, ("fast", "medium", "slow"))
-    for (name, get), theirs in zip(fields.items(), text.split(", "), strict=False):
-        say(name, f"{get(ours)} | {theirs}")
-    for group in ("thermal", "links", "pcie", "health", "power"):
-        for field, value in zip(getattr(ours, group)._fields, getattr(ours, group), strict=True):
-            if value is None:
-                say(f"None: {group}.{field}", ours.reason(f"{group}.{field}"))
-
-
 def _torch():
     try:
         import torch
@@ -330,13 +336,11 @@ def main():
     source.sample(device)
     for step in (
         lambda: calls(source, device),
+        lambda: ways(source, device),
         lambda: lanes(source, device),
         shares,
-        hogged,
         peers,
-        kernels,
         gpm_and_pcie,
-        lambda: against_smi(source, device),
     ):
         try:
             step()

@@ -27,6 +27,18 @@ def may_sleep(pci_bus_id: str | None, sysfs: str = "/sys") -> bool:
     return text_or_none(os.path.join(_folder(pci_bus_id, sysfs), "power", "control")) not in ("on", None)
 
 
+def never_sleeps(pci_bus_id: str | None, procfs: str = "/proc") -> bool:
+    """Whether NVIDIA's driver says that it does not power this device down at run time: "Disabled", "Not supported".
+
+    Distributions set power/control to "auto" on servers too, where it then means nothing.
+    """
+    if pci_bus_id is None:
+        return False
+    told = text_or_none(os.path.join(procfs, "driver", "nvidia", "gpus", pci_bus_id, "power")) or ""
+    key, _, state = told.partition("\n")[0].partition(":")
+    return key == "Runtime D3 status" and state.strip().startswith(("Disabled", "Not supported"))
+
+
 def pci_gpus(vendor: int, sysfs: str = "/sys") -> list[str]:
     """PCI addresses of the display devices (class 03) of one vendor, in order; empty where /sys does not show them."""
     try:

@@ -71,7 +71,11 @@ class NvmlSource:
         return tuple(device.info for device in self._known().values())
 
     def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:
-        """Lanes: "fast", "medium", "slow", "counters" (only feeds the PCIe rate) and, on request, "gpm" beside one."""
+        """Lanes: "fast", "medium", "slow", "counters" (only feeds the PCIe rate) and, on request, "gpm" beside one.
+
+        With "lean" beside them, as a running monitor asks, "fast" leaves the PCIe counters alone and "medium" repeats
+        PCIe rates, processes and what changes by hand, unless "pcie" or "processes" asks for them.
+        """
         try:
             known = self._known().get(_key(device))
         except LibraryGone as error:

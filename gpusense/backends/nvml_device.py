@@ -11,12 +11,15 @@ from .._metrics import GpuMetrics, without_values
 from .._records import DeviceInfo
 from . import _host
 from .nvml_events import Events
-from .nvml_lanes import PCIE_LANE, Fast, Medium, Shared, Slow
+from .nvml_fast import Fast
+from .nvml_lanes import PCIE_LANE, Board, Medium, Shared, Slow, Traffic, Users
 from .nvml_library import DeviceGone, LibraryGone, Nvml, NvmlError, as_text
 from .nvml_reader import Packed, Reader
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _PATIENCE_S = 2.0  # for another thread that reads the same lane
+
+Step = tuple[Reader, bool]  # and whether its last answer may be repeated
 
 
 def normal_bus_id(text: str) -> str:
@@ -81,15 +84,14 @@ class Device:
         self._sysfs = sysfs
         self._shared = Shared(info.name, procfs)
         api = nvml.api
-        self._fast = Fast(api, self._shared)
-        self._lanes: dict[str, Reader] = {
-            "fast": self._fast,
-            "medium": Medium(api, self._shared),
-            "slow": Slow(api, self._shared),
-        }
+        self._fast, self._traffic = Fast(api, self._shared), Traffic(api, self._shared)
+        self._medium, self._board = Medium(api), Board(api)
+        self._users, self._slow = Users(api, self._shared), Slow(api, self._shared)
+        self._readers = (self._fast, self._traffic, self._medium, self._board, self._users, self._slow)
+        self._plans: dict[tuple[str, ...], tuple[Step, ...]] = {}
         self._generation = 0
         self._life = 0  # what readers learned before a trouble is not believed after it
-        self._may_sleep = _host.may_sleep(info.pci_bus_id, sysfs)
+        self._may_sleep = _host.may_sleep(info.pci_bus_id, sysfs) and not _host.never_sleeps(info.pci_bus_id, procfs)
         self._trouble: tuple[str, str] | None = None  # (state, reason) while the device is not asked
         self._retry_ns = 0
         self._pause_s = _FIRST_PAUSE_S
@@ -125,27 +127,29 @@ class Device:
             return self._set_trouble("lost", f"lost: {error}", start, wall)
 
     def counter_period_s(self) -> float | None:
-        peak = self._shared.pcie_peak
-        if peak is None or not self._shared.wraps or not self._shared.pcie_by_field:
+        shared = self._shared
+        if shared.pcie_peak is None or not shared.wraps or not shared.pcie_by_field or shared.pcie_by_gpm:
             return None
-        return 0.8 * (1 << 32) / peak
+        return 0.8 * (1 << 32) / shared.pcie_peak
 
     def _read(self, handle: int, lanes: Sequence[str], start: int, wall: int) -> GpuMetrics:
         """One pass over the lanes. ``handle`` stays what it was at the start: another lane may lose the device."""
         life = self._generation, self._life
         values: dict[str, Any] = {}
         reasons: tuple[tuple[str, str], ...] = ()
-        for lane, reader in self._lanes.items():
-            if lane not in lanes and not (lane == "fast" and "counters" in lanes):
-                continue
+        gpm, feeding = "gpm" in lanes, "counters" in lanes
+        for reader, may_rest in self._plans.get(key := tuple(lanes)) or self._plan(key):
             if not reader.lock.acquire(timeout=_PATIENCE_S):
                 return self._nothing("degraded", "stale: another thread still waits for the driver", start, wall)
             try:
-                reader.begin(handle, life)
-                if lane not in lanes:
-                    self._fast.read_counters(start)
-                    continue
-                _add(values, reader.read(time.monotonic_ns(), "gpm" in lanes))
+                now = time.monotonic_ns()
+                if not (may_rest and reader.rests(handle, life, now)):
+                    reader.begin(handle, life)
+                    if feeding and reader is self._traffic:
+                        self._traffic.feed(now)
+                        continue
+                    reader.parts, reader.read_ns = reader.read(now, gpm), now
+                _add(values, reader.parts or {})
                 reasons = reasons + reader.reasons() if reasons else reader.reasons()
             finally:
                 reader.lock.release()
@@ -164,9 +168,23 @@ class Device:
             cost_ns=cost,
             source="nvml",
             reasons=reasons,
-            out_of_range=sum([reader.out_of_range for reader in self._lanes.values()]),
+            out_of_range=sum([reader.out_of_range for reader in self._readers]),
             **values,
         )
+
+    def _plan(self, lanes: tuple[str, ...]) -> tuple[Step, ...]:
+        """What these lanes read: all that is in them or, with "lean", what is dear only where it is named."""
+        lean, fast, medium = "lean" in lanes, "fast" in lanes, "medium" in lanes
+        steps: list[Step] = [(self._fast, False)] if fast else []
+        if "pcie" in lanes or "counters" in lanes or (fast and not lean):
+            steps.append((self._traffic, False))
+        elif medium and lean:
+            steps.append((self._traffic, True))
+        if medium:
+            steps += [(self._medium, False), (self._board, lean), (self._users, lean and "processes" not in lanes)]
+        if "slow" in lanes:
+            steps.append((self._slow, False))
+        return self._plans.setdefault(lanes, tuple(steps))
 
     def _add_xid(
         self, values: dict[str, Any], reasons: tuple[tuple[str, str], ...], handle: int

@@ -14,7 +14,8 @@ from .nvml_reader import Reader
 #: The driver refreshes its counters every 100 ms; closer samples give nothing new.
 _CLOSEST_NS = 100_000_000
 _LINK_IDS = {c.GPM_NVLINK_RX: "rx_bytes_per_s", c.GPM_NVLINK_TX: "tx_bytes_per_s"}
-_IDS = (*c.GPM_PERCENT, *_LINK_IDS)
+_PCIE_IDS = {c.GPM_PCIE_RX: "rx_bytes_per_s", c.GPM_PCIE_TX: "tx_bytes_per_s"}
+_IDS = (*c.GPM_PERCENT, *_LINK_IDS, *_PCIE_IDS)
 FIELDS = ",".join(f"utilization.{name}" for name in c.GPM_PERCENT.values())
 
 
@@ -26,6 +27,7 @@ class Counters:
         self._take = take
         self._samples: list[ctypes.c_void_p] = []
         self._taken_ns: int | None = None
+        self.window_s = 0.0  # between the two samples
         self._metric = struct.Struct(c.GPM_METRIC)
         self._buffer = ctypes.create_string_buffer(c.GPM_BYTES)
 
@@ -34,14 +36,17 @@ class Counters:
         code = self._allocate()
         if code or (self._taken_ns is not None and now_ns - self._taken_ns < _CLOSEST_NS):
             return code, None
-        first = self._taken_ns is None
+        before = self._taken_ns
         self._samples.reverse()
         code = self._take(self._samples[1])
         if code:
             self._taken_ns = None
             return code, None
         self._taken_ns = now_ns
-        return (0, None) if first else self._between()
+        if before is None:
+            return 0, None
+        self.window_s = (now_ns - before) / 1e9
+        return self._between()
 
     def close(self) -> None:
         for sample in self._samples:
@@ -83,24 +88,25 @@ class Gpm:
         self._instances: dict[int, Counters] = {}
         self._last: dict[str, float] = {}
         self._last_links: dict[str, float] = {}
+        self._last_pcie: dict[str, Any] = {}
 
-    def read(self, now_ns: int) -> tuple[dict[str, float], dict[str, float]]:
-        """(fields of Utilization in percent, fields of Links in bytes a second); empty where not supported."""
+    def read(self, now_ns: int) -> tuple[dict[str, float], dict[str, float], dict[str, Any]]:
+        """(fields of Utilization in percent, of Links and of Pcie in bytes a second); empty where not supported."""
         reader = self._reader
         if reader.why(FIELDS) is not None or not self._supported():
-            return {}, {}
+            return {}, {}, {}
         if self._device is None:
             api, handle = reader.api, reader.handle
             self._device = Counters(api, lambda sample: int(api.nvmlGpmSampleGet(handle, sample)))
         code, values = self._device.read(now_ns)
         if code:
             reader.fail(FIELDS, code, "nvmlGpmSampleGet")
-            return {}, {}
+            return {}, {}, {}
         if values is not None:
-            self._keep(values)
+            self._keep(values, self._device.window_s, now_ns)
         elif not self._last:
             reader.odd(FIELDS, "stale: GPM needs two samples 100 ms apart")
-        return self._last, self._last_links
+        return self._last, self._last_links, self._last_pcie
 
     def instance(self, instance: int, now_ns: int) -> float | None:
         """SM activity of one MIG GPU instance in percent; None until there are two samples."""
@@ -134,14 +140,22 @@ class Gpm:
             return False
         return True
 
-    def _keep(self, values: dict[int, float]) -> None:
-        self._last, self._last_links = {}, {}
+    def _keep(self, values: dict[int, float], window_s: float, now_ns: int) -> None:
+        self._last = {}
         for metric, name in c.GPM_PERCENT.items():
             # Ratios of two counters may exceed 100 by rounding.
             value = self._reader.within(f"utilization.{name}", values.get(metric), 0, 101)
             if value is not None:
                 self._last[name] = min(value, 100.0)
-        for metric, name in _LINK_IDS.items():
-            rate = self._reader.within(f"links.{name}", values.get(metric), 0, 1e8, 1 << 20)
+        self._last_links = self._rates("links", _LINK_IDS, values)
+        self._last_pcie = self._rates("pcie", _PCIE_IDS, values)
+        if self._last_pcie:
+            self._last_pcie.update(rate_window_s=window_s, rate_monotonic_ns=now_ns)
+
+    def _rates(self, group: str, names: dict[int, str], values: dict[int, float]) -> dict[str, Any]:
+        rates = {}
+        for metric, name in names.items():
+            rate = self._reader.within(f"{group}.{name}", values.get(metric), 0, 1e8, 1 << 20)
             if rate is not None:
-                self._last_links[name] = rate
+                rates[name] = rate
+        return rates

@@ -10,6 +10,9 @@ from .nvml_library import DeviceGone, LibraryGone
 
 _LONGEST_BACK_OFF = 64  # ticks
 
+#: Field id → (value, bits of the counter's type).
+Fields = dict[int, tuple[int | float, int]]
+
 
 class Reader:
     """One thread at a time. Fields are dotted names; a call that feeds several names them with commas; a name that
@@ -23,6 +26,10 @@ class Reader:
         self.lock = threading.Lock()
         self.handle: int | None = None
         self._life = (0, 0)
+        self.parts: dict[str, Any] | None = None  # of the last sample
+        self.read_ns = 0  # when that was
+        self.rest_ns = 0  # how long a running monitor is content with it
+        self.version = 0  # changes with what is silent
         self.good = 0  # answers in this sample
         self.transient = 0  # calls that failed in this sample and may work later
         self.out_of_range = 0  # ever
@@ -49,7 +56,17 @@ class Reader:
         elif self._until:
             for field in [name for name, tick in self._until.items() if tick <= self._tick]:
                 del self._until[field], self._silent[field]
+                self.version += 1
                 self._reasons = None
+
+    def rests(self, handle: int, life: tuple[int, int], now_ns: int) -> bool:
+        """Whether the last sample's groups, with their reasons, still stand."""
+        return (
+            self.parts is not None
+            and now_ns - self.read_ns < self.rest_ns
+            and handle == self.handle
+            and life == self._life
+        )
 
     def read(self, now_ns: int, gpm: bool = False) -> dict[str, Any]:
         """The groups of a GpuMetrics that this lane knows."""
@@ -59,6 +76,8 @@ class Reader:
         self._silent.clear()
         self._until.clear()
         self._failures.clear()
+        self.parts = None
+        self.version += 1
         self._reasons = None
 
     def reasons(self) -> tuple[tuple[str, str], ...]:
@@ -86,6 +105,15 @@ class Reader:
             return False
         self.good += 1
         return True
+
+    def rate(self, field: str, counter: "ByteCounter") -> float | None:
+        """Bytes a second since the last call; None with a reason."""
+        if field in self._silent:
+            return None
+        value, why = counter.rate()
+        if value is None:
+            self.odd(field, why)
+        return self.within(field, value, 0, 1e13)
 
     def u32(self, field: str, function: Any, *arguments: int) -> int | None:
         return self._u32.value if self.call(field, function, *arguments, self._at32) else None
@@ -161,6 +189,7 @@ class Reader:
 
     def _silence(self, field: str, why: str) -> None:
         self._silent[field] = why
+        self.version += 1
         self._reasons = None
 
 
@@ -179,6 +208,10 @@ class Packed:
         return self._struct.unpack_from(self.buffer)
 
 
+_ENTRY = struct.Struct(c.FIELD_VALUE)
+_VALUES = {kind: struct.Struct(layout) for kind, layout in c.VALUE_FORMATS.items()}
+
+
 class FieldBatch:
     """Many values in one nvmlDeviceGetFieldValues call; each entry has its own result. Refused ones leave the batch."""
 
@@ -186,18 +219,17 @@ class FieldBatch:
         """``wanted``: field id → (dotted name, scope id)."""
         self._wanted = wanted
         self._ids: tuple[int, ...] = ()
-        self._entry = struct.Struct(c.FIELD_VALUE)
         self._template = b""
-        self._buffer = ctypes.create_string_buffer(self._entry.size * len(wanted))
+        self._buffer = ctypes.create_string_buffer(_ENTRY.size * len(wanted))
+        self._version = -1  # of what is silent, when the ids were chosen
         self.time_us = 0
 
-    def read(self, reader: Reader) -> dict[int, tuple[int | float, int]]:
-        """Field id → (value, bits of the counter's type)."""
-        ids = tuple(i for i, (name, _) in self._wanted.items() if reader.why(name) is None)
+    def read(self, reader: Reader) -> Fields:
+        if self._version != reader.version:
+            self._prepare(reader)
+        ids = self._ids
         if not ids:
             return {}
-        if ids != self._ids:
-            self._prepare(ids)
         # Entries the driver leaves alone must not show the last sample's value: they start as failed.
         ctypes.memmove(self._buffer, self._template, len(self._template))
         call = reader.api.nvmlDeviceGetFieldValues
@@ -206,34 +238,31 @@ class FieldBatch:
             for i in ids:
                 reader.fail(self._wanted[i][0], code, call.__name__)
             return {}
-        return self._unpack(reader, len(ids))
-
-    def _unpack(self, reader: Reader, n: int) -> dict[int, tuple[int | float, int]]:
-        values: dict[int, tuple[int | float, int]] = {}
-        size = self._entry.size
-        for place in range(n):
-            field, _, stamp, _, kind, result, raw = self._entry.unpack_from(self._buffer, place * size)
+        values: Fields = {}
+        for place, wanted in enumerate(ids):
+            field, _, stamp, _, kind, result, raw = _ENTRY.unpack_from(self._buffer, place * _ENTRY.size)
             if result:
-                reader.fail(self._wanted[self._ids[place]][0], result, f"field {self._ids[place]}")
-            elif kind not in c.VALUE_FORMATS or field not in self._wanted:
+                reader.fail(self._wanted[wanted][0], result, f"field {wanted}")
+            elif kind not in _VALUES or field not in self._wanted:
                 reader.out_of_range += 1
-                reader.odd(self._wanted[self._ids[place]][0], f"out of range: value type {kind}")
+                reader.odd(self._wanted[wanted][0], f"out of range: value type {kind}")
             else:
                 reader.good += 1
-                values[field] = struct.unpack(c.VALUE_FORMATS[kind], raw)[0], c.VALUE_BITS.get(kind, 64)
+                values[field] = _VALUES[kind].unpack(raw)[0], c.VALUE_BITS.get(kind, 64)
                 self.time_us = stamp or self.time_us
         return values
 
-    def _prepare(self, ids: tuple[int, ...]) -> None:
-        self._ids = ids
-        self._template = b"".join(self._entry.pack(i, self._wanted[i][1], 0, 0, 0, c.UNKNOWN, b"\0" * 8) for i in ids)
+    def _prepare(self, reader: Reader) -> None:
+        self._version = reader.version
+        self._ids = tuple(i for i, (name, _) in self._wanted.items() if reader.why(name) is None)
+        self._template = b"".join(_ENTRY.pack(i, self._wanted[i][1], 0, 0, 0, c.UNKNOWN, b"\0" * 8) for i in self._ids)
 
 
 class ByteCounter:
     """A counter that wraps, turned into bytes a second between reports.
 
     ``peak`` is the most the link can carry in bytes a second: where the counter could have wrapped twice between two
-    reads nobody knows the difference, and the rate is None with that reason.
+    reads nobody knows the difference. What was counted until then is dropped, and counting begins anew with the later.
     """
 
     def __init__(self, unit: int = 1) -> None:
@@ -242,6 +271,7 @@ class ByteCounter:
         self._since_ns = 0
         self._units = 0
         self._unclear: str | None = None
+        self.window_s: float | None = None
 
     def add(self, raw: int, bits: int, now_ns: int, peak: float | None) -> None:
         if self._last is None:
@@ -249,20 +279,21 @@ class ByteCounter:
             return
         before, then_ns = self._last
         elapsed = (now_ns - then_ns) / 1e9
+        self._last = raw, now_ns
         if peak is not None and bits < 64 and elapsed * peak >= (1 << bits) * self._unit:
             self._unclear = f"out of range: the {bits}-bit counter may wrap more than once in {elapsed:.2f} s"
-        self._units += (raw - before) % (1 << bits)
-        self._last = raw, now_ns
+            self._units, self._since_ns = 0, now_ns
+        else:
+            self._units += (raw - before) % (1 << bits)
 
     def rate(self) -> tuple[float | None, str]:
-        """(bytes a second since the last call, why there are none)."""
+        """(bytes a second since the last call, why there are none); ``window_s`` is how long they were counted."""
         if self._last is None:
             return None, "stale: not read yet"
-        elapsed = self._last[1] - self._since_ns
+        elapsed = (self._last[1] - self._since_ns) / 1e9
         units, unclear = self._units, self._unclear
         if elapsed <= 0:
-            return None, "stale: a rate needs two samples"
+            return None, unclear or "stale: a rate needs two samples"
         self._units, self._unclear, self._since_ns = 0, None, self._last[1]
-        if unclear is not None:
-            return None, unclear
-        return units * self._unit * 1e9 / elapsed, ""
+        self.window_s = elapsed
+        return units * self._unit / elapsed, ""

@@ -239,7 +239,7 @@ def test_gpm_is_asked_for_only_where_a_monitor_wants_it(rig):
 
 def test_byte_counters_are_read_between_the_ticks_where_they_would_wrap(rig):
     rig.source.counter_period_s = lambda device: 0.04
-    rig.start(interval=0.1)
+    rig.start(interval=0.1, pcie="continuous")
     rig.clock.advance(1.0)
     assert (rig.lanes("fast"), rig.lanes("counters")) == (11, 20)
 
