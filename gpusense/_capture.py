@@ -226,6 +226,16 @@ class Capture:
         if self.state != "unavailable":
             self.state, self.reason = "stopped", "capture was stopped"
 
+    def detach(self) -> str:
+        """After :meth:`stop`: takes CUPTI out of the process; "" or why not."""
+        if self._activity is None:
+            return ""
+        try:
+            self._activity.detach()
+        except GpuSenseError as error:
+            return str(error)
+        return ""
+
     def rearm(self) -> bool:
         """After :meth:`stop`: ready to attach again; False where capture is not possible."""
         if self.state != "stopped":

@@ -484,13 +484,16 @@ class Recorder:
             self.unseen.append(UnseenStretch(self.start_ns, time_ns(), "the program ended before capture could begin"))
 
     def end_results(self, deliver: bool = True) -> None:
-        """The part that is ours alone, but for the sinks."""
+        """The part that is ours alone, but for the sinks. Without ``deliver``, time is short and nothing is decided."""
         self.marker, self.armed = None, False
         if not self._lock.acquire(timeout=0.5):
             return
         try:
             self._consume()
-            self.pipeline.cycle(time_ns(), final=True)
+            if deliver:
+                self.pipeline.cycle(time_ns(), final=True)
+            elif self.capture is not None:
+                self.unseen.append(UnseenStretch(time_ns(), None, "capture did not end in time as the program ended"))
             outbox, self._outbox = self._outbox, []
             sinks = list(self._sinks)
         finally:

@@ -166,6 +166,20 @@ def disable() -> None:
     _activate(_Disabled(live))
 
 
+def detach() -> Unavailable | None:
+    """See :func:`gpusense.detach`."""
+    live = _tracer
+    if live is None:
+        return None
+    recorder = live._recorder
+    waited = recorder.synchronise(2.0)
+    disable()
+    if recorder.capture is None:
+        return None
+    reason = recorder.capture.detach() if waited else "the device still works; CUPTI must not be taken away meanwhile"
+    return Unavailable("detach", reason, "recording is disabled all the same") if reason else None
+
+
 class _Disabled(_noop.NoopTracer):
     """While disabled: blocks do nothing, results are those of before."""
 

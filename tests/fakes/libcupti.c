@@ -512,6 +512,17 @@ int cuptiUnsubscribe(void *subscriber) {
     return 0;
 }
 
+int cuptiFinalize(void) {
+    ENTER(cuptiFinalize);
+    pthread_mutex_lock(&lock);
+    memset(enabled, 0, sizeof enabled);
+    requested = NULL, completed = NULL;
+    open_count = done_count = lent_count = 0;
+    subscribed = 0;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
 int cuptiEnableCallback(uint32_t on, void *subscriber, int domain, uint32_t cbid) {
     ENTER(cuptiEnableCallback);
     (void)on, (void)domain, (void)cbid;

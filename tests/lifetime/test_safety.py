@@ -49,9 +49,7 @@ def run(build_library, tmp_path):
 
     def start(code, *flags, head=HEAD, timeout=60, **env):
         command = [sys.executable, *flags, "-c", head + code]
-        return subprocess.run(
-            command, env=environ | env, capture_output=True, text=True, timeout=timeout, cwd=tmp_path
-        )
+        return subprocess.run(command, env=environ | env, capture_output=True, text=True, timeout=timeout, cwd=tmp_path)
 
     return start
 
