@@ -39,6 +39,7 @@ class Recorder:
     def __init__(self, settings: Settings, capture: Capture | None) -> None:
         self.settings = settings
         self.capture = capture
+        self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.events: deque[Any] = deque()
         self.marker: Callable[[], Any] | None = None
         self.armed = capture is not None
@@ -396,7 +397,7 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:
-            return {"state": "unavailable", "reason": "no CUDA device or driver is there"}
+            return {"state": "unavailable", "reason": self.absent}
         return self.capture.status()
 
     def session(self, metrics_source: Any = None) -> Any:

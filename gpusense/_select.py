@@ -96,7 +96,9 @@ def _live(wanted: Settings, capture: bool) -> Any:
     from ._tracer import Tracer
 
     chosen = wanted.backends is None or "cupti" in wanted.backends
-    return Tracer(wanted, Recorder(wanted, Capture(wanted) if capture and chosen else None))
+    recorder = Recorder(wanted, Capture(wanted) if capture and chosen else None)
+    recorder.absent = _forked or recorder.absent
+    return Tracer(wanted, recorder)
 
 
 def configure(defaults: bool = False, sinks: Sequence[Callable[..., Any]] | None = None, **changes: Any) -> Settings:
