@@ -206,6 +206,12 @@ class Capture:
 
         return _cuda_wait.synchronise(timeout_s, elsewhere)
 
+    def ask(self) -> Callable[[], bool]:
+        """Begins to wait for all work; the function given back says whether it has ended."""
+        from .backends import _cuda_wait
+
+        return _cuda_wait.ask()
+
     def occupancy(self, kernel: GpuKernel) -> float | None:
         """Theoretical occupancy from the device's limits."""
         if kernel.device is None:

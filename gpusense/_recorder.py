@@ -16,6 +16,7 @@ from ._budget import Budget
 from ._capture import Capture
 from ._clock import Anchor
 from ._config import Settings
+from ._hang import HangWatch
 from ._names_cache import NameCache
 from ._pipeline import Limits, Pipeline
 from ._records import Counters, DeviceInfo, Record, UnseenStretch
@@ -65,6 +66,7 @@ class Recorder:
         self._off_ns = self._budget_since = 0
         self._end_ns: int | None = None
         self.pipeline = self._new_pipeline()
+        self._hang = self._new_hang_watch()
         self._set_budget()
 
     def _set_budget(self) -> None:
@@ -72,6 +74,10 @@ class Recorder:
         self._off_ns, self._budget_since = 0, time_ns()
         self.budget = Budget(share, self._budget_since) if share is not None else None
         self.pipeline.raise_floor(0)
+
+    def _new_hang_watch(self) -> HangWatch | None:
+        after_s = self.settings.hang_after
+        return HangWatch(after_s) if after_s is not None and self.capture is not None else None
 
     def _limits(self) -> Limits:
         settings = self.settings
@@ -96,6 +102,8 @@ class Recorder:
         if capture is None:
             return
         capture.settings = settings
+        if old.hang_after != settings.hang_after:
+            self._hang = self._new_hang_watch()
         if any(getattr(old, name) != getattr(settings, name) for name in ("kinds", "buffer_size", "buffers")):
             self.pause_capture()
             self.resume_capture()
@@ -190,6 +198,8 @@ class Recorder:
         capture = self.capture
         assert capture is not None
         self._names.new_buffer(monotonic())
+        if self._hang is not None:
+            self._hang.read(buffer, capture.strides, lambda pointer: self._names.resolve(pointer, capture.name)[0])
         self.pipeline.feed(
             buffer,
             thread,
@@ -248,6 +258,7 @@ class Recorder:
 
     def _round(self) -> None:
         self._look_after_capture()
+        self._look_for_hang()
         self.clock.look()
         with self._lock:
             self._consume()
@@ -256,6 +267,25 @@ class Recorder:
             sinks = list(self._sinks)
         if outbox:
             self._deliver(sinks, outbox)
+
+    def _look_for_hang(self) -> None:
+        watch, capture = self._hang, self.capture
+        if watch is None or capture is None or not capture.running or not watch.due(capture.ask):
+            return
+        with self._lock:
+            watch.note()
+        _log.once(
+            "hang",
+            "gpusense: nothing has completed on the GPU for %g s although it has work; the session holds the last work "
+            "of each stream and all Python stacks",
+            watch.after_s,
+        )
+        self._keep_evidence()
+        capture.flush(forced=True)  # brings the records of what runs, without an end
+        self._keep_evidence()
+
+    def _keep_evidence(self) -> None:
+        """For the file mode: who sees a hang may kill the process."""
 
     def _deliver(self, sinks: list[Callable[[list[Record]], Any]], records: list[Record]) -> None:
         """One thread at a time, in order; a sink that flushes gets what that brings inside its call."""
@@ -377,6 +407,7 @@ class Recorder:
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),
+            **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": self._overhead(),
         }

@@ -653,3 +653,69 @@ print(stretch.start_ns <= taken < stretch.end_ns, "profiler" in stretch.reason, 
 """
     )
     clean(done, "True\nNone True\nTrue\nTrue True True\n")
+
+
+# --- hangs ----------------------------------------------------------------------------------------------------------
+
+HUNG = """
+tracer, fake = begin()
+_workload.run(gpusense.trace, 1)
+card = cuda.Device(0)
+spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
+tracer.flush()
+driver.fake_cuda_set_stuck(1)
+with gpusense.trace("stuck"): spin.launch((1,), (32,), (1,))
+def waits_for_the_device():
+    for _ in range(400):
+        time.sleep(0.01)
+        if tracer._recorder._hang.found and tracer._recorder._hang.found[0]["streams"][0]["running"]: break
+waits_for_the_device()
+"""
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_a_hang_leaves_evidence(run, tmp_path, file):
+    begin = "from gpusense import _select; _select.start_session('file', 's.gpusense')\n" if file else ""
+    ending = """
+found, = tracer._recorder._hang.found
+(row,) = [row for row in found["streams"] if row["running"]]
+print(row["running"]["name"], row["last_completed"]["kind"], found["last_completed_ns"] < found["noticed_ns"])
+frames = [stack["frames"] for stack in found["stacks"] if stack["name"] == "MainThread"][0]
+print(frames[0].endswith("waits_for_the_device"), found["ended_ns"])
+sys.stdout.flush()
+"""
+    if file:  # as a watchdog would
+        ending += "os._exit(9)"
+    else:
+        ending += """
+from gpusense.report import text
+lines = list(text.full(tracer.session()))
+print(any("The GPU hung" in line for line in lines), any("waits_for_the_device" in line for line in lines))
+driver.fake_cuda_set_stuck(0)
+time.sleep(0.2)
+with gpusense.trace("goes on") as block: _workload.run(gpusense.trace, 1)
+block.wait()
+print(found["ended_ns"] > found["noticed_ns"])
+"""
+    done = run(begin + HUNG + ending, GPUSENSE_HANG_AFTER="0.4", timeout=30)
+    assert done.stdout.startswith("spin transfer True\nTrue None\n"), (done.stdout, done.stderr)
+    if file:
+        assert done.returncode == 9
+        (found,) = gpusense.load(tmp_path / "s.gpusense").meta["hang"]
+        assert [row["running"]["name"] for row in found["streams"] if row["running"]] == ["spin"]
+        assert found["stacks"]
+    else:
+        clean(done, "spin transfer True\nTrue None\nTrue True\nTrue\n")
+
+
+def test_an_idle_device_is_no_hang(run):
+    done = run(
+        """
+tracer, fake = begin()
+_workload.run(gpusense.trace, 1)
+time.sleep(1)
+print(tracer._recorder._hang.found, "hang" in tracer.session().meta)
+""",
+        GPUSENSE_HANG_AFTER="0.2",
+    )
+    clean(done, "[] False\n")
