@@ -52,6 +52,7 @@ __all__ = [
     "compute_block",
     "configure",
     "cuda",
+    "detach",
     "devices",
     "disable",
     "doctor",
@@ -224,6 +225,19 @@ def disable() -> None:
     from . import _select
 
     _select.disable()
+
+
+def detach() -> "Any":
+    """None once recording is disabled and CUPTI is out of this process, else :class:`Unavailable` with the reason.
+
+    Disabling leaves CUPTI's hooks in each launch, some hundred nanoseconds. Detaching removes them, waits for the
+    device (two seconds at most), and must not run beside launches of other threads. Refused where it is not safe: while
+    another profiler or another copy of gpusense uses CUPTI, with work outstanding, and before CUDA 12.6.
+    :func:`enable` attaches anew.
+    """
+    from . import _select
+
+    return _select.detach()
 
 
 def reset() -> None:

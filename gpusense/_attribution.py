@@ -44,11 +44,17 @@ class Boundary(NamedTuple):
 
 
 class _Timeline:
-    """Open blocks as a step function of the correlation id."""
+    """Open blocks as a step function of the correlation id.
 
-    __slots__ = ("blocks", "corrs", "leaves", "opens", "ops", "uncertain")
+    Boundaries come a buffer at a time and, with several threads, into the middle: the steps are worked out when they
+    are asked for, once for all that came since.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_parents", "_stale", "blocks", "corrs", "leaves", "opens", "ops", "uncertain")
+
+    def __init__(self, parents: dict[int, int | None]) -> None:
+        self._parents = parents
+        self._stale: int | None = None  # from here on the steps are to be worked out anew
         self.corrs: list[int] = []
         self.ops: list[int] = []
         self.blocks: list[int] = []
@@ -56,7 +62,7 @@ class _Timeline:
         self.leaves: list[Leaves] = []
         self.uncertain: list[bool] = []  # the call was somewhere between this event's neighbours
 
-    def insert(self, corr: int, op: int, block: int, parents: dict[int, int | None], uncertain: bool) -> None:
+    def insert(self, corr: int, op: int, block: int, uncertain: bool) -> None:
         at = bisect_right(self.corrs, corr)
         self.corrs.insert(at, corr)
         self.ops.insert(at, op)
@@ -64,13 +70,18 @@ class _Timeline:
         self.opens.insert(at, frozenset())
         self.leaves.insert(at, ())
         self.uncertain.insert(at, uncertain)
+        self._stale = at if self._stale is None else min(at, self._stale)
+
+    def refresh(self) -> None:
+        at, self._stale = self._stale, None
+        if at is None:
+            return
+        open_blocks = self.opens[at - 1] if at else frozenset[int]()
         for i in range(at, len(self.corrs)):
-            before = self.opens[i - 1] if i else frozenset[int]()
-            after = before | {self.blocks[i]} if self.ops[i] == OPEN else before - {self.blocks[i]}
-            if i > at and after == self.opens[i] and not self.uncertain[i]:
-                break
-            self.opens[i] = after
-            self.leaves[i] = _innermost(after, parents)
+            block = self.blocks[i]
+            open_blocks = open_blocks | {block} if self.ops[i] == OPEN else open_blocks - {block}
+            self.opens[i] = open_blocks
+            self.leaves[i] = _innermost(open_blocks, self._parents)
             if self.uncertain[i]:  # both states are candidates
                 earlier = self.leaves[i - 1] if i else ()
                 self.leaves[i] = tuple(sorted({*(self.leaves[i] or (OUTSIDE,)), *(earlier or (OUTSIDE,))}))
@@ -84,12 +95,14 @@ class _Timeline:
         return self.corrs[bisect_left(self.corrs, low) : bisect_right(self.corrs, high)]
 
     def at(self, corr: int) -> Leaves:
+        self.refresh()
         i = bisect_right(self.corrs, corr)
         return self.leaves[i - 1] if i else ()
 
     def forget_before(self, keep: int) -> None:
         drop = len(self.corrs) - keep
         if drop > 0:
+            self.refresh()
             for column in (self.corrs, self.ops, self.blocks, self.opens, self.leaves, self.uncertain):
                 del column[:drop]
 
@@ -132,7 +145,7 @@ class Attributor:
         self._parents: dict[int, int | None] = {}
         self._names: dict[int, str] = {}
         self._paths: dict[int, Path] = {}
-        self._all = _Timeline()
+        self._all = _Timeline(self._parents)
         self._threads: dict[int, _Timeline] = {}
         self._rooted: set[int] = set()  # threads that opened a block without a parent: they own their kernels
         self._pending: dict[int, deque[Boundary]] = {}
@@ -164,6 +177,7 @@ class Attributor:
         """Drops the older half of the closed blocks; those still open keep their ancestors."""
         ids = list(self._parents)
         needed = set(ids[len(ids) // 2 :])
+        self._all.refresh()
         for block in self._all.opens[-1] if self._all.opens else ():
             needed.update(self.chain(block))
         for block in ids:
@@ -194,9 +208,9 @@ class Attributor:
         thread = event.thread & THREAD_MASK
         timeline = self._threads.get(thread)
         if timeline is None:
-            timeline = self._threads[thread] = _Timeline()
+            timeline = self._threads[thread] = _Timeline(self._parents)
         for line in (timeline, self._all):
-            line.insert(corr, event.op, event.block_id, self._parents, uncertain)
+            line.insert(corr, event.op, event.block_id, uncertain)
         insort(self._placed.setdefault(thread, []), (event.before_ns, corr))
         if len(self._all.corrs) > MAX_EVENTS:
             self._all.forget_before(MAX_EVENTS // 2)

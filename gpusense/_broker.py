@@ -45,6 +45,7 @@ class Engine(Protocol):
     def flush(self, forced: bool) -> None: ...
     def take(self) -> tuple[int, int, int] | None: ...
     def give(self, address: int) -> None: ...
+    def finalize(self) -> None: ...
     def status(self, ask: bool) -> dict[str, Any]: ...
 
 
@@ -53,7 +54,7 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
 
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer) -> leave``, ``flush(forced)``,
     ``pause(reason)``, ``resume()``, ``rest(kinds) -> bool``, ``cpu_ns() -> int``,
-    ``status() -> dict``.
+    ``status() -> dict``, ``detach()``.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -142,6 +143,7 @@ class Hub:
             "resume": self.resume,
             "rest": self.rest,
             "cpu_ns": lambda: self._drain_cpu_ns,
+            "detach": self.detach,
             "status": self.status,
         }
 
@@ -336,6 +338,20 @@ class Hub:
             if kind not in self._refused:
                 self._engine.enable(kind)
         self._paused = ""
+
+    def detach(self) -> None:
+        """Takes CUPTI out of the process once nobody listens. Raises :class:`BackendError` with the reason if not."""
+        if not self.alive:
+            raise BackendError("cuptiFinalize", 7, "this process was forked from one that traced")
+        if self._members:
+            raise BackendError("cuptiFinalize", 7, "another copy of gpusense in this process still traces")
+        thread = self._thread
+        if thread is not None and thread.is_alive():  # it may be in a flush, which must not meet the end of CUPTI
+            self._wake.set()
+            thread.join(CLOSE_WAIT_S)
+            if thread.is_alive():
+                raise BackendError("cuptiFinalize", 7, "a flush of CUPTI is still under way")
+        self._engine.finalize()
 
     # --- process ----------------------------------------------------------------------------------------------------
 

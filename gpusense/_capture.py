@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _layouts as layouts
 from ._config import Settings
-from ._errors import NotYet
+from ._errors import GpuSenseError, NotYet
 from ._pipeline import Marker
 from ._records import DeviceInfo, GpuKernel, Unavailable, UnseenStretch
 
@@ -206,6 +206,12 @@ class Capture:
 
         return _cuda_wait.synchronise(timeout_s, elsewhere)
 
+    def ask(self) -> Callable[[], bool]:
+        """Begins to wait for all work; the function given back says whether it has ended."""
+        from .backends import _cuda_wait
+
+        return _cuda_wait.ask()
+
     def occupancy(self, kernel: GpuKernel) -> float | None:
         """Theoretical occupancy from the device's limits."""
         if kernel.device is None:
@@ -225,6 +231,16 @@ class Capture:
             self._activity.stop()
         if self.state != "unavailable":
             self.state, self.reason = "stopped", "capture was stopped"
+
+    def detach(self) -> str:
+        """After :meth:`stop`: takes CUPTI out of the process; "" or why not."""
+        if self._activity is None:
+            return ""
+        try:
+            self._activity.detach()
+        except GpuSenseError as error:
+            return str(error)
+        return ""
 
     def rearm(self) -> bool:
         """After :meth:`stop`: ready to attach again; False where capture is not possible."""

@@ -12,6 +12,7 @@ from ._attribution import Boundary
 from ._capture import Capture
 from ._config import Settings
 from ._decode import name_pointers
+from ._names import base_name, text
 from ._names_cache import RECHECK_S
 from ._recorder import Recorder
 from ._records import Record
@@ -57,7 +58,15 @@ class FileRecorder(Recorder):
                 fresh[pointer] = self._known[pointer] = text
         if fresh:
             self.writer.names(fresh)
+        if self._hang is not None:
+            self._hang.read(buffer, capture.strides, self._name)
         self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID)
+
+    def _name(self, pointer: int) -> str:
+        return base_name(text(self._known.get(pointer, b""))) or "?"
+
+    def _keep_evidence(self) -> None:
+        self.writer.json(file.META, {**self.meta(), "end_ns": None})
 
     def _manual(self, records: Iterable[Record]) -> None:
         kept = list(records)

@@ -177,6 +177,12 @@ class NoopTracer:
     def disable(self) -> None:
         return None
 
+    def detach(self) -> Any:
+        """Takes CUPTI out of the process where recording was on before; see :func:`gpusense.detach`."""
+        from ._select import detach
+
+        return detach()
+
     def reset(self) -> None:
         return None
 

@@ -16,6 +16,7 @@ from ._budget import Budget
 from ._capture import Capture
 from ._clock import Anchor
 from ._config import Settings
+from ._hang import HangWatch
 from ._names_cache import NameCache
 from ._pipeline import Limits, Pipeline
 from ._records import Counters, DeviceInfo, Record, UnseenStretch
@@ -40,6 +41,7 @@ class Recorder:
     def __init__(self, settings: Settings, capture: Capture | None) -> None:
         self.settings = settings
         self.capture = capture
+        self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.events: deque[Any] = deque()
         self.marker: Callable[[int], Any] | None = None
         self.armed = capture is not None
@@ -66,6 +68,7 @@ class Recorder:
         self._off_ns = self._budget_since = 0
         self._end_ns: int | None = None
         self.pipeline = self._new_pipeline()
+        self._hang = self._new_hang_watch()
         self._set_budget()
 
     def _set_budget(self) -> None:
@@ -73,6 +76,10 @@ class Recorder:
         self._off_ns, self._budget_since = 0, time_ns()
         self.budget = Budget(share, self._budget_since) if share is not None else None
         self.pipeline.raise_floor(0)
+
+    def _new_hang_watch(self) -> HangWatch | None:
+        after_s = self.settings.hang_after
+        return HangWatch(after_s) if after_s is not None and self.capture is not None else None
 
     def _limits(self) -> Limits:
         settings = self.settings
@@ -97,6 +104,8 @@ class Recorder:
         if capture is None:
             return
         capture.settings = settings
+        if old.hang_after != settings.hang_after:
+            self._hang = self._new_hang_watch()
         if any(getattr(old, name) != getattr(settings, name) for name in ("kinds", "buffer_size", "buffers")):
             self.pause_capture()
             self.resume_capture()
@@ -197,6 +206,8 @@ class Recorder:
         capture = self.capture
         assert capture is not None
         self._names.new_buffer(monotonic())
+        if self._hang is not None:
+            self._hang.read(buffer, capture.strides, lambda pointer: self._names.resolve(pointer, capture.name)[0])
         self.pipeline.feed(
             buffer,
             thread,
@@ -255,6 +266,7 @@ class Recorder:
 
     def _round(self) -> None:
         self._look_after_capture()
+        self._look_for_hang()
         self.clock.look()
         with self._lock:
             self._consume()
@@ -263,6 +275,25 @@ class Recorder:
             sinks = list(self._sinks)
         if outbox:
             self._deliver(sinks, outbox)
+
+    def _look_for_hang(self) -> None:
+        watch, capture = self._hang, self.capture
+        if watch is None or capture is None or not capture.running or not watch.due(capture.ask):
+            return
+        with self._lock:
+            watch.note()
+        _log.once(
+            "hang",
+            "gpusense: nothing has completed on the GPU for %g s although it has work; the session holds the last work "
+            "of each stream and all Python stacks",
+            watch.after_s,
+        )
+        self._keep_evidence()
+        capture.flush(forced=True)  # brings the records of what runs, without an end
+        self._keep_evidence()
+
+    def _keep_evidence(self) -> None:
+        """For the file mode: who sees a hang may kill the process."""
 
     def _deliver(self, sinks: list[Callable[[list[Record]], Any]], records: list[Record]) -> None:
         """One thread at a time, in order; a sink that flushes gets what that brings inside its call."""
@@ -393,6 +424,7 @@ class Recorder:
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),
+            **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": self._overhead(),
         }
@@ -413,7 +445,7 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:
-            return {"state": "unavailable", "reason": "no CUDA device or driver is there"}
+            return {"state": "unavailable", "reason": self.absent}
         return self.capture.status()
 
     def samples(self) -> list[Any]:
@@ -503,13 +535,16 @@ class Recorder:
             self.unseen.append(UnseenStretch(self.start_ns, time_ns(), "the program ended before capture could begin"))
 
     def end_results(self, deliver: bool = True) -> None:
-        """The part that is ours alone, but for the sinks."""
+        """The part that is ours alone, but for the sinks. Without ``deliver``, time is short and nothing is decided."""
         self.marker, self.armed = None, False
         if not self._lock.acquire(timeout=0.5):
             return
         try:
             self._consume()
-            self.pipeline.cycle(time_ns(), final=True)
+            if deliver:
+                self.pipeline.cycle(time_ns(), final=True)
+            elif self.capture is not None:
+                self.unseen.append(UnseenStretch(time_ns(), None, "capture did not end in time as the program ended"))
             outbox, self._outbox = self._outbox, []
             sinks = list(self._sinks)
         finally:

@@ -97,7 +97,9 @@ def _live(wanted: Settings, capture: bool) -> Any:
     from ._tracer import Tracer
 
     chosen = wanted.backends is None or "cupti" in wanted.backends
-    tracer = Tracer(wanted, Recorder(wanted, Capture(wanted) if capture and chosen else None))
+    recorder = Recorder(wanted, Capture(wanted) if capture and chosen else None)
+    recorder.absent = _forked or recorder.absent
+    tracer = Tracer(wanted, recorder)
     _hand_sinks(tracer)
     return tracer
 
@@ -173,6 +175,20 @@ def disable() -> None:
         return
     live._recorder.pause_capture()
     _activate(_Disabled(live))
+
+
+def detach() -> Unavailable | None:
+    """See :func:`gpusense.detach`."""
+    live = _tracer
+    if live is None:
+        return None
+    recorder = live._recorder
+    waited = recorder.synchronise(2.0)
+    disable()
+    if recorder.capture is None:
+        return None
+    reason = recorder.capture.detach() if waited else "the device still works; CUPTI must not be taken away meanwhile"
+    return Unavailable("detach", reason, "recording is disabled all the same") if reason else None
 
 
 class _Disabled(_noop.NoopTracer):

@@ -499,6 +499,12 @@ class Tracer:
 
         disable()
 
+    def detach(self) -> Any:
+        """Disables, and takes CUPTI out of the process; see :func:`gpusense.detach`."""
+        from ._select import detach
+
+        return detach()
+
     def reconfigure(self, settings: Settings) -> None:
         """Goes on under other settings; what was recorded stays."""
         self.config = settings

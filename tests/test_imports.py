@@ -31,7 +31,7 @@ report
 analysis
 _merge _replay
 session
-_sessionfile
+_hang _sessionfile
 _dispatcher _sampler _sources _window
 backends
 _broker

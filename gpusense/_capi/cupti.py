@@ -11,6 +11,7 @@ from .binding import prototypes
 PROTOTYPES = prototypes(
     cuptiGetVersion=(c_int, POINTER(c_uint32)),
     cuptiGetTimestamp=(c_int, POINTER(c_uint64)),
+    cuptiFinalize=(c_int,),
     # activity
     cuptiActivityRegisterCallbacks=(c_int, c_void_p, c_void_p),
     cuptiActivityEnable=(c_int, c_int),
@@ -56,6 +57,9 @@ ATTRIBUTE_PER_THREAD_BUFFER = 9  # uint8_t; 12.3, on by default since 13.0
 
 #: Since this answer of cuptiGetVersion (CUDA 12.8 Update 1) a refused buffer request does not crash CUPTI.
 VERSION_BEARS_REFUSAL = 27
+
+#: Since this answer (CUDA 12.6) CUPTI may be taken out of a process that has CUDA graphs.
+VERSION_BEARS_FINALIZE = 24
 
 ALL_DEVICES = 2  # scope of a unified-memory counter
 

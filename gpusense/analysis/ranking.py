@@ -8,7 +8,7 @@ from .facts import Facts
 from .finding import Finding
 
 #: What makes other findings worthless comes first whatever it could save.
-_FIRST = ("nothing_seen", "capture_off", "damaged")
+_FIRST = ("hang", "nothing_seen", "capture_off", "damaged")
 #: What is worth knowing and nothing to act on comes last.
 _NOTES = ("capture_off_in_part", "data_lost", "ambiguous", "memory_full")
 

@@ -45,6 +45,29 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def hang(facts: Facts) -> Iterator[Finding]:
+    """Nothing completed although the device had work."""
+    for found in facts.session.meta.get("hang") or ():
+        running = [
+            f"Running on device {row['device']}, stream {row['stream']}: {row['running']['name']}."
+            for row in found["streams"]
+            if row.get("running")
+        ]
+        last = [
+            f"Last completed on device {row['device']}, stream {row['stream']}: {row['last_completed']['name']}."
+            for row in found["streams"]
+            if row.get("last_completed")
+        ]
+        ended = "; later it went on" if found.get("ended_ns") else ""
+        yield Finding(
+            "hang",
+            f"The GPU hung: nothing completed for {found['after_s']:g} s although it had work{ended}.",
+            (*running, *last),
+            "Look at the Python stacks under Hang in the full report; compare the stuck kernel or collective across ranks.",
+            "high",
+        )
+
+
 def capture_off(facts: Facts) -> Iterator[Finding]:
     """Stretches in which work could have happened unseen."""
     if not facts.device_operations or not facts.session.unseen:
@@ -118,4 +141,11 @@ def ambiguous(facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (nothing_seen, damaged, capture_off, data_lost, ambiguous)
+RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    hang,
+    nothing_seen,
+    damaged,
+    capture_off,
+    data_lost,
+    ambiguous,
+)

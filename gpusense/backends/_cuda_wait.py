@@ -19,22 +19,36 @@ def synchronise(timeout_s: float, elsewhere: Callable[[Callable[[], None]], bool
     invalidate a stream capture of another thread. ``elsewhere(action)`` has it done by a thread that is there already:
     since Python 3.12 none can be started any more when the interpreter ends.
     """
-    api = cuda.SOURCE.api()
-    if api is None or not cuda.is_live():
-        return True
-    found = contexts(api)
-    results: list[bool] = []
     done = _native.Bell()
+    results = _begin(done, elsewhere)
+    return results is not None and done.wait(timeout_s) and results == [True]
+
+
+def ask() -> Callable[[], bool]:
+    """Begins to wait; the function given back says whether the wait has ended, for whatever reason."""
+    results = _begin(_native.Bell(), lambda action: False)
+    return lambda: results is None or bool(results)
+
+
+def _begin(done: _native.Bell, elsewhere: Callable[[Callable[[], None]], bool]) -> list[bool] | None:
+    """What will hold the answer once ``done`` rings; None where nobody can wait."""
+    results: list[bool] = []
+    api = cuda.SOURCE.api()
+    found = contexts(api) if api is not None and cuda.is_live() else []
 
     def wait() -> None:
+        good = False
         try:
-            results.append(all(_wait_in(api, context) for context in found))
+            good = all([_wait_in(api, context) for context in found])
         finally:
+            results.append(good)
             done.set()
 
-    if _process.start_thread(wait, "gpusense wait") is None and not elsewhere(wait):
-        return False
-    return done.wait(timeout_s) and results == [True]
+    if not found:
+        wait()
+    elif _process.start_thread(wait, "gpusense wait") is None and not elsewhere(wait):
+        return None
+    return results
 
 
 def contexts(api: Any) -> list[int]:

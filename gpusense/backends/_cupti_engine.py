@@ -97,6 +97,21 @@ class Engine:
         flag = capi.FLUSH_FORCED if forced else 0
         capi.check("cuptiActivityFlushAll", self._api.cuptiActivityFlushAll(flag))
 
+    def finalize(self) -> None:
+        """Takes CUPTI out of the process; it may be registered with anew. Raises :class:`BackendError` with the reason
+        where that is not safe."""
+        refused = "cuptiFinalize"
+        holder = _cupti_holders.running()
+        if holder is not None:
+            raise BackendError(refused, 7, f"another profiler, {holder}, uses CUPTI")
+        if subscribe_once(self._api) != 0:
+            raise BackendError(refused, 7, "another tool in this process holds CUPTI's subscription")
+        if version(self._api) < capi.VERSION_BEARS_FINALIZE:
+            raise BackendError(
+                refused, 7, "before CUDA 12.6 this crashes a process with CUDA graphs, which cannot be ruled out"
+            )
+        capi.check(refused, self._api.cuptiFinalize())
+
     def status(self, ask: bool) -> dict[str, Any]:
         """Counters and facts, as builtins; what only CUPTI knows is asked anew where ``ask``."""
         counters = self.mailbox.counters()

@@ -2,7 +2,7 @@
 
 Nothing of CUPTI is loaded or called before the program itself has initialised CUDA: some releases crash then, others
 give wrong answers. A libcupti that is in the process already is shared, because a second copy counts as another
-profiler. Never calls cuInit, and never cuptiFinalize, which leaves later users with a dead library.
+profiler. Never calls cuInit, and cuptiFinalize only when the program asks to detach.
 """
 
 import ctypes
@@ -151,6 +151,15 @@ class CuptiActivity:
         another copy of gpusense captures, too, or is too old to know."""
         change = self._shared.get("rest")
         return bool(change and change(kinds))
+
+    def detach(self) -> None:
+        """After :meth:`stop`: takes CUPTI out of the process. Raises :class:`BackendError` where that is not safe."""
+        if not self._shared:
+            return
+        detach = self._shared.get("detach")
+        if detach is None:
+            raise BackendError("cuptiFinalize", 7, "an older copy of gpusense in this process keeps the subscription")
+        detach()
 
     # --- what is known ----------------------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Operations of the host", _table([row for row in facts.operations if row not in facts.device_operations])),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Blocks", _blocks(session)),
+        ("Hang", _hang(session)),
         ("Not seen", _unseen(session)),
         ("Damage", (clean(sentence, 200) for sentence in session.meta.get("damage") or ())),
         ("Notes", (clean(str(note), 200) for note in session.meta.get("notes") or ())),
@@ -117,6 +118,20 @@ def _counters(session: Session) -> str:
     if session.meta.get("complete") is False:
         parts.append("the program was killed or still runs")
     return f"records: {', '.join(parts)}"
+
+
+def _hang(session: Session) -> Iterator[str]:
+    for found in session.meta.get("hang") or ():
+        yield f"nothing completed for {found['after_s']:g} s although the device had work"
+        for row in found["streams"]:
+            done, running = row.get("last_completed") or {}, row.get("running") or {}
+            yield (
+                f"  device {row['device']} stream {row['stream']}: last completed {clean(str(done.get('name')), 60)}, "
+                f"running {clean(str(running.get('name', 'not known')), 60)}"
+            )
+        for stack in found["stacks"]:
+            yield f"  thread {clean(str(stack['name']), 60)} ({stack['thread']}), innermost first"
+            yield from (f"    {clean(frame, 200)}" for frame in stack["frames"])
 
 
 def _overhead(session: Session, facts: Facts) -> str:

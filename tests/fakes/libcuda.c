@@ -61,6 +61,7 @@ static unsigned call_count, correlation, stream_ids = 7;
 static uint64_t virtual_ns = 1000, kernel_ns = 5000;
 static unsigned registers_per_thread = 32, static_shared;
 static fake_cuda_observer observer;
+static int stuck; /* kernels do not end, and waiting for them does not either */
 static int tell_calls; /* the observer also hears of calls that are no device work */
 static struct fake_cuda_event last_event;
 static char last_name[256];
@@ -107,6 +108,7 @@ void fake_cuda_set_kernel_ns(uint64_t value) { kernel_ns = value; }
 void fake_cuda_set_registers(unsigned registers, unsigned shared) { registers_per_thread = registers, static_shared = shared; }
 void fake_cuda_set_observer(fake_cuda_observer value) { observer = value; }
 void fake_cuda_set_correlation(unsigned value) { correlation = value; }
+void fake_cuda_set_stuck(int value) { stuck = value; }
 void fake_cuda_tell_calls(int value) { tell_calls = value; }
 int fake_cuda_stack_depth(void) { return depth; }
 int fake_cuda_retained(int device) { return primary[device].retained; }
@@ -201,7 +203,7 @@ static void happened(struct fake_cuda_event event, const char *name, stream_t *s
     event.context = current()->id;
     event.stream = stream ? stream->id : 7;
     event.start_ns = wall_ns();
-    event.end_ns = event.start_ns + duration;
+    event.end_ns = stuck ? 0 : event.start_ns + duration;
     last_event = event;
     snprintf(last_name, sizeof last_name, "%s", name);
     pthread_mutex_unlock(&lock);
@@ -394,6 +396,7 @@ int cuCtxGetDevice(int *device) {
 
 int cuCtxSynchronize(void) {
     ENTER_CONTEXT(cuCtxSynchronize);
+    while (stuck) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return OK;
 }
 

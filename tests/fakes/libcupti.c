@@ -414,6 +414,8 @@ struct fake_cuda_event {
     uint64_t bytes, start_ns, end_ns;
 };
 
+static kernel_t running[64]; /* without an end: only a forced flush returns them */
+static unsigned running_count;
 static uint8_t driver_off[900]; /* functions whose calls give no record while the DRIVER kind is on */
 
 void fake_cupti_observe(int what, const char *name, unsigned id, const struct fake_cuda_event *event) {
@@ -428,7 +430,8 @@ void fake_cupti_observe(int what, const char *name, unsigned id, const struct fa
             record.grid[i] = (int32_t)event->grid[i];
             record.block[i] = (int32_t)event->block[i];
         }
-        write_record(10, &record, sizeof record);
+        if (event->end_ns) write_record(10, &record, sizeof record);
+        else if (running_count < 64) running[running_count++] = record;
     } else if (what <= 4) {
         uint8_t host = event->pinned ? 2 : 1;
         memcpy_t record = {
@@ -512,6 +515,17 @@ int cuptiUnsubscribe(void *subscriber) {
     return 0;
 }
 
+int cuptiFinalize(void) {
+    ENTER(cuptiFinalize);
+    pthread_mutex_lock(&lock);
+    memset(enabled, 0, sizeof enabled);
+    requested = NULL, completed = NULL;
+    open_count = done_count = lent_count = 0;
+    subscribed = 0;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
 int cuptiEnableCallback(uint32_t on, void *subscriber, int domain, uint32_t cbid) {
     ENTER(cuptiEnableCallback);
     (void)on, (void)domain, (void)cbid;
@@ -557,6 +571,10 @@ int cuptiActivityDisable(unsigned kind) {
 
 int cuptiActivityFlushAll(uint32_t flag) {
     ENTER(cuptiActivityFlushAll);
+    while (flag == 1 && running_count) {
+        running_count--;
+        write_record(10, &running[running_count], sizeof *running);
+    }
     if (completed && !(flags & SILENT)) deliver(flag == 1);
     return 0;
 }

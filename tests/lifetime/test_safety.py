@@ -5,6 +5,7 @@ Whatever happens inside gpusense, the program's result, output and exit code are
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -295,3 +296,445 @@ def test_every_call_may_fail_with_every_code(run, kind):
         for code in CODES:
             (line,) = [line for line in lines if line.startswith(f"cuptiActivityRegisterCallbacks {code} ")]
             assert f"({code})" in line
+
+
+# --- life cycle -----------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_times_off_and_on_leaves_nothing_behind(run):
+    done = run(
+        """
+from gpusense import _attribution
+_attribution.MAX_EVENTS = _attribution.MAX_BLOCKS = 200  # blocks are remembered for a while, and that is no leak
+tracer, _ = begin()
+def resident():
+    with open("/proc/self/statm") as file: return int(file.read().split()[1]) * 4096
+def again():
+    gpusense.disable()
+    assert gpusense.enable()
+    running(tracer)
+    with gpusense.trace("round"): pass
+    gpusense.reset()  # what was recorded is the program's to keep
+for _ in range(100): again()
+before, descriptors = resident(), len(os.listdir("/proc/self/fd"))
+for _ in range(1000): again()
+grown = resident() - before
+assert grown < 2 << 20, grown
+assert len(os.listdir("/proc/self/fd")) <= descriptors
+assert threading.active_count() <= 3, threading.enumerate()
+with gpusense.trace("last") as block: launched = _workload.run(gpusense.trace, 1)
+print(block.summary().kernel_count == sum(launched.kernels.values()))
+""",
+        timeout=100,
+    )
+    clean(done, "True\n")
+
+
+def test_detaching_removes_cupti_and_enabling_brings_it_back(run):
+    done = run(
+        """
+tracer, fake = begin()
+for _ in range(20):
+    launched = _workload.run(gpusense.trace, 1)
+    print(gpusense.detach(), end=" ")
+    _workload.run(gpusense.trace, 1)
+    gpusense.enable(); running(tracer)
+expected = 20 * sum(launched.kernels.values())
+print(kernels(tracer.session()) == expected, fake.fake_cupti_calls(b"cuptiFinalize"))
+"""
+    )
+    clean(done, "None " * 20 + "True 20\n")
+
+
+@pytest.mark.parametrize(
+    ("why", "code", "env"),
+    [
+        ("another tool", "fake.fake_cupti_set_holder(1)", {}),
+        ("12.6", "", {"FAKE_CUPTI_VERSION": "23"}),
+        (
+            "another copy",
+            "from gpusense.backends import cupti\nother = cupti.CuptiActivity()\nother.start([10], lambda *_: None)",
+            {},
+        ),
+        ("still works", "tracer._recorder.capture.synchronise = lambda *_: False", {}),
+        ("NOT_SUPPORTED", "fake.fake_cupti_fail(b'cuptiFinalize', 27)", {}),
+    ],
+)
+def test_detaching_is_refused_with_the_reason(run, why, code, env):
+    done = run(f"tracer, fake = begin()\n{code}\nanswer = gpusense.detach()\nprint(bool(answer), answer.reason)", **env)
+    clean(done)
+    assert done.stdout.startswith("False ")
+    assert why in done.stdout
+
+
+FORK = """
+tracer, fake = begin()
+def child(expected):
+    blocks = gpusense.get_tracer()
+    with gpusense.trace("in the child") as block: pass
+    names = [record.name for record in blocks.session().blocks]
+    return (names == expected and "forked" in blocks.status()["reason"]) or not expected and "forked" in blocks.reason
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_a_forked_child_is_told_why_and_records_blocks_where_they_are_wanted(run, mode):
+    expected = ["in the child"] if mode == "on" else []
+    done = run(
+        FORK
+        + f"""
+with gpusense.trace("open at the fork"):
+    launched = _workload.run(gpusense.trace, 1)
+    for how in range(6):
+        pid = os.fork()
+        if pid == 0:
+            good = child({expected})
+            if how % 2: sys.exit(0 if good else 9)
+            os._exit(0 if good else 9)
+        _workload.run(gpusense.trace, 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), end=" ", flush=True)
+print(kernels(tracer.session()) == 7 * sum(launched.kernels.values()))
+""",
+        GPUSENSE=mode,
+    )
+    clean(done, "0 0 0 0 0 0 True\n")
+
+
+def test_a_child_forked_before_cuda_was_used_captures_by_itself(run):
+    done = run(
+        """
+import gpusense
+with gpusense.trace("before"): pass
+pid = os.fork()
+ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"]).cuInit(0)
+tracer, _ = begin()
+with gpusense.trace("work") as block: launched = _workload.run(gpusense.trace, 1)
+good = block.summary().kernel_count == sum(launched.kernels.values())
+if pid == 0: sys.exit(0 if good else 9)
+print(good, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""",
+        head=HEAD.replace("driver.cuInit(0)", ""),
+    )
+    clean(done, "True 0\n")
+
+
+def test_multiprocessing_of_every_method(run, tmp_path):
+    (tmp_path / "work.py").write_text(
+        HEAD
+        + """
+import multiprocessing
+def worker(number):
+    with gpusense.trace("worker"): return number * 2
+if __name__ == "__main__":
+    tracer, _ = begin()
+    for method in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            print(pool.map(worker, range(3)))
+    with gpusense.trace("after") as block: launched = _workload.run(gpusense.trace, 1)
+    print(block.summary().kernel_count == sum(launched.kernels.values()))
+"""
+    )
+    done = run("import runpy; runpy.run_path('work.py', run_name='__main__')", head="")
+    clean(done, "[0, 2, 4]\n" * 3 + "True\n")
+
+
+EXITS = {
+    "return": ("", 0),
+    "sys.exit": ("sys.exit(7)", 7),
+    "exception": ("raise ValueError('mine')", 1),
+    "sigterm": ("import signal; os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", -signal.SIGTERM),
+    "os._exit": ("os._exit(3)", 3),
+    "launching daemons": (
+        """
+def work():
+    card = cuda.Device(0)
+    module = cuda.Module.from_ptx(_workload.PTX, card)
+    spin = module.function("spin")
+    while True:
+        with gpusense.trace("loop"): spin.launch((1,), (32,), (1,))
+for _ in range(2): threading.Thread(target=work, daemon=True).start()
+time.sleep(0.05)
+""",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("how", EXITS)
+@pytest.mark.parametrize("late", ["", "1"])
+def test_every_exit_is_the_programs_own(run, how, late):
+    """With ``late``, CUPTI moves buffers after the interpreter has ended."""
+    code, expected = EXITS[how]
+    done = run(f"begin()\n_workload.run(gpusense.trace, 1)\n{code}", **({"FAKE_CUPTI_LATE": late} if late else {}))
+    assert done.returncode == expected, done.stderr
+    assert "gpusense" not in done.stderr
+    assert done.stderr == "" or (how == "exception" and done.stderr.endswith("ValueError: mine\n"))
+
+
+@pytest.mark.parametrize("what", ["a sink", "CUPTI", "a source"])
+def test_the_exit_waits_for_nobody_for_long(run, what):
+    done = run(
+        f"""
+import atexit
+tracer, fake = begin()
+hang = threading.Event()
+def wait(*_): hang.wait(60)
+if {what!r} == "a sink": tracer.add_sink(wait)
+if {what!r} == "CUPTI": tracer._recorder.capture._activity._shared["flush"] = tracer._recorder.capture.flush = wait
+class Source:
+    name, flush, status = "slow", wait, dict
+if {what!r} == "a source": tracer.add_source(Source())
+gpusense.record_kernel("slow", duration_ns=10**9)
+began = time.monotonic()
+atexit._run_exitfuncs()
+print(time.monotonic() - began < 5)
+"""
+    )
+    clean(done, "True\n")
+
+
+# --- several copies, other profilers --------------------------------------------------------------------------------
+
+TWO = (
+    HEAD.replace("import gpusense\n", "import one.sense as gpusense, two.sense as second\n").replace(
+        "from gpusense import", "from one.sense import"
+    )
+    + """
+def both():
+    first = gpusense.get_tracer(), second.get_tracer()
+    for tracer, package in zip(first, (gpusense, second)):
+        for _ in range(400):
+            with package.trace("waiting"): pass
+            if tracer._recorder.capture.running: break
+            time.sleep(0.005)
+        else: raise SystemExit(str(tracer.status()))
+    return first
+fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
+"""
+)
+
+
+@pytest.fixture
+def copies(tmp_path, run):
+    """Two copies, as ``gpusense vendor`` makes them, the second calling itself another version."""
+    from gpusense import _vendor
+
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        _vendor.copy(str(tmp_path / name / "sense"))
+    init = tmp_path / "two" / "sense" / "__init__.py"
+    init.write_text(init.read_text("utf-8").replace(f'"{gpusense.__version__}"', '"9.9.9"'), "utf-8")
+
+    def start(code, **env):
+        return run(code, head=TWO, PYTHONPATH=str(tmp_path), **env)
+
+    return start
+
+
+def test_two_copies_see_every_record_once_through_one_subscription(copies):
+    done = copies(
+        """
+assert second.__version__ == "9.9.9" != gpusense.__version__
+a, b = both()
+with gpusense.trace("one") as mine, second.trace("two") as theirs:
+    launched = _workload.run(gpusense.trace, 2)
+count = sum(launched.kernels.values())
+print(mine.summary().kernel_count == theirs.summary().kernel_count == count)
+print(kernels(a.session()) == kernels(b.session()) == count, fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks"))
+"""
+    )
+    clean(done, "True\nTrue 1\n")
+
+
+@pytest.mark.parametrize("leaver", ["gpusense", "second"])
+def test_either_copy_may_leave_first(copies, leaver):
+    done = copies(
+        f"""
+a, b = both()
+count = sum(_workload.run(gpusense.trace, 1).kernels.values())
+{leaver}.disable()
+_workload.run(gpusense.trace, 1)
+stays, left = (a, b) if {leaver!r} == "second" else (b, a)
+print(kernels(stays.session()) == 2 * count, kernels(left.session()) == count)
+{leaver}.enable()
+both()
+_workload.run(gpusense.trace, 1)
+print(kernels(stays.session()) == 3 * count, kernels(left.session()) == 2 * count)
+"""
+    )
+    clean(done, "True True\nTrue True\n")
+
+
+def test_a_copy_that_raises_is_dropped_alone(copies):
+    done = copies(
+        """
+a, b = both()
+def fail(*_): raise RuntimeError("broken copy")
+b._recorder.pipeline.feed = fail
+count = sum(_workload.run(gpusense.trace, 1).kernels.values())
+_workload.run(gpusense.trace, 1)
+print(kernels(a.session()) == 2 * count, a.status()["dropped_members"], a.status()["members"])
+"""
+    )
+    clean(done, "True 1 1\n")
+
+
+def test_a_copy_of_a_foreign_abi_is_told_why(copies):
+    done = copies(
+        """
+from one.sense import _broker
+from two.sense import _broker as other
+other.ABI = 2
+a = gpusense.get_tracer()
+for _ in range(400):
+    with gpusense.trace("waiting"): pass
+    if a._recorder.capture.running: break
+    time.sleep(0.005)
+b = second.get_tracer()
+for _ in range(400):
+    with second.trace("waiting"): pass
+    if b._recorder.capture.state == "unavailable": break
+    time.sleep(0.005)
+print(b.status()["reason"])
+"""
+    )
+    assert "shares CUPTI in a way this copy does not know" in clean(done).stdout
+    assert gpusense.__version__ in done.stdout
+
+
+#: As torch.profiler looks from outside.
+TORCH = """
+import types
+torch = types.ModuleType("torch"); profiler = types.SimpleNamespace(_profiler_enabled=lambda: torch.on)
+torch._C = types.SimpleNamespace(_autograd=profiler); torch.on = False
+sys.modules["torch"] = torch
+def until(condition, seconds=3):
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds: raise SystemExit(f"not in time: {gpusense.get_tracer().status()}")
+        time.sleep(0.01)
+    return time.monotonic() - began
+"""
+SILENT, PER_THREAD = 32, 4
+
+
+def test_a_profiler_that_was_first_keeps_cupti_and_we_follow_when_it_ends(run):
+    done = run(
+        TORCH
+        + """
+torch.on = True
+tracer = gpusense.get_tracer()
+for _ in range(5):
+    with gpusense.trace("unseen"): time.sleep(0.02)
+fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
+status = tracer.status()
+print(status["state"], "torch.profiler" in status["reason"], fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks"))
+(stretch,) = tracer.session().unseen
+print(stretch.end_ns, "torch.profiler" in stretch.reason)
+torch.on = False  # it keeps its subscription, as the real one does
+until(lambda: tracer._recorder.capture.running)
+with gpusense.trace("seen") as block: launched = _workload.run(gpusense.trace, 1)
+print(block.summary().kernel_count == sum(launched.kernels.values()))
+(stretch,) = tracer.session().unseen
+print(stretch.end_ns > stretch.start_ns, "torch.profiler" in stretch.reason)
+""",
+        FAKE_CUPTI_HOLDER="1",
+    )
+    clean(done, "paused True 0\nNone True\nTrue\nTrue True\n")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_profiler_that_comes_later_gets_cupti_and_gives_it_back(run, known):
+    """It takes the callbacks silently; where nothing names it, our own calls stop showing up."""
+    begins, ends = ("torch.on = True", "torch.on = False") if known else ("", "fake.fake_cupti_set_holder(0)")
+    done = run(
+        TORCH
+        + f"""
+tracer, fake = begin()
+launched = _workload.run(gpusense.trace, 1)
+count = sum(launched.kernels.values())
+{"" if known else "del sys.modules['torch']"}
+taken = time.time_ns()
+fake.fake_cupti_set_holder(1); fake.fake_cupti_set_flags({SILENT | PER_THREAD}); {begins}
+print(until(lambda: tracer.status()["state"] == "paused") < 1.3)
+before = fake.fake_cupti_calls(b"cuptiActivityFlushAll"), fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks")
+with gpusense.trace("unseen"): _workload.run(gpusense.trace, 1)
+print(tracer._recorder.marker, before == (
+    fake.fake_cupti_calls(b"cuptiActivityFlushAll"), fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks")))
+fake.fake_cupti_set_flags({PER_THREAD}); {ends}
+until(lambda: tracer._recorder.capture.running)
+with gpusense.trace("seen") as block: _workload.run(gpusense.trace, 1)
+print(block.summary().kernel_count == count)
+session = tracer.session()
+stretch = session.unseen[-1]
+print(stretch.start_ns <= taken < stretch.end_ns, "profiler" in stretch.reason, kernels(session) == 2 * count)
+"""
+    )
+    clean(done, "True\nNone True\nTrue\nTrue True True\n")
+
+
+# --- hangs ----------------------------------------------------------------------------------------------------------
+
+HUNG = """
+tracer, fake = begin()
+_workload.run(gpusense.trace, 1)
+card = cuda.Device(0)
+spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
+tracer.flush()
+driver.fake_cuda_set_stuck(1)
+with gpusense.trace("stuck"): spin.launch((1,), (32,), (1,))
+def waits_for_the_device():
+    for _ in range(400):
+        time.sleep(0.01)
+        if tracer._recorder._hang.found and tracer._recorder._hang.found[0]["streams"][0]["running"]: break
+waits_for_the_device()
+"""
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_a_hang_leaves_evidence(run, tmp_path, file):
+    begin = "from gpusense import _select; _select.start_session('file', 's.gpusense')\n" if file else ""
+    ending = """
+found, = tracer._recorder._hang.found
+(row,) = [row for row in found["streams"] if row["running"]]
+print(row["running"]["name"], row["last_completed"]["kind"], found["last_completed_ns"] < found["noticed_ns"])
+frames = [stack["frames"] for stack in found["stacks"] if stack["name"] == "MainThread"][0]
+print(frames[0].endswith("waits_for_the_device"), found["ended_ns"])
+sys.stdout.flush()
+"""
+    if file:  # as a watchdog would
+        ending += "os._exit(9)"
+    else:
+        ending += """
+from gpusense.report import text
+lines = list(text.full(tracer.session()))
+print(any("The GPU hung" in line for line in lines), any("waits_for_the_device" in line for line in lines))
+driver.fake_cuda_set_stuck(0)
+time.sleep(0.2)
+with gpusense.trace("goes on") as block: _workload.run(gpusense.trace, 1)
+block.wait()
+print(found["ended_ns"] > found["noticed_ns"])
+"""
+    done = run(begin + HUNG + ending, GPUSENSE_HANG_AFTER="0.4", timeout=30)
+    assert done.stdout.startswith("spin transfer True\nTrue None\n"), (done.stdout, done.stderr)
+    if file:
+        assert done.returncode == 9
+        (found,) = gpusense.load(tmp_path / "s.gpusense").meta["hang"]
+        assert [row["running"]["name"] for row in found["streams"] if row["running"]] == ["spin"]
+        assert found["stacks"]
+    else:
+        clean(done, "spin transfer True\nTrue None\nTrue True\nTrue\n")
+
+
+def test_an_idle_device_is_no_hang(run):
+    done = run(
+        """
+tracer, fake = begin()
+_workload.run(gpusense.trace, 1)
+time.sleep(1)
+print(tracer._recorder._hang.found, "hang" in tracer.session().meta)
+""",
+        GPUSENSE_HANG_AFTER="0.2",
+    )
+    clean(done, "[] False\n")

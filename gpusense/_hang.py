@@ -1,0 +1,150 @@
+"""Evidence of a hang: nothing completes on the device although it has work. Numbers in, plain values out.
+
+Used by one thread at a time (under the recorder's lock), but for :meth:`HangWatch.due`. Never waits for anything itself.
+"""
+
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic, time_ns
+from typing import Any
+
+from . import _layouts as layouts
+from ._decode import batches, unpack
+
+_NAMES = {
+    layouts.CONCURRENT_KERNEL: "kernel",
+    layouts.MEMCPY: "transfer",
+    layouts.MEMCPY2: "transfer",
+    layouts.MEMSET: "memset",
+}
+MOST_HANGS = 10
+_MOST_THREADS = 200
+_MOST_FRAMES = 60
+
+#: ``name(pointer)`` → a kernel's name.
+Name = Callable[[int], str]
+#: True once what the device had when it was asked for has ended.
+Ended = Callable[[], bool]
+
+
+class HangWatch:
+    """Follows what completes. While nothing does, the device is asked whether it has work; if that question is not
+    answered either, for ``after_s`` in all, ``found`` gets what is known of each stream and of each Python thread."""
+
+    def __init__(self, after_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self.after_s = after_s
+        self.found: list[dict[str, Any]] = []
+        self._clock = clock
+        self._progress = clock()
+        self._last: dict[tuple[int | None, int | None], dict[str, Any]] = {}
+        self._ended: Ended | None = None
+        self._asked = 0.0
+        self._lasting: dict[str, Any] | None = None
+
+    def read(self, buffer: memoryview, strides: Mapping[int, int], name: Name) -> None:
+        """Notes what completed; while a hang lasts, also what a forced flush brought without an end."""
+        found, _ = batches(buffer, strides)
+        for batch in found:
+            if batch.kind in _NAMES:
+                self._complete(batch, name)
+        if self._lasting is not None:
+            for raw in _unfinished(buffer, strides):
+                self._stream(raw["device"], raw["stream"])["running"] = {
+                    "kind": _NAMES[raw["kind"]],
+                    "name": name(raw["name"]) if raw.get("name") else _NAMES[raw["kind"]],
+                    "start_ns": raw["start"] or None,
+                    "correlation_id": raw["correlation"],
+                }
+
+    def _complete(self, batch: Any, name: Name) -> None:
+        self._progress = self._clock()
+        self._ended = None
+        if self._lasting is not None:
+            self._lasting["ended_ns"] = time_ns()
+            self._lasting = None
+        latest = {place: i for i, place in enumerate(zip(batch.device, batch.stream, strict=True))}
+        for place, i in latest.items():
+            if place in self._last and self._last[place]["end_ns"] > batch.end[i]:
+                continue  # another kind of work ended later
+            kernel = batch.kind == layouts.CONCURRENT_KERNEL
+            self._last[place] = {
+                "kind": _NAMES[batch.kind],
+                "name": name(batch.key[i]) if kernel else _NAMES[batch.kind],
+                "end_ns": batch.end[i],
+                "correlation_id": batch.correlation[i],
+            }
+
+    def _stream(self, device: int | None, stream: int | None) -> dict[str, Any]:
+        assert self._lasting is not None
+        streams: list[dict[str, Any]] = self._lasting["streams"]
+        for row in streams:
+            if (row["device"], row["stream"]) == (device, stream):
+                return row
+        streams.append({"device": device, "stream": stream, "last_completed": None, "running": None})
+        return streams[-1]
+
+    def due(self, ask: Callable[[], Ended]) -> bool:
+        """Whether a hang has just been noticed. ``ask`` begins to wait for the device elsewhere."""
+        now = self._clock()
+        idle = now - self._progress
+        if self._lasting is not None or idle < self.after_s / 2 or len(self.found) >= MOST_HANGS:
+            return False
+        if self._ended is None:
+            self._ended, self._asked = ask(), now
+            return False
+        if self._ended():  # the device has nothing to do
+            self._ended, self._progress = None, now
+            return False
+        return idle >= self.after_s and now - self._asked >= self.after_s / 2
+
+    def note(self) -> dict[str, Any]:
+        """The evidence of the hang that :meth:`due` told of, in ``found``; filled further by :meth:`read`."""
+        last: list[dict[str, Any]] = [
+            {"device": device, "stream": stream, "last_completed": dict(done), "running": None}
+            for (device, stream), done in self._last.items()
+        ]
+        ends = [row["last_completed"]["end_ns"] for row in last]
+        self._lasting = {
+            "noticed_ns": time_ns(),
+            "after_s": self.after_s,
+            "last_completed_ns": max(ends, default=None),
+            "ended_ns": None,
+            "streams": last,
+            "stacks": stacks(),
+        }
+        self.found.append(self._lasting)
+        return self._lasting
+
+
+def _unfinished(buffer: memoryview, strides: Mapping[int, int]) -> Iterator[dict[str, Any]]:
+    """Records of work that has not ended."""
+    offset = 0
+    while offset + 4 <= len(buffer):
+        (kind,) = struct.unpack_from("<I", buffer, offset)
+        stride = strides.get(kind)
+        if not stride or offset + stride > len(buffer):
+            return
+        if kind in _NAMES:
+            raw = unpack(buffer, kind, stride, offset)
+            if not raw["end"]:
+                yield {**raw, "kind": kind}
+        offset += stride
+
+
+def stacks() -> list[dict[str, Any]]:
+    """Every Python thread with its frames, innermost first, as ``file:line function``."""
+    import threading
+
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = []
+    for ident, top in list(sys._current_frames().items())[:_MOST_THREADS]:
+        frames: list[str] = []
+        frame: Any = top
+        while frame is not None and len(frames) < _MOST_FRAMES:
+            code = frame.f_code
+            frames.append(f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}")
+            frame = frame.f_back
+        found.append({"thread": ident, "name": names.get(ident, "?"), "frames": frames})
+    return found
