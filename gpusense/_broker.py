@@ -139,7 +139,7 @@ class Hub:
             "pause": self.pause,
             "resume": self.resume,
             "rest": self.rest,
-            "cpu_ns": lambda: self._drain_cpu_ns,
+            "cpu_ns": self.cpu_ns,
             "status": self.status,
         }
 
@@ -238,6 +238,10 @@ class Hub:
             if self._kinds[kind] and kind not in self._refused:
                 self._engine.enable(kind)
         return True
+
+    def cpu_ns(self) -> int:
+        """CPU time of the drain thread so far."""
+        return self._drain_cpu_ns
 
     # --- drain ------------------------------------------------------------------------------------------------------
 

@@ -230,6 +230,7 @@ def test_buffers_that_are_not_ours_are_left_alone(fake, start):
 )
 def test_many_launching_threads_lose_and_double_nothing(fake, start, flags):
     fake.set_flags(flags)
+    fake.fail("cuptiActivitySetAttribute", 0 if flags & PER_THREAD else 1)
     activity, got = start(buffers=256)
     assert activity.status()["per_thread_buffers"] == bool(flags & PER_THREAD)
     count = 60 if flags & OWN_THREAD else 400
@@ -667,6 +668,7 @@ def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, sta
 @pytest.mark.parametrize("case", ["no driver kind", "shared buffers", "no flush between"])
 def test_silence_proves_nothing_without_canaries(fake, start, monkeypatch, case):
     fake.set_flags(0 if case == "shared buffers" else PER_THREAD)
+    fake.fail("cuptiActivitySetAttribute", 1)
     activity, _ = start(layouts.DEFAULT_KINDS if case == "no driver kind" else WITH_CANARIES)
     fake.set_flags(SILENT)
     if case == "no flush between":
