@@ -26,8 +26,8 @@ Leaves = tuple[int, ...]
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
 BRACKET_SLACK_NS = 2_000
 THREAD_MASK = 0xFFFFFFFF
-MAX_EVENTS = 200_000
-MAX_BLOCKS = 200_000
+MAX_EVENTS = 100_000
+MAX_BLOCKS = 100_000
 
 
 class Boundary(NamedTuple):
@@ -51,7 +51,7 @@ class _Timeline:
         self.corrs: list[int] = []
         self.ops: list[int] = []
         self.blocks: list[int] = []
-        self.opens: list[frozenset[int]] = []  # open blocks after each event
+        self.opens: list[Leaves] = []  # open blocks after each event, as tuples: sets are four times as big
         self.leaves: list[Leaves] = []
         self.uncertain: list[bool] = []  # the call was somewhere between this event's neighbours
 
@@ -60,12 +60,15 @@ class _Timeline:
         self.corrs.insert(at, corr)
         self.ops.insert(at, op)
         self.blocks.insert(at, block)
-        self.opens.insert(at, frozenset())
+        self.opens.insert(at, ())
         self.leaves.insert(at, ())
         self.uncertain.insert(at, uncertain)
         for i in range(at, len(self.corrs)):
-            before = self.opens[i - 1] if i else frozenset[int]()
-            after = before | {self.blocks[i]} if self.ops[i] == OPEN else before - {self.blocks[i]}
+            before = self.opens[i - 1] if i else ()
+            changed = self.blocks[i]
+            after = tuple(open_block for open_block in before if open_block != changed)
+            if self.ops[i] == OPEN:
+                after = (*after, changed)
             if i > at and after == self.opens[i] and not self.uncertain[i]:
                 break
             self.opens[i] = after
@@ -93,10 +96,10 @@ class _Timeline:
                 del column[:drop]
 
 
-def _innermost(open_blocks: frozenset[int], parents: dict[int, int | None]) -> Leaves:
+def _innermost(open_blocks: Leaves, parents: dict[int, int | None]) -> Leaves:
     """Open blocks that are no ancestor of another open block."""
     if len(open_blocks) <= 1:
-        return tuple(open_blocks)
+        return open_blocks
     inner = set(open_blocks)
     for block in open_blocks:
         parent = parents.get(block)
