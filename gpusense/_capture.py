@@ -102,10 +102,11 @@ class Capture:
     def _begin(self, on_view: OnView) -> None:
         from .backends import _cupti_markers
 
-        kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in self.settings.kinds}
+        chosen = self.settings.kinds
+        kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in chosen if name in _KINDS_BY_NAME}
         self._work_kinds = frozenset(kinds)
         activity = self._activity
-        self._plan = _cupti_markers.choose(activity)
+        self._plan = _cupti_markers.choose(activity, launches="launch" in chosen)
         kinds.add(self._plan.kind)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
         try:

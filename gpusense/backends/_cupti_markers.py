@@ -7,7 +7,7 @@ device, allowed during capture too. Measured in docs/adr/0002-markers.md.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any, Protocol
 
@@ -35,27 +35,29 @@ class Plan(Protocol):
     def prepare(self) -> tuple[Call, Marker]: ...
 
 
-def choose(activity: Any) -> Plan:
-    """The cheapest marker that the loaded CUPTI can filter."""
+def choose(activity: Any, launches: bool = False) -> Plan:
+    """The cheapest marker that the loaded CUPTI can filter. ``launches``: calls that launch are recorded, too, where
+    functions can be chosen one by one."""
     if activity.can_select_api():
-        return DriverCall(activity)
+        return DriverCall(activity, layouts.LAUNCH_CALLS if launches else ())
     if not _cuda_wait.contexts(cuda.SOURCE.api()):
         raise NotYet("there is no CUDA context yet to mark blocks in")
     return WaitEvent(activity)
 
 
 class DriverCall:
-    """A driver function that nobody calls often, filtered to be the only one recorded."""
+    """A driver function that nobody calls often, filtered to be the only one recorded but for those on request."""
 
     kind = layouts.DRIVER
 
-    def __init__(self, activity: Any) -> None:
+    def __init__(self, activity: Any, others: Iterable[int] = ()) -> None:
         self._activity = activity
+        self._wanted = {DRIVER_GET_VERSION, *others}
 
     def prepare(self) -> tuple[Call, Marker]:
         select = self._activity.select_api
         for cbid in range(1, LAST_DRIVER_CBID):
-            if cbid != DRIVER_GET_VERSION:
+            if cbid not in self._wanted:
                 select(layouts.DRIVER, cbid, False)
         function = _driver_function(self._activity, "cuDriverGetVersion", (ctypes.POINTER(c_int),))
         answer = byref(c_int())
