@@ -113,12 +113,23 @@ class Capture:
     def _begin(self, on_view: OnView) -> None:
         from .backends import _cupti_markers
 
-        kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in self.settings.kinds}
+        chosen = self.settings.kinds
+        kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in chosen if name in _KINDS_BY_NAME}
         self._work_kinds = frozenset(kinds)
         activity = self._activity
         self._plan = _cupti_markers.Memset(activity)
+        if "launch" in chosen:
+            kinds.add(layouts.DRIVER)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
         self.strides = dict(activity.strides)
+        self._choose_calls()
+
+    def _choose_calls(self) -> None:
+        """Of the driver's functions only those that launch, where CUPTI can tell them apart."""
+        if "launch" in self.settings.kinds and self._activity.can_select_api():
+            for cbid in range(1, layouts.LAST_DRIVER_CALL):
+                if cbid not in layouts.LAUNCH_CALLS:
+                    self._activity.select_api(layouts.DRIVER, cbid, False)
 
     def prepare_marker(self) -> bool:
         """Whether blocks can be marked now: once the program has made a CUDA context. Raises where it never will."""
@@ -160,6 +171,7 @@ class Capture:
         if self.state == "running":
             self.state, self.reason, self._paused_ns = "paused", verdict, self._alive_ns[0]
             return None
+        self._choose_calls()  # the choice was lost with the kind
         now = time_ns()
         stretch = UnseenStretch(self._paused_ns or now, now, self.reason)
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
@@ -170,6 +182,14 @@ class Capture:
         if self._activity is None or self.state != "running":
             return False
         return bool(self._activity.rest(() if on else self._work_kinds - {layouts.MEMSET}))
+
+    def node_log(self) -> Any:
+        """What notes the nodes of CUDA graphs; None while capture does not run."""
+        if self._activity is None or self.state != "running":
+            return None
+        from .backends import _cupti_graphs
+
+        return _cupti_graphs.NodeLog(self._activity)
 
     def drain_cpu_ns(self) -> int:
         """CPU time of the drain thread so far."""

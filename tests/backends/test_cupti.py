@@ -230,8 +230,9 @@ def test_buffers_that_are_not_ours_are_left_alone(fake, start):
 )
 def test_many_launching_threads_lose_and_double_nothing(fake, start, flags):
     fake.set_flags(flags)
+    fake.fail("cuptiActivitySetAttribute", 0 if flags & PER_THREAD else 1)
     activity, got = start(buffers=256)
-    assert activity.status()["per_thread_buffers"]  # asked for where it is not the default
+    assert activity.status()["per_thread_buffers"] == bool(flags & PER_THREAD)
     count = 60 if flags & OWN_THREAD else 400
     threads = [threading.Thread(target=lambda: [fake.kernel() for _ in range(count)]) for _ in range(4)]
     for thread in threads:
@@ -240,8 +241,8 @@ def test_many_launching_threads_lose_and_double_nothing(fake, start, flags):
         thread.join()
     activity.flush()
     assert sorted(got.correlations) == list(range(1, 4 * count + 1))
-    if not flags & OWN_THREAD:
-        assert set(got.threads) == {thread.ident for thread in threads}
+    expected = {thread.ident for thread in threads} if flags & PER_THREAD else {0}
+    assert set(got.threads) == expected
 
 
 @pytest.mark.parametrize(("flags", "counter"), [(TORN, "truncated"), (UNKNOWN, "unknown_kinds")])
@@ -674,8 +675,7 @@ def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, sta
 
 @pytest.mark.parametrize("case", ["no context", "shared buffers", "a long kernel"])
 def test_silence_proves_nothing_without_canaries(fake, start, monkeypatch, case):
-    if case == "shared buffers":
-        fake.set_version(20)
+    fake.fail("cuptiActivitySetAttribute", 1 if case == "shared buffers" else 0)
     fake.set_flags(0 if case == "shared buffers" else PER_THREAD)
     activity, _ = start()
     if case != "no context":
