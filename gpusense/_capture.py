@@ -171,6 +171,14 @@ class Capture:
             return False
         return bool(self._activity.rest(() if on else self._work_kinds - {layouts.MEMSET}))
 
+    def node_log(self) -> Any:
+        """What notes the nodes of CUDA graphs; None while capture does not run."""
+        if self._activity is None or self.state != "running":
+            return None
+        from .backends import _cupti_graphs
+
+        return _cupti_graphs.NodeLog(self._activity)
+
     def drain_cpu_ns(self) -> int:
         """CPU time of the drain thread so far."""
         return int(self._activity.drain_cpu_ns()) if self._activity is not None else 0

@@ -85,6 +85,10 @@ class FileRecorder(Recorder):
         if self._rows:
             self.writer.rows(file.BOUNDARY, self._rows)
 
+    def meta(self) -> dict[str, Any]:
+        owners = self.pipeline.owners
+        return {**super().meta(), "graph_owners": {str(node): list(path) for node, path in owners.items()}}
+
     def end_results(self, deliver: bool = True) -> None:
         ended = self._end_ns is not None
         super().end_results(deliver)

@@ -98,6 +98,7 @@ class Pipeline:
         self.highest_threshold_ns = self.limits.threshold_ns
         self._emit = emit
         self.occupancy = occupancy
+        self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
         self._groups = Groups()
         self._piles = Piles(self._groups, _name)
         self._counted = 0  # in groups and piles
@@ -136,6 +137,7 @@ class Pipeline:
     def go_on_from(self, old: "Pipeline") -> None:
         """Blocks that are open stay open, and correlation ids keep their upper half."""
         self.attribution, self.watched, self._widener = old.attribution, old.watched, old._widener
+        self.owners = old.owners
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -468,6 +470,8 @@ class Pipeline:
             changes["occupancy"] = self.occupancy(item)
         if item.device is None and item.context is not None:
             changes["device"] = self._contexts.get(item.context)
+        if self.owners and getattr(item, "graph_node_id", None) is not None:
+            changes["owner"] = owner_of(item, self.owners)
         item = item._replace(**changes)
         if self.watched and leaves:
             self._watch(item, blocks, leaves, inherited)
@@ -529,6 +533,11 @@ class Pipeline:
             out, self._out = self._out, []
             if self._emit is not None:
                 self._emit(out)
+
+
+def owner_of(item: Any, owners: Mapping[int, Path]) -> Path | None:
+    """The block that captured a graph node, by its own id or, where the record has it, that of its source (13.4)."""
+    return owners.get(item.graph_node_id) or owners.get((item.attributes or {}).get("source_graph_node", 0))
 
 
 def _name(kind: str, key: int) -> tuple[str, str | None]:

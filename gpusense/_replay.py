@@ -6,8 +6,8 @@ from typing import Any
 from . import _sessionfile as file
 from ._attribution import OPEN, Boundary
 from ._names_cache import NameCache
-from ._pipeline import Limits, Marker, Pipeline
-from ._records import GpuKernel
+from ._pipeline import Limits, Marker, Pipeline, owner_of
+from ._records import GpuKernel, Path
 from .session import Builder, Session
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
@@ -109,7 +109,8 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     pipeline = state.pipeline
     pipeline.cycle(0, final=True)
     session = state.builder.session()
-    session.records = sorted(pipeline.kept, key=lambda record: record.start_ns)
+    owners = {int(node): tuple(path) for node, path in (session.meta.pop("graph_owners", None) or {}).items()}
+    session.records = sorted(map(_owned_by(owners), pipeline.kept), key=lambda record: record.start_ns)
     session.aggregates = pipeline.aggregates()
     session.busy = pipeline.busy()
     counted, outside = pipeline.counters(), session.counters
@@ -125,6 +126,15 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     if state.damage:
         session.meta.setdefault("damage", []).extend(state.damage)
     return session
+
+
+def _owned_by(owners: dict[int, Path]) -> Callable[[Any], Any]:
+    def owned(record: Any) -> Any:
+        if not owners or getattr(record, "graph_node_id", None) is None:
+            return record
+        return record._replace(owner=owner_of(record, owners))
+
+    return owned
 
 
 def _occupancy_of(devices: Iterable[Any]) -> Callable[[GpuKernel], float | None]:

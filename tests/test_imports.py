@@ -25,7 +25,7 @@ _select
 _noop _tracer
 _decorate _summary
 _filerecorder
-_recorder
+_graph_owners _recorder
 _capture
 report
 analysis

@@ -14,21 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from . import executable
 from . import mailbox_code as code
-from .binding import bind, prototypes
 
-PAGE = 4096
+PAGE = executable.PAGE
 
-_LIBC = prototypes(
-    mmap=(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
-    mprotect=(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
-    madvise=(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
-)
-_PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
-_MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x02, 0x20, 0x4000
+_MAP_NORESERVE = 0x4000
 _MADV_WIPEONFORK, _MADV_POPULATE_WRITE = 18, 23
-_MFD_CLOEXEC, _MFD_EXEC = 1, 0x10
-_FAILED = ctypes.c_void_p(-1).value
 
 REQUEST = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
@@ -70,7 +62,7 @@ class Mailbox:
         ``scrap`` more are lent, and what they get is lost, where CUPTI cannot bear a refusal.
         """
         self.buffer_size = 1 << max(int(size - 1).bit_length(), 12)
-        self._libc = bind(ctypes.CDLL(None), _LIBC)
+        self._libc = executable.libc()
         self.arena, self.count = self._map_arena(min(max(count, 1), code.MAX_SLOTS - scrap), scrap)
         self.scrap = scrap
         self.wiped_on_fork = self._wipe_on_fork(self.arena, (self.count + scrap) * self.buffer_size)
@@ -84,17 +76,11 @@ class Mailbox:
 
     def _map_arena(self, count: int, scrap: int) -> tuple[int, int]:
         try:
-            return self._map((count + scrap) * self.buffer_size, _MAP_NORESERVE), count
+            return executable.map_memory((count + scrap) * self.buffer_size, _MAP_NORESERVE), count
         except OSError:
             if count < 4:
                 raise
             return self._map_arena(count // 2, scrap)
-
-    def _map(self, size: int, flags: int = 0) -> int:
-        address = self._libc.mmap(None, size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS | flags, -1, 0)
-        if address in (None, _FAILED):
-            raise OSError(f"cannot map {size} bytes for the buffers of CUPTI")
-        return int(address)
 
     def _wipe_on_fork(self, address: int, size: int) -> bool:
         return bool(self._libc.madvise(address, size, _MADV_WIPEONFORK) == 0)
@@ -102,13 +88,13 @@ class Mailbox:
     # --- machine code ---
 
     def _map_code(self, native: code.Code, modes: tuple[str, ...]) -> bool:
-        self._control = self._map(code.CONTROL_BYTES)
+        self._control = executable.map_memory(code.CONTROL_BYTES)
         self._wipe_on_fork(self._control, code.CONTROL_BYTES)
         image = self._control.to_bytes(8, sys.byteorder) + native.machine[8:]
         reasons = []
         for mode in modes:
             try:
-                base = {"memfd": self._map_memfd, "mprotect": self._map_protected}[mode](image)
+                base = executable.map_code(image, mode)
             except (OSError, AttributeError) as error:  # AttributeError: a Python built without memfd_create
                 reasons.append(f"{mode}: {error}")
                 continue
@@ -118,29 +104,7 @@ class Mailbox:
         self.reason = "; ".join(reasons) or "switched off"
         return False
 
-    def _map_memfd(self, image: bytes) -> int:
-        try:
-            handle = os.memfd_create("gpusense", _MFD_CLOEXEC | _MFD_EXEC)
-        except OSError:  # Linux before 6.3 does not know the flag and needs none
-            handle = os.memfd_create("gpusense", _MFD_CLOEXEC)
-        try:
-            os.write(handle, image)
-            address = self._libc.mmap(None, PAGE, _PROT_READ | _PROT_EXEC, _MAP_PRIVATE, handle, 0)
-        finally:
-            os.close(handle)
-        if address in (None, _FAILED):
-            raise OSError("executable mapping refused")
-        return int(address)
-
-    def _map_protected(self, image: bytes) -> int:
-        address = self._map(PAGE)
-        ctypes.memmove(address, image, len(image))
-        if self._libc.mprotect(address, PAGE, _PROT_READ | _PROT_EXEC) != 0:
-            raise OSError("executable memory refused")
-        return address
-
     def _bind_code(self, base: int, native: code.Code) -> None:
-        _flush_instruction_cache(base, len(native.machine))
         self.requested, self.completed = base + native.requested, base + native.completed
         take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.take)
         give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.give)
@@ -221,18 +185,3 @@ class Mailbox:
         return MailboxCounters(
             *(words[offset // 8] for offset in (code.REQUESTED, code.COMPLETED, code.MISSED, code.FOREIGN))
         )
-
-
-def _flush_instruction_cache(address: int, size: int) -> None:
-    """Where data and instructions have separate caches: the compiler's helper knows how; without it the kernel's own
-    flush at the first executable mapping of a fresh page has to do.
-    """
-    if os.uname().machine != "aarch64":
-        return
-    try:
-        flush = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
-    except (OSError, AttributeError):
-        return
-    flush.restype = None
-    flush.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-    flush(address, address + size)

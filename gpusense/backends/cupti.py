@@ -258,13 +258,20 @@ class CuptiActivity:
         capi.check("cuptiGetGraphId", self._api.cuptiGetGraphId(c_void_p(graph), byref(found)))
         return found.value
 
-    def subscribe_graph_nodes(self, callback: int) -> Callable[[], None]:
+    def graph_node_id_function(self) -> int:
+        """Address of cuptiGetGraphNodeId; 0 where the loaded library lacks it."""
+        found = self._api.cuptiGetGraphNodeId if self._api is not None else None
+        return ctypes.cast(found, c_void_p).value or 0 if found else 0
+
+    def subscribe_graph_nodes(self, callback: int, data: int | None = None) -> Callable[[], None]:
         """Has the C function at ``callback`` called for each graph node created or cloned; returns what ends it.
+
+        ``data`` is its first argument.
 
         Takes the one subscriber of the process, so that a profiler that wants it gets a refusal.
         """
         subscriber = c_void_p()
-        capi.check("cuptiSubscribe", self._api.cuptiSubscribe(byref(subscriber), callback, None))
+        capi.check("cuptiSubscribe", self._api.cuptiSubscribe(byref(subscriber), callback, data))
         try:
             for cbid in (capi.RESOURCE_GRAPHNODE_CREATED, capi.RESOURCE_GRAPHNODE_CLONED):
                 code = self._api.cuptiEnableCallback(1, subscriber, capi.DOMAIN_RESOURCE, cbid)

@@ -107,6 +107,7 @@ void fake_cuda_set_attribute(int device, int number, int value) { attribute[devi
 void fake_cuda_set_kernel_ns(uint64_t value) { kernel_ns = value; }
 void fake_cuda_set_registers(unsigned registers, unsigned shared) { registers_per_thread = registers, static_shared = shared; }
 void fake_cuda_set_observer(fake_cuda_observer value) { observer = value; }
+unsigned fake_cuda_count_call(void) { return __sync_add_and_fetch(&correlation, 1); }
 void fake_cuda_set_correlation(unsigned value) { correlation = value; }
 void fake_cuda_set_stuck(int value) { stuck = value; }
 void fake_cuda_tell_calls(int value) { tell_calls = value; }

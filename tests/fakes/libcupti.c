@@ -337,6 +337,16 @@ unsigned fake_cupti_kernel(const char *name, unsigned device, unsigned stream, u
     return record.correlation;
 }
 
+/* A kernel that a graph replays. */
+void fake_cupti_graph_kernel(const char *name, uint64_t node, uint64_t duration, unsigned id) {
+    kernel_t record = {
+        .kind = 10, .registers = 32, .start = now(), .context = 1, .stream = 7, .grid = {4, 1, 1}, .block = {128, 1, 1},
+        .correlation = next(id), .name = keep_name(name), .node = node, .graph = 3,
+    };
+    record.end = record.start + duration;
+    write_record(10, &record, sizeof record);
+}
+
 unsigned fake_cupti_memcpy(unsigned copy, uint64_t bytes, unsigned device, unsigned stream, uint64_t start, uint64_t end,
                            unsigned id) {
     memcpy_t record = {
@@ -498,12 +508,19 @@ int cuptiGetTimestamp(uint64_t *value) {
     return 0;
 }
 
+typedef void (*event_t)(void *data, int domain, uint32_t event, const void *facts);
+static event_t on_event;
+static void *event_data;
+static uint8_t resource_on[32];
+
 int cuptiSubscribe(void **subscriber, void *callback, void *data) {
     ENTER(cuptiSubscribe);
-    (void)data;
     if (!callback) return 1;
     if (subscribed || holder) return 39;
     subscribed = 1;
+    memcpy(&on_event, &callback, sizeof on_event);
+    event_data = data;
+    memset(resource_on, 0, sizeof resource_on);
     *subscriber = &subscribed;
     return 0;
 }
@@ -528,8 +545,18 @@ int cuptiFinalize(void) {
 
 int cuptiEnableCallback(uint32_t on, void *subscriber, int domain, uint32_t cbid) {
     ENTER(cuptiEnableCallback);
-    (void)on, (void)domain, (void)cbid;
+    if (domain == 3 && cbid < 32) resource_on[cbid] = (uint8_t)on;
     return subscriber == &subscribed ? 0 : 1;
+}
+
+/* A node of a graph is made, or cloned from another; the subscriber hears of it as the client asked. */
+void fake_cupti_graph_node(void *node, void *original) {
+    struct { void *graph, *original_graph, *node, *original; int type; void *dependency, *executable; } graph = {
+        .node = node, .original = original,
+    };
+    struct { void *context, *handle, *descriptor; } facts = {.descriptor = &graph};
+    uint32_t event = original ? 20 : 13;
+    if (subscribed && resource_on[event]) on_event(event_data, 3, event, &facts);
 }
 
 int cuptiActivityRegisterCallbacks(requested_t request, completed_t complete) {

@@ -12,6 +12,7 @@ import threading
 
 import pytest
 
+from gpusense._capi import executable, graph_code
 from gpusense._capi import mailbox as boxes
 from gpusense._capi import mailbox_code as code
 
@@ -75,6 +76,16 @@ def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
     assert len(text) <= boxes.PAGE
     for name in ("requested", "completed", "take", "give", "thread"):
         assert symbols[name] == getattr(native, name)
+
+
+@pytest.mark.parametrize("machine", graph_code.CODES)
+def test_the_graph_callback_is_what_its_source_assembles_to(machine, tmp_path):
+    command = assembler(machine)
+    require(command, f"an assembler for {machine}")
+    source, target = tmp_path / "graph.s", tmp_path / "graph.o"
+    source.write_text(graph_code.CODES[machine].assembly)
+    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
+    assert text_and_symbols(target)[0] == graph_code.CODES[machine].machine
 
 
 def test_python_and_assembly_agree_on_the_control_block():
@@ -246,7 +257,7 @@ def test_refused_executable_memory_falls_back_with_the_reason(monkeypatch, refus
 
     monkeypatch.setattr(os, "memfd_create", no_memfd, raising=False)
     if refused == "both":
-        monkeypatch.setattr(boxes, "_PROT_EXEC", 0x1000)  # the kernel answers EINVAL
+        monkeypatch.setattr(executable, "_PROT_EXEC", 0x1000)  # the kernel answers EINVAL
     box = boxes.Mailbox(2, 4096)
     assert box.mode == ("mprotect" if refused == "memfd" else "ctypes")
     assert "Operation not permitted" in box.reason
@@ -258,6 +269,7 @@ def test_refused_executable_memory_falls_back_with_the_reason(monkeypatch, refus
 def test_a_forked_child_gets_nothing_and_cannot_fault(run_python):
     done = run_python("""
 import ctypes, os
+from gpusense._capi import executable, graph_code
 from gpusense._capi import mailbox as boxes
 box = boxes.Mailbox(4, 4096)
 assert box.wiped_on_fork
@@ -290,6 +302,7 @@ def test_short_memory_gives_fewer_buffers(run_python):
         pytest.skip("Linux")
     done = run_python("""
 import resource
+from gpusense._capi import executable, graph_code
 from gpusense._capi import mailbox as boxes
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * 4096

@@ -1,0 +1,106 @@
+"""Notes the nodes of CUDA graphs while one is captured and instantiated.
+
+That needs CUPTI's one subscription of the process, which other profilers want, too: it is held only from
+:meth:`NodeLog.begin` to :meth:`NodeLog.end`, and where another holds it nothing is noted.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .._capi import executable
+from .._capi import graph_code as code
+from .._errors import GpuSenseError
+from .._records import Unavailable
+
+ROOM = 65_536  # nodes of one capture, clones included
+_MAP_NORESERVE = 0x4000
+
+
+class Node(NamedTuple):
+    node_id: int
+    original_id: int  # 0: it is no clone
+    thread: int  # as threading.get_ident()
+
+
+class NodeLog:
+    """One table a process, mapped at the first use and never unmapped. Not for two captures at a time."""
+
+    _words: Any = None
+    _control = 0
+    _function = 0
+    _distance = 0
+
+    def __init__(self, activity: Any) -> None:
+        self._activity = activity
+        self._unsubscribe: Callable[[], Any] | None = None
+
+    def begin(self) -> Unavailable | None:
+        """From now on nodes are noted; or why not."""
+        get_id = self._activity.graph_node_id_function()
+        if not get_id:
+            return Unavailable("cupti", "this CUPTI does not tell the ids of graph nodes")
+        if not self._function:
+            absent = self._prepare()
+            if absent is not None:
+                return absent
+        self._words[code.COUNT // 8] = 0
+        self._words[code.GET_ID // 8] = get_id
+        try:
+            self._unsubscribe = self._activity.subscribe_graph_nodes(self._function, self._control)
+        except GpuSenseError as error:
+            return Unavailable("cupti", str(error))
+        return None
+
+    @classmethod
+    def _prepare(cls) -> Unavailable | None:
+        native = code.CODES.get(os.uname().machine) if executable.is_possible() else None
+        if native is None:
+            return Unavailable("cupti", "graph nodes are noted by machine code, which there is none of for this system")
+        reasons = []
+        for mode in ("memfd", "mprotect"):
+            try:
+                function = executable.map_code(native.machine, mode)
+                break
+            except (OSError, AttributeError) as error:
+                reasons.append(f"{mode}: {error}")
+        else:
+            return Unavailable("cupti", f"graph nodes cannot be noted: {'; '.join(reasons)}")
+        row = code.ROW_NUMBERS * 8
+        cls._control = executable.map_memory(code.CONTROL_BYTES + ROOM * row, _MAP_NORESERVE)
+        numbers = code.CONTROL_BYTES // 8 + ROOM * code.ROW_NUMBERS
+        cls._words = (ctypes.c_uint64 * numbers).from_address(cls._control)
+        cls._words[code.ROOM // 8] = ROOM
+        cls._words[code.TABLE // 8] = cls._control + code.CONTROL_BYTES
+        cls._distance = _distance_of_thread_ids()
+        cls._function = function
+        return None
+
+    def count(self) -> int:
+        """How many nodes were noted so far."""
+        return int(self._words[code.COUNT // 8])
+
+    def end(self) -> tuple[list[Node], int]:
+        """The nodes in the order of their making, and how many did not fit."""
+        unsubscribe, self._unsubscribe = self._unsubscribe, None
+        if unsubscribe is None:
+            return [], 0
+        unsubscribe()
+        count = self.count()
+        first = code.CONTROL_BYTES // 8
+        numbers = self._words[first : first + min(count, ROOM) * code.ROW_NUMBERS]
+        rows = zip(numbers[0::4], numbers[1::4], numbers[2::4], strict=True)
+        nodes = [Node(node, original, thread + self._distance) for node, original, thread in rows if node]
+        return nodes, max(0, count - ROOM)
+
+
+def _distance_of_thread_ids() -> int:
+    """``threading.get_ident()`` is the thread pointer, or lies at a fixed distance from it."""
+    from .._capi import mailbox_code
+
+    native = mailbox_code.CODES[os.uname().machine]
+    base = executable.map_code(native.machine, "memfd")
+    pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(base + native.thread)
+    return threading.get_ident() - int(pointer())

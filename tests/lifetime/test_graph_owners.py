@@ -1,0 +1,107 @@
+"""Kernels of a replayed graph name the block that captured them, on scripted libraries."""
+
+import json
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
+
+PROGRAM = """
+import ctypes, json, os, sys, threading, time
+driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
+driver.cuInit(0)
+import gpusense
+from gpusense._graph_owners import GraphOwners
+from gpusense import _select
+path = sys.argv[2]
+if path != "live":
+    run = _select.start_session("file", path, trace_all=True)
+else:
+    gpusense.configure(trace_all=True)
+    gpusense.enable()
+tracer = gpusense.get_tracer()
+while not tracer._recorder.capture.running:
+    with gpusense.trace("waiting"):
+        time.sleep(0.005)
+cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
+pointer = ctypes.c_void_p
+def made(node, original=None):
+    cupti.fake_cupti_graph_node(pointer(node), pointer(original))
+owners = GraphOwners(tracer)
+if sys.argv[1] == "held":
+    cupti.fake_cupti_set_holder(1)
+made(0x90)                                   # before: nobody hears
+with gpusense.trace("build"):
+    began = owners.capture_began()
+    made(0x100)
+    with gpusense.trace("forward"):
+        made(0x200)
+        with gpusense.trace("layer"):
+            made(0x300)
+        made(0x210)
+    helper = threading.Thread(target=made, args=(0x400,))   # a thread without blocks, as autograd's
+    with gpusense.trace("backward"):
+        helper.start()
+        helper.join()
+    for node in (0x100, 0x200, 0x300, 0x210, 0x400):        # instantiation clones them
+        made(node + 0x1000, node)
+    made(0x1090, 0x90)                       # of a node from before
+    owners.capture_ended()
+made(0x500)
+subscribed = cupti.fake_cupti_subscribed()
+with gpusense.trace("replay"):
+    for node in (0x1100, 0x1200, 0x1300, 0x1210, 0x1400, 0x1090, 0x500):
+        cupti.fake_cupti_graph_kernel(b"k%x" % node, ctypes.c_uint64(node + 1), ctypes.c_uint64(5000),
+                                      driver.fake_cuda_count_call())
+if path != "live":
+    session = run.finish()
+else:
+    session = tracer.session()
+print(json.dumps({
+    "began": began, "reason": owners.reason, "subscribed": subscribed,
+    "owners": {k.name: k.owner for k in session.kernels}, "paths": sorted({tuple(k.path) for k in session.kernels}),
+}))
+"""
+
+OWNERS = {
+    "k1100": ["build"],
+    "k1200": ["build", "forward"],
+    "k1300": ["build", "forward", "layer"],
+    "k1210": ["build", "forward"],
+    "k1400": ["build", "backward"],
+    "k1090": None,
+    "k500": None,
+}
+
+
+@pytest.fixture
+def program(run_python, build_library):
+    def run(*arguments):
+        done = run_python(
+            PROGRAM,
+            *arguments,
+            GPUSENSE="on",
+            GPUSENSE_LIBCUDA=str(build_library("libcuda.c", "libcuda.so.1")),
+            GPUSENSE_LIBCUPTI=str(build_library("libcupti.c", "libcupti.so.13")),
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_replayed_kernels_have_owner_and_replaying_block(program, mode, tmp_path):
+    facts = program("free", mode if mode == "live" else str(tmp_path / "run.gpusense"))
+    assert facts["began"] is True
+    assert facts["owners"] == OWNERS
+    assert facts["paths"] == [["replay"]]
+    assert facts["subscribed"] == 0
+
+
+def test_a_profiler_that_holds_cupti_keeps_it(program):
+    facts = program("held", "live")
+    assert facts["began"] is False
+    assert "another profiler" in facts["reason"]
+    assert set(facts["owners"].values()) == {None}
