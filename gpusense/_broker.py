@@ -142,7 +142,7 @@ class Hub:
             "pause": self.pause,
             "resume": self.resume,
             "rest": self.rest,
-            "cpu_ns": lambda: self._drain_cpu_ns,
+            "cpu_ns": self.cpu_ns,
             "detach": self.detach,
             "status": self.status,
         }
@@ -242,6 +242,10 @@ class Hub:
             if self._kinds[kind] and kind not in self._refused:
                 self._engine.enable(kind)
         return True
+
+    def cpu_ns(self) -> int:
+        """CPU time of the drain thread so far."""
+        return self._drain_cpu_ns
 
     # --- drain ------------------------------------------------------------------------------------------------------
 
