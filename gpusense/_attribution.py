@@ -26,8 +26,8 @@ Leaves = tuple[int, ...]
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
 BRACKET_SLACK_NS = 2_000
 THREAD_MASK = 0xFFFFFFFF
-MAX_EVENTS = 200_000
-MAX_BLOCKS = 200_000
+MAX_EVENTS = 100_000
+MAX_BLOCKS = 100_000
 
 
 class Boundary(NamedTuple):
@@ -58,7 +58,7 @@ class _Timeline:
         self.corrs: list[int] = []
         self.ops: list[int] = []
         self.blocks: list[int] = []
-        self.opens: list[frozenset[int]] = []  # open blocks after each event
+        self.opens: list[Leaves] = []  # open blocks after each event, as tuples: sets are four times as big
         self.leaves: list[Leaves] = []
         self.uncertain: list[bool] = []  # the call was somewhere between this event's neighbours
 
@@ -67,7 +67,7 @@ class _Timeline:
         self.corrs.insert(at, corr)
         self.ops.insert(at, op)
         self.blocks.insert(at, block)
-        self.opens.insert(at, frozenset())
+        self.opens.insert(at, ())
         self.leaves.insert(at, ())
         self.uncertain.insert(at, uncertain)
         self._stale = at if self._stale is None else min(at, self._stale)
@@ -76,10 +76,12 @@ class _Timeline:
         at, self._stale = self._stale, None
         if at is None:
             return
-        open_blocks = self.opens[at - 1] if at else frozenset[int]()
+        open_blocks: Leaves = self.opens[at - 1] if at else ()
         for i in range(at, len(self.corrs)):
             block = self.blocks[i]
-            open_blocks = open_blocks | {block} if self.ops[i] == OPEN else open_blocks - {block}
+            open_blocks = tuple(other for other in open_blocks if other != block)
+            if self.ops[i] == OPEN:
+                open_blocks = (*open_blocks, block)
             self.opens[i] = open_blocks
             self.leaves[i] = _innermost(open_blocks, self._parents)
             if self.uncertain[i]:  # both states are candidates
@@ -107,10 +109,10 @@ class _Timeline:
                 del column[:drop]
 
 
-def _innermost(open_blocks: frozenset[int], parents: dict[int, int | None]) -> Leaves:
+def _innermost(open_blocks: Leaves, parents: dict[int, int | None]) -> Leaves:
     """Open blocks that are no ancestor of another open block."""
     if len(open_blocks) <= 1:
-        return tuple(open_blocks)
+        return open_blocks
     inner = set(open_blocks)
     for block in open_blocks:
         parent = parents.get(block)

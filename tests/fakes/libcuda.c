@@ -229,6 +229,29 @@ unsigned fake_cuda_launch(const char *name, unsigned device, unsigned stream, ui
     return event.correlation;
 }
 
+static volatile unsigned pace;
+
+static void *paced(void *unused) {
+    static const char *const names[] = {"gemm_128x128", "elementwise_add", "layer_norm_fwd", "softmax_bwd", "fill"};
+    const struct timespec millisecond = {0, 1000000};
+    uint64_t begun = wall_ns(), done = 0;
+    (void)unused;
+    while (pace) {
+        for (uint64_t due = (wall_ns() - begun) * pace / 1000000000; done < due; done++)
+            fake_cuda_launch(names[done / 3 % 5], 0, 7, 3000 + done % 41 * 50);
+        nanosleep(&millisecond, NULL);
+    }
+    return NULL;
+}
+
+/* A thread of its own that launches so many kernels a second, until told 0. */
+void fake_cuda_pace(unsigned per_second) {
+    pthread_t thread;
+    int running = pace != 0;
+    pace = per_second;
+    if (per_second && !running && pthread_create(&thread, NULL, paced, NULL) == 0) pthread_detach(thread);
+}
+
 /* ---- device facts ----------------------------------------------------------------------------------------------- */
 
 int cuInit(unsigned flags) {
