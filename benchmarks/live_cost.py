@@ -2,7 +2,8 @@
 
 ``python benchmarks/live_cost.py [pairs]``. A C thread launches 28,000 or 100,000 kernels a second throughout; the loop
 runs in windows with the kinds on and off in turn, so that only reading and decoding differ. Prints the median slowdown
-of paired windows with its quartiles, and the longest gap between two rounds of the loop in the median window, on and off.
+of paired windows with its quartiles, and the longest gap between two rounds of the loop in the median window,
+and the CPU time of gpusense's threads, which other programs on the machine disturb least.
 """
 
 import ctypes
@@ -51,7 +52,8 @@ def child(mode, rate, pairs):
         with gpusense.trace("waiting"):
             time.sleep(0.01)
     driver.fake_cuda_pace(rate)
-    ratios, gaps_on, gaps_off = [], [], []
+    recorder = tracer._recorder
+    ratios, gaps_on, gaps_off, shares = [], [], [], []
     with gpusense.trace("busy"):
         loop(1.0)
         for pair in range(pairs):
@@ -59,7 +61,10 @@ def child(mode, rate, pairs):
             for on in (True, False) if pair % 2 else (False, True):
                 capture.duty(on)
                 time.sleep(0.25)  # what is on its way arrives
+                before = capture.drain_cpu_ns() + recorder._tick_cpu_ns
                 found[on] = loop(WINDOW_S)
+                if on:
+                    shares.append((capture.drain_cpu_ns() + recorder._tick_cpu_ns - before) / WINDOW_S / 1e7)
             ratios.append(found[False][0] / found[True][0] - 1)
             gaps_on.append(found[True][1])
             gaps_off.append(found[False][1])
@@ -69,7 +74,8 @@ def child(mode, rate, pairs):
     seen = f"{counters.seen} seen, {counters.missed} buffers missed" if counters else ""
     print(
         f"{mode:5} {rate:7}/s  slowdown {middle:5.1f} % [{low:5.1f}, {high:5.1f}]  "
-        f"longest gap {statistics.median(gaps_on):5.2f} ms on, {statistics.median(gaps_off):5.2f} ms off  {seen}",
+        f"longest gap {statistics.median(gaps_on):5.2f} ms on, {statistics.median(gaps_off):5.2f} ms off  "
+        f"own CPU {statistics.median(shares):.1f} %  {seen}",
         flush=True,
     )
     tracer.close()

@@ -72,7 +72,8 @@ def main(millions):
         )
     counters = made.counters()
     counted = counters.kept + counters.aggregated + counters.invalid + counters.pre_session
-    print(f"seen {counters.seen} of {total}, accounted for {counted}, grown by {memory - first:.1f} MB since {WARM_MILLIONS} M")
+    print(f"seen {counters.seen} of {total}, accounted for {counted}")
+    print(f"grown by {memory - first:.1f} MB since {WARM_MILLIONS} M")
     return 0 if counters.seen == total == counted and memory - first < 30 else 1
 
 

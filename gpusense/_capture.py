@@ -113,12 +113,21 @@ class Capture:
     def _begin(self, on_view: OnView) -> None:
         from .backends import _cupti_markers
 
-        kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in self.settings.kinds}
+        chosen = self.settings.kinds
+        kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in chosen if name in _KINDS_BY_NAME}
         self._work_kinds = frozenset(kinds)
         activity = self._activity
         self._plan = _cupti_markers.Memset(activity)
+        if "launch" in chosen and activity.can_select_api():
+            kinds.add(layouts.DRIVER)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
         self.strides = dict(activity.strides)
+        self._select_launches()
+
+    def _select_launches(self) -> None:
+        """Of the driver's functions only those that launch; enabling the kind wants them all."""
+        if "launch" in self.settings.kinds and self._activity.can_select_api():
+            self._activity.select_only(layouts.DRIVER, layouts.LAUNCH_CALLS)
 
     def prepare_marker(self) -> bool:
         """Whether blocks can be marked now: once the program has made a CUDA context. Raises where it never will."""
@@ -160,6 +169,7 @@ class Capture:
         if self.state == "running":
             self.state, self.reason, self._paused_ns = "paused", verdict, self._alive_ns[0]
             return None
+        self._select_launches()
         now = time_ns()
         stretch = UnseenStretch(self._paused_ns or now, now, self.reason)
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ._errors import GpuSenseError
 
-KIND_NAMES = ("sync", "allocation", "unified_memory")
+KIND_NAMES = ("sync", "allocation", "unified_memory", "launch")
 
 
 class Settings(NamedTuple):
@@ -18,7 +18,7 @@ class Settings(NamedTuple):
     devices: tuple[int, ...] | None = None  # CUDA ordinals; None: all
     backends: tuple[str, ...] | None = None  # names as in doctor; None: all
     sample_rate: float = 1.0  # share of root blocks that are opened
-    kinds: tuple[str, ...] = ()  # more record kinds: "sync", "allocation", "unified_memory"
+    kinds: tuple[str, ...] = ()  # more record kinds: "sync", "allocation", "unified_memory", "launch"
     buffer_size: int = 256 * 1024  # bytes of one CUPTI buffer
     buffers: int = 128  # how many of them at most
     max_records_per_second: int = 5_000  # kept; beyond it the threshold rises

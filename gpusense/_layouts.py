@@ -86,6 +86,7 @@ OVERHEAD_KINDS = {
     0x80000: "unified_memory_init",
 }
 
+UNIFIED_MEMORY_FAULTS = frozenset({3, 4})  # counters whose value is no number of bytes
 UNIFIED_MEMORY_COUNTERS = {
     1: "bytes_cpu_to_gpu",
     2: "bytes_gpu_to_cpu",
@@ -98,6 +99,17 @@ UNIFIED_MEMORY_COUNTERS = {
 }
 
 EXTERNAL_CUSTOM2 = 5  # the external-correlation kind that no framework in reach uses; torch has 3 and 4
+
+
+#: Functions of the driver that launch work, by the id in their records.
+LAUNCH_CALLS = {
+    307: "cuLaunchKernel",
+    442: "cuLaunchKernel_ptsz",
+    514: "cuGraphLaunch",
+    515: "cuGraphLaunch_ptsz",
+    652: "cuLaunchKernelEx",
+    653: "cuLaunchKernelEx_ptsz",
+}
 
 
 class Field(NamedTuple):

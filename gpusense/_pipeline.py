@@ -33,9 +33,12 @@ _KIND_NAMES = {
     layouts.MEMSET: "memset",
     layouts.SYNCHRONIZATION: "sync",
     layouts.MEMORY2: "allocation",
+    layouts.DRIVER: "launch",
+    layouts.UNIFIED_MEMORY_COUNTER: "unified_memory",
 }
 
 
+_HELPERS = frozenset({"launch", "unified_memory"})  # summed up, and not counted among the records seen
 _WITH_BYTES = frozenset({"transfer", "memset", "allocation"})
 
 #: Innermost candidate blocks, and whether the launching thread only inherited them.
@@ -203,8 +206,9 @@ class Pipeline:
 
     def counters(self) -> Counters:
         """Seen = kept + aggregated + invalid + pre-session, once nothing waits for its marker."""
+        waiting = sum(len(work.batch.offsets) for work in self._waiting if work.kind not in _HELPERS)
         return Counters(
-            seen=self._seen - sum(len(work.batch.offsets) for work in self._waiting),
+            seen=self._seen - waiting,
             kept=self._kept,
             aggregated=self._counted,
             invalid=self._invalid,
@@ -230,6 +234,8 @@ class Pipeline:
         if self.marker is not None and batch.kind == self.marker.kind:
             batch = self._markers(batch, thread)
         kind = _KIND_NAMES.get(batch.kind)
+        if kind in _HELPERS:
+            batch = self._help(batch)
         if kind is None or not batch.offsets:
             return
         batch = self._select(batch)
@@ -246,6 +252,17 @@ class Pipeline:
             kept[i] = item._replace(correlation_id=corrs[i])
         short = {pointer: text[0] for pointer, text in known.items()}
         self._waiting.append(_Work(kind, thread, batch, corrs, low, high, short, kept, batch.latest))
+
+    def _help(self, batch: Batch) -> Batch:
+        """Of records that are only ever summed up: calls that launch go on, counters are added at once."""
+        if batch.kind == layouts.DRIVER:
+            return pick(batch, [i for i, key in enumerate(batch.key) if key in layouts.LAUNCH_CALLS])
+        for counter, value, duration, device in zip(batch.key, batch.bytes, batch.duration, batch.device, strict=True):
+            name = layouts.UNIFIED_MEMORY_COUNTERS.get(counter, f"counter_{counter}")
+            fault = counter in layouts.UNIFIED_MEMORY_FAULTS
+            row = [value if fault else 1, duration, duration, duration, duration * duration, 0 if fault else value]
+            self._groups.add_row(((), "unified_memory", name, "cuda", device, None, None), row)
+        return pick(batch, ())
 
     def _markers(self, batch: Batch, thread: int) -> Batch:
         """Hands our own boundary calls to attribution; returns the batch without them."""
@@ -281,9 +298,13 @@ class Pipeline:
 
     def _slow(self, batch: Batch, now_ns: int) -> Iterable[int]:
         """Indices of the records to keep."""
+        if batch.kind == layouts.DRIVER:
+            return ()
         if self.limits.trace_all:
             return range(len(batch.duration))
         self._refill(now_ns)
+        if batch.kind == layouts.MEMORY2:  # what is alive can only be told from every one
+            return [i for i in range(len(batch.duration)) if self._spend()]
         chosen = []
         threshold = self.effective_threshold_ns
         if batch.longest < threshold:
@@ -372,7 +393,8 @@ class Pipeline:
         durations = batch.duration[part]
         leaves, inherited = place
         path, blocks = self._blocks(leaves)
-        self._counted += len(durations)
+        if work.kind not in _HELPERS:
+            self._counted += len(durations)
         if len(leaves) > 1:
             self._ambiguous += len(durations)
         elif inherited and leaves:
@@ -547,6 +569,8 @@ def _name(kind: str, key: int) -> tuple[str, str | None]:
         return direction, direction
     if kind == "sync":
         return layouts.SYNC_TYPES.get(key, f"synchronize_{key}"), None
+    if kind == "launch":
+        return layouts.LAUNCH_CALLS[key], None
     if kind == "allocation":
         return {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(key, "unknown"), None
     return kind, None

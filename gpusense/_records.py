@@ -274,7 +274,7 @@ class Aggregate(NamedTuple):
     """Work that was counted but not kept one by one (and, in a summary, everything of one operation)."""
 
     path: Path
-    kind: str  # "kernel", "transfer", "memset", "sync", "compute", "allocation", "syscall"
+    kind: str  # "kernel", "transfer", "memset", "sync", "compute", "allocation", "syscall", "launch", "unified_memory"
     name: str
     backend: str
     device: int | None

@@ -201,13 +201,16 @@ def summarise(session: Any) -> TraceSummary:
     launched = _launched(session, set(walls))
     sync = "sync" in (session.meta.get("kinds") or ())
     memory = _memory(session, set(walls))
+    no_memory = "allocation records are off: configure(kinds=('allocation',))"
+    if "allocation" in (session.meta.get("kinds") or ()):
+        no_memory = "no allocation was seen, or so many that some were only counted"
     rows = []
     for path, (count, total, low, high, squares, attributes) in walls.items():
         gpu, kernels, transfer, size, wait = launched.get(path, (0, 0, 0, 0, 0))
         allocated, peak = memory.get(path, (None, None)) if memory is not None else (None, None)
         reasons = [] if sync else [("wait_ns", "sync records are off: configure(kinds=('sync',))")]
         if memory is None:
-            reasons.append(("memory_peak_bytes", "allocation records are off: configure(kinds=('allocation',))"))
+            reasons.append(("memory_peak_bytes", no_memory))
         rows.append(
             BlockOperation(
                 name=path[-1],
@@ -310,8 +313,8 @@ def _launched(session: Any, paths: set[Path]) -> dict[Path, tuple[int, int, int,
 
 def _memory(session: Any, paths: set[Path]) -> dict[Path, tuple[int, int]] | None:
     """Path → bytes allocated inside, and the highest number of live bytes allocated inside; None without records."""
-    if not session.allocations:
-        return None
+    if not session.allocations or any(row.kind == "allocation" for row in session.aggregates):
+        return None  # where some were only counted, what is alive is not known
     live: dict[int, tuple[Path, int]] = {}
     allocated: dict[Path, int] = {}
     held: dict[Path, int] = {}
@@ -329,6 +332,43 @@ def _memory(session: Any, paths: set[Path]) -> dict[Path, tuple[int, int]] | Non
             held[part] = held.get(part, 0) + change
             peak[part] = max(peak.get(part, 0), held[part])
     return {path: (allocated.get(path, 0), peak.get(path, 0)) for path in paths}
+
+
+class Alive(NamedTuple):
+    """Device memory allocated in blocks of one path and not released yet."""
+
+    path: Path
+    allocations: int
+    bytes: int
+
+
+def alive(session: Any, at_ns: int) -> list[Alive]:
+    """What was allocated and not released at a time, by the block that allocated it, most bytes first."""
+    live: dict[int, Any] = {}
+    for item in sorted(session.allocations, key=lambda record: record.start_ns):
+        if item.start_ns > at_ns:
+            break
+        if item.name == "alloc":
+            live[item.address] = item
+        else:
+            live.pop(item.address, None)
+    sums: dict[Path, list[int]] = {}
+    for item in live.values():
+        row = sums.setdefault(item.path, [0, 0])
+        row[0] += 1
+        row[1] += item.bytes
+    return sorted((Alive(path, *row) for path, row in sums.items()), key=lambda row: -row.bytes)
+
+
+#: Names of the exceptions that frameworks raise where device memory is short.
+OUT_OF_MEMORY = ("OutOfMemoryError", "CudaOutOfMemoryError", "CUDAOutOfMemoryError")
+
+
+def out_of_memory(session: Any) -> list[tuple[BlockRecord, list[Alive]]]:
+    """The innermost blocks that an out-of-memory error left, each with what was alive then."""
+    failed = [item for item in session.blocks if item.error in OUT_OF_MEMORY]
+    outer = {item.parent_id for item in failed}
+    return [(item, alive(session, item.end_ns)) for item in failed if item.block_id not in outer]
 
 
 _SUGGESTIONS = {
@@ -369,6 +409,10 @@ def print_summary(session: Any, file: Any = None) -> None:
         f"GPU busy {busy}; {counters.seen} records seen, {counters.kept} kept, "
         f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
     )
+    for block, left in out_of_memory(session) if session.allocations else ():
+        lines.append(f"{'/'.join(block.path)} ended for lack of memory, when these were alive:")
+        for row in left[:5]:
+            lines.append(f"  {row.bytes / 1e6:10.2f} MB in {row.allocations} from {'/'.join(row.path) or '?'}")
     if summary.observed_share is not None and summary.observed_share < 1:
         lines.append(
             f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
