@@ -40,6 +40,7 @@ def child(mode, rate, pairs):
 
     driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
     driver.cuInit(0)
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
     if mode == "file":
         handle, path = tempfile.mkstemp(suffix=".gpusense")
         os.close(handle)
@@ -47,12 +48,12 @@ def child(mode, rate, pairs):
     else:
         gpusense.enable()
     tracer = gpusense.get_tracer()
-    capture = tracer._recorder.capture
-    while not capture.running:
+    recorder = tracer._recorder
+    capture = recorder.capture
+    while recorder.marker is None:
         with gpusense.trace("waiting"):
             time.sleep(0.01)
     driver.fake_cuda_pace(rate)
-    recorder = tracer._recorder
     ratios, gaps_on, gaps_off, shares = [], [], [], []
     with gpusense.trace("busy"):
         loop(1.0)

@@ -118,18 +118,16 @@ class Capture:
         self._work_kinds = frozenset(kinds)
         activity = self._activity
         self._plan = _cupti_markers.Memset(activity)
-        if "launch" in chosen:
+        if "launch" in chosen and activity.can_select_api():
             kinds.add(layouts.DRIVER)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
         self.strides = dict(activity.strides)
-        self._choose_calls()
+        self._select_launches()
 
-    def _choose_calls(self) -> None:
-        """Of the driver's functions only those that launch, where CUPTI can tell them apart."""
+    def _select_launches(self) -> None:
+        """Of the driver's functions only those that launch; enabling the kind wants them all."""
         if "launch" in self.settings.kinds and self._activity.can_select_api():
-            for cbid in range(1, layouts.LAST_DRIVER_CALL):
-                if cbid not in layouts.LAUNCH_CALLS:
-                    self._activity.select_api(layouts.DRIVER, cbid, False)
+            self._activity.select_only(layouts.DRIVER, layouts.LAUNCH_CALLS)
 
     def prepare_marker(self) -> bool:
         """Whether blocks can be marked now: once the program has made a CUDA context. Raises where it never will."""
@@ -171,7 +169,7 @@ class Capture:
         if self.state == "running":
             self.state, self.reason, self._paused_ns = "paused", verdict, self._alive_ns[0]
             return None
-        self._choose_calls()  # the choice was lost with the kind
+        self._select_launches()
         now = time_ns()
         stretch = UnseenStretch(self._paused_ns or now, now, self.reason)
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)

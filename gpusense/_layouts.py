@@ -102,7 +102,6 @@ EXTERNAL_CUSTOM2 = 5  # the external-correlation kind that no framework in reach
 
 
 #: Functions of the driver that launch work, by the id in their records.
-LAST_DRIVER_CALL = 1200  # beyond the newest function; unknown ids are refused without harm
 LAUNCH_CALLS = {
     307: "cuLaunchKernel",
     442: "cuLaunchKernel_ptsz",

@@ -360,6 +360,10 @@ def alive(session: Any, at_ns: int) -> list[Alive]:
     return sorted((Alive(path, *row) for path, row in sums.items()), key=lambda row: -row.bytes)
 
 
+def _place(path: Path) -> str:
+    return "/".join(path) or "outside every block"
+
+
 #: Names of the exceptions that frameworks raise where device memory is short.
 OUT_OF_MEMORY = ("OutOfMemoryError", "CudaOutOfMemoryError", "CUDAOutOfMemoryError")
 
@@ -410,9 +414,8 @@ def print_summary(session: Any, file: Any = None) -> None:
         f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
     )
     for block, left in out_of_memory(session) if session.allocations else ():
-        lines.append(f"{'/'.join(block.path)} ended for lack of memory, when these were alive:")
-        for row in left[:5]:
-            lines.append(f"  {row.bytes / 1e6:10.2f} MB in {row.allocations} from {'/'.join(row.path) or '?'}")
+        lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")
+        lines += [f"  {row.bytes / 1e6:10.2f} MB in {row.allocations} from {_place(row.path)}" for row in left[:5]]
     if summary.observed_share is not None and summary.observed_share < 1:
         lines.append(
             f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"

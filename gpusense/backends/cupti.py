@@ -7,7 +7,7 @@ profiler. Never calls cuInit, and cuptiFinalize only when the program asks to de
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -30,6 +30,7 @@ DEFAULT_BUFFER_SIZE = 256 << 10
 DEFAULT_BUFFERS = 128
 
 _DOMAINS = {layouts.DRIVER: 1, layouts.RUNTIME: 2}  # of cuptiGetCallbackName
+LAST_API = 1200  # beyond the newest function; unknown ids are refused without harm
 _READ_ONLY = 0x100
 _ELSEWHERE = Unavailable("cupti", "tracing of CUDA is made for Linux so far; device health works here, too")
 
@@ -240,6 +241,12 @@ class CuptiActivity:
             layouts.RUNTIME: self._api.cuptiActivityEnableRuntimeApi,
         }[kind]
         return bool(call(cbid, int(wanted)) == 0)
+
+    def select_only(self, kind: int, wanted: Container[int]) -> None:
+        """:meth:`select_api` for every function of ``kind``."""
+        for cbid in range(1, LAST_API):
+            if cbid not in wanted:
+                self.select_api(kind, cbid, False)
 
     def latency_timestamps(self, wanted: bool) -> None:
         """Whether kernels say when they were queued and submitted."""

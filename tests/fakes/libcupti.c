@@ -318,8 +318,17 @@ typedef struct RECORD { uint32_t kind, external; uint64_t id; uint32_t correlati
 static unsigned next(unsigned wanted) { return wanted ? wanted : __atomic_add_fetch(&correlation, 1, __ATOMIC_RELAXED); }
 
 static const char *keep_name(const char *name) {
-    char *copy = strdup(name);
+    static char *kept[256];
     pthread_mutex_lock(&lock);
+    if (!(flags & NAMES_DIE))
+        for (unsigned i = 0; i < 256; i++) {
+            if (!kept[i]) kept[i] = strdup(name);
+            if (strcmp(kept[i], name) == 0) {
+                pthread_mutex_unlock(&lock);
+                return kept[i];
+            }
+        }
+    char *copy = strdup(name);
     if (flags & NAMES_DIE && dying_count < MAX_DONE) dying[dying_count++] = copy;
     pthread_mutex_unlock(&lock);
     return copy;

@@ -11,6 +11,7 @@ PROGRAM = """
 import ctypes, json, os, sys, threading, time
 driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
 from gpusense._graph_owners import GraphOwners
 from gpusense import _select
@@ -21,7 +22,7 @@ else:
     gpusense.configure(trace_all=True)
     gpusense.enable()
 tracer = gpusense.get_tracer()
-while not tracer._recorder.capture.running:
+while tracer._recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])

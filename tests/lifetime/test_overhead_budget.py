@@ -11,13 +11,14 @@ PROGRAM = """
 import ctypes, json, os, sys, time
 driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
-from gpusense import _budget, _tracer
-_budget.PERIOD_NS, _budget.ON_NS, _tracer.TICK_S = 100_000_000, 20_000_000, 0.01
+from gpusense import _budget, _recorder
+_budget.PERIOD_NS, _budget.ON_NS, _recorder.TICK_S = 100_000_000, 20_000_000, 0.01
 gpusense.configure(overhead_budget=0.0001, kinds=("sync",))
 gpusense.enable()
 tracer = gpusense.get_tracer()
-while not tracer._recorder.capture.running:
+while tracer._recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
