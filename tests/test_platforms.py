@@ -9,8 +9,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="plays other sys
 
 #: Makes this interpreter look like another system to whatever is imported afterwards.
 PLAY = """
-import atexit, ctypes, json, multiprocessing, os, subprocess, sys, tempfile, threading, socket, random, logging
+import atexit, ctypes, json, logging, multiprocessing, os, platform, random
+import socket, subprocess, sys, tempfile, threading
 system = sys.argv[1]
+platform.platform()  # is remembered; asked later, it would call what only that system has
 absent = {
     "win32": ["fork", "register_at_fork", "uname", "memfd_create", "pread", "getuid", "geteuid", "fchmod", "mkfifo",
               "posix_spawn", "O_CLOEXEC", "sched_getaffinity", "waitstatus_to_exitcode", "killpg"],

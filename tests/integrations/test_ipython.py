@@ -51,7 +51,7 @@ html = [output.data["text/html"] for output in got.outputs if "text/html" in out
 assert len(html) == 1, got.outputs
 assert 'srcdoc="' in html[0] and 'sandbox="allow-scripts"' in html[0]
 assert html[0].count('"') == 8 - 2, "the page must not end its own attribute"
-page = html[0]
+
 assert "my_kernel" in got.stdout and "42" in got.stdout
 assert "other" in got.stdout.partition("my_kernel")[2]
 import gpusense

@@ -45,8 +45,8 @@ print([block.name for block in gpusense.get_tracer().session().blocks])
 ON = "assert gpusense.enable()"
 
 
-def serve(run_python, master, worker):
-    done = run_python(SERVER.format(master=master, worker=worker), timeout=60)
+def serve(run_python, master, worker, **environ):
+    done = run_python(SERVER.format(master=master, worker=worker), timeout=60, **environ)
     assert done.returncode == 0, done.stderr
     return [eval(line) for line in done.stdout.splitlines()]
 
@@ -56,9 +56,9 @@ def test_a_master_that_only_imported_has_workers_that_trace(run_python):
     assert first == second == ["Tracer", "", 1, 1]
 
 
-def test_workers_of_a_master_that_recorded_say_why_they_do_not(run_python):
-    first, second, master = serve(run_python, ON + "\n    with gpusense.trace('boot'): pass", "pass")
-    assert first == second == ["NoopTracer", "this process was forked from one that records", 0, 0]
+def test_workers_of_a_master_that_recorded_without_cuda_decide_anew(run_python):
+    first, second, master = serve(run_python, "with gpusense.trace('boot'): pass", "pass", GPUSENSE="on")
+    assert first == second == ["Tracer", "", 1, 1]
     assert master == ["boot", "master"]
 
 
