@@ -112,7 +112,7 @@ class Capture:
 
     def _begin(self, on_view: OnView) -> None:
         # All that is needed later: by then the program may have changed folders, limits or what can be imported.
-        from . import _occupancy  # noqa: F401
+        from . import _names, _occupancy  # noqa: F401
         from ._capi import demangle  # noqa: F401
         from .backends import _cuda_wait, _cupti_markers, _cupti_watch  # noqa: F401
 

@@ -131,9 +131,9 @@ resource.setrlimit(resource.{what}, (limit, limit))
 )
 def test_executable_memory_refused(run, refused, mode):
     code = f"""
-from gpusense._capi import mailbox
+from gpusense._capi import executable
 def refuse(*_): raise OSError("executable memory refused")
-for name in {refused!r}: setattr(mailbox.Mailbox, "_map_" + name, refuse)
+for name in {refused!r}: setattr(executable, "_map_" + name, refuse)
 """
     assert run(WORK + code + SAY).startswith(f"True running {mode} ")
 
