@@ -111,7 +111,10 @@ class Capture:
         return bool(self._cuda.is_live())
 
     def _begin(self, on_view: OnView) -> None:
-        from .backends import _cupti_markers
+        # All that is needed later: by then the program may have changed folders, limits or what can be imported.
+        from . import _names, _occupancy  # noqa: F401
+        from ._capi import demangle  # noqa: F401
+        from .backends import _cuda_wait, _cupti_markers, _cupti_watch  # noqa: F401
 
         chosen = self.settings.kinds
         kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in chosen if name in _KINDS_BY_NAME}

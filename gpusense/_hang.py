@@ -1,6 +1,6 @@
 """Evidence of a hang: nothing completes on the device although it has work. Numbers in, plain values out.
 
-Used by one thread at a time (under the recorder's lock), but for :meth:`HangWatch.due`. Never waits for anything itself.
+Used by one thread at a time (under the recorder's lock), but for :meth:`HangWatch.due`. Waits for nothing itself.
 """
 
 import os

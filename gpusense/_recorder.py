@@ -62,6 +62,7 @@ class Recorder:
         self._unmarked: dict[int, Boundary] = {}  # blocks opened while no capture was running
         self._names = NameCache()
         self._last_poke = 0.0
+        self._read_ns = self.start_ns
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self.budget: Budget | None = None
         self._off_since: int | None = None
@@ -198,9 +199,22 @@ class Recorder:
         """On the drain thread, with the buffer valid during the call."""
         began = thread_time()
         with self._lock:
-            self._consume()
-            self._read(buffer, thread)
+            try:
+                self._consume()
+                self._read(buffer, thread)
+                self._read_ns = time_ns()
+            except Exception as error:  # noqa: BLE001 - the next buffer may be better
+                self._lost(f"records could not be read: {type(error).__name__}: {error}")
         self._drain_cpu_ns += int((thread_time() - began) * 1e9)
+
+    def _lost(self, reason: str) -> None:
+        """A buffer could not be read. One stretch for all that fail for one reason."""
+        _log.exception("buffer", "gpusense: a buffer of GPU records could not be read")
+        last, now = self.unseen[-1] if self.unseen else None, time_ns()
+        if last is not None and last.reason == reason:
+            self.unseen[-1] = last._replace(end_ns=now)
+        else:
+            self.unseen.append(UnseenStretch(self._read_ns, now, reason))
 
     def _read(self, buffer: memoryview, thread: int) -> None:
         capture = self.capture

@@ -10,8 +10,8 @@ import gpusense
 _TEXT = """
 Aggregate BackendError BackendUnavailable BlockRecord ComputeBlock Counters DeviceInfo GpuAllocation GpuKernel
 GpuMemoryTransfer GpuMemset GpuMetrics GpuSenseError GpuSync Session SessionError Syscall Unavailable __version__
-compute_block configure cuda detach devices disable doctor enable exporters get_tracer integrations load monitor own_usage
-record_compute_block record_kernel record_transfer reset testing trace wgpu
+compute_block configure cuda detach devices disable doctor enable exporters get_tracer integrations load monitor
+own_usage record_compute_block record_kernel record_transfer reset testing trace wgpu
 """
 PUBLIC = _TEXT.split()
 

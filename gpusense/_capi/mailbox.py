@@ -9,11 +9,11 @@ libc and never unmapped. There is one mailbox a process.
 import ctypes
 import os
 import sys
-from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .. import _native
 from . import executable
 from . import mailbox_code as code
 
@@ -123,7 +123,7 @@ class Mailbox:
         words[code.SLOTS // 8] = self.count
         self._words = words
         # glibc's thread id is the thread pointer, or lies at a fixed distance below it.
-        distance = get_ident() - int(pointer())
+        distance = _native.thread_id()() - int(pointer())
         out = (ctypes.c_uint64 * 3)()
         place = ctypes.addressof(out)
 
@@ -145,6 +145,8 @@ class Mailbox:
         lent: dict[int, int] = {}
         full: deque[Full] = deque()
         counts = self._counts = [0, 0, 0, 0]
+
+        get_ident = _native.thread_id()
 
         def requested(buffer: Any, length: Any, records: Any) -> None:
             counts[0] += 1

@@ -63,7 +63,7 @@ def hang(facts: Facts) -> Iterator[Finding]:
             "hang",
             f"The GPU hung: nothing completed for {found['after_s']:g} s although it had work{ended}.",
             (*running, *last),
-            "Look at the Python stacks under Hang in the full report; compare the stuck kernel or collective across ranks.",
+            "Read the Python stacks under Hang in the full report; compare the stuck kernel across ranks.",
             "high",
         )
 

@@ -39,7 +39,7 @@ def _begin(done: _native.Bell, elsewhere: Callable[[Callable[[], None]], bool]) 
     def wait() -> None:
         good = False
         try:
-            good = all([_wait_in(api, context) for context in found])
+            good = all(_wait_in(api, context) for context in found)
         finally:
             results.append(good)
             done.set()

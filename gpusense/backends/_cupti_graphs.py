@@ -6,10 +6,10 @@ That needs CUPTI's one subscription of the process, which other profilers want, 
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .. import _native
 from .._capi import executable
 from .._capi import graph_code as code
 from .._errors import GpuSenseError
@@ -103,4 +103,4 @@ def _distance_of_thread_ids() -> int:
     native = mailbox_code.CODES[os.uname().machine]
     base = executable.map_code(native.machine, "memfd")
     pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(base + native.thread)
-    return threading.get_ident() - int(pointer())
+    return _native.thread_id()() - int(pointer())

@@ -93,6 +93,7 @@ class CuptiActivity:
             return Unavailable("cupti", f"{loaded.path}: {error}")
         if layouts.CONCURRENT_KERNEL not in strides:
             return Unavailable("cupti", f"{loaded.path}: its kernel records are of a size this version does not know")
+        _keep_exit_possible()
         self.path, self._how, self.version = loaded.path, loaded.how, version_text(number)
         self.strides, self._api = strides, api
         return None
@@ -287,6 +288,15 @@ class CuptiActivity:
             self._api.cuptiUnsubscribe(subscriber)
             raise
         return lambda: self._api.cuptiUnsubscribe(subscriber)
+
+
+def _keep_exit_possible() -> None:
+    """glibc opens libgcc_s when a thread first ends from outside, as daemon threads do when the interpreter ends, and
+    aborts the process where that fails, for want of a descriptor for example."""
+    try:
+        ctypes.CDLL("libgcc_s.so.1")
+    except OSError:
+        pass
 
 
 def version_text(number: int) -> str:

@@ -131,12 +131,12 @@ def _start(settings: argparse.Namespace) -> Ending | None:
     # Spans leave while the program runs, unless a file is kept: then they leave from the file, exact, at the end.
     live = settings.live or (settings.otlp is not None and settings.output is None)
     path, temporary = settings.output, settings.output is None and not live
-    if temporary:
-        path = _temporary()
     chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
     try:
         from .._select import start_session
 
+        if temporary:
+            path = _temporary()
         _load_what_ending_needs()
         recording = start_session(mode="live" if live else "file", path=None if live else path, **chosen)
         _syscalls.attach(recording.tracer)

@@ -569,15 +569,36 @@ print(kernels(stays.session()) == 3 * count, kernels(left.session()) == 2 * coun
 def test_a_copy_that_raises_is_dropped_alone(copies):
     done = copies(
         """
-a, b = both()
+from two.sense._recorder import Recorder
 def fail(*_): raise RuntimeError("broken copy")
-b._recorder.pipeline.feed = fail
+Recorder._on_buffer = fail
+a, b = both()
 count = sum(_workload.run(gpusense.trace, 1).kernels.values())
 _workload.run(gpusense.trace, 1)
 print(kernels(a.session()) == 2 * count, a.status()["dropped_members"], a.status()["members"])
 """
     )
     clean(done, "True 1 1\n")
+
+
+def test_a_buffer_that_cannot_be_read_is_told(run):
+    done = run(
+        """
+tracer, _ = begin()
+feed = tracer._recorder.pipeline.feed
+def fail(*_, **__): raise MemoryError("none left")
+tracer._recorder.pipeline.feed = fail
+for _ in range(3):
+    _workload.run(gpusense.trace, 1)
+    tracer.flush()
+tracer._recorder.pipeline.feed = feed
+with gpusense.trace("good") as block: launched = _workload.run(gpusense.trace, 1)
+print(block.summary().kernel_count == sum(launched.kernels.values()))
+stretch = tracer.session().unseen[-1]
+print(stretch.reason, stretch.end_ns > stretch.start_ns)
+"""
+    )
+    clean(done, "True\nrecords could not be read: MemoryError: none left True\n")
 
 
 def test_a_copy_of_a_foreign_abi_is_told_why(copies):

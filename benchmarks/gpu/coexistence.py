@@ -1,0 +1,138 @@
+"""Living with other profilers: every order of start and stop, whether each got all its data, what gpusense said.
+
+    python benchmarks/gpu/coexistence.py [--tools torch,proton,copy]
+
+Needs a GPU and torch; Proton comes with Triton. Ends within 90 seconds. The work is counted: each phase launches 200
+kernels with its own grid. Orders: gpusense (G) and the other (O) start and stop as "G O o g" (capitals start, small letters
+stop), with one phase of work after each step. ``other``: launches the other should have / has. ``ours``: the same for
+gpusense, for the phases in which the other was not running, allowed a second to come back.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ORDERS = ("G O o g", "G O g o", "O G o g", "O G g o")
+PHASE = 200
+
+PROGRAM = r"""
+import json, os, sys, tempfile, time
+tool, order = sys.argv[1:]
+sys.path.insert(0, os.environ["COPY"])
+import torch
+x = torch.ones(1024, device="cuda"); torch.cuda.synchronize()
+import gpusense
+PHASE = int(os.environ["PHASE"])
+
+def work():
+    for _ in range(PHASE): x.add_(1.0)
+    torch.cuda.synchronize()
+
+class Torch:
+    def start(self):
+        from torch.profiler import ProfilerActivity, profile
+        self.profile = profile(activities=[ProfilerActivity.CUDA]); self.profile.start()
+    def stop(self): self.profile.stop()
+    def count(self): return sum("CUDA" in str(e.device_type()) and "elementwise" in e.name()
+                                for e in self.profile.profiler.kineto_results.events())
+
+class Proton:
+    def start(self):
+        import triton.profiler as proton
+        self.proton, self.path = proton, os.path.join(tempfile.mkdtemp(), "p")
+        proton.start(self.path, hook=None)
+    def stop(self): self.proton.finalize()
+    def count(self):
+        def total(node):
+            own = int(node["metrics"].get("count", 0)) if "elementwise" in node["frame"]["name"] else 0
+            return own + sum(total(child) for child in node.get("children", ()))
+        return sum(total(node) for node in json.load(open(self.path + ".hatchet")) if "frame" in node)
+
+class Gpusense:
+    def __init__(self, package): self.package = package
+    def start(self):
+        self.package.enable(); self.tracer = self.package.get_tracer()
+        deadline = time.monotonic() + 1.2
+        while time.monotonic() < deadline and not self.tracer._recorder.capture.running:
+            with self.package.trace("waiting"): time.sleep(0.01)
+    def stop(self): self.package.disable()
+    def count(self):
+        session = self.tracer.session()
+        return sum(row.count for row in session.aggregates if "elementwise" in row.name) + sum(
+            "elementwise" in kernel.name for kernel in session.kernels)
+
+def other_one():
+    if tool == "torch": return Torch()
+    if tool == "proton": return Proton()
+    from host import sense
+    return Gpusense(sense)
+
+ours, other = Gpusense(gpusense), other_one()
+running, should = set(), {"G": 0, "O": 0}
+said = []
+for step in order.split():
+    target = ours if step in "Gg" else other
+    if step.isupper(): target.start(); running.add(step)
+    else: target.stop(); running.discard(step.upper())
+    if "G" in running:
+        time.sleep(1.5)  # to notice, or to come back
+        status = gpusense.get_tracer().status()
+        said.append(f"{step}:{status.get('state')}")
+    work()
+    if "O" in running: should["O"] += PHASE
+    if "G" in running and ("O" not in running or tool == "copy"): should["G"] += PHASE
+ours.tracer.flush()
+session = ours.tracer.session()
+reasons = sorted({stretch.reason for stretch in session.unseen})
+print(json.dumps([f"{should['O']}/{other.count()}", f"{should['G']}/{ours.count()}", " ".join(said), reasons]))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", default="torch,proton,copy")
+    tools = parser.parse_args().tools.split(",")
+    import tempfile
+
+    sys.path.insert(0, str(ROOT))
+    from gpusense import _vendor
+
+    host = pathlib.Path(tempfile.mkdtemp()) / "host"
+    host.mkdir()
+    (host / "__init__.py").touch()
+    _vendor.copy(str(host / "sense"))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "COPY": str(host.parent), "PHASE": str(PHASE)}
+    rows = [(tool, order) for tool in tools for order in ORDERS]
+    print(
+        f"{'other':8}{'order':10}{'other has':14}{'gpusense has':14}state after each step; reasons of unseen stretches"
+    )
+    running = []
+    for tool, order in rows:  # three at a time: starting Python and torch takes longest
+        running.append((tool, order, subprocess.Popen([sys.executable, "-c", PROGRAM, tool, order], env=environ,
+                                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)))  # fmt: skip
+        if len(running) == 3:
+            report(*running.pop(0))
+    for row in running:
+        report(*row)
+
+
+def report(tool: str, order: str, process: "subprocess.Popen[str]") -> None:
+    try:
+        out, errors = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        print(f"{tool:8}{order:10}HUNG")
+        return
+    if process.returncode:
+        print(f"{tool:8}{order:10}exit {process.returncode}: {errors.strip().splitlines()[-1:]}")
+        return
+    theirs, ours, said, reasons = json.loads(out.splitlines()[-1])
+    print(f"{tool:8}{order:10}{theirs:14}{ours:14}{said}; {' | '.join(reasons)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
