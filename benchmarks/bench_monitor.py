@@ -37,7 +37,10 @@ def fake(tmp_path, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("lanes", [("fast",), ("fast", "gpm"), ("medium",), ("slow",), ("counters",)], ids="+".join)
+LANES = [("fast", "lean"), ("fast",), ("fast", "gpm"), ("medium", "lean"), ("medium",), ("slow",), ("counters",)]
+
+
+@pytest.mark.parametrize("lanes", LANES, ids="+".join)
 def test_sample(benchmark, fake, lanes):
     source = fake.source()
     (device,) = source.devices()

@@ -171,17 +171,18 @@ def field_call(api, handle, ids):
 
 def lanes(source, device):
     print("lanes, wall / CPU µs a sample")
-    for wanted in (("fast",), ("fast", "gpm"), ("counters",), ("medium",), ("slow",)):
+    for wanted in (("fast", "lean"), ("fast",), ("counters",), ("medium", "lean"), ("medium",), ("slow",)):
         wall, cpu = cost(lambda w=wanted: source.sample(device, w), 30 if wanted != ("slow",) else 10)
         say("+".join(wanted), f"{wall:.1f} / {cpu:.1f}")
 
 
 def shares():
-    print("a running monitor after its first seconds: CPU share of one core, period, cost a sample")
-    for interval, seconds in ((0.1, 10.0), (0.01, 3.0)):
-        label = f"{interval * 1000:.0f} ms"
-        with monitor.start_background(interval=interval, history=100_000) as running:
-            time.sleep(2.5)
+    print("a running monitor after its first second: CPU share of one core, period, cost a sample")
+    ways = ((0.1, 8.0, {}), (0.1, 4.0, {"pcie": "continuous"}), (0.1, 4.0, {"gpm": True}), (0.01, 2.0, {}))
+    for interval, seconds, settings in ways:
+        label = " ".join((f"{interval * 1000:.0f} ms", *map(str, settings)))
+        with monitor.start_background(interval=interval, history=100_000, **settings) as running:
+            time.sleep(1.5)
             ticks, before, each, start = running.stats().ticks, used(), by_thread(), time.monotonic()
             time.sleep(seconds)
             cpu, after, elapsed = used() - before, by_thread(), time.monotonic() - start
@@ -260,58 +261,36 @@ def peers():
     say("nvidia-smi -q -x", f"{(time.perf_counter() - start) * 1e6:.0f} wall")
 
 
-def gpm_and_pcie():
+def pcie():
     torch = _torch()
     if torch is None:
         return
-    print("under load")
-    stop = threading.Event()
-    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-
-    def work():
-        while not stop.is_set():
-            for _ in range(20):
-                a @ a
-            torch.cuda.synchronize()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    with monitor.start_background(interval=0.2, gpm=True) as running:
-        time.sleep(3)
-        (sample, *_) = running.latest()
-        window = running.window(seconds=2)[0]
-    stop.set()
-    thread.join()
-    use = sample.utilization
-    say(
-        "matmul bf16: gpu / SM active / SM occupancy %",
-        f"{use.gpu_percent} / {use.sm_active_percent} / {use.sm_occupancy_percent}",
-    )
-    say("matmul bf16: tensor / DRAM %", f"{use.tensor_percent} / {use.dram_bandwidth_percent}")
-    say("GPM reason, if none", sample.reason("utilization.sm_active_percent") or "-")
-    say("power W, energy of 2 s J, method", f"{sample.power.draw_watts} {window.energy_joules} {window.energy_method}")
+    print("PCIe rates against copies of known size: true GB/s; seen; the window of a rate")
     host = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
     card = torch.empty_like(host, device="cuda")
-    for name, target, origin in (("host to device", card, host), ("device to host", host, card)):
-        moved = 0
-        with monitor.start_background(interval=0.1) as running:
-            time.sleep(0.3)
-            start = time.perf_counter()
-            while time.perf_counter() - start < 2.5:
+    ways = (
+        ("host to device, sampled", card, host, "rx", 4.6, {}),
+        ("host to device, continuous", card, host, "rx", 1.5, {"pcie": "continuous"}),
+        ("host to device, GPM", card, host, "rx", 1.5, {"gpm": True}),
+        ("device to host, continuous", host, card, "tx", 1.5, {"pcie": "continuous"}),
+        ("device to host, GPM", host, card, "tx", 1.5, {"gpm": True}),
+    )
+    for name, target, origin, direction, seconds, settings in ways:
+        with monitor.start_background(interval=0.1, **settings) as running:
+            moved, start = 0, time.perf_counter()
+            while time.perf_counter() - start < seconds:
                 for _ in range(4):
                     target.copy_(origin, non_blocking=True)
                 torch.cuda.synchronize()
                 moved += 4 * host.numel()
             true = moved / (time.perf_counter() - start)
-            found = running.window(seconds=2)[0].statistics
-            why = running.latest()[0].reason("pcie.rx_bytes_per_s")
-            extra = running._samplers[0][1]._counters
-        seen = {key: found[f"pcie.{key}_bytes_per_s"].p50 for key in ("rx", "tx") if f"pcie.{key}_bytes_per_s" in found}
-        say(
-            f"{name}: true GB/s; seen rx, tx",
-            f"{true / 1e9:.2f}; {', '.join(f'{k} {v / 1e9:.2f}' for k, v in seen.items()) or why}",
-        )
-    say("extra reads of the byte counters", f"every {extra.period_ns / 1e6:.0f} ms" if extra else "none needed")
+            sample = running.latest()[0]
+            kept = [one.pcie for one in running.history(seconds=seconds - 0.5)]
+        rates = {one.rate_monotonic_ns: one for one in kept if one.rate_monotonic_ns}
+        found = [getattr(one, f"{direction}_bytes_per_s") or 0 for one in rates.values()][1:]
+        seen = f"{statistics.median(found) / 1e9:.2f} of {len(found)} readings" if found else "nothing"
+        why = sample.reason(f"pcie.{direction}_bytes_per_s") or f"{sample.pcie.rate_window_s:.4f} s"
+        say(name, f"{true / 1e9:.2f}; {seen}; {why}")
 
 
 def _torch():
@@ -340,7 +319,7 @@ def main():
         lambda: lanes(source, device),
         shares,
         peers,
-        gpm_and_pcie,
+        pcie,
     ):
         try:
             step()

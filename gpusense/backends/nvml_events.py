@@ -7,7 +7,7 @@ from typing import Any
 
 from .._capi import nvml as c
 
-_WAIT_MS = 2000  # between two looks whether anybody still watches
+_WAIT_MS = 5000  # asleep in the driver; between two looks whether anybody still watches
 
 
 class Events:

@@ -53,7 +53,7 @@ def _live(args: argparse.Namespace) -> int:
         samples = monitor.snapshot(devices)
         return _print(args, samples, {} if samples else _absent())
     room = int(HISTORY_S / args.interval) + 2
-    with monitor.start_background(None, args.interval, devices, history=room) as running:
+    with monitor.start_background(None, args.interval, devices, history=room, process_interval=2.0) as running:
         _draw(dashboard.Live(running, lambda: _sentences(_absent())), args)
     return 0
 

@@ -637,6 +637,14 @@ def test_xid_errors_are_counted_while_a_monitor_watches(fake):
     assert wait_for(lambda: fake.calls("nvmlEventSetFree") == 1)
 
 
+def test_the_thread_that_waits_for_xid_errors_sleeps_in_the_driver(fake):
+    """It wakes to see whether anybody still watches, at most once in two seconds."""
+    source = fake.source()
+    source.watch()
+    assert wait_for(lambda: fake.library.fake_waited_ms() >= 2000)
+    source.unwatch()
+
+
 def test_a_device_without_xid_events_says_so(fake):
     fake.value("events", 0)
     source = fake.source()

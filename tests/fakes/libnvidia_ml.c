@@ -21,7 +21,7 @@ typedef struct { char name[64]; int device; long after; u64 value; } rule;
 static rule codes[MOST], values[MOST], delays[MOST], counts[MOST];
 static int n_codes, n_values, n_delays, n_counts;
 static device devices[32], migs[32][8];
-static int n_devices = 1, references, flags_seen = -1;
+static int n_devices = 1, references, flags_seen = -1, waited_ms;
 static char names[32][96], uuids[32][96];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -47,6 +47,7 @@ long fake_calls(const char *name) { rule *r = find(counts, n_counts, name, -1); 
 long fake_all_calls(void) { long sum = 0; for (int i = 0; i < n_counts; i++) sum += counts[i].after; return sum; }
 int fake_references(void) { return references; }
 int fake_flags(void) { return flags_seen; }
+int fake_waited_ms(void) { return waited_ms; }
 void fake_reset(void) {
     n_codes = n_values = n_delays = n_counts = references = 0;
     n_devices = 1; flags_seen = -1;
@@ -331,6 +332,7 @@ int nvmlDeviceRegisterEvents(device *d, u64 kinds, void *set) { (void)kinds; (vo
 int nvmlEventSetWait_v2(void *set, char *out, u32 ms) {
     (void)set;
     int c = enter("nvmlEventSetWait_v2", -1);
+    waited_ms = (int)ms;
     if (c) return c;
     if (fake_calls("nvmlEventSetWait_v2") > (long)value("xid/events", -1, 0)) {
         struct timespec t = {0, (long)(ms < 20 ? ms : 20) * 1000000};

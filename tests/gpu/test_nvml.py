@@ -154,18 +154,21 @@ def test_gpm_under_load(source, device):
         assert why.startswith(("unsupported", "denied"))
 
 
-def test_pcie_rate_of_a_known_copy():
+@pytest.mark.parametrize(
+    ("settings", "seconds"), [({}, 5), ({"pcie": "continuous"}, 2), ({"gpm": True}, 2)], ids=["sampled", "exact", "gpm"]
+)
+def test_pcie_rate_of_a_known_copy(settings, seconds):
     torch = pytest.importorskip("torch")
     host = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
     card = torch.empty_like(host, device="cuda")
-    with monitor.start_background(interval=0.1) as running:
-        time.sleep(0.5)
+    with monitor.start_background(interval=0.1, **settings) as running:
         moved, start = 0, time.perf_counter()
-        while time.perf_counter() - start < 2:
+        while time.perf_counter() - start < seconds:
             card.copy_(host, non_blocking=True)
             torch.cuda.synchronize()
             moved += host.numel()
         rate = moved / (time.perf_counter() - start)
-        found = running.window(seconds=1.5)[0].statistics
-    if "pcie.rx_bytes_per_s" in found:
-        assert found["pcie.rx_bytes_per_s"].p50 == pytest.approx(rate, rel=0.25)
+        pcie = running.latest()[0].pcie
+    if pcie.rx_bytes_per_s is not None:
+        assert pcie.rx_bytes_per_s == pytest.approx(rate, rel=0.25)
+        assert 0 < pcie.rate_window_s <= 2.5

@@ -244,6 +244,27 @@ def test_byte_counters_are_read_between_the_ticks_where_they_would_wrap(rig):
     assert (rig.lanes("fast"), rig.lanes("counters")) == (11, 20)
 
 
+def test_byte_counters_are_sampled_in_pairs_by_default(rig):
+    rig.source.counter_period_s = lambda device: 0.04
+    rig.start(interval=0.1)
+    rig.clock.advance(4.5)
+    assert (rig.lanes("fast"), rig.lanes("counters"), rig.lanes("pcie"), rig.lanes("medium")) == (46, 3, 3, 5)
+
+
+def test_the_strictest_monitor_of_a_device_decides_for_all(rig):
+    rig.source.counter_period_s = lambda device: 0.04
+    rig.start(interval=0.1)
+    exact = rig.start(interval=0.1, pcie="continuous", process_interval=1.0)
+    rig.clock.advance(3.95)
+    assert rig.lanes("pcie") >= 39
+    assert rig.lanes("processes") >= 4
+    exact.stop()
+    before = rig.lanes("pcie"), rig.lanes("processes")
+    rig.clock.advance(4)
+    assert rig.lanes("pcie") - before[0] in (2, 3)
+    assert rig.lanes("processes") - before[1] <= 1
+
+
 # -- clocks --------------------------------------------------------------------------------------------------------
 
 
@@ -478,6 +499,8 @@ def test_devices_can_be_chosen(two, monkeypatch):
         {"history": 0},
         {"history": 1.5},
         {"medium_interval": 0},
+        {"process_interval": -1},
+        {"pcie": "exact"},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(rig, wrong):
