@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import itertools
 import json
+import os
 import pathlib
 import resource
 import statistics
@@ -204,7 +205,7 @@ def by_thread():
     names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
     found = {}
     for folder in pathlib.Path("/proc/self/task").iterdir():
-        ns = int((folder / "schedstat").read_text().split()[0])
+        ns = cpu_ns(folder)
         waits = next(line.split()[1] for line in (folder / "status").read_text().splitlines() if "voluntary" in line)
         found[names.get(folder.name, f"{(folder / 'comm').read_text().strip()} {folder.name}")] = ns, int(waits)
     return found
@@ -213,6 +214,14 @@ def by_thread():
 def used():
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def cpu_ns(folder):
+    try:
+        return int((folder / "schedstat").read_text().split()[0])
+    except OSError:  # a kernel without it counts in ticks
+        user, system = (folder / "stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def jitter(samples, interval):
@@ -311,7 +320,7 @@ def main():
         sys.exit(str(backend))
     source = backend.metrics
     (device, *_) = source.devices()
-    print(f"{device.name}, driver {device.driver}, Python {sys.version.split()[0]}")
+    print(f"{device.name}, driver {device.driver}, Python {sys.version.split()[0]}, Linux {os.uname().release}")
     source.sample(device)
     for step in (
         lambda: calls(source, device),
