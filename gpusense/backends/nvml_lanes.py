@@ -73,11 +73,12 @@ class Traffic(Reader):
         received = self.rate("pcie.rx_bytes_per_s", self._counters[c.FIELD_PCIE_RX])
         if received is None and sent is None:
             return {}
+        known = c.FIELD_PCIE_TX if received is None else c.FIELD_PCIE_RX
         return {
             "pcie": Pcie(
                 rx_bytes_per_s=received,
                 tx_bytes_per_s=sent,
-                rate_window_s=self._counters[c.FIELD_PCIE_RX].window_s,
+                rate_window_s=self._counters[known].window_s,
                 rate_monotonic_ns=now_ns,
             )
         }

@@ -218,6 +218,29 @@ def test_what_a_lost_device_said_is_not_repeated(bench):
     assert listener.samples[-1].power.limit_watts == 300
 
 
+def test_a_call_that_fails_is_absent_though_the_memory_it_writes_reads_the_same(fake):
+    """Performance state 0 and no answer are the same four bytes."""
+    source = fake.source()
+    (device,) = source.devices()
+    for _ in range(3):
+        assert source.sample(device, ("fast", "lean")).clocks.performance_state == 0
+    fake.code("nvmlDeviceGetPerformanceState", c.TIMEOUT)
+    sample = source.sample(device, ("fast", "lean"))
+    assert sample.clocks.performance_state is None
+    assert sample.reason("clocks.performance_state").startswith("stale")
+
+
+def test_the_same_impossible_answer_is_counted_every_time(fake):
+    fake.value("utilization/gpu", 655)
+    source = fake.source()
+    (device,) = source.devices()
+    counts = [source.sample(device, ("fast", "lean")).out_of_range for _ in range(4)]
+    assert counts == [1, 2, 3, 4]
+    fake.value("utilization/gpu", 50)
+    sample = source.sample(device, ("fast", "lean"))
+    assert (sample.utilization.gpu_percent, sample.reason("utilization.gpu_percent")) == (50, None)
+
+
 # -- sleep ---------------------------------------------------------------------------------------------------------
 
 
