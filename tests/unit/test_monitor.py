@@ -378,6 +378,7 @@ def test_no_call_after_stop(rig):
     got: list[GpuMetrics] = []
     running = rig.start(got.append, interval=0.1)
     rig.clock.advance(1)
+    wait_until(lambda: got)
     running.stop()
     seen = len(got)
     running.accept(got[0])
