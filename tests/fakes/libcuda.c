@@ -204,7 +204,7 @@ static void happened(struct fake_cuda_event event, const char *name, stream_t *s
     event.context = current()->id;
     event.stream = stream ? stream->id : 7;
     event.start_ns = wall_ns();
-    event.end_ns = stuck ? 0 : event.start_ns + duration;
+    event.end_ns = stuck && event.what == FAKE_KERNEL ? 0 : event.start_ns + duration;
     last_event = event;
     snprintf(last_name, sizeof last_name, "%s", name);
     pthread_mutex_unlock(&lock);
