@@ -190,6 +190,7 @@ import gpusense
 for _ in range(50):
     with gpusense.trace("block"): time.sleep(0.001)
 print("runs", gpusense.get_tracer().status()["reason"] != "")
+sys.stdout.flush()
 ''')
 sys.stdout.flush()
 os._exit(0)
