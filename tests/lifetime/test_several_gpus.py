@@ -90,7 +90,8 @@ session = tracer.session()
 kernels = [sum(k.device == number and not is_collective(k.name) for k in session.kernels) for number in range(count)]
 print(json.dumps({
     "kernels": kernels == [sum(one.kernels.values()) for one in launched],
-    "peers": sorted([c.source_device, c.destination_device, c.bytes] for c in session.transfers if c.direction == "gpu_to_gpu"),
+    "peers": sorted([copy.source_device, copy.destination_device, copy.bytes] for copy in session.transfers
+                    if copy.direction == "gpu_to_gpu"),
     "collectives": sorted(k.device for k in session.kernels if is_collective(k.name)),
     "devices": [d.cuda_index for d in session.devices],
 }))
