@@ -301,5 +301,6 @@ class Capture:
         status.update(state="paused" if self._refusal else self.state, reason=self.reason)
         if self.marker_shape is not None:
             status["marker"] = list(self.marker_shape)
-        status["cuda_live_ns"] = self._cuda_live_ns
+        # For how long CUDA has been live, as far as was seen.
+        status["cuda_live_ns"] = time_ns() - self._cuda_live_ns if self._cuda_live_ns is not None else None
         return status

@@ -59,7 +59,7 @@ class FileRecorder(Recorder):
         if fresh:
             self.writer.names(fresh)
         if self._hang is not None:
-            self._hang.read(buffer, capture.strides, self._name)
+            self._hang.read(buffer, capture.strides, self._name, capture.marker_shape)
         self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID)
 
     def _name(self, pointer: int) -> str:

@@ -43,12 +43,16 @@ class HangWatch:
         self._asked = 0.0
         self._lasting: dict[str, Any] | None = None
 
-    def read(self, buffer: memoryview, strides: Mapping[int, int], name: Name) -> None:
-        """Notes what completed; while a hang lasts, also what a forced flush brought without an end."""
+    def read(self, buffer: memoryview, strides: Mapping[int, int], name: Name, marker: Any = None) -> None:
+        """Notes what completed; while a hang lasts, also what a forced flush brought without an end.
+
+        ``marker`` is the shape of the calls that mark blocks: they complete however much else is stuck.
+        """
         found, _ = batches(buffer, strides)
         for batch in found:
             if batch.kind in _NAMES:
-                self._complete(batch, name)
+                ours = marker.stream if marker is not None and batch.kind == marker.kind else None
+                self._complete(batch, name, ours)
         if self._lasting is not None:
             for raw in _unfinished(buffer, strides):
                 self._stream(raw["device"], raw["stream"])["running"] = {
@@ -58,13 +62,16 @@ class HangWatch:
                     "correlation_id": raw["correlation"],
                 }
 
-    def _complete(self, batch: Any, name: Name) -> None:
+    def _complete(self, batch: Any, name: Name, ours: int | None) -> None:
+        places = zip(batch.device, batch.stream, strict=True)
+        latest = {place: i for i, place in enumerate(places) if ours is None or place[1] != ours}
+        if not latest:
+            return
         self._progress = self._clock()
         self._ended = None
         if self._lasting is not None:
             self._lasting["ended_ns"] = time_ns()
             self._lasting = None
-        latest = {place: i for i, place in enumerate(zip(batch.device, batch.stream, strict=True))}
         for place, i in latest.items():
             if place in self._last and self._last[place]["end_ns"] > batch.end[i]:
                 continue  # another kind of work ended later

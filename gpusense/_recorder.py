@@ -221,7 +221,10 @@ class Recorder:
         assert capture is not None
         self._names.new_buffer(monotonic())
         if self._hang is not None:
-            self._hang.read(buffer, capture.strides, lambda pointer: self._names.resolve(pointer, capture.name)[0])
+            names = self._names
+            self._hang.read(
+                buffer, capture.strides, lambda at: names.resolve(at, capture.name)[0], capture.marker_shape
+            )
         self.pipeline.feed(
             buffer,
             thread,

@@ -3,8 +3,8 @@
     python benchmarks/gpu/coexistence.py [--tools torch,proton,copy]
 
 Needs a GPU and torch; Proton comes with Triton. Ends within 90 seconds. The work is counted: each phase launches 200
-kernels with its own grid. Orders: gpusense (G) and the other (O) start and stop as "G O o g" (capitals start, small letters
-stop), with one phase of work after each step. ``other``: launches the other should have / has. ``ours``: the same for
+kernels. Orders: gpusense (G) and the other (O) start and stop as "G O o g" (capitals start, small letters stop), with
+one phase of work after each step. ``other``: launches the other should have / has. ``ours``: the same for
 gpusense, for the phases in which the other was not running, allowed a second to come back.
 """
 
@@ -107,9 +107,7 @@ def main() -> None:
     _vendor.copy(str(host / "sense"))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "COPY": str(host.parent), "PHASE": str(PHASE)}
     rows = [(tool, order) for tool in tools for order in ORDERS]
-    print(
-        f"{'other':8}{'order':10}{'other has':14}{'gpusense has':14}state after each step; reasons of unseen stretches"
-    )
+    print(f"{'other':8}{'order':10}{'other has':14}{'gpusense has':14}state after each step; reasons")
     running = []
     for tool, order in rows:  # three at a time: starting Python and torch takes longest
         running.append((tool, order, subprocess.Popen([sys.executable, "-c", PROGRAM, tool, order], env=environ,

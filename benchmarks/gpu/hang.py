@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/hang.py
 
-Ends within 60 seconds. One row a mode: when the hang was noticed after the last completion, what was said to run, how long
-a launch took meanwhile (nothing of ours may block it), whether the evidence was in the file while the kernel still ran,
-and whether everything launched was seen afterwards. A forced flush returns the running kernel's record without an end, so
-it is counted as invalid; nothing else may be.
+Ends within 60 seconds. One row a mode: when the hang was noticed after the last completion, what was said to run, how
+long a launch took meanwhile (nothing of ours may block it), whether the evidence was in the file while the kernel still
+ran, and whether everything launched was seen afterwards. A forced flush returns the running kernel's record without an
+end, and perhaps those of kernels queued behind it: they count as invalid.
 """
 
 import json

@@ -2,6 +2,7 @@
  *
  * Environment, read when the library is loaded:
  *   FAKE_CUDA_DEVICES=2            number of devices (default 1, at most 8)
+ *   FAKE_CUDA_ORDER=20             which physical device each ordinal is, as CUDA_VISIBLE_DEVICES makes it (default 0123…)
  *   FAKE_CUDA_VERSION=12040        what cuDriverGetVersion says (default 13000)
  *   FAKE_CUDA_LIVE=1               already initialised, as in a process that used CUDA before
  *   FAKE_CUDA_MIG=1                cuDeviceGetUuid_v2 answers with another identity than cuDeviceGetUuid
@@ -61,6 +62,7 @@ static unsigned call_count, correlation, stream_ids = 7;
 static uint64_t virtual_ns = 1000, kernel_ns = 5000;
 static unsigned registers_per_thread = 32, static_shared;
 static fake_cuda_observer observer;
+static int order[MAX_DEVICES] = {0, 1, 2, 3, 4, 5, 6, 7};
 static int stuck; /* kernels do not end, and waiting for them does not either */
 static int tell_calls; /* the observer also hears of calls that are no device work */
 static struct fake_cuda_event last_event;
@@ -138,6 +140,9 @@ __attribute__((constructor)) static void configure(void) {
     const char *text;
     for (int device = 0; device < MAX_DEVICES; device++) set_defaults(device);
     if ((text = getenv("FAKE_CUDA_DEVICES"))) device_count = atoi(text);
+    if ((text = getenv("FAKE_CUDA_ORDER")))
+        for (device_count = 0; text[device_count] && device_count < MAX_DEVICES; device_count++)
+            order[device_count] = text[device_count] - '0';
     if ((text = getenv("FAKE_CUDA_VERSION"))) version = atoi(text);
     if ((text = getenv("FAKE_CUDA_LIVE"))) live = atoi(text);
     if ((text = getenv("FAKE_CUDA_MIG"))) mig = atoi(text);
@@ -204,7 +209,7 @@ static void happened(struct fake_cuda_event event, const char *name, stream_t *s
     event.context = current()->id;
     event.stream = stream ? stream->id : 7;
     event.start_ns = wall_ns();
-    event.end_ns = stuck ? 0 : event.start_ns + duration;
+    event.end_ns = stuck && event.what == FAKE_KERNEL ? 0 : event.start_ns + duration;
     last_event = event;
     snprintf(last_name, sizeof last_name, "%s", name);
     pthread_mutex_unlock(&lock);
@@ -301,7 +306,7 @@ static void uuid(unsigned char *bytes, int device, int first) {
 int cuDeviceGetUuid(unsigned char *bytes, int device) {
     ENTER_LIVE(cuDeviceGetUuid);
     DEVICE(device);
-    uuid(bytes, device, 0);
+    uuid(bytes, order[device], 0);
     return OK;
 }
 
@@ -309,7 +314,7 @@ int cuDeviceGetUuid(unsigned char *bytes, int device) {
 int cuDeviceGetUuid_v2(unsigned char *bytes, int device) {
     ENTER_LIVE(cuDeviceGetUuid_v2);
     DEVICE(device);
-    uuid(bytes, device, mig ? 0xa0 : 0);
+    uuid(bytes, order[device], mig ? 0xa0 : 0);
     return OK;
 }
 #endif
@@ -317,7 +322,8 @@ int cuDeviceGetUuid_v2(unsigned char *bytes, int device) {
 int cuDeviceGetPCIBusId(char *text, int length, int device) {
     ENTER_LIVE(cuDeviceGetPCIBusId);
     DEVICE(device);
-    snprintf(text, (size_t)length, "%04X:%02X:%02X.0", attribute[device][50], attribute[device][33], attribute[device][34]);
+    snprintf(text, (size_t)length, "%04X:%02X:%02X.0", attribute[device][50], attribute[order[device]][33],
+             attribute[device][34]);
     return OK;
 }
 

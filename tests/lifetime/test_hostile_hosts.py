@@ -19,12 +19,13 @@ import ctypes, os, sys, threading, time
 driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 import gpusense
-from gpusense import _workload
+from gpusense import _workload, cuda
+buffer = cuda.Buffer(64, cuda.Device(0))  # blocks are marked once there is a context
 tracer = gpusense.get_tracer()
 def work():
     for _ in range(400):
         with gpusense.trace("waiting"): pass
-        if tracer._recorder.capture.state != "armed": break
+        if tracer._recorder.marker or tracer._recorder.capture.state == "unavailable": break
         time.sleep(0.005)
     with gpusense.trace("work") as block: launched = _workload.run(gpusense.trace, 2)
     status = tracer.status()
@@ -189,6 +190,7 @@ import gpusense
 for _ in range(50):
     with gpusense.trace("block"): time.sleep(0.001)
 print("runs", gpusense.get_tracer().status()["reason"] != "")
+sys.stdout.flush()
 ''')
 sys.stdout.flush()
 os._exit(0)

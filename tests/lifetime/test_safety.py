@@ -23,10 +23,11 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 import gpusense
 from gpusense import _workload, cuda
+buffer = cuda.Buffer(64, cuda.Device(0))  # blocks are marked once there is a context
 def running(tracer):
     for _ in range(400):
         with gpusense.trace("waiting"): pass
-        if tracer._recorder.capture.running: return
+        if tracer._recorder.marker: return
         time.sleep(0.005)
     raise SystemExit(f"capture did not begin: {tracer.status()}")
 def begin():
@@ -407,13 +408,14 @@ import gpusense
 with gpusense.trace("before"): pass
 pid = os.fork()
 ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"]).cuInit(0)
+buffer = make()
 tracer, _ = begin()
 with gpusense.trace("work") as block: launched = _workload.run(gpusense.trace, 1)
 good = block.summary().kernel_count == sum(launched.kernels.values())
 if pid == 0: sys.exit(0 if good else 9)
 print(good, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """,
-        head=HEAD.replace("driver.cuInit(0)", ""),
+        head=HEAD.replace("driver.cuInit(0)", "").replace("buffer = cuda.Buffer", "make = lambda: cuda.Buffer"),
     )
     clean(done, "True 0\n")
 
@@ -505,7 +507,7 @@ def both():
     for tracer, package in zip(first, (gpusense, second)):
         for _ in range(400):
             with package.trace("waiting"): pass
-            if tracer._recorder.capture.running: break
+            if tracer._recorder.marker: break
             time.sleep(0.005)
         else: raise SystemExit(str(tracer.status()))
     return first
@@ -610,7 +612,7 @@ other.ABI = 2
 a = gpusense.get_tracer()
 for _ in range(400):
     with gpusense.trace("waiting"): pass
-    if a._recorder.capture.running: break
+    if a._recorder.marker: break
     time.sleep(0.005)
 b = second.get_tracer()
 for _ in range(400):
@@ -654,7 +656,7 @@ print(status["state"], "torch.profiler" in status["reason"], fake.fake_cupti_cal
 (stretch,) = tracer.session().unseen
 print(stretch.end_ns, "torch.profiler" in stretch.reason)
 torch.on = False  # it keeps its subscription, as the real one does
-until(lambda: tracer._recorder.capture.running)
+until(lambda: tracer._recorder.marker)
 with gpusense.trace("seen") as block: launched = _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == sum(launched.kernels.values()))
 (stretch,) = tracer.session().unseen
@@ -684,7 +686,7 @@ with gpusense.trace("unseen"): _workload.run(gpusense.trace, 1)
 print(tracer._recorder.marker, before == (
     fake.fake_cupti_calls(b"cuptiActivityFlushAll"), fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks")))
 fake.fake_cupti_set_flags({PER_THREAD}); {ends}
-until(lambda: tracer._recorder.capture.running)
+until(lambda: tracer._recorder.marker)
 with gpusense.trace("seen") as block: _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == count)
 session = tracer.session()
@@ -707,6 +709,7 @@ driver.fake_cuda_set_stuck(1)
 with gpusense.trace("stuck"): spin.launch((1,), (32,), (1,))
 def waits_for_the_device():
     for _ in range(400):
+        gpusense.trace("goes on").__enter__().__exit__(None, None, None)
         time.sleep(0.01)
         if tracer._recorder._hang.found and tracer._recorder._hang.found[0]["streams"][0]["running"]: break
 waits_for_the_device()
@@ -753,7 +756,8 @@ def test_an_idle_device_is_no_hang(run):
         """
 tracer, fake = begin()
 _workload.run(gpusense.trace, 1)
-time.sleep(1)
+for _ in range(50):
+    with gpusense.trace("marks"): time.sleep(0.02)
 print(tracer._recorder._hang.found, "hang" in tracer.session().meta)
 """,
         GPUSENSE_HANG_AFTER="0.2",
