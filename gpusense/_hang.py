@@ -23,6 +23,8 @@ MOST_HANGS = 10
 _MOST_THREADS = 200
 _MOST_FRAMES = 60
 
+_NOTHING: dict[str, Any] = {"running": None, "last_launched": None}
+
 #: ``name(pointer)`` → a kernel's name.
 Name = Callable[[int], str]
 #: True once what the device had when it was asked for has ended.
@@ -55,12 +57,16 @@ class HangWatch:
                 self._complete(batch, name, ours)
         if self._lasting is not None:
             for raw in _unfinished(buffer, strides):
-                self._stream(raw["device"], raw["stream"])["running"] = {
+                row = self._stream(raw["device"], raw["stream"])
+                work = {
                     "kind": _NAMES[raw["kind"]],
                     "name": name(raw["name"]) if raw.get("name") else _NAMES[raw["kind"]],
                     "start_ns": raw["start"] or None,
                     "correlation_id": raw["correlation"],
                 }
+                # The oldest is what runs, the newest what was launched last; ids grow with each launch.
+                row["running"] = min(row["running"] or work, work, key=_order)
+                row["last_launched"] = max(row["last_launched"] or work, work, key=_order)
 
     def _complete(self, batch: Any, name: Name, ours: int | None) -> None:
         places = zip(batch.device, batch.stream, strict=True)
@@ -89,7 +95,7 @@ class HangWatch:
         for row in streams:
             if (row["device"], row["stream"]) == (device, stream):
                 return row
-        streams.append({"device": device, "stream": stream, "last_completed": None, "running": None})
+        streams.append({"device": device, "stream": stream, "last_completed": None, **_NOTHING})
         return streams[-1]
 
     def due(self, ask: Callable[[], Ended]) -> bool:
@@ -109,7 +115,7 @@ class HangWatch:
     def note(self) -> dict[str, Any]:
         """The evidence of the hang that :meth:`due` told of, in ``found``; filled further by :meth:`read`."""
         last: list[dict[str, Any]] = [
-            {"device": device, "stream": stream, "last_completed": dict(done), "running": None}
+            {"device": device, "stream": stream, "last_completed": dict(done), **_NOTHING}
             for (device, stream), done in self._last.items()
         ]
         ends = [row["last_completed"]["end_ns"] for row in last]
@@ -123,6 +129,10 @@ class HangWatch:
         }
         self.found.append(self._lasting)
         return self._lasting
+
+
+def _order(work: dict[str, Any]) -> int:
+    return int(work["correlation_id"])
 
 
 def _unfinished(buffer: memoryview, strides: Mapping[int, int]) -> Iterator[dict[str, Any]]:

@@ -110,8 +110,9 @@ def main() -> None:
     print(f"{'other':8}{'order':10}{'other has':14}{'gpusense has':14}state after each step; reasons")
     running = []
     for tool, order in rows:  # three at a time: starting Python and torch takes longest
-        running.append((tool, order, subprocess.Popen([sys.executable, "-c", PROGRAM, tool, order], env=environ,
-                                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)))  # fmt: skip
+        command = [sys.executable, "-c", PROGRAM, tool, order]
+        pipe = subprocess.PIPE
+        running.append((tool, order, subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True)))
         if len(running) == 3:
             report(*running.pop(0))
     for row in running:

@@ -125,9 +125,11 @@ def _hang(session: Session) -> Iterator[str]:
         yield f"nothing completed for {found['after_s']:g} s although the device had work"
         for row in found["streams"]:
             done, running = row.get("last_completed") or {}, row.get("running") or {}
+            newest = row.get("last_launched") or {}
             yield (
                 f"  device {row['device']} stream {row['stream']}: last completed {clean(str(done.get('name')), 60)}, "
-                f"running {clean(str(running.get('name', 'not known')), 60)}"
+                f"running {clean(str(running.get('name', 'not known')), 60)}, "
+                f"last launched {clean(str(newest.get('name', 'not known')), 60)}"
             )
         for stack in found["stacks"]:
             yield f"  thread {clean(str(stack['name']), 60)} ({stack['thread']}), innermost first"

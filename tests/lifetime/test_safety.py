@@ -706,7 +706,10 @@ card = cuda.Device(0)
 spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
 tracer.flush()
 driver.fake_cuda_set_stuck(1)
-with gpusense.trace("stuck"): spin.launch((1,), (32,), (1,))
+saxpy = cuda.Module.from_ptx(_workload.PTX, card).function("saxpy")
+with gpusense.trace("stuck"):
+    spin.launch((1,), (32,), (1,))
+    saxpy.launch((1,), (32,), (buffer, buffer, 0.5, 1))
 def waits_for_the_device():
     for _ in range(400):
         gpusense.trace("goes on").__enter__().__exit__(None, None, None)
@@ -722,6 +725,7 @@ def test_a_hang_leaves_evidence(run, tmp_path, file):
     ending = """
 found, = tracer._recorder._hang.found
 (row,) = [row for row in found["streams"] if row["running"]]
+assert row["last_launched"]["name"] == "saxpy", row
 print(row["running"]["name"], row["last_completed"]["kind"], found["last_completed_ns"] < found["noticed_ns"])
 frames = [stack["frames"] for stack in found["stacks"] if stack["name"] == "MainThread"][0]
 print(frames[0].endswith("waits_for_the_device"), found["ended_ns"])
