@@ -17,6 +17,7 @@ from ._decode import Batch, batches, pick
 from ._decode_record import record as decode_record
 from ._records import KINDS, Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, Path, Record
 from ._tally import BlockTotals, Piles, Spot
+from ._threshold import Threshold
 
 #: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
 Names = Callable[[int], tuple[str, str | None, str | None]]
@@ -97,8 +98,7 @@ class Pipeline:
         self.attribution = Attributor()
         self.kept: deque[Record] = deque()
         self.watched: dict[int, BlockTotals] = {}
-        self.effective_threshold_ns = self.limits.threshold_ns
-        self.highest_threshold_ns = self.limits.threshold_ns
+        self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
         self._emit = emit
         self.occupancy = occupancy
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
@@ -110,32 +110,14 @@ class Pipeline:
         self._waiting: deque[_Work] = deque()
         self._contexts: dict[int, int] = {}
         self._out: list[Record] = []
-        self._second = 0
-        self._floor_level = 0
-        self.chosen = 0  # device records kept because they were slow
-        self._tokens = self.limits.max_per_second
         self._seen = self._kept = self._invalid = self._pre_session = 0
         self._ambiguous = self._inherited = self._unknown = 0
 
     def configure(self, limits: Limits) -> None:
         self.limits = limits
-        self.effective_threshold_ns = self.highest_threshold_ns = self._floor()
-        self._tokens = min(self._tokens, limits.max_per_second)
+        self.threshold.configure(limits.threshold_ns, limits.max_per_second)
         while len(self.kept) > limits.max_records:
             self._evict()
-
-    def raise_floor(self, level: int) -> None:
-        """Keeps the threshold at 2**level times the chosen one at least."""
-        before, self._floor_level = self._floor_level, level
-        floor = self._floor()
-        if level < before and self.effective_threshold_ns <= max(1, self.limits.threshold_ns) << before:
-            self.effective_threshold_ns = floor
-        self.effective_threshold_ns = max(self.effective_threshold_ns, floor)
-        self.highest_threshold_ns = max(self.highest_threshold_ns, self.effective_threshold_ns)
-
-    def _floor(self) -> int:
-        chosen = self.limits.threshold_ns
-        return max(1, chosen) << self._floor_level if self._floor_level else chosen
 
     def go_on_from(self, old: "Pipeline") -> None:
         """Blocks that are open stay open, and correlation ids keep their upper half."""
@@ -302,38 +284,11 @@ class Pipeline:
             return ()
         if self.limits.trace_all:
             return range(len(batch.duration))
-        self._refill(now_ns)
+        threshold = self.threshold
+        threshold.refill(now_ns)
         if batch.kind == layouts.MEMORY2:  # what is alive can only be told from every one
-            return [i for i in range(len(batch.duration)) if self._spend()]
-        chosen = []
-        threshold = self.effective_threshold_ns
-        if batch.longest < threshold:
-            return ()
-        for i, duration in enumerate(batch.duration):
-            if duration >= threshold and self._spend():
-                chosen.append(i)
-                threshold = self.effective_threshold_ns
-        self.chosen += len(chosen)
-        return chosen
-
-    def _refill(self, now_ns: int) -> None:
-        """A new second: full budget again, and the threshold half-way back."""
-        second = now_ns // 1_000_000_000
-        if second != self._second:
-            calm = self._tokens > self.limits.max_per_second // 2
-            self._second, self._tokens = second, self.limits.max_per_second
-            if calm and self.effective_threshold_ns > self._floor():
-                self.effective_threshold_ns = max(self._floor(), self.effective_threshold_ns // 2)
-
-    def _spend(self) -> bool:
-        """One record of this second's budget; when it is gone the threshold doubles and the record is only counted."""
-        self._tokens -= 1
-        if self._tokens >= 0:
-            return True
-        if self._tokens % self.limits.max_per_second == self.limits.max_per_second - 1:
-            self.effective_threshold_ns = max(self.effective_threshold_ns, 1) * 2
-            self.highest_threshold_ns = max(self.highest_threshold_ns, self.effective_threshold_ns)
-        return False
+            return [i for i in range(len(batch.duration)) if threshold.spend()]
+        return threshold.choose(batch.duration, batch.longest)
 
     # --- attribute --------------------------------------------------------------------------------------------------
 
@@ -516,9 +471,10 @@ class Pipeline:
             self._watch(item, self.attribution.chain(item.block_id), (item.block_id,), False)
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
             self._busy.add(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
-        self._refill(now_ns)
-        wanted = self.limits.trace_all or kind in ("block", "allocation") or duration >= self.effective_threshold_ns
-        if wanted and (self.limits.trace_all or self._spend()):
+        self.threshold.refill(now_ns)
+        always = self.limits.trace_all
+        wanted = always or kind in ("block", "allocation") or duration >= self.threshold.effective_ns
+        if wanted and (always or self.threshold.spend()):
             self._store(item)
         else:
             self._demote(item)

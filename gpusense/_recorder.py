@@ -76,7 +76,7 @@ class Recorder:
         share = self.settings.overhead_budget
         self._off_ns, self._budget_since = 0, time_ns()
         self.budget = Budget(share, self._budget_since) if share is not None else None
-        self.pipeline.raise_floor(0)
+        self.pipeline.threshold.raise_floor(0)
 
     def _new_hang_watch(self) -> HangWatch | None:
         after_s = self.settings.hang_after
@@ -254,9 +254,9 @@ class Recorder:
 
     def _keep_budget(self, budget: Budget) -> None:
         spent = self._tick_cpu_ns + (self.capture.drain_cpu_ns() if self.capture is not None else 0)
-        on = budget.step(time_ns(), spent, self.pipeline.chosen)
+        on = budget.step(time_ns(), spent, self.pipeline.threshold.kept)
         with self._lock:
-            self.pipeline.raise_floor(budget.level)
+            self.pipeline.threshold.raise_floor(budget.level)
         self._observe(on)
 
     def _observe(self, on: bool) -> None:
@@ -432,7 +432,7 @@ class Recorder:
             "start_ns": self.start_ns,
             "end_ns": self._end_ns or time_ns(),
             "threshold_ns": settings.threshold_ns,
-            "effective_threshold_ns": self.pipeline.highest_threshold_ns,
+            "effective_threshold_ns": self.pipeline.threshold.highest_ns,
             "trace_all": settings.trace_all,
             "mode": self.mode,
             "rank": rank,
@@ -456,7 +456,7 @@ class Recorder:
                 budget=budget.share,
                 share=budget.cost,
                 observed=1 - off / max(1, now - self._budget_since),
-                threshold_ns=self.pipeline.effective_threshold_ns,
+                threshold_ns=self.pipeline.threshold.effective_ns,
             )
         return facts
 

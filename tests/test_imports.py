@@ -36,7 +36,7 @@ _dispatcher _sampler _sources _window
 backends
 _broker
 _pipeline
-_aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _tally
+_aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _tally _threshold
 _gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
 _capi
 _budget _clock _config _frame _process

@@ -176,12 +176,12 @@ def test_budget_raises_the_threshold_in_a_burst_and_comes_back():
     feed(made, *(kernel(T0 + i, T0 + i + 150_000) for i in range(300)), now=T0)
     made.cycle(T0)
     assert 100 <= len(out) < 300
-    assert made.effective_threshold_ns > 100_000
+    assert made.threshold.effective_ns > 100_000
     assert made.counters().seen == 300 == made.counters().kept + made.counters().aggregated
     for second in range(1, 20):
         feed(made, kernel(T0, T0 + 5), now=T0 + second * 10**9)
-    assert made.effective_threshold_ns == 100_000
-    assert made.highest_threshold_ns > 100_000
+    assert made.threshold.effective_ns == 100_000
+    assert made.threshold.highest_ns > 100_000
 
 
 def test_memory_is_a_ring_and_totals_still_add_up():
