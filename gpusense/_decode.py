@@ -291,7 +291,8 @@ def _batch(kind: int, stride: int, offsets: Sequence[int], parts: list[memoryvie
         width = views[0].itemsize
         first, step = field.offset // width, stride // width
         if often_uniform:  # a copy and a comparison cost a third of making numbers
-            data = b"".join([view[first::step].tobytes() for view in views])
+            pieces = [view[first::step].tobytes() for view in views]
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if data == data[:width] * count:
                 return [views[0][first]] * count
         values: list[int] = views[0][first::step].tolist()

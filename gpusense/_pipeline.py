@@ -22,7 +22,7 @@ from ._threshold import Threshold
 #: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
 Names = Callable[[int], tuple[str, str | None, str | None]]
 
-SLICE = 1024  # records decoded between two pauses: about half a millisecond
+SLICE = 1280  # records decoded between two pauses: a buffer of kernels, well under a millisecond
 #: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
 MARKER_PATIENCE_NS = 30_000_000_000
 
