@@ -125,9 +125,12 @@ class Recorder:
     # --- from the program's threads ---------------------------------------------------------------------------------
 
     def poke(self) -> None:
-        """A block was opened while capture waits for CUDA: look soon, at most every 5 ms."""
+        """A block was opened while capture waits for CUDA (look at most every 5 ms) or for a context (look now)."""
         now = monotonic()
-        if now - self._last_poke > 0.005 and not self._lock.mine:
+        capture = self.capture
+        # Once capture runs only a context is missed, and the next launches need its marker.
+        soon = capture is not None and capture.running
+        if (soon or now - self._last_poke > 0.005) and not self._lock.mine:
             self._last_poke = now
             self._look_after_capture()
 
