@@ -11,7 +11,7 @@ _DEFAULT_NS = 100_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = parser.add_subparsers(dest="tool", required=True, metavar="TOOL")
+    kinds = parser.add_subparsers(dest="tool", required=True, metavar="TOOL", help="what wrote the file")
     strace = kinds.add_parser("strace", help="what strace -f -ttt -T -o FILE wrote", allow_abbrev=False)
     strace.add_argument("file", metavar="FILE", help="strace's output; - is standard input")
     strace.add_argument("-o", "--output", metavar="PATH", required=True, help="the session file to write")

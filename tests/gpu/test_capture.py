@@ -15,7 +15,7 @@ HEAD = """
 import json, os, sys, threading, time
 from collections import Counter
 from gpusense import _decode as decode, _layouts as layouts, cuda as own
-from gpusense.backends import _cupti_watch, cuda, cupti
+from gpusense.backends import _cupti_markers, _cupti_watch, cuda, cupti
 PTX = '''
 .version 6.0
 .target sm_50
@@ -109,9 +109,9 @@ answer(arrived=sum(grids.values()))
 
 def test_a_running_kernel_does_not_hold_back_the_canary(run):
     facts = run("""
-begin(layouts.DRIVER)
-for cbid in range(1, 1200):
-    if cbid != 2: activity.select_api(layouts.DRIVER, cbid, False)
+begin()
+activity.canary = _cupti_markers.Memset(activity)
+activity.canary.prepare()
 module.function("spin").launch(1, 1, [2**31])
 verdicts = []
 for _ in range(6):
@@ -129,9 +129,9 @@ def test_torch_profiler_gets_all_its_data_and_capture_comes_back(run):
 import torch
 x = torch.ones(1024, device="cuda")
 torch.cuda.synchronize()
-begin(layouts.DRIVER)
-for cbid in range(1, 1200):
-    if cbid != 2: activity.select_api(layouts.DRIVER, cbid, False)
+begin()
+activity.canary = _cupti_markers.Memset(activity)
+activity.canary.prepare()
 def watch(count, until=None):
     seen = []
     for _ in range(count):
