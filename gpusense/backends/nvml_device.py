@@ -12,7 +12,7 @@ from .._records import DeviceInfo
 from . import _host
 from .nvml_events import Events
 from .nvml_fast import Fast
-from .nvml_lanes import PCIE_LANE, Board, Medium, Shared, Slow, Traffic, Users
+from .nvml_lanes import PCIE_LANE, Board, Medium, Mig, Rare, Shared, Slow, Traffic, Users
 from .nvml_library import DeviceGone, LibraryGone, Nvml, NvmlError, as_text
 from .nvml_reader import Packed, Reader
 
@@ -85,9 +85,9 @@ class Device:
         self._shared = Shared(info.name, procfs)
         api = nvml.api
         self._fast, self._traffic = Fast(api, self._shared), Traffic(api, self._shared)
-        self._medium, self._board = Medium(api), Board(api)
+        self._medium, self._seldom = Medium(api), (Board(api), Rare(api), Mig(api))
         self._users, self._slow = Users(api, self._shared), Slow(api, self._shared)
-        self._readers = (self._fast, self._traffic, self._medium, self._board, self._users, self._slow)
+        self._readers = (self._fast, self._traffic, self._medium, *self._seldom, self._users, self._slow)
         self._plans: dict[tuple[str, ...], tuple[Step, ...]] = {}
         self._generation = 0
         self._life = 0  # what readers learned before a trouble is not believed after it
@@ -137,7 +137,7 @@ class Device:
         life = self._generation, self._life
         values: dict[str, Any] = {}
         reasons: tuple[tuple[str, str], ...] = ()
-        gpm, feeding = "gpm" in lanes, "counters" in lanes
+        gpm, feeding, lean = "gpm" in lanes, "counters" in lanes, "lean" in lanes
         for reader, may_rest in self._plans.get(key := tuple(lanes)) or self._plan(key):
             if not reader.lock.acquire(timeout=_PATIENCE_S):
                 return self._nothing("degraded", "stale: another thread still waits for the driver", start, wall)
@@ -145,6 +145,7 @@ class Device:
                 now = time.monotonic_ns()
                 if not (may_rest and reader.rests(handle, life, now)):
                     reader.begin(handle, life)
+                    reader.lean = lean
                     if feeding and reader is self._traffic:
                         self._traffic.feed(now)
                         continue
@@ -181,7 +182,8 @@ class Device:
         elif medium and lean:
             steps.append((self._traffic, True))
         if medium:
-            steps += [(self._medium, False), (self._board, lean), (self._users, lean and "processes" not in lanes)]
+            steps += [(self._medium, False), *((reader, lean) for reader in self._seldom)]
+            steps.append((self._users, lean and "processes" not in lanes))
         if "slow" in lanes:
             steps.append((self._slow, False))
         return self._plans.setdefault(lanes, tuple(steps))

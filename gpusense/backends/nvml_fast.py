@@ -15,7 +15,7 @@ from .._metrics import Clocks, Links, Memory, Pcie, Power, Thermal, Utilization
 from . import _host
 from .nvml_gpm import Gpm
 from .nvml_lanes import Parts, Shared
-from .nvml_reader import ByteCounter, FieldBatch, Fields, Reader
+from .nvml_reader import FieldBatch, Fields, Reader
 
 #: What the calls write: utilization, encoder, decoder and their windows, four clocks, performance state, temperature,
 #: event reasons, temperature V, memory V2, memory V1. Spare bytes follow a struct, should a newer driver write more.
@@ -30,7 +30,7 @@ Row = tuple[str, Callable[[], int], str, Any]
 
 
 class Fast(Reader):
-    """Utilization, memory, temperature, power, clocks, NVLink rates: what changes within 100 ms and costs little."""
+    """Utilization, memory, temperature, power, clocks: what changes within 100 ms and costs little."""
 
     def __init__(self, api: Any, shared: Shared) -> None:
         super().__init__(api)
@@ -46,11 +46,8 @@ class Fast(Reader):
                 c.FIELD_POWER_INSTANT: ("~power_instant", 0),
                 c.FIELD_POWER_AVERAGE: ("power.average_watts", 0),
                 c.FIELD_MEMORY_TEMPERATURE: ("thermal.memory_celsius", 0),
-                c.FIELD_NVLINK_TX_KIB: ("links.tx_bytes_per_s", c.ALL_LINKS),
-                c.FIELD_NVLINK_RX_KIB: ("links.rx_bytes_per_s", c.ALL_LINKS),
             }
         )
-        self._sent, self._received = ByteCounter(1024), ByteCounter(1024)
         self._throttle: dict[int, tuple[str, ...]] = {}
         self._gpm = Gpm(self)
         self._plan: list[Row] = []
@@ -73,9 +70,6 @@ class Fast(Reader):
             "clocks": self._clocks,
             "source_time_ns": self._batch.time_us * 1000 or None,
         }
-        links = self._read_links(fields, now_ns)
-        if links is not None:
-            parts["links"] = links
         if gpm:
             self._add_gpm(parts, now_ns)
         else:
@@ -255,23 +249,13 @@ class Fast(Reader):
             scope=self._shared.scope,
         )
 
-    def _read_links(self, fields: Fields, now_ns: int) -> Links | None:
-        if not (self._known("links.rx_bytes_per_s") or self._known("links.tx_bytes_per_s")):
-            return None
-        for field, counter in ((c.FIELD_NVLINK_TX_KIB, self._sent), (c.FIELD_NVLINK_RX_KIB, self._received)):
-            if field in fields:
-                value, bits = fields[field]
-                counter.add(int(value), bits, now_ns, None)
-        return Links(
-            rx_bytes_per_s=self.rate("links.rx_bytes_per_s", self._received),
-            tx_bytes_per_s=self.rate("links.tx_bytes_per_s", self._sent),
-        )
-
     def _add_gpm(self, parts: Parts, now_ns: int) -> None:
         activity, links, pcie = self._gpm.read(now_ns)
         self._shared.pcie_by_gpm = bool(pcie)
         parts["utilization"] = parts["utilization"]._replace(**activity)
         if links:
-            parts["links"] = parts.get("links", Links())._replace(**links)
+            parts["links"] = Links(
+                rx_bytes_per_s=links.get("rx_bytes_per_s"), tx_bytes_per_s=links.get("tx_bytes_per_s")
+            )
         if pcie:
             parts["pcie"] = Pcie(**pcie)

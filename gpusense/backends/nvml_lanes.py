@@ -1,8 +1,10 @@
 """The slower lanes of an NVIDIA device: which NVML call gives which metric, at what cost.
 
-Costs on an H100 (µs a call): most 1–2, link width 32; each PCIe byte counter 240, energy 2,400, and the PCIe throughput
-call 20,700 a direction, which is why a running monitor makes each as rarely as its use allows. A reader's ``rest_ns``
-says how long its last answer serves a monitor; whoever asks for one sample gets everything anew.
+Costs on an H100 at a monitor's pace (µs a call): most 2–10, link width 100, each PCIe byte counter 280–420, replays
+440, MIG mode 540, temperature margin 1,200, the first NVLink state 1,500, NVLink byte counters 1,300–2,800, process
+shares 2,600, energy 4,200, and the PCIe throughput call 20,700 a direction, which is why a running monitor makes each
+as rarely as its use allows. A reader's ``rest_ns`` says how long its last answer serves a monitor; whoever asks for one
+sample gets everything anew.
 """
 
 from typing import Any
@@ -21,6 +23,8 @@ PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9
 _UNIFIED_NAMES = ("GB10", "Thor", "Orin", "Xavier", "Tegra", "Jetson", "DGX Spark")
 _MODULE_NAMES = ("GH200", "GB200", "GB300")
 _BOARD_REST_NS = 5_000_000_000
+_RARE_REST_NS = 9_500_000_000  # every tenth second, even if that pass comes a moment early
+_NVLINK_PEAK = 1.8e12  # bytes a second one way, more than any device so far; only a 32-bit counter could wrap
 _ALWAYS_NS = 1 << 62
 _THROUGHPUT_WINDOW_S = 0.02
 
@@ -134,28 +138,23 @@ class Medium(Reader):
 
 
 class Board(Reader):
-    """What changes when somebody changes it: limits and thresholds, link width, NVLinks, MIG."""
+    """What changes when somebody changes it: limits and thresholds, the width of the link."""
 
     def __init__(self, api: Any) -> None:
         super().__init__(api)
-        self._margin = Packed(c.MARGIN, c.VERSION_MARGIN)
+        self.rest_ns = _BOARD_REST_NS
         self.forget()
 
     def forget(self) -> None:
         super().forget()
         self._fixed: dict[str, int | None] = {}
-        self._gpm = Gpm(self)
 
     def read(self, now_ns: int, gpm: bool = False) -> Parts:
         limit = self.u32("power.limit_watts", self.api.nvmlDeviceGetEnforcedPowerLimit)
-        found = instances(self, self._gpm if gpm else None, now_ns)
-        self.rest_ns = 0 if found else _BOARD_REST_NS
         return {
             "thermal": self._read_thermal(),
             "power": Power(limit_watts=self.within("power.limit_watts", limit, 0, 20_000_000, 1e-3)),
             "pcie": self._read_pcie(),
-            "links": self._read_links(),
-            "instances": found,
         }
 
     def _once(self, field: str, function: Any, *arguments: int) -> int | None:
@@ -169,12 +168,10 @@ class Board(Reader):
 
     def _read_thermal(self) -> Thermal:
         call = self.api.nvmlDeviceGetTemperatureThreshold
-        margin = self.struct("thermal.margin_celsius", self.api.nvmlDeviceGetMarginTemperature, self._margin)
         return Thermal(
             shutdown_celsius=self._threshold("thermal.shutdown_celsius", call, 0),
             slowdown_celsius=self._threshold("thermal.slowdown_celsius", call, 1),
             max_operating_celsius=self._threshold("thermal.max_operating_celsius", call, 3),
-            margin_celsius=self.within("thermal.margin_celsius", None if margin is None else margin[1], -200, 200),
         )
 
     def _threshold(self, field: str, call: Any, which: int) -> float | None:
@@ -190,6 +187,20 @@ class Board(Reader):
             max_generation=self.count("pcie.max_generation", fastest, 10),
             max_width=self.count("pcie.max_width", widest, 32),
         )
+
+
+class Rare(Reader):
+    """What changes slowly and costs a millisecond a call: the temperature margin and the state of the NVLinks."""
+
+    def __init__(self, api: Any) -> None:
+        super().__init__(api)
+        self.rest_ns = _RARE_REST_NS
+        self._margin = Packed(c.MARGIN, c.VERSION_MARGIN)
+
+    def read(self, now_ns: int, gpm: bool = False) -> Parts:
+        margin = self.struct("thermal.margin_celsius", self.api.nvmlDeviceGetMarginTemperature, self._margin)
+        celsius = self.within("thermal.margin_celsius", None if margin is None else margin[1], -200, 200)
+        return {"thermal": Thermal(margin_celsius=celsius), "links": self._read_links()}
 
     def _read_links(self) -> Links:
         """How many NVLinks are up. The library says where the numbering ends; no header's constant does."""
@@ -210,6 +221,23 @@ class Board(Reader):
         return self._u32.value if code == c.SUCCESS else None
 
 
+class Mig(Reader):
+    """The MIG instances: at every pass where there are any, else whether there are, rarely."""
+
+    def __init__(self, api: Any) -> None:
+        super().__init__(api)
+        self.forget()
+
+    def forget(self) -> None:
+        super().forget()
+        self._gpm = Gpm(self)
+
+    def read(self, now_ns: int, gpm: bool = False) -> Parts:
+        found = instances(self, self._gpm if gpm else None, now_ns)
+        self.rest_ns = 0 if found else _RARE_REST_NS
+        return {"instances": found}
+
+
 class Users(Reader):
     """The processes on the device: the dearest list there is, read on request or when the monitor says so."""
 
@@ -217,10 +245,14 @@ class Users(Reader):
         super().__init__(api)
         self._shared = shared
         self.rest_ns = _ALWAYS_NS
-        self._processes = Processes(self, shared.procfs)
+        self.forget()
+
+    def forget(self) -> None:
+        super().forget()
+        self._processes = Processes(self, self._shared.procfs)
 
     def read(self, now_ns: int, gpm: bool = False) -> Parts:
-        rows = self._processes.read()
+        rows = self._processes.read(now_ns, _RARE_REST_NS if self.lean else 0)
         parts: Parts = {"processes": rows}
         if self._shared.unified and rows is not None:
             known = [row.memory_used_bytes for row in rows if row.memory_used_bytes is not None]
@@ -229,21 +261,45 @@ class Users(Reader):
 
 
 class Slow(Reader):
-    """Energy, error counters, remapped rows, and the PCIe call that takes 20 ms: what may block."""
+    """Energy, NVLink rates, error counters, remapped rows, and the PCIe call that takes 20 ms: what may block."""
 
     def __init__(self, api: Any, shared: Shared) -> None:
         super().__init__(api)
         self._shared = shared
+        self.forget()
+
+    def forget(self) -> None:
+        super().forget()
+        self._batch = FieldBatch(
+            {
+                c.FIELD_NVLINK_TX_KIB: ("links.tx_bytes_per_s", c.ALL_LINKS),
+                c.FIELD_NVLINK_RX_KIB: ("links.rx_bytes_per_s", c.ALL_LINKS),
+            }
+        )
+        self._sent, self._received = ByteCounter(1024), ByteCounter(1024)
 
     def read(self, now_ns: int, gpm: bool = False) -> Parts:
         energy = self.u64("power.energy_joules", self.api.nvmlDeviceGetTotalEnergyConsumption)
         joules = self.within("power.energy_joules", energy, 0, 1 << 62, 1e-3)
         parts: Parts = {
             "power": Power(energy_joules=joules, energy_monotonic_ns=None if joules is None else now_ns),
+            "links": self._read_links(now_ns),
             "pcie": self._read_pcie(now_ns),
             "health": self._read_health(),
         }
         return parts
+
+    def _read_links(self, now_ns: int) -> Links:
+        """Rates over the time since the last pass."""
+        fields = self._batch.read(self)
+        for field, counter in ((c.FIELD_NVLINK_TX_KIB, self._sent), (c.FIELD_NVLINK_RX_KIB, self._received)):
+            if field in fields:
+                value, bits = fields[field]
+                counter.add(int(value), bits, now_ns, _NVLINK_PEAK)
+        return Links(
+            rx_bytes_per_s=self.rate("links.rx_bytes_per_s", self._received),
+            tx_bytes_per_s=self.rate("links.tx_bytes_per_s", self._sent),
+        )
 
     def _read_pcie(self, now_ns: int) -> Pcie:
         replays = self.u32("pcie.replay_count", self.api.nvmlDeviceGetPcieReplayCounter)

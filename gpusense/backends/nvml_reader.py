@@ -29,6 +29,7 @@ class Reader:
         self.parts: dict[str, Any] | None = None  # of the last sample
         self.read_ns = 0  # when that was
         self.rest_ns = 0  # how long a running monitor is content with it
+        self.lean = False  # a running monitor asks, which is content with less
         self.version = 0  # changes with what is silent
         self.good = 0  # answers in this sample
         self.transient = 0  # calls that failed in this sample and may work later

@@ -159,14 +159,57 @@ def test_a_rate_is_true_over_its_window_or_absent(steps, start):
         assert rate == pytest.approx((total - history[now - window_ns]) * SECOND / window_ns)
 
 
+# -- NVLink --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("fast",), ("fast", "lean"), ("fast", "lean", "gpm", "pcie"), ("counters",)])
+def test_the_fast_lane_never_asks_the_nvlink_counters(bench, words):
+    asked = [f"field/{field}" for field in (138, 139, 140, 141)]
+    for name in asked:
+        bench.fake.value(name, 1000)
+    for _ in range(3):
+        bench.source.sample(bench.device, words)
+        bench.clock.advance(0.1)
+    assert [bench.fake.calls(name) for name in asked] == [0, 0, 0, 0]
+    bench.source.sample(bench.device, ("slow",))
+    assert [bench.fake.calls(name) for name in asked] == [1, 1, 0, 0]  # they are seen where they are asked
+
+
+def test_nvlink_rates_are_means_between_two_slow_passes_and_stand_until_the_next(bench):
+    for field in (138, 139):
+        bench.fake.value(f"field/{field}", 1000)
+        bench.fake.value(f"type/{field}", 3)
+    listener = bench.start()
+    bench.run(9.5)
+    assert listener.samples[-1].links.tx_bytes_per_s is None
+    assert listener.samples[-1].reason("links.tx_bytes_per_s") == "stale: a rate needs two samples"
+    bench.fake.value("field/138", 1000 + 10_000_000)
+    begun = len(listener.samples)
+    bench.run(8)
+    rates = [sample.links for sample in listener.samples[begun + 10 :]]
+    assert {(rate.tx_bytes_per_s, rate.rx_bytes_per_s) for rate in rates} == {(1_024_000_000, 0)}
+    assert bench.fake.calls("field/138") == 2
+
+
 # -- what else is dear ---------------------------------------------------------------------------------------------
 
 
 def test_one_sample_on_request_reads_everything_anew(bench):
+    bench.fake.value("process/rows", 1)
+    bench.fake.value("nvlink/total", 1)
     for _ in range(3):
         bench.source.sample(bench.device, EVERYTHING)
-    for name in ("ComputeRunningProcesses_v3", "EnforcedPowerLimit", "CurrPcieLinkWidth", "TotalEnergyConsumption"):
+    for name in (
+        "ComputeRunningProcesses_v3",
+        "EnforcedPowerLimit",
+        "CurrPcieLinkWidth",
+        "TotalEnergyConsumption",
+        "MarginTemperature",
+        "MigMode",
+        "ProcessUtilization",
+    ):
         assert bench.fake.calls(f"nvmlDeviceGet{name}") == 3, name
+    assert bench.fake.calls("nvmlDeviceGetNvLinkState") == 3 * 2  # one link and the end of the numbering
     assert bench.fake.calls(RX) == 3
 
 
@@ -187,6 +230,23 @@ def test_what_somebody_sets_is_read_every_five_seconds(bench):
     assert [sample.power.limit_watts for sample in (listener.samples[1], listener.samples[-1])] == [700, 300]
     assert listener.samples[-1].reason("instances") == "unsupported: MIG is off"
     assert bench.fake.calls("nvmlDeviceGetTemperatureThreshold") == 3
+
+
+def test_what_costs_a_millisecond_is_read_every_ten_seconds_and_stands_in_between(bench):
+    bench.fake.value("nvlink/total", 2)
+    bench.fake.value("nvlink/up", 2)
+    bench.fake.value("process/rows", 2)
+    listener = bench.start(process_ns=2 * SECOND)
+    bench.run(19.5)
+    dear = ("MarginTemperature", "MigMode", "ProcessUtilization")
+    assert {name: bench.fake.calls(f"nvmlDeviceGet{name}") for name in dear} == dict.fromkeys(dear, 2)
+    assert bench.fake.calls("nvmlDeviceGetNvLinkState") == 2 * 3  # two links and the end of the numbering
+    assert bench.fake.calls("nvmlDeviceGetComputeRunningProcesses_v3") == 10
+    for sample in listener.samples[1:]:
+        assert (sample.thermal.margin_celsius, sample.links.nvlink_count) == (35, 2)
+        assert sample.reason("instances") == "unsupported: MIG is off"
+    shares = [sample.processes[0].gpu_percent for sample in listener.samples[1:99]]
+    assert set(shares) == {55}  # through five listings
 
 
 def test_mig_instances_are_read_every_second(bench):
