@@ -11,6 +11,9 @@ def watch(tracer: Any) -> None:
     """For ``gpusense run``: instruments each known library soon after the program has imported it."""
     for name in POLLED:
         tracer.add_watcher(_poll(name))
+    from . import wgpu_py
+
+    wgpu_py.instrument(when_imported=True)  # at the import itself: a device made before cannot be timed
 
 
 def _poll(name: str) -> Callable[[], bool]:
