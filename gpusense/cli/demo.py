@@ -27,7 +27,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 1
     from ..session import load
 
-    _say(f"This is a recording of the same program on an NVIDIA H100, not this machine ({reason}).")
+    _say(f"This is a recording of a small training job on an NVIDIA H100, not this machine ({reason}).")
     path = arguments.output or RECORDED
     if arguments.output:
         import shutil
