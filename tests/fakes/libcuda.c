@@ -484,6 +484,7 @@ int cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
     for (int i = 0; i < MAX_PINNED; i++)
         if (!pinned[i]) {
             *pointer = pinned[i] = calloc(1, bytes);
+            if (!pinned[i]) return OUT_OF_MEMORY;
             pinned_size[i] = bytes;
             return OK;
         }
@@ -599,6 +600,7 @@ int cuModuleLoadDataEx(module_t **module, const char *image, unsigned count, int
     if (!strstr(image, ".version"))
         return refuse("ptxas application ptx input, line 1; fatal   : Missing .version directive", count, options, values);
     module_t *made = calloc(1, sizeof *made);
+    NEED(made, OUT_OF_MEMORY);
     for (const char *at = image; (at = strstr(at, ".entry")) && made->functions < 32;) {
         at += strlen(".entry");
         parse_entry(&made->function[made->functions++], at);
@@ -671,6 +673,7 @@ int cuStreamCreate(stream_t **stream, unsigned flags) {
     ENTER_CONTEXT(cuStreamCreate);
     (void)flags;
     *stream = calloc(1, sizeof **stream);
+    NEED(*stream, OUT_OF_MEMORY);
     (*stream)->context = current();
     (*stream)->id = ++stream_ids;
     return OK;
@@ -699,6 +702,7 @@ int cuEventCreate(event_t **event, unsigned flags) {
     ENTER_CONTEXT(cuEventCreate);
     (void)flags;
     *event = calloc(1, sizeof **event);
+    NEED(*event, OUT_OF_MEMORY);
     return OK;
 }
 
