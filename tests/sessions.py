@@ -197,6 +197,36 @@ def training(steps=20, *, seed=1, layers=12):
     return session(*records, end=at + 2 * MS, metrics=metrics)
 
 
+def eventful():
+    """Two ranks, one kernel of which is slow once, another at first: every analysis has something to tell."""
+    records = []
+    for rank in (0, 1):
+        root = f"rank {rank}"
+        for step in range(10):
+            at = step * 10 * MS
+            slow = 3 * MS if step == 0 else 0
+            path, number = (root, "step"), rank * 100 + step + 1
+            late = 2 * MS if (rank, step) == (1, 6) else 0
+            records += [
+                block(path, at, at + 5 * MS + slow, number=number),
+                alloc(1000, at, rank * 0x1000 + step, path=path),
+                copy("cpu_to_gpu", 2_000_000, at, at + MS, device=rank, source="pinned", path=path),
+                kernel("gemm", at + MS, at + 2 * MS + late, device=rank, path=path, grid=(132, 1, 1), block=(256, 1, 1),
+                       registers_per_thread=32, attributes={"flops": 10**9, "bytes": 10**6}),
+                kernel("scan", at + 4 * MS, at + 4 * MS + 200 * US + slow, device=rank, path=path),
+                kernel("ncclDevKernel_AllReduce", at + 8 * MS + rank * US, at + 9 * MS, device=rank, path=(root,)),
+            ]  # fmt: skip
+    metrics = [sample(at, watts=300.0) for at in range(0, 101 * MS, 10 * MS)]
+    processes = [{"root": f"rank {rank}", "rank": rank} for rank in (0, 1)]
+    return session(
+        *records,
+        end=100 * MS,
+        devices=(H100, H100._replace(index=1, cuda_index=1, nvml_index=1)),
+        metrics=metrics,
+        processes=processes,
+    )
+
+
 def crowd(count, *, seed=3, names=40, streams=4):
     """``count`` kernels on a few streams, for sizes and speeds."""
     rng = random.Random(seed)

@@ -157,6 +157,26 @@ def test_report_json_has_the_fields_of_the_page(session):
             assert f"`{name}`" in section("gpusense.report/1"), f"{record['kind']}.{name}"
 
 
+def test_every_field_of_an_analysis_stands_in_its_row_of_the_page():
+    from sessions import eventful
+
+    from gpusense.report.json import to_dict
+
+    report = to_dict(eventful())
+    told = {
+        cells[0].strip("`"): set(re.findall(r"`(\w+)`", cells[2]))
+        for cells in rows("reference/json.md", "## `gpusense report --json`")
+        if len(cells) == 3 and cells[0] != "topic"
+    }
+    assert list(told) == list(report["analysis"])
+    for topic, found in report["analysis"].items():
+        inner = [entry for row in found for value in row.values() if isinstance(value, list) for entry in value]
+        names = {name for row in (*found, *inner) if isinstance(row, dict) for name in row}
+        if topic == "backends":  # a side is an operation
+            names -= set(report["operations"][0]) - {"kind", "name"}
+        assert told[topic] == names, topic
+
+
 def test_export_json_is_the_same_shape(session):
     from gpusense import load
     from gpusense._summary import export_json

@@ -1,19 +1,18 @@
 """A session as one JSON object of documented, versioned shape: everything the other reports show is in it."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from .._json import dumps, encode, plain
 from .._records import Aggregate, BlockRecord, Record
 from ..analysis.anomalies import anomalies
 from ..analysis.backends import side_by_side
-from ..analysis.coverage import coverage
+from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.idle import DeviceIdle
 from ..analysis.memory import memory
-from ..analysis.phases import first_calls, warm_ups
 from ..analysis.ranking import ranked
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
@@ -34,6 +33,7 @@ def to_dict(session: Session) -> dict[str, Any]:
         "schema": SCHEMA,
         "meta": plain(session.meta),
         "duration_ns": session.duration_ns,
+        "window_ns": facts.window_ns or None,
         "verdict": found[0],
         "findings": found,
         "counters": encode(session.counters, full=True),
@@ -71,21 +71,57 @@ def _aggregate(row: Aggregate) -> dict[str, Any]:
 
 
 def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
-    """What is concluded beside the findings; a row's fields are those of the NamedTuple that the analysis gives."""
+    """What is concluded beside the findings, as the analyses give it; a list is empty where its records are absent."""
     parts: dict[str, Iterable[Any]] = {
         "overlap": facts.overlap,
         "launches": facts.launches,
-        "coverage": coverage(session),
+        "coverage": facts.coverage,
         "memory": memory(session),
         "energy": energy(session),
         "roofline": roofline(session),
-        "first_calls": first_calls(session),
-        "warm_ups": warm_ups(session),
+        "first_calls": facts.first_calls,
+        "warm_ups": facts.warm_ups,
         "backends": side_by_side(session),
         "anomalies": anomalies(session),
         "ranks": [ranks(split(session))] if len(processes_of(session)) > 1 else [],
     }
-    return {name: [plain(row._asdict()) for row in rows] for name, rows in parts.items()}
+    shown = {name: [_row(row) for row in rows] for name, rows in parts.items()}
+    return {**shown, "block_tree": list(_block_tree(block_tree(session)))}
+
+
+def _row(value: Any) -> Any:
+    """A row of an analysis with every field, those equal to their default too, and the figures derived from them."""
+    if not isinstance(value, tuple):
+        return plain(value)
+    names = getattr(value, "_fields", None)
+    if names is None:
+        return [_row(item) for item in value]
+    derived = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
+    return {name: _row(getattr(value, name)) for name in (*names, *derived)}
+
+
+def _block_tree(root: BlockNode) -> Iterator[dict[str, Any]]:
+    """One row a path, parents first; the root, with path ``[]``, is everything, and its own what no block launched."""
+    waiting = [root] if root.children or root.operations else []
+    for node in waiting:
+        waiting += node.children.values()
+        yield {
+            "path": list(node.path),
+            "passes": node.passes,
+            "wall_ns": node.wall_ns if node.passes else None,
+            "gpu_ns": node.gpu_ns,
+            "kernels": node.kernels,
+            "own_gpu_ns": node.own_gpu_ns,
+            "own_kernels": node.own_kernels,
+            "own_kernel_ns": node.own_kernel_ns,
+            "own_transfer_ns": node.own_transfer_ns,
+            "own_bytes": node.own_bytes,
+            "own_sync_ns": node.own_sync_ns,
+            "operations": [
+                {"kind": kind, "name": name, "count": count, "total_ns": spent}
+                for (kind, name), (count, spent) in node.operations.items()
+            ],
+        }
 
 
 def _idle(row: DeviceIdle) -> dict[str, Any]:

@@ -107,3 +107,21 @@ def test_json_and_html_say_what_the_session_says(tmp_path):
     assert "http" not in page.split("<body", 1)[0].replace("http-equiv", "")
     perfetto.write(load(RECORDED, trace_all=True), tmp_path / "trace.pftrace")
     assert (tmp_path / "trace.pftrace").stat().st_size > 100_000
+
+
+def test_the_analyses_of_the_json_agree_with_the_raw_records(raw):
+    report = report_json.to_dict(load(RECORDED))
+    analysis = report["analysis"]
+    kernels = [end - start for kind, start, end, _, _ in raw if kind == KERNEL]
+    (launches,) = analysis["launches"]
+    assert launches["kernels"] == len(kernels)
+    assert launches["avg_ns"] == pytest.approx(sum(kernels) / len(kernels))
+    (coverage,) = analysis["coverage"]
+    assert coverage["kernel_ns"] == sum(kernels)
+    (overlap,) = analysis["overlap"]
+    assert overlap["copy_ns"] == union((start, end) for kind, start, end, _, _ in raw if kind in (MEMCPY, MEMSET))
+    root, *blocks = analysis["block_tree"]
+    assert (root["kernels"], root["gpu_ns"]) == (len(kernels), sum(end - start for _, start, end, _, _ in raw))
+    assert sum(row["own_kernel_ns"] for row in (root, *blocks)) == sum(kernels)
+    assert {row["passes"] for row in blocks if row["path"] == ["step"]} == {14}
+    assert [row["method"] for row in analysis["energy"]] == ["power"] * len(analysis["energy"])

@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from sessions import H100, HOSTILE, MS, T0, block, copy, kernel, session, training
+from sessions import H100, HOSTILE, MS, T0, US, block, copy, eventful, kernel, sample, session, training
 
 from gpusense._records import Aggregate, Counters, UnseenStretch
 from gpusense.report import text
@@ -209,3 +209,78 @@ def test_an_empty_session_has_every_part():
     assert report["records"] == report["blocks"] == report["operations"] == report["busy"] == []
     assert report["duration_ns"] is None
     assert report["verdict"]["kind"] == "nothing_seen"
+    assert report["window_ns"] is None
+    assert set(map(len, report["analysis"].values())) == {0}
+
+
+def test_the_analyses_are_plain_rows_with_the_figures_checked_by_hand():
+    analysis = json.loads(json.dumps(to_dict(eventful()), allow_nan=False))["analysis"]
+    empty = [topic for topic, rows in analysis.items() if not rows]
+    assert not empty
+    first, second = analysis["overlap"]
+    assert (first["copy_ns"], first["copy_hidden_ns"], first["copy_exposed_ns"]) == (10 * MS, 0, 10 * MS)
+    assert second["collective_exposed_ns"] == 10 * (MS - US)
+    assert [row["kernels"] for row in analysis["launches"]] == [30, 30]
+    assert analysis["launches"][0]["short_share"] == 0
+    (memory,) = analysis["memory"]
+    assert (memory["peak_bytes"], memory["held_bytes"], memory["releases"]) == (20_000, 20_000, 0)
+    assert memory["blocks"][0] == {
+        "path": ["rank 0", "step"], "peak_bytes": 10_000, "at_peak_bytes": 10_000, "held_bytes": 10_000
+    }  # fmt: skip
+    (energy,) = analysis["energy"]
+    assert energy["joules"] == pytest.approx(300 * 0.1)
+    step = next(row for row in energy["blocks"] if row["path"] == ["rank 0", "step"])
+    assert step["joules"] == pytest.approx(300 * (10 * 5 + 3) / 1000)
+    assert step["joules_per_pass"] == pytest.approx(step["joules"] / 10)
+    point = analysis["roofline"][0]
+    assert (point["name"], point["intensity"], point["bound"]) == ("gemm", 1000, "compute")
+    assert point["share"] == pytest.approx(point["flops_per_s"] / point["attainable_flops_per_s"])
+    assert {row["name"]: row["excess_ns"] for row in analysis["first_calls"]} == {"scan": 3 * MS}
+    assert [(row["path"], row["passes"], row["excess_ns"]) for row in analysis["warm_ups"]] == [
+        (["rank 0", "step"], 1, 3 * MS),
+        (["rank 1", "step"], 1, 3 * MS),
+    ]
+    pair = next(row for row in analysis["backends"] if row["name"] == "gemm")
+    assert [side["device"] for side in pair["sides"]] == [0, 1]
+    assert pair["ratio"] == pytest.approx(1.2)
+    (late,) = analysis["anomalies"]
+    assert (late["name"], late["device"], late["excess_ns"], len(late["samples"])) == ("gemm", 1, 2 * MS, 10)
+    (job,) = analysis["ranks"]
+    assert (job["collectives"], job["clock_error_ns"]) == (10, 0)
+    assert [row["last_arrivals"] for row in job["ranks"]] == [0, 10]
+    assert [row["waited_ns"] for row in job["ranks"]] == [10 * US, 0]
+    assert job["straggler"] == 1
+
+
+def test_coverage_is_that_of_the_launch_sizes():
+    run = session(
+        kernel("k", 0, MS, grid=(132, 1, 1), block=(1024, 1, 1), registers_per_thread=32), kernel("?", MS, 2 * MS)
+    )
+    (row,) = to_dict(run)["analysis"]["coverage"]
+    assert row["while_busy"] == pytest.approx(0.5)  # two blocks of 1024 threads fit a multiprocessor
+    assert (row["considered_ns"], row["kernel_ns"], row["small_kernels"]) == (MS, 2 * MS, 1)
+
+
+def test_the_block_tree_holds_what_each_block_launched():
+    counted = Aggregate(("outer", "inner"), "kernel", "tiny", "cuda", 0, 7, 4, 400, 100, 100, 4 * 10**4)
+    run = session(
+        block(("outer",), 0, MS),
+        kernel("k", 0, 1000, path=("outer",)),
+        copy("cpu_to_gpu", 64, 2000, 2500),
+        aggregates=[counted],
+        end=MS,
+    )
+    root, outer, inner = to_dict(run)["analysis"]["block_tree"]
+    assert (root["path"], root["gpu_ns"], root["own_transfer_ns"], root["own_bytes"]) == ([], 1900, 500, 64)
+    assert (outer["path"], outer["passes"], outer["wall_ns"], outer["kernels"]) == (["outer"], 1, MS, 5)
+    assert (outer["gpu_ns"], outer["own_gpu_ns"], outer["own_kernels"]) == (1400, 1000, 1)
+    assert (inner["path"], inner["passes"], inner["wall_ns"]) == (["outer", "inner"], 0, None)
+    assert inner["operations"] == [{"kind": "kernel", "name": "tiny", "count": 4, "total_ns": 400}]
+
+
+def test_what_is_unknown_is_null_with_its_reason():
+    run = session(kernel("k", 0, MS), metrics=[sample(0, watts=300.0)])
+    report = to_dict(run)
+    (energy,) = report["analysis"]["energy"]
+    assert (energy["joules"], energy["reason"]) == (None, "fewer than two samples")
+    assert (report["duration_ns"], report["window_ns"]) == (None, MS)
