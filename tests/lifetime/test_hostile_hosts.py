@@ -122,7 +122,8 @@ import gpusense._sessionfile, gpusense.cuda
 limit = {limit}
 resource.setrlimit(resource.{what}, (limit, limit))
 """
-    out = run(WORK + code + "try: good, status = work()\nexcept (MemoryError, gpusense.BackendError): raise SystemExit(0)\n"
+    out = run(WORK + code + "try: good, status = work()\n"
+              "except (MemoryError, gpusense.BackendError): raise SystemExit(0)\n"
               "print(status['state'], bool(status['reason']) or good)")  # fmt: skip
     assert out in ("running True\n", "unavailable True\n", "")
 

@@ -53,7 +53,9 @@ print(json.dumps([[d.nvml_index, d.cuda_index, d.uuid, list(d.sources)] for d in
     )
     by_nvml = {row[0]: row for row in found if row[0] is not None}
     assert [by_nvml[number][1] for number in range(4)] == cuda
-    assert len([row for row in found if row[2]]) == 4  # others of this machine, such as a software renderer, have no UUID
+    assert (
+        len([row for row in found if row[2]]) == 4
+    )  # others of this machine, such as a software renderer, have no UUID
     for number in range(4):
         assert by_nvml[number][2].endswith(f"{number:02x}")
         assert ("cuda" in by_nvml[number][3]) == (cuda[number] is not None)
