@@ -714,7 +714,8 @@ def waits_for_the_device():
     for _ in range(400):
         gpusense.trace("goes on").__enter__().__exit__(None, None, None)
         time.sleep(0.01)
-        if tracer._recorder._hang.found and tracer._recorder._hang.found[0]["streams"][0]["running"]: break
+        with tracer._recorder._lock:  # not in the middle of a buffer
+            if tracer._recorder._hang.found and tracer._recorder._hang.found[0]["streams"][0]["running"]: break
 waits_for_the_device()
 """
 
@@ -732,7 +733,12 @@ print(frames[0].endswith("waits_for_the_device"), found["ended_ns"])
 sys.stdout.flush()
 """
     if file:  # as a watchdog would
-        ending += "os._exit(9)"
+        ending += """
+def written():
+    return any(row["running"] for hang in gpusense.load("s.gpusense").meta.get("hang", ()) for row in hang["streams"])
+while not written(): time.sleep(0.01)  # it is written right after it is known; the time limit ends this
+os._exit(9)
+"""
     else:
         ending += """
 from gpusense.report import text
