@@ -124,9 +124,10 @@ class Spans:
         self._url = url
         self._live = live
         self._root: Any = None
-        if live:
-            from ..exporters import opentelemetry
+        from ..exporters import _otel_replay, opentelemetry
 
+        self._resource = _otel_replay.prepare()
+        if live:
             opentelemetry.instrument(endpoint=url, private=True)
             self._root = opentelemetry.start_root_span()
 
@@ -141,10 +142,16 @@ class Spans:
 
     def end(self, session: Any, exit_code: int) -> str:
         """Sends what is left, bounded in time, and says what became of it."""
-        from ..exporters import opentelemetry
+        try:
+            return self._send(session, exit_code)
+        except Exception as error:  # noqa: BLE001 - the rest of the answer is worth having
+            return f"spans: not sent to {self._url}: {type(error).__name__}: {error}"
+
+    def _send(self, session: Any, exit_code: int) -> str:
+        from ..exporters import _otel_replay, opentelemetry
 
         if not self._live:
-            done = opentelemetry.export_session(session, self._url, timeout_s=_OTLP_WAIT_S)
+            done = _otel_replay.replay(session, self._url, timeout_s=_OTLP_WAIT_S, resource=self._resource)
             return f"spans: {done.sent} sent to {self._url}, {done.refused} refused"
         if self._root is not None:
             self._root.end(exit_code)

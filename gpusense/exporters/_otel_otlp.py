@@ -69,7 +69,7 @@ class Otlp:
 
     @property
     def preferred_temporality(self) -> Any:
-        return getattr(self._made(), "_preferred_temporality", None)
+        return getattr(self.make(), "_preferred_temporality", None)
 
     def close(self) -> None:
         """Ends a running back-off at once. What is inside a socket call ends with its own timeout."""
@@ -83,7 +83,7 @@ class Otlp:
     def _send(self, batch: Any) -> bool:
         self._status = None
         try:
-            result = self._quietly(lambda: self._made().export(batch))
+            result = self._quietly(lambda: self.make().export(batch))
         except Exception as error:  # noqa: BLE001 - an exporter may fail in any way; it must cost its batch alone
             self._say(type(error).__name__ + ": " + str(error))
             return False
@@ -95,7 +95,8 @@ class Otlp:
     def _say(self, why: str) -> None:
         _log.once(f"otlp-{self.signal}", "%s are not accepted by %s: %s", self.signal, self.url or "the endpoint", why)
 
-    def _made(self) -> Any:
+    def make(self) -> Any:
+        """The SDK's exporter, made now if it was not yet; connects to nothing."""
         if self._exporter is None:
             self._exporter = _make(self.signal, self.url, self._timeout_s, self._answered)
         return self._exporter

@@ -42,10 +42,11 @@ def replay(
     redact: Redact | None = None,
     timeout_s: float | None = None,
     environ: Mapping[str, str] = os.environ,
+    resource: Resource | None = None,
 ) -> Replayed:
-    """Sends every record of ``session`` below one span for the session."""
+    """Sends every record of ``session`` below one span for the session. ``resource``: what :func:`prepare` returned."""
     otlp = Otlp("traces", endpoint, timeout_s)
-    source = _Source(session, redact, environ)
+    source = _Source(session, redact, environ, resource)
     refused = total = 0
     batch: list[Any] = []
     try:
@@ -64,10 +65,28 @@ def replay(
     return Replayed(total - refused, refused, dict(source.skipped), counted, format(source.root.trace_id, "032x"))
 
 
+def prepare() -> Resource:
+    """Imports what exporting needs, the session's and the live one's, and asks the SDK's detectors for the resource.
+
+    When the interpreter ends it is too late: detectors run in a thread pool, which starts no thread any more, and
+    imports run ``eval``, after which the interpreter forgets that Ctrl-C ended the program.
+    """
+    resource = Resource.create()
+    for _ in _Source(Session(), None, {}, resource).spans():
+        pass
+    for signal in ("traces", "metrics"):
+        otlp = Otlp(signal, "http://localhost:4318")
+        otlp.make()
+        otlp.close()
+    return resource
+
+
 class _Source:
     """Ids are digests of what identifies the session, so that a second export gives the same ones."""
 
-    def __init__(self, session: Session, redact: Redact | None, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, session: Session, redact: Redact | None, environ: Mapping[str, str], resource: Resource | None
+    ) -> None:
         self._session = session
         self._remote = from_traceparent(environ)
         self._drawn = 0
@@ -77,7 +96,7 @@ class _Source:
         self.root = SpanContext(trace_id, self._digest(b"root", 8), False, TraceFlags(TraceFlags.SAMPLED))
         self.skipped: Counter[str] = Counter()
         self._ids = Ids(self._next_id, lambda: trace_id, lambda *_: (True, None))
-        resource = build_resource(Resource.create(), meta, session.devices, redact)
+        resource = build_resource(resource or Resource.create(), meta, session.devices, redact)
         self._scopes: dict[tuple[str, Any, Any], Any] = {}
         self._redact = redact
         self._known: set[int | None] = {record.block_id for record in session.blocks}
