@@ -95,6 +95,17 @@ class Otlp:
     def _say(self, why: str) -> None:
         _log.once(f"otlp-{self.signal}", "%s are not accepted by %s: %s", self.signal, self.url or "the endpoint", why)
 
+    def prepare(self) -> None:
+        """Makes the exporter ahead: its imports run ``eval``, which in an interpreter that is ending changes the exit
+        status of Ctrl-C. Raises ``ImportError`` alone; what else is wrong is told when something is to be sent.
+        """
+        try:
+            self.make()
+        except ImportError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            _log.debug("the %s exporter could not be made ahead: %s", self.signal, error)
+
     def make(self) -> Any:
         """The SDK's exporter, made now if it was not yet; connects to nothing."""
         if self._exporter is None:

@@ -45,6 +45,8 @@ def start(
     pipeline = Pipeline(tracer_of, target, settings, environ)
     if metrics is not False and _wanted(environ, own, "METRICS"):
         _add_metrics(pipeline, metrics, endpoint, own, metric_exporter, meter_provider)
+    if otlp is not None:
+        otlp.prepare()
     processor = _Scopes(pipeline) if settings.spans and span_scopes else None
 
     def follow() -> None:
@@ -135,6 +137,7 @@ def _add_metrics(
         otlp = _Given(exporter)
     elif own and provider is None:
         otlp = Otlp("metrics", endpoint)
+        otlp.prepare()
     pipeline.metrics = Metrics(
         _Samples(pipeline, start=metrics is True),
         pipeline.work,

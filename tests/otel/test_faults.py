@@ -319,3 +319,12 @@ assert otel.status() == {"received": 0, "exported": 0, "folded": 0, "scopes": 0,
         done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url, GPUSENSE="auto", OTEL_METRICS_EXPORTER="none")
         assert (done.returncode, done.stderr) == (0, "")
         assert got.spans == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX only")
+def test_ctrl_c_keeps_its_exit_status():
+    body = STEP + "import signal; os.kill(os.getpid(), signal.SIGINT); time.sleep(20)"
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert done.returncode == -signal.SIGINT, done.stderr
+        assert len(got.spans) == 11
