@@ -74,18 +74,6 @@ SYNC_TYPES = {
 ALLOCATION = 1
 RELEASE = 2
 
-OVERHEAD_KINDS = {
-    1: "driver_compiler",
-    0x10000: "buffer_flush",
-    0x20000: "instrumentation",
-    0x30000: "resource",
-    0x40000: "module_loading",
-    0x50000: "lazy_function_loading",
-    0x60000: "command_buffer_full",
-    0x70000: "activity_buffer_request",
-    0x80000: "unified_memory_init",
-}
-
 UNIFIED_MEMORY_FAULTS = frozenset({3, 4})  # counters whose value is no number of bytes
 UNIFIED_MEMORY_COUNTERS = {
     1: "bytes_cpu_to_gpu",

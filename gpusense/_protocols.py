@@ -1,13 +1,10 @@
 """The small seams between sources, tracer and sinks. Structural: a fake or a foreign source needs no import of ours."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ._metrics import GpuMetrics
-from ._records import DeviceInfo, Record
-
-#: Any callable that takes a list of finished records. An exception removes it (logged once).
-Sink = Callable[[list[Record]], Any]
+from ._records import DeviceInfo
 
 #: ``on_buffer(address, valid_bytes, thread)``: valid during the call; ``thread`` is the pthread id that asked for the
 #: buffer, or 0 where it is unknown.

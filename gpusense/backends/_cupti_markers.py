@@ -19,7 +19,6 @@ from .._pipeline import Marker
 from . import _cuda_wait, cuda
 
 STREAM_NON_BLOCKING = 1
-NO_TOKEN = 0  # of a call that marks nothing
 
 #: ``call(token)`` answers true where no record will come; tokens are 32 bits.
 Call = Callable[[int], Any]

@@ -30,7 +30,7 @@ from .._metrics import GpuMetrics
 from ._otel_attributes import Redact, apply_redaction
 from ._otel_histograms import Deltas, Series
 from ._otel_instruments import INSTRUMENTS, Instrument
-from ._otel_otlp import Otlp
+from ._otel_otlp import Otlp, hand_over
 from ._otel_resource import SCHEMA_URL, SCOPE
 from ._otel_work import Work
 
@@ -124,7 +124,7 @@ class Metrics:
         for exporter, lock in _exporters(self._provider()):
             temporality = _wanted(getattr(exporter, "_preferred_temporality", None))
             data = self._wrap([], self._histograms(moment, temporality))
-            if data is not None and not _send(exporter, lock, data):
+            if data is not None and not hand_over(exporter, lock, data):
                 self.failed += 1
 
     def observe(self, instrument: Instrument) -> Iterator[Observation]:
@@ -262,16 +262,3 @@ def _exporters(provider: Any) -> list[tuple[Any, Any]]:
     readers: Any = getattr(provider, "_metric_readers", None) or getattr(config, "metric_readers", None) or ()
     found = [(getattr(reader, "_exporter", None), getattr(reader, "_export_lock", None)) for reader in readers]
     return [(exporter, lock) for exporter, lock in found if exporter is not None]
-
-
-def _send(exporter: Any, lock: Any, data: Any) -> bool:
-    try:
-        if lock is None:
-            result = exporter.export(data)
-        else:
-            with lock:
-                result = exporter.export(data)
-    except Exception:  # noqa: BLE001 - a foreign exporter may fail in any way; it costs its batch
-        _log.exception("otel-metrics", "%s failed", type(exporter).__name__)
-        return False
-    return getattr(result, "name", "SUCCESS") == "SUCCESS"

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from .. import _log
@@ -151,3 +152,14 @@ def _session(answered: Callable[..., None]) -> Any:
     session = requests.Session()
     session.hooks["response"].append(answered)
     return session
+
+
+def hand_over(exporter: Any, lock: Any, batch: Any) -> bool:
+    """Whether the application's own exporter took ``batch``; called under its owner's lock, where it has one."""
+    try:
+        with lock if lock is not None else nullcontext():
+            result = exporter.export(batch)
+    except Exception:  # noqa: BLE001 - a foreign exporter may fail in any way; it costs its batch
+        _log.exception(f"otel-exporter-{type(exporter).__name__}", "%s failed", type(exporter).__name__)
+        return False
+    return getattr(result, "name", "SUCCESS") == "SUCCESS"

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 from opentelemetry import trace
 
-from .. import _log
 from ._otel_blocks import Ids, sdk_ids
-from ._otel_otlp import Otlp
+from ._otel_otlp import Otlp, hand_over
 
 
 class Sent(NamedTuple):
@@ -52,7 +51,7 @@ class Target:
         if self._otlp is not None:
             return Sent(self._otlp.export_spans(spans))
         if self._exporter is not None:
-            return Sent(0 if _export(self._exporter, spans, None) else len(spans))
+            return Sent(0 if hand_over(self._exporter, spans, None) else len(spans))
         return self._send_to_application(spans)
 
     def close(self) -> None:
@@ -77,7 +76,7 @@ class Target:
         for processor in _processors(self.provider()):
             if type(processor) in (BatchSpanProcessor, SimpleSpanProcessor):
                 reached = True
-                failed |= not _export(processor.span_exporter, spans, _lock_of(processor))
+                failed |= not hand_over(processor.span_exporter, spans, _lock_of(processor))
             elif isinstance(processor, (BatchSpanProcessor, SimpleSpanProcessor)):
                 reached = True  # a subclass may filter or enrich in on_end, so it goes through there
                 for span in spans:
@@ -99,16 +98,3 @@ def _processors(provider: Any) -> Sequence[Any]:
 def _lock_of(processor: Any) -> Any:
     """The lock under which a batch processor exports: an exporter must not be called twice at once."""
     return getattr(getattr(processor, "_batch_processor", None), "_export_lock", None)
-
-
-def _export(exporter: Any, spans: Sequence[Any], lock: Any) -> bool:
-    try:
-        if lock is None:
-            result = exporter.export(spans)
-        else:
-            with lock:
-                result = exporter.export(spans)
-    except Exception:  # noqa: BLE001 - a foreign exporter may fail in any way; it costs its batch
-        _log.exception("otel-exporter", "%s failed", type(exporter).__name__)
-        return False
-    return getattr(result, "name", "SUCCESS") == "SUCCESS"

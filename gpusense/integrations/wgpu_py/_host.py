@@ -7,7 +7,6 @@ Callbacks run on whatever thread polls; they look up what to do by number, so th
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from time import time_ns
 from typing import Any
 
 from ... import _log
@@ -166,8 +165,3 @@ class Host:
                 action(int(status) == self._success)
         except Exception:  # noqa: BLE001 - cffi would print it into the program's stderr
             _log.exception("wgpu callback", "gpusense: a wgpu callback failed")
-
-
-def seen_now() -> int:
-    """When a callback saw the work done."""
-    return time_ns()
