@@ -124,7 +124,7 @@ class Metrics:
         for exporter, lock in _exporters(self._provider()):
             temporality = _wanted(getattr(exporter, "_preferred_temporality", None))
             data = self._wrap([], self._histograms(moment, temporality))
-            if data is not None and not hand_over(exporter, lock, data):
+            if data is not None and not hand_over(exporter, data, lock):
                 self.failed += 1
 
     def observe(self, instrument: Instrument) -> Iterator[Observation]:

@@ -154,7 +154,7 @@ def _session(answered: Callable[..., None]) -> Any:
     return session
 
 
-def hand_over(exporter: Any, lock: Any, batch: Any) -> bool:
+def hand_over(exporter: Any, batch: Any, lock: Any) -> bool:
     """Whether the application's own exporter took ``batch``; called under its owner's lock, where it has one."""
     try:
         with lock if lock is not None else nullcontext():
