@@ -71,7 +71,7 @@ class FileRecorder(Recorder):
     def _manual(self, records: Iterable[Record]) -> None:
         kept = list(records)
         self.writer.records(kept)
-        self._outbox_extend(kept)
+        self._delivery.put(kept)
 
     def _boundary(self, item: list[Any]) -> None:
         if item[7] or self.capture is None:

@@ -81,7 +81,7 @@ def _make() -> Any:
     if absent is not None and wanted.mode != "on":
         return _noop.NoopTracer(f"nothing to record: {absent.reason}", wanted)
     made = _live(wanted, absent is None)
-    if made._thread is not None:
+    if made._worker.started:
         _tracer = made
         return made
     return _noop.NoopTracer("no thread can be started to record with", wanted)
@@ -156,7 +156,7 @@ def enable() -> bool:
         return False
     if _tracer is None:
         made = _live(wanted, _absent() is None)
-        if made._thread is None:
+        if not made._worker.started:
             return False
         with _guard():
             if _tracer is None:
@@ -265,7 +265,7 @@ def start_session(mode: str = "file", path: str | None = None, **changes: Any) -
     else:
         recorder = Recorder(wanted, capture)
     tracer = Tracer(wanted, recorder)
-    if tracer._thread is None:
+    if not tracer._worker.started:
         raise GpuSenseError("no thread can be started to record with")
     _tracer = tracer
     _activate(_tracer)

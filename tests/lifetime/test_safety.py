@@ -90,9 +90,9 @@ for failure in (MemoryError(), OSError(5, "x"), RuntimeError(), RecursionError()
     recorder.armed, recorder.poke = True, fail
     with gpusense.trace("poke"): entered += 1
     recorder.armed, recorder.poke = False, saved[2]
-    gpusense._tracer._get_ident = fail
+    gpusense._block._get_ident = gpusense._tracer._get_ident = fail
     with gpusense.trace("ident"): entered += 1
-    gpusense._tracer._get_ident = saved[3]
+    gpusense._block._get_ident = gpusense._tracer._get_ident = saved[3]
     tracer.add_block_listener(Rude())
     with gpusense.trace(Name()): entered += 1
     assert tracer.current_block() is None
