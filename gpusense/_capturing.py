@@ -12,6 +12,7 @@ from ._records import DeviceInfo, UnseenStretch
 
 TICK_S = 0.1
 FIRST_WAIT_S = 0.005
+MAX_WAIT_S = 1.0  # that blocks wait, all together, while another thread attaches: what they launch is to be seen
 
 
 class Capturing:
@@ -35,6 +36,7 @@ class Capturing:
         self._lock = _native.OwnedLock()  # of everything that is recorded
         self._attaching = _native.OwnedLock()
         self._last_poke = 0.0
+        self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
 
     # --- what recorders do ------------------------------------------------------------------------------------------
@@ -62,7 +64,8 @@ class Capturing:
         soon = capture is not None and capture.running
         if (soon or now - self._last_poke > 0.005) and not self._lock.mine:
             self._last_poke = now
-            self._look_after_capture()
+            self._look_after_capture(self._patience_s)
+            self._patience_s = max(0.0, self._patience_s - (monotonic() - now))
 
     def pace(self, waited_s: float) -> float:
         """Seconds until the next tick: short while CUDA is being initialised, growing while nothing points to it."""
@@ -70,10 +73,10 @@ class Capturing:
             return TICK_S
         return min(waited_s * (1.2 if self.capture.near else 2), 4 * FIRST_WAIT_S if self.capture.near else TICK_S)
 
-    def _look_after_capture(self) -> None:
+    def _look_after_capture(self, patience_s: float = 0.0) -> None:
         """Begins capture if CUDA is live by now; notices that another profiler came or went. Raises nothing."""
         capture = self.capture
-        if capture is None or self._attaching.mine or not self._attaching.acquire(timeout=0):
+        if capture is None or self._attaching.mine or not self._attaching.acquire(timeout=patience_s):
             return  # another thread is at it
         try:
             if self.armed:
