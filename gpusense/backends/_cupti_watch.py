@@ -25,9 +25,9 @@ class Heartbeat(NamedTuple):
 
 def look(activity: Any, *, paused: bool) -> str | None:
     """While running: why to pause now, and pauses. While paused: "resumed" once capture goes on. None: no change."""
-    holder: str | None = _cupti_holders.running()
     if paused:
-        return _try_resume(activity) if holder is None else None
+        return _try_resume(activity) if _cupti_holders.busy() is None else None
+    holder: str | None = _cupti_holders.running()
     status = activity.status()
     if status.get("paused"):  # another copy of gpusense in this process noticed first
         return str(status["reason"])

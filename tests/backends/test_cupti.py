@@ -559,10 +559,25 @@ def test_callbacks_are_not_taken_from_a_profiler_that_holds_cupti(fake, fresh, m
 
 
 def torch_that(monkeypatch, profiling):
-    state = types.SimpleNamespace(on=profiling)
-    autograd = types.SimpleNamespace(_profiler_enabled=lambda: state.on)
+    """A stand-in, as it looks from a thread that is not the profiled one: torch's own answer is for the asker only."""
+    state = types.SimpleNamespace(on=profiling, steps={})
+    autograd = types.SimpleNamespace(_profiler_enabled=lambda: False)
+
+    class Profiler:
+        _is_profiler_enabled = property(lambda self: state.on)
+        KinetoStepTracker = types.SimpleNamespace(_step_dict=state.steps)
+
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(_C=types.SimpleNamespace(_autograd=autograd)))
+    monkeypatch.setitem(sys.modules, "torch.autograd.profiler", Profiler())
+    monkeypatch.setattr(_cupti_holders, "TORCH_SCHEDULE", _cupti_holders.Schedule())
     return state
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = types.SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(_cupti_holders, "monotonic", lambda: clock.now)
+    return clock
 
 
 def test_a_subscription_that_torch_merely_kept_does_not_stop_us(fake, start, monkeypatch):
@@ -585,7 +600,51 @@ def test_proton_is_named(fake, fresh, monkeypatch, form):
         cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
 
 
-@pytest.mark.parametrize("module", ["torch", "triton.profiler.flags", "torch.profiler._cupti.monitor"])
+def test_cupti_is_not_taken_back_between_the_steps_of_torch_profiler(fake, start, monkeypatch, clock):
+    """With a schedule it takes CUPTI a step before it records."""
+    torch = torch_that(monkeypatch, False)
+    activity, _ = start()
+    torch.steps["ProfilerStep"] = 0
+    torch.on = True
+    assert _cupti_watch.look(activity, paused=False)
+    torch.on = False  # the first cycle is over
+    for step in range(1, 5):
+        torch.steps["ProfilerStep"] = step
+        clock.now += 2.9
+        assert _cupti_watch.look(activity, paused=True) is None
+    del torch.steps["ProfilerStep"]  # the end of its ``with``
+    assert _cupti_watch.look(activity, paused=True) == "resumed"
+
+
+def test_a_schedule_that_stands_still_is_over(fake, start, monkeypatch, clock):
+    torch = torch_that(monkeypatch, True)
+    activity, _ = start()
+    assert _cupti_watch.look(activity, paused=False)
+    torch.on = False
+    for step in range(3):  # 10 s each
+        torch.steps["ProfilerStep"] = step
+        assert _cupti_watch.look(activity, paused=True) is None
+        clock.now += 10
+    for _ in range(3):
+        assert _cupti_watch.look(activity, paused=True) is None
+        clock.now += 10
+    clock.now += 20
+    assert _cupti_watch.look(activity, paused=True) == "resumed"
+
+
+def test_a_schedule_is_not_joined_before_it_records(fake, fresh, monkeypatch, clock):
+    fake.set_holder(1)
+    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
+    torch_that(monkeypatch, False).steps["ProfilerStep"] = 0
+    with pytest.raises(BackendError, match=r"torch\.profiler"):
+        cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
+    clock.now += 4
+    cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "module", ["torch", "torch.autograd.profiler", "triton.profiler.flags", "torch.profiler._cupti.monitor"]
+)
 def test_half_imported_profilers_are_no_profilers(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, types.SimpleNamespace())
     assert _cupti_holders.running() is None

@@ -629,9 +629,9 @@ print(b.status()["reason"])
 #: As torch.profiler looks from outside.
 TORCH = """
 import types
-torch = types.ModuleType("torch"); profiler = types.SimpleNamespace(_profiler_enabled=lambda: torch.on)
-torch._C = types.SimpleNamespace(_autograd=profiler); torch.on = False
-sys.modules["torch"] = torch
+class Profiler(types.ModuleType): _is_profiler_enabled = property(lambda self: torch.on)
+torch = types.ModuleType("torch"); torch.on = False
+sys.modules["torch"], sys.modules["torch.autograd.profiler"] = torch, Profiler("torch.autograd.profiler")
 def until(condition, seconds=3):
     began = time.monotonic()
     while not condition():
