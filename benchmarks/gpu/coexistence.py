@@ -1,8 +1,8 @@
 """Living with other profilers: every order of start and stop, whether each got all its data, what gpusense said.
 
-    python benchmarks/gpu/coexistence.py [--tools torch,proton,proton+shared,copy]
+    python benchmarks/gpu/coexistence.py [--tools torch,torch+schedule,proton,proton+shared,proton+detach,copy]
 
-Needs a GPU and torch; Proton comes with Triton. Ends within two minutes. The work is counted: each phase launches 200
+Needs a GPU and torch; Proton comes with Triton. Ends within three minutes. The work is counted: each phase launches 200
 kernels. Orders: gpusense (G) and the other (O) start and stop as "G O o g" (capitals start, small letters stop), with
 one phase of work after each step. ``other``: launches the other should have / has. ``ours``: the same for
 gpusense, for the phases in which the other was not running, allowed a second to come back.
@@ -34,9 +34,14 @@ def work():
 
 class Torch:
     def start(self):
-        from torch.profiler import ProfilerActivity, profile
-        self.profile = profile(activities=[ProfilerActivity.CUDA]); self.profile.start()
-    def stop(self): self.profile.stop()
+        from torch.profiler import ProfilerActivity, profile, schedule
+        plan = schedule(wait=0, warmup=1, active=1000, repeat=1) if tool == "torch+schedule" else None
+        self.profile = profile(activities=[ProfilerActivity.CUDA], schedule=plan)
+        self.profile.__enter__()
+        if plan:  # has taken CUPTI by now, and records from its first step on
+            time.sleep(1.5)
+            self.profile.step()
+    def stop(self): self.profile.__exit__(None, None, None)
     def count(self): return sum(e.count for e in self.profile.key_averages() if "elementwise" in e.key)
 
 class Proton:
@@ -45,9 +50,17 @@ class Proton:
         self.proton, self.path = proton, os.path.join(tempfile.mkdtemp(), "p")
         if tool == "proton+shared":  # the libcupti that is in the process already, in place of Proton's own
             mapped = [line.split()[-1] for line in open("/proc/self/maps") if "libcupti.so" in line]
-            os.environ["TRITON_CUPTI_LIB_PATH"] = os.path.dirname(mapped[0])
+            folder = tempfile.mkdtemp()
+            if mapped:
+                os.symlink(mapped[0], os.path.join(folder, "libcupti.so"))
+                os.environ["TRITON_CUPTI_LIB_PATH"] = folder
+        if tool == "proton+detach" and "G" in running:
+            gpusense.disable()
+            print("detached:", gpusense.detach(), file=sys.stderr)
         proton.start(self.path, hook=None)
-    def stop(self): self.proton.finalize()
+    def stop(self):
+        self.proton.finalize()
+        if tool == "proton+detach" and "G" in running: ours.start()
     def count(self):
         def total(node):
             own = int(node["metrics"].get("count", 0)) if "elementwise" in node["frame"]["name"] else 0
@@ -68,7 +81,7 @@ class Gpusense:
             "elementwise" in kernel.name for kernel in session.kernels)
 
 def other_one():
-    if tool == "torch": return Torch()
+    if tool.startswith("torch"): return Torch()
     if tool.startswith("proton"): return Proton()
     from host import sense
     return Gpusense(sense)
@@ -81,7 +94,7 @@ for step in order.split():
     if step.isupper(): target.start(); running.add(step)
     else: target.stop(); running.discard(step.upper())
     if "G" in running:
-        time.sleep(1.5)  # to notice, or to come back
+        time.sleep(2)  # to notice, or to come back
         status = gpusense.get_tracer().status()
         said.append(f"{step}:{status.get('state')}")
     work()
@@ -99,7 +112,7 @@ print(json.dumps([f"{should['O']}/{other.count()}", f"{should['G']}/{ours.count(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--tools", default="torch,proton,proton+shared,copy")
+    parser.add_argument("--tools", default="torch,torch+schedule,proton,proton+shared,proton+detach,copy")
     tools = parser.parse_args().tools.split(",")
     import tempfile
 
