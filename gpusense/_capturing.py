@@ -103,6 +103,7 @@ class Capturing:
         if not capture.prepare_marker():
             return  # still armed: blocks are marked once there is a context
         with self._lock:
+            self.armed = False
             self._marks(capture)
             self.marker = capture.marker
 
