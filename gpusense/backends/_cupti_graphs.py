@@ -96,7 +96,7 @@ def _map_code(machine: bytes) -> int:
     for mode in ("memfd", "mprotect"):
         try:
             return executable.map_code(machine, mode)
-        except (OSError, AttributeError) as error:  # AttributeError: a Python built without memfd_create
+        except (OSError, AttributeError) as error:  # noqa: PERF203 - AttributeError: Python without memfd_create
             reasons.append(f"{mode}: {error}")
     raise OSError("; ".join(reasons))
 

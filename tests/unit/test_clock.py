@@ -8,7 +8,7 @@ MS = 1_000_000
 
 
 class Clocks:
-    """Two clocks that go on by 100 ns with each reading; ``held`` is how long a reading of the wall clock is held up."""
+    """Go on by 100 ns with each reading; ``held``: for how long readings of the wall clock are held up."""
 
     def __init__(self):
         self.now, self.wall, self.held = 0, 1_700_000_000_000 * MS, []
