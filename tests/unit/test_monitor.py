@@ -1,5 +1,6 @@
 """The monitor over scripted sources and a clock that only tests move."""
 
+import sys
 import threading
 
 import pytest
@@ -372,6 +373,24 @@ def test_a_slow_callback_does_not_delay_sampling(rig):
     assert len(running.history()) == 201
     assert running.stats().callbacks_dropped > 100
     release.set()
+
+
+@pytest.mark.parametrize("on_error", [None, lambda error: sys.exit(2)])
+def test_a_callback_that_exits_ends_neither_itself_nor_the_monitor(on_error):
+    """SystemExit ended the thread without a word, and every later sample was dropped."""
+    called = []
+
+    def callback(item):
+        called.append(item)
+        sys.exit(1)
+
+    dispatcher = Dispatcher(callback, on_error)
+    dispatcher.start()
+    for item in range(3):
+        dispatcher.put(item)
+    wait_until(lambda: dispatcher.errors == 3)
+    assert called == [0, 1, 2]
+    dispatcher.stop(5)
 
 
 def test_no_call_after_stop(rig):
