@@ -274,7 +274,9 @@ class DeviceSampler:
             # Half a period of tolerance: a listener at twice the period gets every second tick, not every third.
             if now >= due - self.fast.period_ns // 2:
                 on_time = due and now - due < listener.interval_ns
-                self._listeners[listener] = (due if on_time else now) + listener.interval_ns
+                with self._lock:
+                    if listener in self._listeners:  # else it was retired meanwhile
+                        self._listeners[listener] = (due if on_time else now) + listener.interval_ns
                 listener.accept(sample)
 
     def _sample(self, lanes: tuple[str, ...]) -> GpuMetrics:

@@ -218,6 +218,27 @@ def test_two_monitors_share_one_loop(rig):
     assert first.running
 
 
+class Listener:
+    """A monitor as its samplers see it; ``act`` runs with each sample."""
+
+    interval_ns = process_ns = SECOND
+    gpm = continuous = False
+
+    def __init__(self, act=lambda: None):
+        self.accept = lambda sample: act()
+
+
+def test_a_monitor_that_ends_in_the_middle_of_a_tick_is_gone(rig):
+    """It came back with its next due time, and the device was sampled for ever."""
+    sampler = DeviceSampler(rig.source, rig.source.devices()[0], rig.clock, SECOND, SECOND)
+    second = Listener()
+    first = Listener(lambda: sampler.retire(second))
+    sampler._listeners = {first: 0, second: 0}
+    sampler.step()
+    assert list(sampler._listeners) == [first]
+    assert sampler.retire(first)
+
+
 def test_after_the_last_monitor_nothing_is_sampled(rig):
     running = rig.start(interval=0.1)
     rig.clock.advance(1)
