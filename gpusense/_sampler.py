@@ -137,16 +137,15 @@ class DeviceSampler:
             self._ended = True
         for wake in self._wakes:
             wake.set()
-        if hasattr(self._source, "unwatch"):
-            self._source.unwatch()
         return True
 
-    def join(self, timeout: float) -> None:
-        """Waits for the loops of a retired sampler, unless it is called from one."""
+    def join(self, deadline_s: float) -> None:
+        """Waits for the loops of a retired sampler until ``time.monotonic()`` is ``deadline_s``, unless it is called
+        from one."""
         if self._ended:
             for thread in self._threads:
                 if thread is not threading.current_thread():
-                    thread.join(timeout)
+                    thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def stats(self) -> SamplerStats:
         samples = self._sequence
@@ -164,14 +163,30 @@ class DeviceSampler:
     # -- the loops -----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if hasattr(self._source, "watch"):
-            self._source.watch()
         name = f"gpusense-{self.device.index}"
-        for wake, step, suffix in zip(self._wakes, (self.step, self.step_background), ("fast", "slow"), strict=True):
-            thread = threading.Thread(target=self._run, args=(wake, step), name=f"{name}-{suffix}", daemon=True)
+        loops = (self._run_fast, self._run_background)
+        for wake, run, suffix in zip(self._wakes, loops, ("fast", "slow"), strict=True):
+            thread = threading.Thread(target=run, args=(wake,), name=f"{name}-{suffix}", daemon=True)
             self._clock.enlist(thread)
             thread.start()
             self._threads.append(thread)
+
+    def _run_fast(self, wake: threading.Event) -> None:
+        self._run(wake, self.step)
+
+    def _run_background(self, wake: threading.Event) -> None:
+        """Watching asks the driver, too, so it begins and ends here and not on the program's thread."""
+        try:
+            self._tell("watch")
+            self._run(wake, self.step_background)
+        finally:
+            self._tell("unwatch")
+
+    def _tell(self, what: str) -> None:
+        try:
+            getattr(self._source, what, bool)()
+        except Exception:  # noqa: BLE001  a foreign source; ours never raise
+            _log.exception(f"source {type(self._source).__name__} {what}", "a metrics source raised")
 
     def _run(self, wake: threading.Event, step: Callable[[], int]) -> None:
         while not self._ended:

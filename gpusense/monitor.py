@@ -7,6 +7,7 @@ import collections
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NamedTuple
@@ -205,9 +206,10 @@ class Monitor:
         """Ends sampling for this monitor; its history stays readable. No callback begins after this returns.
 
         May be called again, from any thread, and from the callback. Waits up to ``timeout`` seconds for a callback
-        or a driver call that is under way.
+        or driver calls that are under way.
         """
         global _current
+        deadline_s = time.monotonic() + timeout
         with self._lock:
             samplers = [] if self._stopped else self._samplers
             self._stopped = True
@@ -215,10 +217,9 @@ class Monitor:
             self._dispatcher.stop(timeout)
         self._final = self._final or self.stats()
         for key, sampler in samplers:
-            with _lock:
-                if sampler.retire(self):
-                    _samplers.pop(key, None)
-            sampler.join(timeout)
+            self._leave(key, sampler)
+        for _, sampler in samplers:
+            sampler.join(deadline_s)
         if _current is self:
             _current = None
 

@@ -654,6 +654,49 @@ def test_a_machine_that_starts_no_more_threads_is_survived(rig, monkeypatch):
     assert not monitor._samplers
 
 
+def test_stop_waits_once_for_however_many_drivers_that_hang(rig):
+    hang = threading.Event()
+
+    class Hanging(testing.ScriptedSource):
+        def sample(self, device, lanes=("fast",)):
+            hang.wait(30)
+            return super().sample(device, lanes)
+
+    running = monitor.start_background(lambda sample: None, source=Hanging(4))
+    waited = []
+    for sampler in [sampler for _, sampler in running._samplers]:
+        for thread in sampler._threads:
+            thread.join = lambda timeout, join=thread.join: (waited.append(timeout), join(timeout))
+    running.stop(0.2)
+    hang.set()
+    assert len(waited) == 8
+    assert max(waited) <= 0.2
+    assert sum(waited) < 0.4  # not eight times as long: what the first joins took is gone for the later
+    assert not monitor._samplers
+
+
+def test_a_driver_that_hangs_while_it_is_watched_does_not_hold_the_program():
+    hang, began, order = threading.Event(), threading.Event(), []
+
+    class Hanging(testing.ScriptedSource):
+        def watch(self):
+            began.set()
+            hang.wait(30)
+            order.append("watched")
+            raise RuntimeError("driver bug")
+
+        def unwatch(self):
+            order.append("unwatched")
+
+    running = monitor.start_background(source=Hanging(1), interval=0.01)
+    assert began.wait(10)
+    wait_until(lambda: running.history())
+    assert order == []
+    running.stop(0.05)
+    hang.set()
+    wait_until(lambda: order == ["watched", "unwatched"])
+
+
 def test_stats_stay_after_stop(rig):
     running = rig.start(interval=0.1)
     rig.clock.advance(1)
