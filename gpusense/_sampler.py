@@ -93,7 +93,7 @@ class DeviceSampler:
         self.device = device
         self._source: Any = source
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may stop a monitor that is being started
         self._listeners: dict[Listener, int] = {}  # → when it next wants a sample
         self._ended = False
         self._threads: list[threading.Thread] = []

@@ -24,7 +24,8 @@ from ._window import Window, window
 Devices = "int | str | Iterable[int | str] | None"
 
 _SHORTEST_INTERVAL_S = 0.005
-_lock = threading.Lock()
+# Locks are reentrant: a signal handler or finaliser of the program may ask or stop a monitor in the middle of a call.
+_lock = threading.RLock()
 _opening: Opening | None = None
 _override: MetricsSource | None = None  # set by gpusense.testing
 _samplers: dict[tuple[int, DeviceInfo], DeviceSampler] = {}
@@ -73,7 +74,7 @@ class Monitor:
         self._lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
         self._clock = clock
         self._room = history
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._samples: dict[int, collections.deque[GpuMetrics]] = {}
         self._taken = 0
         self._samplers: list[tuple[tuple[int, DeviceInfo], DeviceSampler]] = []
@@ -264,6 +265,13 @@ class Monitor:
             sampler.attach(self)
             _samplers[key] = sampler
             self._samplers.append((key, sampler))
+            if self._stopped:  # by a signal handler on this thread, which could not know of this sampler yet
+                self._leave(key, sampler)
+
+    def _leave(self, key: tuple[int, DeviceInfo], sampler: DeviceSampler) -> None:
+        with _lock:
+            if sampler.retire(self) and _samplers.get(key) is sampler:
+                del _samplers[key]
 
     def _begin_later(self, opening: Opening, wanted: "int | str | Iterable[int | str] | None") -> None:
         opening.ready.wait()
@@ -278,7 +286,7 @@ class Monitor:
 
     def after_fork_in_child(self) -> None:
         """The child has none of our threads: this monitor is over, its history stays."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stopped = True
         self._dispatcher = None
         self.problem = "this process was forked; start a monitor of its own"
@@ -447,7 +455,7 @@ class _Shared:
 
     def after_fork_in_child(self) -> None:
         global _lock, _opening, _current
-        _lock = threading.Lock()
+        _lock = threading.RLock()
         _opening = _current = None
         _samplers.clear()
 
