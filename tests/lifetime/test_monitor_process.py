@@ -105,6 +105,23 @@ print(len(running.history()) > before, flush=True)
     assert child(code) == ["False", "True", "True", "None", "ok", "1", "2", "0", "0", "True"]
 
 
+def test_a_fork_while_the_driver_is_being_initialised_does_not_deadlock_the_child(child):
+    """Nobody in the child gives back the lock that the parent's thread held."""
+    code = """
+import ctypes
+fake = ctypes.CDLL(os.environ["GPUSENSE_LIBNVIDIA_ML"])
+monitor.start_background(interval=0.01, open_timeout=0.05)
+while not fake.fake_calls(b"nvmlInit_v2"): time.sleep(0.005)
+pid = os.fork()
+if pid == 0:
+    with monitor.start_background(interval=0.01, open_timeout=10) as own:
+        print(own.problem, len(own.devices), len(monitor.snapshot(timeout=10)), flush=True)
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+"""
+    assert child(code, "slow=nvmlInit_v2:1000") == ["None", "1", "1", "0"]
+
+
 SIGNALLED = """
 import faulthandler, signal
 from gpusense import testing
