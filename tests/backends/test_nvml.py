@@ -654,6 +654,46 @@ def test_a_device_without_xid_events_says_so(fake):
     source.unwatch()
 
 
+def test_where_nobody_watches_any_more_there_is_no_count(fake):
+    """A count of 0 after the last monitor had ended said that all was well."""
+    source = fake.source()
+    (device,) = source.devices()
+    fake.value("xid/events", 2)
+    source.watch()
+    assert wait_for(lambda: source.sample(device, ("slow",)).health.xid_count == 2)
+    source.unwatch()
+    assert wait_for(lambda: source.sample(device, ("slow",)).health.xid_count is None)
+    assert "running monitor" in source.sample(device, ("slow",)).reason("health.xid_count")
+
+
+def test_a_device_that_is_not_watched_has_no_count_although_another_is(fake):
+    fake.devices(2)
+    fake.code("nvmlDeviceRegisterEvents", 3, device=1)
+    source = fake.source()
+    first, second = source.devices()
+    source.watch()
+    assert wait_for(lambda: source.sample(first, ("slow",)).health.xid_count == 0)
+    sample = source.sample(second, ("slow",))
+    assert sample.health.xid_count is None
+    assert "RegisterEvents" in sample.reason("health.xid_count")
+    source.unwatch()
+
+
+def test_who_begins_to_watch_as_the_last_user_leaves_is_not_left_alone(fake):
+    """The old thread still gave its set back, and no other was started."""
+    source = fake.source()
+    (device,) = source.devices()
+    fake.slow("nvmlEventSetFree", 300)
+    source.watch()
+    assert wait_for(lambda: source.sample(device, ("slow",)).health.xid_count == 0)
+    source.unwatch()
+    assert wait_for(lambda: fake.calls("nvmlEventSetFree") == 1)
+    source.watch()
+    assert wait_for(lambda: fake.calls("nvmlEventSetCreate") == 2)
+    assert wait_for(lambda: source.sample(device, ("slow",)).health.xid_count == 0)
+    source.unwatch()
+
+
 # -- devices that go away ------------------------------------------------------------------------------------------
 
 
