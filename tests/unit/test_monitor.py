@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from gpusense._dispatcher import Dispatcher
 from gpusense._metrics import GROUPS, GpuMetrics, fill, without_values
 from gpusense._protocols import Backend
 from gpusense._records import Unavailable
-from gpusense._sampler import SECOND, DeviceSampler, Schedule
+from gpusense._sampler import SECOND, Clock, DeviceSampler, Schedule
 from gpusense._sources import METRIC_BACKENDS, Merged
 
 BUSY = {"utilization.gpu_percent": 90.0, "power.draw_watts": 300.0, "power.draw_window_s": 0.0}
@@ -288,6 +289,22 @@ def test_the_strictest_monitor_of_a_device_decides_for_all(rig):
 
 
 # -- clocks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system does not tell how long it slept")
+def test_a_thread_held_up_between_two_clocks_has_not_slept(monkeypatch):
+    """A container that is throttled for a tenth of a second is no suspended machine."""
+    now, slept, held = [10**9], 5 * SECOND, [SECOND // 10] * 2
+
+    def clock_gettime_ns(which):
+        told = now[0] + (slept if which == time.CLOCK_BOOTTIME else 0)
+        now[0] += held.pop() if held and which == time.CLOCK_BOOTTIME else 100
+        return told
+
+    monkeypatch.setattr(time, "clock_gettime_ns", clock_gettime_ns)
+    assert [Clock().suspended_ns() for _ in range(3)] == pytest.approx([slept] * 3, abs=1000)
+    held = [SECOND // 10]
+    assert Clock().suspended_ns() == pytest.approx(slept, abs=1000)
 
 
 def test_a_suspended_machine_leaves_a_gap_that_is_not_billed(rig):
