@@ -58,6 +58,14 @@ class Schedule:
         self.next_ns = start_ns
         self.ticks = self.late = self.skipped = 0
 
+    def at(self, period_ns: int, now_ns: int) -> tuple["Schedule", bool]:
+        """One with this period and the same counts, due at once, and True; itself where the period is the same."""
+        if period_ns == self.period_ns:
+            return self, False
+        other = Schedule(period_ns, now_ns)
+        other.ticks, other.late, other.skipped = self.ticks, self.late, self.skipped
+        return other, True
+
     def begin(self, now_ns: int) -> bool:
         """Whether a tick is due."""
         if now_ns < self.next_ns:
@@ -77,6 +85,7 @@ class Listener(Protocol):
     """A monitor, as its samplers see it. ``accept`` is called on the sampling thread and must be quick."""
 
     interval_ns: int
+    lanes_ns: tuple[int, int]  # of the medium and the slow lane
     process_ns: int
     gpm: bool
     continuous: bool  # wants the exact PCIe traffic of every interval
@@ -211,11 +220,15 @@ class DeviceSampler:
         self._process_ns = min(listener.process_ns for listener in self._listeners)
         gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
         self._fast_words = ("fast", "lean", *gpm, *(("pcie",) if self._continuous else ()))
-        period = min(listener.interval_ns for listener in self._listeners)
-        if period != self.fast.period_ns or not self._threads:
-            old, self.fast = self.fast, Schedule(period, self._clock.monotonic_ns())
-            self.fast.ticks, self.fast.late, self.fast.skipped = old.ticks, old.late, old.skipped
+        now = self._clock.monotonic_ns()
+        self.fast, changed = self.fast.at(min(listener.interval_ns for listener in self._listeners), now)
+        if changed or not self._threads:
             self._wakes[0].set()
+        medium_ns, slow_ns = map(min, zip(*(listener.lanes_ns for listener in self._listeners), strict=True))
+        self._medium, medium_changed = self._medium.at(medium_ns, now)
+        self._slow, slow_changed = self._slow.at(slow_ns, now)
+        if medium_changed or slow_changed:
+            self._wakes[1].set()
 
     def step(self) -> int:
         """Does what is due in the fast lane; nanoseconds until the next deadline."""

@@ -71,7 +71,7 @@ class Monitor:
         self.continuous = pcie == "continuous"
         #: Why no samples arrive (a driver that does not answer, a device name that fits none), or None.
         self.problem: str | None = None
-        self._lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
+        self.lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
         self._clock = clock
         self._room = history
         self._lock = threading.RLock()
@@ -261,7 +261,7 @@ class Monitor:
             if self._stopped:
                 return
             key = (id(source), device)
-            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self._lanes_ns)
+            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self.lanes_ns)
             sampler.attach(self)
             _samplers[key] = sampler
             self._samplers.append((key, sampler))

@@ -219,10 +219,28 @@ def test_two_monitors_share_one_loop(rig):
     assert first.running
 
 
+def test_the_slower_lanes_follow_the_monitor_that_wants_them_most(rig):
+    """A second monitor of the device had the intervals of the first."""
+    rig.start(interval=0.1, medium_interval=2.0, slow_interval=8.0)
+    rig.clock.advance(7.9)
+    assert (rig.lanes("medium"), rig.lanes("slow")) == (4, 1)
+    eager = rig.start(interval=0.1, medium_interval=0.5, slow_interval=1.0)
+    rig.clock.advance(4)
+    assert rig.lanes("medium") - 4 == pytest.approx(9, abs=1)
+    assert rig.lanes("slow") - 1 == pytest.approx(5, abs=1)
+    assert eager.stats().samplers[0].background_skipped == 0
+    eager.stop()
+    before = rig.lanes("medium"), rig.lanes("slow")
+    rig.clock.advance(8)
+    assert rig.lanes("medium") - before[0] == pytest.approx(4, abs=1)
+    assert rig.lanes("slow") - before[1] <= 2
+
+
 class Listener:
     """A monitor as its samplers see it; ``act`` runs with each sample."""
 
     interval_ns = process_ns = SECOND
+    lanes_ns = SECOND, SECOND
     gpm = continuous = False
 
     def __init__(self, act=lambda: None):
