@@ -590,6 +590,24 @@ def test_gpm_is_read_only_on_request_and_needs_two_samples(fake, monkeypatch):
     assert fake.calls("nvmlGpmSampleGet") == 2
 
 
+def test_a_device_that_comes_and_goes_leaves_no_gpm_samples_behind(fake, monkeypatch):
+    now = [10**9]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    fake.value("mig/mode", 1)
+    source = fake.source()
+    (device,) = source.devices()
+    for _ in range(5):
+        for _ in range(3):
+            assert source.sample(device, (*EVERYTHING, "gpm")).state == "ok"
+            now[0] += 100_000_000
+        fake.code("nvmlDeviceGetUtilizationRates", c.GPU_IS_LOST)
+        assert source.sample(device, ("fast", "gpm")).state == "lost"
+        fake.code("nvmlDeviceGetUtilizationRates", 0)
+        now[0] += 60_000_000_000
+    held = fake.calls("nvmlGpmSampleAlloc") - fake.calls("nvmlGpmSampleFree")
+    assert held == 2 * 3  # two for the device and for each of its two instances
+
+
 def test_gpm_on_an_older_device_is_unsupported_and_asked_once(fake):
     fake.value("gpm", 0)
     source = fake.source()
