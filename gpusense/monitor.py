@@ -138,9 +138,10 @@ class Monitor:
         ``own_busy_share`` (0…1): the share of the device's busy time that is this process's own kernels; the window
         then carries that share of the energy, labelled as an estimate.
         """
-        now = self._clock.time_ns()
-        if seconds is not None:
-            start_ns, end_ns = now - int(seconds * SECOND), now
+        now, recently = self._clock.time_ns(), None
+        if seconds is not None:  # by the clock that nobody sets
+            start_ns = end_ns = None
+            recently = self._clock.monotonic_ns() - int(seconds * SECOND)
         with self._lock:
             kept = {
                 index: list(samples)
@@ -148,17 +149,17 @@ class Monitor:
                 if samples and (device is None or index == device)
             }
         longest = max(3 * self.interval_ns, SECOND // 2)
-        return tuple(
-            window(
-                samples,
-                samples[-1].device,
-                samples[0].time_ns if start_ns is None else start_ns,
-                now if end_ns is None else end_ns,
-                longest,
-                own_busy_share,
+        found = []
+        for samples in kept.values():
+            first_ns = samples[0].time_ns if seconds is None else now - int(seconds * SECOND)
+            recent = [one for one in samples if recently is None or one.monotonic_ns >= recently]
+            one = window(recent, samples[-1].device, start_ns, end_ns, longest, own_busy_share)
+            found.append(
+                one._replace(
+                    start_ns=first_ns if start_ns is None else start_ns, end_ns=now if end_ns is None else end_ns
+                )
             )
-            for samples in kept.values()
-        )
+        return tuple(found)
 
     def idle_for(self, seconds: float, below: float = 5.0, device: int | None = None) -> bool:
         """True where every watched device (or one) was at or below ``below`` percent for all of the last ``seconds``.

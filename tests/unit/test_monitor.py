@@ -353,6 +353,26 @@ def test_a_step_of_the_wall_clock_disturbs_nothing(rig):
     assert all(sample.gap_ns == 0 for sample in running.history())
 
 
+@pytest.mark.parametrize("step", [-86400, -1, 0, 1, 86400])
+def test_a_step_of_the_wall_clock_takes_nothing_out_of_a_window(rig, step):
+    """After one a day back, no sample lay between the first one's time and now."""
+    running = rig.start(interval=0.1)
+    rig.clock.advance(2)
+    rig.clock.step(step)
+    rig.clock.advance(2)
+    (everything,), (recent,) = running.window(), running.window(seconds=3)
+    assert (everything.samples, recent.samples) == (41, 31)
+    assert (everything.covered_seconds, everything.energy_joules) == pytest.approx((4, 1200))
+    assert (recent.covered_seconds, recent.energy_joules) == pytest.approx((3, 900))
+    now = rig.clock.time_ns()
+    assert (recent.start_ns, recent.end_ns) == (now - 3 * SECOND, now)
+    (before,) = running.window(end_ns=running.history()[20].time_ns) if step > 0 else (recent,)
+    assert before.samples == (21 if step > 0 else 31)
+    rig.source.trouble(0, "lost", "lost: test")
+    rig.clock.advance(5)
+    assert running.window(seconds=3)[0].statistics == {}
+
+
 # -- callbacks -----------------------------------------------------------------------------------------------------
 
 
