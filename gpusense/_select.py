@@ -10,6 +10,7 @@ from ._config import Settings
 from ._errors import GpuSenseError
 from ._records import DeviceInfo, Unavailable
 
+_OFF = "gpusense is off"
 _layers = _config.Layers()
 _lock: Any = None
 _tracer: Any = None  # the live one, kept while disabled
@@ -131,17 +132,22 @@ def _require(names: Sequence[str]) -> None:
 
 def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> None:
     """The live tracer goes on with the new settings and keeps what it has; without one, one may be made now."""
-    from . import _activate
+    from . import _activate, _active_tracer
 
     _sinks.extend(sinks or ())
     if resolved.mode == "off":
         if _tracer is not None:
             disable()
-        _activate(_noop.NoopTracer("gpusense is off", resolved))
+        _activate(_noop.NoopTracer(_OFF, resolved))
     elif _tracer is not None:
+        was_off = getattr(_active_tracer(), "reason", None) == _OFF
         _tracer.reconfigure(resolved)
+        if was_off:
+            enable()
     else:
-        _activate(resolve())
+        made = resolve()
+        if made is not None:  # else this interrupted the first decision, which goes on
+            _activate(made)
     if _tracer is not None:
         _hand_sinks(_tracer)
 
@@ -154,13 +160,15 @@ def enable() -> bool:
     wanted = settings()
     if wanted.mode == "off":
         return False
-    if _tracer is None:
-        made = _live(wanted, _absent() is None)
-        if not made._worker.started:
-            return False
-        with _guard():
-            if _tracer is None:
-                _tracer = made
+    guard = _guard()
+    if guard.mine:  # a signal handler or finaliser in the middle of the decision
+        return False
+    with guard:  # while it is made, too: a second one would go on capturing beside the first
+        if _tracer is None:
+            made = _live(wanted, _absent() is None)
+            if not made._worker.started:
+                return False
+            _tracer = made
     _tracer._recorder.resume_capture()
     _activate(_tracer)
     return True

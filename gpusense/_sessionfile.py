@@ -25,7 +25,9 @@ FILE_HEADER = struct.Struct("<8sHHI")  # magic, major, minor, crc32 of the twelv
 HEADER = struct.Struct("<4sHHIIQI")  # marker, type, flags, stored length, length, sequence, crc32 of the stored payload
 HEADER_SIZE = HEADER.size + 4  # and the crc32 of those 28 bytes
 COMPRESSED = 1
-MAX_CHUNK_BYTES = 64 << 20  # of a payload, before and after compression
+#: Of a payload, before and after compression: a full activity buffer of the largest size, with its head, and with what
+#: zlib adds to bytes that cannot be compressed.
+MAX_CHUNK_BYTES = (64 << 20) + (64 << 10)
 DEFAULT_MAX_BYTES = 1 << 30
 ROWS_PER_CHUNK = 4096
 _MAX_SENTENCES = 100

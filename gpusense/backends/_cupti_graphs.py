@@ -59,22 +59,16 @@ class NodeLog:
         native = code.CODES.get(os.uname().machine) if executable.is_possible() else None
         if native is None:
             return Unavailable("cupti", "graph nodes are noted by machine code, which there is none of for this system")
-        reasons = []
-        for mode in ("memfd", "mprotect"):
-            try:
-                function = executable.map_code(native.machine, mode)
-                break
-            except (OSError, AttributeError) as error:
-                reasons.append(f"{mode}: {error}")
-        else:
-            return Unavailable("cupti", f"graph nodes cannot be noted: {'; '.join(reasons)}")
-        row = code.ROW_NUMBERS * 8
-        cls._control = executable.map_memory(code.CONTROL_BYTES + ROOM * row, _MAP_NORESERVE)
         numbers = code.CONTROL_BYTES // 8 + ROOM * code.ROW_NUMBERS
+        try:
+            function = _map_code(native.machine)
+            cls._distance = _distance_of_thread_ids()
+            cls._control = executable.map_memory(numbers * 8, _MAP_NORESERVE)
+        except OSError as error:
+            return Unavailable("cupti", f"graph nodes cannot be noted: {error}")
         cls._words = (ctypes.c_uint64 * numbers).from_address(cls._control)
         cls._words[code.ROOM // 8] = ROOM
         cls._words[code.TABLE // 8] = cls._control + code.CONTROL_BYTES
-        cls._distance = _distance_of_thread_ids()
         cls._function = function
         return None
 
@@ -96,11 +90,21 @@ class NodeLog:
         return nodes, max(0, count - ROOM)
 
 
+def _map_code(machine: bytes) -> int:
+    """Address of ``machine`` in the first way that the system allows; ``OSError`` with every reason where none is."""
+    reasons = []
+    for mode in ("memfd", "mprotect"):
+        try:
+            return executable.map_code(machine, mode)
+        except (OSError, AttributeError) as error:  # noqa: PERF203 - AttributeError: Python without memfd_create
+            reasons.append(f"{mode}: {error}")
+    raise OSError("; ".join(reasons))
+
+
 def _distance_of_thread_ids() -> int:
     """``threading.get_ident()`` is the thread pointer, or lies at a fixed distance from it."""
     from .._capi import mailbox_code
 
     native = mailbox_code.CODES[os.uname().machine]
-    base = executable.map_code(native.machine, "memfd")
-    pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(base + native.thread)
+    pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(_map_code(native.machine) + native.thread)
     return _native.thread_id()() - int(pointer())

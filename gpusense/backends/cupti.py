@@ -281,16 +281,15 @@ class CuptiActivity:
 
         Takes the one subscriber of the process, so that a profiler that wants it gets a refusal.
         """
-        subscriber = c_void_p()
-        capi.check("cuptiSubscribe", self._api.cuptiSubscribe(byref(subscriber), callback, data))
+        subscriber, give_back = engine.take_subscription(self._api, callback, data)
         try:
             for cbid in (capi.RESOURCE_GRAPHNODE_CREATED, capi.RESOURCE_GRAPHNODE_CLONED):
                 code = self._api.cuptiEnableCallback(1, subscriber, capi.DOMAIN_RESOURCE, cbid)
                 capi.check("cuptiEnableCallback", code)
         except BackendError:
-            self._api.cuptiUnsubscribe(subscriber)
+            give_back()
             raise
-        return lambda: self._api.cuptiUnsubscribe(subscriber)
+        return give_back
 
 
 def _keep_exit_possible() -> None:

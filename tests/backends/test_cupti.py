@@ -590,6 +590,40 @@ def test_a_subscription_that_torch_merely_kept_does_not_stop_us(fake, start, mon
     assert len(got.records) == 1
 
 
+def test_our_own_question_is_not_taken_for_another_profiler(fake, start):
+    """Two threads that asked at once each saw the other's subscription."""
+    activity, _ = start()
+    fake.set_subscribe_ms(50)
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(activity.is_held())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [False] * 4
+    assert fake.subscribed() == 0
+
+
+def test_our_own_subscription_for_a_graph_is_not_taken_for_another_profiler(fake, start):
+    activity, got = start()
+    end = activity.subscribe_graph_nodes(ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value)
+    assert not activity.is_held()
+    activity.pause("test")
+    activity.resume()
+    fake.kernel()
+    activity.flush()
+    assert len(got.records) == 1
+    activity.stop()
+    with pytest.raises(BackendError, match="nodes of a CUDA graph"):
+        activity.detach()
+    end()
+    end()  # gives back ours, once
+    fake.set_holder(1)
+    assert activity.is_held()
+    fake.set_holder(0)
+    assert not activity.is_held()
+
+
 @pytest.mark.parametrize("form", ["function", "object"])
 def test_proton_is_named(fake, fresh, monkeypatch, form):
     on = types.SimpleNamespace(profiling_on=True)

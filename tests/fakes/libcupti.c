@@ -40,7 +40,7 @@ typedef struct { uint8_t *data; size_t size, used; pthread_t owner; } buffer_t;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, names_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned flags = PER_THREAD, version = 130001;
 static size_t stride[KINDS];
-static int enabled[KINDS], swallow[KINDS], subscribed, holder;
+static int enabled[KINDS], swallow[KINDS], subscribed, holder, subscribe_ms;
 static struct { char name[56]; unsigned calls; int code; } function_table[MAX_NAMES];
 static int function_names;
 static requested_t requested;
@@ -102,6 +102,7 @@ void fake_cupti_set_flags(unsigned value) { flags = value; }
 void fake_cupti_set_version(unsigned value) { version = value; }
 void fake_cupti_set_stride(unsigned kind, size_t value) { stride[kind] = value; }
 void fake_cupti_set_holder(int value) { holder = value; } /* another profiler has the subscription */
+void fake_cupti_set_subscribe_ms(int value) { subscribe_ms = value; } /* how long subscribing takes */
 void fake_cupti_set_correlation(unsigned value) { correlation = value; }
 void fake_cupti_set_clock_offset(int64_t value) { clock_offset = value; }
 void fake_cupti_swallow(unsigned kind, int count) { swallow[kind] = count; }
@@ -531,6 +532,8 @@ int cuptiSubscribe(void **subscriber, void *callback, void *data) {
     event_data = data;
     memset(resource_on, 0, sizeof resource_on);
     *subscriber = &subscribed;
+    struct timespec time = {0, subscribe_ms * 1000000L};
+    nanosleep(&time, NULL);
     return 0;
 }
 
