@@ -1,5 +1,6 @@
 """Which other profiler is at work in this process. Looks only at modules and libraries that are there already."""
 
+import gc
 import os
 import sys
 from time import monotonic
@@ -21,38 +22,50 @@ def torch_is_profiling() -> bool:
     return bool(getattr(sys.modules.get("torch.autograd.profiler"), "_is_profiler_enabled", False))
 
 
-class Schedule:
-    """Whether a torch.profiler with a schedule is under way: a step before it records, it takes CUPTI and tells nobody.
+class Prepared:
+    """Whether a torch.profiler has CUPTI and does not record yet: with a schedule it takes it a step before.
 
-    What can be seen is its count of steps, which goes when its ``with`` ends, and stays where it was only stopped. One
-    that has not moved for several of its steps counts as stopped.
+    torch tells nobody, so its profiler objects are looked for among all objects, which takes some ten milliseconds in
+    a large program. Only for a profiler that has taken CUPTI, and seldom: the answer is kept for a while.
     """
 
-    LEAST_S, MOST_S, STEPS = 3.0, 120.0, 5
+    SHORTEST_S, LONGEST_S = 1.0, 30.0
 
     def __init__(self) -> None:
-        self._count: int | None = None
-        self._moved_at = self._longest_s = 0.0
+        self._found = False
+        self._until = self._kept_s = 0.0
 
-    def under_way(self) -> bool:
-        """Ask now and then; it learns from the answers how long a step takes."""
-        try:
-            profiler: Any = sys.modules.get("torch.autograd.profiler")
-            count = profiler.KinetoStepTracker._step_dict.get("ProfilerStep")
-        except Exception:  # noqa: BLE001 - private, and no torch is the usual case
-            count = None
+    def __call__(self) -> bool:
         now = monotonic()
-        if count is None:
-            self._count, self._longest_s = None, 0.0
-            return False
-        if count != self._count:
-            if self._count is not None:
-                self._longest_s = max(self._longest_s, now - self._moved_at)
-            self._count, self._moved_at = count, now
-        return now - self._moved_at < min(max(self.LEAST_S, self.STEPS * self._longest_s), self.MOST_S)
+        if now >= self._until:
+            self._found = _prepared()
+            self._kept_s = min(max(self.SHORTEST_S, 2 * self._kept_s), self.LONGEST_S) if self._found else 0.0
+            self._until = now + self._kept_s + 0.1
+        return self._found
 
 
-TORCH_SCHEDULE = Schedule()
+def _prepared() -> bool:
+    module: Any = sys.modules.get("torch.autograd.profiler")
+    try:
+        return any(
+            found.entered and found.kineto_results is None
+            for found in gc.get_referrers(module.profile)
+            if type(found) is module.profile
+        )
+    except Exception:  # noqa: BLE001 - no torch, half imported, or other than it was
+        return False
+
+
+torch_is_prepared = Prepared()
+
+
+def torch_has_a_schedule() -> bool:
+    """Whether a torch.profiler was made that has not left its ``with``; one that was only stopped counts, too."""
+    module: Any = sys.modules.get("torch.autograd.profiler")
+    try:
+        return "ProfilerStep" in module.KinetoStepTracker._step_dict
+    except Exception:  # noqa: BLE001 - as above
+        return False
 
 
 def torch_monitor_is_running() -> bool:
@@ -77,7 +90,6 @@ def proton_is_profiling() -> bool:
 
 def running() -> str | None:
     """Name of a profiler that certainly runs now."""
-    TORCH_SCHEDULE.under_way()
     if torch_is_profiling():
         return "torch.profiler"
     if torch_monitor_is_running():
@@ -86,9 +98,9 @@ def running() -> str | None:
 
 
 def busy() -> str | None:
-    """Name of a profiler that runs or is about to: not the moment to take CUPTI back."""
+    """Name of a profiler that runs or is about to, where one has CUPTI: not the moment to take it back."""
     found = running()
-    return "torch.profiler" if found is None and TORCH_SCHEDULE.under_way() else found
+    return "torch.profiler" if found is None and torch_is_prepared() else found
 
 
 def holder() -> str | None:

@@ -23,7 +23,7 @@ from .._protocols import Backend, OnView
 from .._records import Unavailable
 from . import _cupti_engine as engine
 from . import cuda
-from ._cupti_holders import busy, holder
+from ._cupti_holders import busy, holder, running, torch_has_a_schedule
 from ._cupti_watch import Heartbeat
 
 DEFAULT_BUFFER_SIZE = 256 << 10
@@ -136,7 +136,7 @@ class CuptiActivity:
         """Ends the showing; what is finished is still shown before it returns. More than once is fine."""
         leave, self._leave = self._leave, None
         if leave is not None:
-            other = busy()
+            other = busy() if torch_has_a_schedule() else running()
             if other is not None:  # which nobody has noticed yet: the kinds are its own by now
                 self.pause(f"another profiler, {other}, holds CUPTI")
             leave()

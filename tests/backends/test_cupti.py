@@ -560,16 +560,21 @@ def test_callbacks_are_not_taken_from_a_profiler_that_holds_cupti(fake, fresh, m
 
 def torch_that(monkeypatch, profiling):
     """A stand-in, as it looks from a thread that is not the profiled one: torch's own answer is for the asker only."""
-    state = types.SimpleNamespace(on=profiling, steps={})
+
+    class profile:
+        entered, kineto_results = False, None
+
+    state = types.SimpleNamespace(on=profiling, steps={}, profile=profile)
     autograd = types.SimpleNamespace(_profiler_enabled=lambda: False)
 
     class Profiler:
         _is_profiler_enabled = property(lambda self: state.on)
         KinetoStepTracker = types.SimpleNamespace(_step_dict=state.steps)
 
+    Profiler.profile = profile
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(_C=types.SimpleNamespace(_autograd=autograd)))
     monkeypatch.setitem(sys.modules, "torch.autograd.profiler", Profiler())
-    monkeypatch.setattr(_cupti_holders, "TORCH_SCHEDULE", _cupti_holders.Schedule())
+    monkeypatch.setattr(_cupti_holders, "torch_is_prepared", _cupti_holders.Prepared())
     return state
 
 
@@ -634,46 +639,44 @@ def test_proton_is_named(fake, fresh, monkeypatch, form):
         cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
 
 
-def test_cupti_is_not_taken_back_between_the_steps_of_torch_profiler(fake, start, monkeypatch, clock):
-    """With a schedule it takes CUPTI a step before it records."""
+def test_cupti_is_not_taken_back_before_torch_profiler_records(fake, start, monkeypatch, clock):
+    """With a schedule it takes CUPTI a step before."""
     torch = torch_that(monkeypatch, False)
     activity, _ = start()
-    torch.steps["ProfilerStep"] = 0
-    torch.on = True
+    mine = torch.profile()
+    torch.on = mine.entered = True
     assert _cupti_watch.look(activity, paused=False)
-    torch.on = False  # the first cycle is over
-    for step in range(1, 5):
-        torch.steps["ProfilerStep"] = step
-        clock.now += 2.9
+    torch.on = False  # one cycle is over, and the next is prepared
+    for _ in range(10):
+        clock.now += 10
         assert _cupti_watch.look(activity, paused=True) is None
-    del torch.steps["ProfilerStep"]  # the end of its ``with``
+    mine.kineto_results = object()
+    clock.now += 31
     assert _cupti_watch.look(activity, paused=True) == "resumed"
 
 
-def test_a_schedule_that_stands_still_is_over(fake, start, monkeypatch, clock):
-    torch = torch_that(monkeypatch, True)
-    activity, _ = start()
-    assert _cupti_watch.look(activity, paused=False)
-    torch.on = False
-    for step in range(3):  # 10 s each
-        torch.steps["ProfilerStep"] = step
-        assert _cupti_watch.look(activity, paused=True) is None
-        clock.now += 10
-    for _ in range(3):
-        assert _cupti_watch.look(activity, paused=True) is None
-        clock.now += 10
-    clock.now += 20
-    assert _cupti_watch.look(activity, paused=True) == "resumed"
-
-
-def test_a_schedule_is_not_joined_before_it_records(fake, fresh, monkeypatch, clock):
+def test_torch_profiler_is_not_joined_before_it_records(fake, fresh, monkeypatch, clock):
     fake.set_holder(1)
     monkeypatch.setattr(_cupti_holders, "mapped_files", list)
-    torch_that(monkeypatch, False).steps["ProfilerStep"] = 0
+    mine = torch_that(monkeypatch, False).profile()
+    mine.entered = True
+    for kind in layouts.DEFAULT_KINDS:
+        fake.library.cuptiActivityEnable(kind)
     with pytest.raises(BackendError, match=r"torch\.profiler"):
         cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
+    assert all(fake.enabled(kind) for kind in layouts.DEFAULT_KINDS)
+    del mine
     clock.now += 4
     cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
+
+
+def test_stopping_before_torch_profiler_records_leaves_it_the_kinds(fake, start, monkeypatch, clock):
+    activity, _ = start()
+    torch = torch_that(monkeypatch, False)
+    mine, torch.steps["ProfilerStep"] = torch.profile(), 0
+    mine.entered = True
+    activity.stop()
+    assert fake.enabled(10)
 
 
 @pytest.mark.parametrize(
