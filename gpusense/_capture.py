@@ -126,6 +126,8 @@ class Capture:
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
         self.strides = dict(activity.strides)
         self._select_launches()
+        if "sync_lines" in chosen:
+            activity.note_lines(self.settings.line_packages)
 
     def _select_launches(self) -> None:
         """Of the driver's functions only those that launch; enabling the kind wants them all."""
@@ -217,6 +219,11 @@ class Capture:
         if self._activity is not None and self.state == "running":
             self._activity.flush(forced)
 
+    def lines(self) -> list[tuple[int, str]]:
+        """(correlation id, line of the program) of synchronising calls since the last time; none unless asked for."""
+        noted = self._activity.lines if self._activity is not None else None
+        return noted.take() if noted is not None else []
+
     def name(self, pointer: int) -> bytes:
         found: bytes = self._activity.name(pointer)
         return found
@@ -299,6 +306,8 @@ class Capture:
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = dict(self._activity.status()) if self._activity is not None else {}
         status.update(state="paused" if self._refusal else self.state, reason=self.reason)
+        if self._activity is not None and self._activity.lines is not None:
+            status["sync_lines"] = self._activity.lines.status()
         if self.marker_shape is not None:
             status["marker"] = list(self.marker_shape)
         # For how long CUDA has been live, as far as was seen.
