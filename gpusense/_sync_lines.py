@@ -74,7 +74,7 @@ def line_text(code: Any, line: int, files: Files) -> str:
 
 
 class Waiting:
-    """Lines of calls whose records have not come yet, by correlation id. Bounded: the oldest are forgotten, and counted.
+    """Lines of calls whose records have not come yet, by correlation id. Bounded: the oldest are forgotten and counted.
 
     Used by one thread at a time.
     """

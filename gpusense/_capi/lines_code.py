@@ -1,13 +1,13 @@
 """The callback that notes from which Python lines synchronising calls are made, as machine code. Data only.
 
-CUPTI calls it on the thread of the program that makes the call. It takes the GIL by CPython's own interface, walks that
-thread's frames, writes the code object and the line of each into a ring, and gives the GIL back. No bytecode runs: a
-callback in Python would run the program's signal handlers in the middle of the call and lose what they raise. A thread
-that has no Python state, or that of another interpreter, is counted and left alone, so it never waits for the GIL; with
-``ARMED`` 0 nothing at all is done. The garbage collector is off meanwhile, because finalisers may call CUDA.
+CUPTI calls it on the thread of the program that makes the call. It takes the GIL by CPython's own interface, walks
+that thread's frames, writes the code object and the line of each into a ring, and gives the GIL back. No bytecode runs:
+a callback in Python would run the program's signal handlers in the middle of the call and lose what they raise. A
+thread that has no Python state, or that of another interpreter, is counted and left alone, so it never waits for the
+GIL; with ``ARMED`` 0 nothing at all is done. The garbage collector is off meanwhile, because finalisers may call CUDA.
 
-``INSIDE`` counts the threads that are between the check of ``ARMED`` and their return. The ring is written and read with
-the GIL held, so it needs no lock. ``tests/unit/test_lines_code.py`` assembles the sources, compares, and runs them.
+``INSIDE`` counts the threads that are between the check of ``ARMED`` and their return. The ring is written and read
+with the GIL held, so it needs no lock. ``tests/unit/test_lines_code.py`` assembles the sources, compares, and runs them.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 # The control block: eight-byte numbers at these offsets.
 ARMED = 0x00
 INSIDE = 0x08
-LAST = 0x10  # the last call noted, as 2**32 + its correlation id: the driver's part of a runtime call has the same
+LAST = 0x10  # the last call, as 2**32 + its correlation id: the driver's part of a runtime call has the same
 FOREIGN = 0x18  # calls of threads without Python, or of another interpreter's
 LOST = 0x20  # calls for which the ring had no room
 NOTED = 0x28
@@ -47,7 +47,7 @@ CONTROL_BYTES = STOPS + 8 * STOP_COUNT
 
 #: Frames of one call, innermost first; what lies further out is not looked at.
 DEPTH = 40
-#: A row: (frames << 32 | correlation id), then for each frame its code object (a reference that the reader owns) and line.
+#: A row: (frames << 32 | correlation id), then for each frame its code object (the reader owns a reference) and line.
 ROW_NUMBERS = 1 + 2 * DEPTH
 
 # Of CUpti_CallbackData, which CUPTI hands over.
@@ -102,9 +102,9 @@ CONSTANTS = """
 
 X86_64 = Code(
     bytes.fromhex(
-        "f30f1efa8339000f858f01000048833f000f8485010000535541544155415641574883ec184889fb448b6140ff535848"
-        "85c00f84510100004889c7ff5360483b43500f8541010000b80100000048c1e0204c09e0483943100f84300100004889"
-        "4310f048ff430848833b000f8411010000ff53688904244c8b7b304c89f8482b43384883c051483b43400f87e8000000"
+        "f30f1efa8339000f858f01000048833f000f8485010000535541544155415641574883ec184889fb448b6140b8010000"
+        "0048c1e0204c09e0483943100f844c01000048894310ff53584885c00f84370100004889c7ff5360483b43500f852701"
+        "0000f048ff430848833b000f8411010000ff53688904244c8b7b304c89f8482b43384883c051483b43400f87e8000000"
         "ff5378894424084d8d6f0141be28000000ff93880000004889c54885ed0f848c0000004889efff93a80000004889efff"
         "93980000004889c148c1e90581e1ff000000483984cbb8000000750641be01000000488b4b4048ffc94c21e9488b5348"
         "488904ca49ffc54889efff93a00000004898488b4b4048ffc94c21e9488b5348488904ca49ffc54889efff9390000000"
@@ -129,6 +129,12 @@ note:                                   # (rdi: control, esi: domain, edx: funct
     sub     rsp, 24                     # [rsp]: state of the GIL, [rsp + 8]: whether the collector was on
     mov     rbx, rdi
     mov     r12d, [rcx + CALL_CORRELATION]
+    mov     eax, 1
+    shl     rax, 32
+    or      rax, r12
+    cmp     [rbx + LAST], rax
+    je      8f
+    mov     [rbx + LAST], rax
     call    [rbx + THREAD_STATE]
     test    rax, rax
     jz      7f
@@ -136,12 +142,6 @@ note:                                   # (rdi: control, esi: domain, edx: funct
     call    [rbx + INTERPRETER_OF]
     cmp     rax, [rbx + INTERPRETER]
     jne     7f
-    mov     eax, 1
-    shl     rax, 32
-    or      rax, r12
-    cmp     [rbx + LAST], rax
-    je      8f
-    mov     [rbx + LAST], rax
     lock inc qword ptr [rbx + INSIDE]
     cmp     qword ptr [rbx + ARMED], 0
     je      6f
@@ -233,8 +233,8 @@ note:                                   # (rdi: control, esi: domain, edx: funct
 AARCH64 = Code(
     bytes.fromhex(
         "5f2403d5690040b9c90f0035090040f9890f00b4fd7bbba9fd030091f35301a9f55b02a9f76303a9f96b04a9f30300aa"
-        "744040b9692e40f920013fd6e00c00b4693240f920013fd6692a40f91f0009eb410c0054890260b26a0a40f93f010aeb"
-        "600c0054690a00f9692200912afd5fc84a0500912afd0bc8abffff35bf3b03d5690240f9e90900b4693640f920013fd6"
+        "744040b9890260b26a0a40f93f010aeb600d0054690a00f9692e40f920013fd6400c00b4693240f920013fd6692a40f9"
+        "1f0009eba10b0054692200912afd5fc84a0500912afd0bc8abffff35bf3b03d5690240f9e90900b4693640f920013fd6"
         "f903002a771a40f9691e40f9e90209cb294501916a2240f93f010aebe8070054693e40f920013fd6fa03002af6060091"
         "18058052694640f920013fd6f50300aaf50400b4695640f920013fd6e00315aa694e40f920013fd6093045d36ae20291"
         "4a7969f85f0100eb18179f1a6a2e44a94a0500d14a01168a60792af8d6060091e00315aa695240f920013fd6007c4093"
@@ -260,6 +260,11 @@ note:                                   // (x0: control, w1: domain, w2: functio
     stp     x25, x26, [sp, 64]
     mov     x19, x0
     ldr     w20, [x3, CALL_CORRELATION]
+    orr     x9, x20, 0x100000000
+    ldr     x10, [x19, LAST]
+    cmp     x9, x10
+    b.eq    8f
+    str     x9, [x19, LAST]
     ldr     x9, [x19, THREAD_STATE]
     blr     x9
     cbz     x0, 7f
@@ -268,11 +273,6 @@ note:                                   // (x0: control, w1: domain, w2: functio
     ldr     x9, [x19, INTERPRETER]
     cmp     x0, x9
     b.ne    7f
-    orr     x9, x20, 0x100000000
-    ldr     x10, [x19, LAST]
-    cmp     x9, x10
-    b.eq    8f
-    str     x9, [x19, LAST]
     add     x9, x19, INSIDE
 1:  ldaxr   x10, [x9]
     add     x10, x10, 1

@@ -1,8 +1,8 @@
 """Notes from which lines of the program synchronising calls are made, while capture runs with that kind.
 
-That needs CUPTI's one subscription of the process, which other profilers want, too: it is held from :meth:`LineLog.begin`
-to :meth:`LineLog.end`. Where another holds it nothing is noted, and :attr:`LineLog.reason` says so. What CUPTI calls is
-machine code (``_capi/lines_code.py``); here its ring is read.
+That needs CUPTI's one subscription of the process, which other profilers want, too: it is held from
+:meth:`LineLog.begin` to :meth:`LineLog.end`. Where another holds it nothing is noted, and :attr:`LineLog.reason` says
+so. What CUPTI calls is machine code (``_capi/lines_code.py``); here its ring is read.
 """
 
 import ctypes
@@ -208,8 +208,8 @@ class LineLog:
         return {name: int(machine.words[at // 8]) if machine is not None else 0 for name, at in places.items()}
 
     def status(self) -> dict[str, Any]:
-        """``running``, and why not; calls ``noted``, ``lost`` for want of room, ``foreign`` (of threads without Python),
-        ``without_frame`` (of threads in which no Python code runs)."""
+        """``running``, and why not; calls ``noted``, ``lost`` for want of room, ``foreign`` (of threads without
+        Python), ``without_frame`` (of threads in which no Python code runs)."""
         counts = {name: count - self._before.get(name, 0) for name, count in self._counts().items()}
         return {"running": self.running, "reason": self.reason, **counts, "without_frame": self.without_frame}
 
@@ -220,6 +220,6 @@ class LineLog:
         self._unsubscribe, self.reason = None, "this process was forked from one that used CUDA"
 
     def at_exit(self) -> None:
-        """Before the interpreter ends: from now on the machine code does not enter it. CUPTI is told as capture ends."""
+        """Before the interpreter ends: from now on the machine code does not enter it. Capture's end tells CUPTI."""
         if self.running and self._pid == os.getpid():
             self._disarm()

@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -588,8 +589,8 @@ static void tell(uint32_t site, int domain, uint32_t cbid, unsigned id) {
     if (subscribed && call_on[domain][cbid]) on_event(event_data, domain, cbid, &facts);
 }
 
-static void (*before_call)(void); /* something that happens as a call begins: a signal, a change of subscriber */
-void fake_cupti_before_call(void (*action)(void)) { before_call = action; }
+static int signal_before_call; /* raised on the calling thread as the next call begins */
+void fake_cupti_signal_before_call(int number) { signal_before_call = number; }
 
 /* The program waits in a function of the driver (domain 1) or, with the driver's inside, of the runtime (2). ``type`` as
  * in records of synchronisations; 0: a copy that returns when it is done. Returns the correlation id. */
@@ -597,7 +598,8 @@ unsigned fake_cupti_wait(int domain, uint32_t cbid, unsigned type, uint64_t dura
     sync_t record = {.kind = 38, .type = type, .start = now(), .correlation = next(id), .context = 1, .stream = 7,
                      .event = 0xffffffffu};
     id = record.correlation;
-    if (before_call) before_call();
+    int number = __atomic_exchange_n(&signal_before_call, 0, __ATOMIC_SEQ_CST);
+    if (number) raise(number);
     tell(0, domain, cbid, id);
     if (domain == 2) tell(0, 1, 126, id), tell(1, 1, 126, id);
     record.end = record.start + duration;
