@@ -52,8 +52,15 @@ def until(condition, seconds=5):
     while not condition():
         if time.monotonic() - began > seconds: raise SystemExit(f"not in time: {tracer.status()}")
         time.sleep(0.01)
+def sums(session):
+    found = {}
+    for row in session.aggregates:
+        if row.kind == "sync": found[row.source_line] = found.get(row.source_line, 0) + row.count
+    return found
 def session():
     return run.finish() if path else tracer.session()
+def kernel(library):
+    library.fake_cupti_kernel(b"k", 0, 7, ctypes.c_uint64(0), ctypes.c_uint64(0), 0)
 def waits(call, length=MS, library=fake):
     return library.fake_cupti_wait(*call, ctypes.c_uint64(length), driver.fake_cuda_count_call())
 """
@@ -256,7 +263,7 @@ def test_threads_without_python_never_wait_for_the_gil(program):
     done = program("""
 def work():
     fake.fake_cupti_foreign_waits(2, ctypes.c_uint64(5000))
-    while fake.fake_cupti_foreign_left(): holding.fake_cupti_kernel(b"k", 0, 7, ctypes.c_uint64(0), ctypes.c_uint64(0), 0)
+    while fake.fake_cupti_foreign_left(): kernel(holding)
 sys.setswitchinterval(1000)  # nobody is asked to give the GIL up
 work()
 print(lines()["foreign"], lines()["noted"])
@@ -267,23 +274,20 @@ print(lines()["foreign"], lines()["noted"])
 def test_holders_of_the_gil_and_others_launch_and_wait_beside_each_other(program):
     done = program(
         """
-fake.fake_cupti_storm(1)
 together = threading.Barrier(4)
 def work(library):
     together.wait()
     for _ in range(2000):
-        waits(RUNTIME, 1000, library)
-        library.fake_cupti_kernel(b"k", 0, 7, ctypes.c_uint64(0), ctypes.c_uint64(0), 0)
+        waits(RUNTIME, 1000, library)  # here
+        kernel(library)
 threads = [threading.Thread(target=work, args=(library,)) for library in (holding, holding, fake, fake)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-status = lines()
-print(status["noted"] + status["lost"], flush=True)
-os._exit(0)
+print(sums(session()), lines()["lost"])
 """,
         timeout=50,
     )
-    clean(done, "8000\n")
+    clean(done, f"{{'train.py:{program.at('here')} work': 8000}} 0\n")
 
 
 @pytest.mark.parametrize(
@@ -315,10 +319,14 @@ def test_a_call_while_the_interpreter_ends_does_not_enter_it(program):
     """CUPTI may call until the process ends; the subscription of a capture that could not end is still there."""
     done = program("""
 tracer._recorder.end_capture = int  # does nothing
+from gpusense._capi import lines_code
+from gpusense.backends._cupti_lines import LineLog
 class Late:
-    def __del__(self, write=os.write, fake=fake):  # when modules are cleared, after all that atexit does
-        write(1, b"%d %d\\n" % (fake.fake_cupti_subscribed(), fake.fake_cupti_wait(2, 131, 3, 1000, 0) > 0))
+    def __del__(self, write=os.write, fake=fake, words=LineLog._machine.words, noted=lines_code.NOTED // 8):
+        fake.fake_cupti_wait(2, 131, 3, 1000, 0)  # when modules are cleared, after all that atexit does
+        write(1, b"%d %d\\n" % (fake.fake_cupti_subscribed(), words[noted]))
 late = Late()
+waits(RUNTIME)
 """)
     clean(done, "1 1\n")
 
@@ -366,23 +374,49 @@ print(caught, lines()["noted"])
     clean(done, "20 20\n")
 
 
-def test_calls_from_deep_within_libraries_are_found_and_a_full_ring_is_counted(program):
-    done = program("""
-from gpusense.backends import _cupti_lines
-library = {}
-exec(compile("def deep(n, call): return deep(n - 1, call) if n else call()", "/x/site-packages/lib/m.py", "exec"), library)
-deep = library["deep"]
-def step(n):
-    deep(n, lambda: None) if n < 0 else deep(n, once)
-def once(): pass
-wait = compile("waits(RUNTIME)", "/x/site-packages/lib/w.py", "eval")
-def run(n):
-    deep(n, lambda: eval(wait))  # through
-run(0)
-exec(compile("deep(10, lambda: waits(RUNTIME))", "/x/site-packages/lib/all.py", "exec"))
-print([sync.source_line for sync in session().syncs])
-""")
-    assert done.returncode == 0, done.stderr
+LIBRARY = """
+library = {"waits": waits, "RUNTIME": RUNTIME}
+def installed(name, text):
+    exec(compile(text, f"/x/site-packages/lib/{name}.py", "exec"), library)
+installed("deep", "def deep(n, call): return deep(n - 1, call) if n else call()")
+installed("wait", "def wait():\\n    waits(RUNTIME)")
+deep, wait = library["deep"], library["wait"]
+"""
+
+
+@pytest.mark.parametrize("packages", ["", "other,lib"])
+def test_calls_through_libraries_are_the_programs_line_that_led_there(program, packages):
+    done = program(
+        LIBRARY
+        + """
+def step():
+    deep(5, wait)  # through
+step()
+deep(60, wait)  # too deep
+print(*(sync.source_line for sync in session().syncs), sep=chr(10))
+""",
+        GPUSENSE_LINE_PACKAGES=packages,
+    )
+    waits = HEAD.splitlines().index("def waits(call, length=MS, library=fake):") + 2
+    if packages:
+        clean(done, "lib/wait.py:2 wait\nlib/wait.py:2 wait\n")
+    else:
+        clean(done, f"train.py:{program.at('through')} step\nhead.py:{waits} waits\n")
+
+
+def test_calls_beyond_the_room_of_the_ring_are_counted_and_recorded_without_line(program):
+    done = program(
+        LIBRARY
+        + """
+with tracer._recorder._lock:  # nobody reads meanwhile
+    for _ in range(4000): deep(60, wait)
+found = session()
+kept = [sync.source_line for sync in found.syncs]
+unnamed = kept.count(None) + sums(found).get(None, 0)
+print(len(kept) + sum(sums(found).values()), unnamed == lines()["lost"] > 0)
+"""
+    )
+    clean(done, "4000 True\n")
 
 
 def test_the_pages_of_the_ring_are_used_again_and_again(program):
@@ -399,7 +433,6 @@ for number in range(60):
         globals()[f"f{i}"]()
     called[f"many.py:{2 * i + 2} f{i}"] = called.get(f"many.py:{2 * i + 2} f{i}", 0) + 1000
     tracer.flush()
-sums = {row.source_line: row.count for row in session().aggregates if row.kind == "sync"}
-print(sums == called, lines()["lost"])
+print(sums(session()) == called, lines()["lost"])
 """)
     clean(done, "True 0\n")
