@@ -43,7 +43,7 @@ def waits(session: Session) -> list[Wait]:
     rows = [
         Wait(line, count, total, longest, tuple(sorted(names))) for line, (count, total, longest, names) in sums.items()
     ]
-    return sorted(rows, key=lambda row: (-row.total_ns, -row.count, row.source_line or ""))
+    return sorted(rows, key=lambda row: (-row.total_ns, -row.count, row.source_line is None, row.source_line or ""))
 
 
 def lines_missing(session: Session) -> str:
