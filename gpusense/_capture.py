@@ -184,7 +184,10 @@ class Capture:
         """Records of work on or off, while the markers of blocks go on; False where that is not possible now."""
         if self._activity is None or self.state != "running":
             return False
-        return bool(self._activity.rest(() if on else self._work_kinds - {layouts.MEMSET}))
+        changed = bool(self._activity.rest(() if on else self._work_kinds - {layouts.MEMSET}))
+        if changed and self._activity.lines is not None:
+            self._activity.lines.hold(not on)
+        return changed
 
     def node_log(self) -> Any:
         """What notes the nodes of CUDA graphs; None while capture does not run."""

@@ -69,6 +69,8 @@ def _shortened(file: str) -> str:
 
 def line_text(code: Any, line: int, files: Files) -> str:
     """``train.py:31 step``: file, line, and the function's name (qualified from Python 3.11 on)."""
+    if not 0 < line < 1 << 31:  # made by a compiler's transformation: it belongs to no line
+        line = code.co_firstlineno
     name = getattr(code, "co_qualname", code.co_name)
     return f"{files.text(code.co_filename)}:{line} {name}"
 

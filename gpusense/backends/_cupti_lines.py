@@ -124,6 +124,12 @@ class LineLog:
             self.without_frame, self._before = 0, self._counts()
         return machine
 
+    def hold(self, wanted: bool) -> None:
+        """Nothing is noted for now, or again; the subscription stays."""
+        machine = LineLog._machine
+        if self.running and machine is not None:
+            machine.words[code.ARMED // 8] = 0 if wanted else 1
+
     def end(self, reason: str = "ended") -> None:
         """Nothing is noted any more, and the subscription is free. What was noted can still be taken."""
         unsubscribe, self._unsubscribe = self._unsubscribe, None

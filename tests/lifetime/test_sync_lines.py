@@ -1,6 +1,7 @@
 """Lines of synchronising calls, end to end on scripted libraries: which line, who else wants CUPTI, threads, exits."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -29,6 +30,10 @@ if os.environ.get("TORCH"):
     sys.modules["torch"] = torch
 import gpusense
 from gpusense import _select
+if os.environ.get("NO_CODE"):
+    from gpusense.backends import _cupti_lines
+    def refuse(machine, mode): raise OSError("refused")
+    _cupti_lines.executable.map_code = refuse
 kinds = tuple(os.environ.get("KINDS", "sync_lines").split(","))
 path = os.environ.get("SESSION")
 if path:
@@ -436,3 +441,56 @@ for number in range(60):
 print(sums(session()) == called, lines()["lost"])
 """)
     clean(done, "True 0\n")
+
+
+def test_nothing_is_noted_while_the_overhead_budget_keeps_capture_off(program):
+    done = program("""
+capture = tracer._recorder.capture
+print(capture.duty(False))
+waits(RUNTIME)
+print(lines()["noted"], lines()["running"], capture.duty(True))
+waits(RUNTIME)  # again
+print(lines()["noted"], [sync.source_line for sync in session().syncs])
+""")
+    clean(done, f"True\n0 True True\n1 ['train.py:{program.at('again')} <module>']\n")
+
+
+def test_a_second_copy_is_told_who_notes_lines(program, tmp_path):
+    folder = tmp_path / "program" / "host"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    shutil.copytree(
+        sys.modules["gpusense"].__path__[0], folder / "gpusense", ignore=shutil.ignore_patterns("*.pyc", "*.gpusense")
+    )
+    done = program("""
+from gpusense import _layouts as layouts
+from host.gpusense.backends import cupti as other
+second = other.CuptiActivity()
+second.start({*layouts.DEFAULT_KINDS, layouts.SYNCHRONIZATION}, lambda *_: None)
+second.note_lines(())
+print(second.lines.status()["reason"])
+waits(RUNTIME)
+print([bool(sync.source_line) for sync in session().syncs], second.lines.take())
+gpusense.disable()
+second.begin_lines()
+waits(RUNTIME)  # theirs
+print([line for _, line in second.lines.take()])
+second.stop()
+print(fake.fake_cupti_subscribed())
+""")
+    reason = "cuptiSubscribe: gpusense itself holds CUPTI's subscription, for the lines of synchronising calls (39)"
+    clean(done, f"{reason}\n[True] []\n['train.py:{program.at('theirs')} <module>']\n0\n")
+
+
+def test_without_executable_memory_waits_go_on_without_lines(program):
+    done = program(
+        """
+waits(RUNTIME)
+print(lines()["running"], lines()["reason"], [sync.source_line for sync in session().syncs])
+""",
+        NO_CODE="1",
+    )
+    clean(
+        done,
+        "False lines are noted by machine code, which is not possible here: memfd: refused; mprotect: refused [None]\n",
+    )

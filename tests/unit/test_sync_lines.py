@@ -83,6 +83,8 @@ def test_a_line_has_file_number_and_function():
     text = line_text(frame.f_code, 31, Files())
     name = "test_a_line_has_file_number_and_function.<locals>.Model.step" if sys.version_info >= (3, 11) else "step"
     assert text == f"{Files().text(__file__)}:31 {name}"
+    first = frame.f_code.co_firstlineno
+    assert line_text(frame.f_code, (1 << 64) - 1, Files()) == f"{Files().text(__file__)}:{first} {name}"
 
 
 def test_lines_wait_for_their_records_and_the_oldest_are_forgotten(monkeypatch):
