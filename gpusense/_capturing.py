@@ -103,8 +103,8 @@ class Capturing:
         if not capture.prepare_marker():
             return  # still armed: blocks are marked once there is a context
         with self._lock:
-            self.armed = False
             self._marks(capture)
+            self.armed = False
             self.marker = capture.marker
 
     def _watch(self, capture: Capture) -> None:

@@ -62,6 +62,9 @@ class FileRecorder(Recorder):
             self._hang.read(buffer, capture.strides, self._name, capture.marker_shape)
         self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID)
 
+    def _lines(self, rows: list[tuple[int, str]]) -> None:
+        self.writer.rows(file.LINES, rows)
+
     def _name(self, pointer: int) -> str:
         return base_name(text(self._known.get(pointer, b""))) or "?"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _layouts as layouts
-from ._aggregate import Busy, Groups
+from ._aggregate import Busy, GroupKey, Groups
 from ._decode import Batch
 from ._records import KINDS, Aggregate, BlockRecord, DeviceBusy, Path, Record
 from ._tally import Piles, Spot
@@ -52,7 +52,7 @@ class Ledger:
         """Counts a record instead of keeping it."""
         kind = KINDS[type(item)]
         path = item.path[:-1] if type(item) is BlockRecord else item.path
-        key = (
+        key: GroupKey = (
             path,
             kind,
             item.name,
@@ -61,6 +61,9 @@ class Ledger:
             getattr(item, "stream", None),
             getattr(item, "direction", None),
         )
+        line = getattr(item, "source_line", None)
+        if line is not None:
+            key = (*key[:7], line)
         self.counted += 1
         self._groups.add(key, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
 

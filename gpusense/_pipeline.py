@@ -15,7 +15,8 @@ from ._attribution import Attributor, Boundary, Leaves, Widener
 from ._decode import Batch, batches, pick
 from ._decode_record import record as decode_record
 from ._ledger import WITH_BYTES, Ledger, uniform
-from ._records import KINDS, Aggregate, Counters, DeviceBusy, GpuKernel, Path, Record
+from ._records import KINDS, Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from ._sync_lines import Waiting
 from ._tally import BlockTotals
 from ._threshold import Threshold
 
@@ -40,6 +41,7 @@ _KIND_NAMES = {
 
 
 _HELPERS = frozenset({"launch", "unified_memory"})  # summed up, and not counted among the records seen
+_WITH_LINES = frozenset({"sync", "transfer"})  # what calls in which the host waits leave
 
 #: Innermost candidate blocks, and whether the launching thread only inherited them.
 Place = tuple[Leaves, bool]
@@ -101,6 +103,7 @@ class Pipeline:
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
         self.occupancy = occupancy
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
+        self.lines = Waiting()  # of synchronising calls; each comes before its record
         self._widener = Widener()
         self._waiting: deque[_Work] = deque()
         self._contexts: dict[int, int] = {}
@@ -115,7 +118,7 @@ class Pipeline:
     def go_on_from(self, old: "Pipeline") -> None:
         """Blocks that are open stay open, and correlation ids keep their upper half."""
         self.attribution, self.watched, self._widener = old.attribution, old.watched, old._widener
-        self.owners = old.owners
+        self.owners, self.lines = old.owners, old.lines
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -220,10 +223,14 @@ class Pipeline:
             known = {pointer: names(pointer) for pointer in set(batch.key)}
         else:
             known = {}
+        lines = self.lines.take(batch.correlation) if self.lines and kind in _WITH_LINES else None
+        if lines is not None and kind == "sync":
+            batch = batch._replace(key=self._ledger.piles.keys_with_lines(batch.key, lines))
         kept: dict[int, Record] = {}
         for i in self._slow(batch, now_ns):
             item = decode_record(buffer, batch, i, lambda pointer: known.get(pointer) or names(pointer))
-            kept[i] = item._replace(correlation_id=corrs[i])
+            item = item._replace(correlation_id=corrs[i])
+            kept[i] = _with_line(item, lines[i]) if lines is not None else item
         short = {pointer: text[0] for pointer, text in known.items()}
         self._waiting.append(_Work(kind, thread, batch, corrs, low, high, short, kept, batch.latest))
 
@@ -442,3 +449,12 @@ class Pipeline:
 def owner_of(item: Any, owners: Mapping[int, Path]) -> Path | None:
     """The block that captured a graph node, by its own id or, where the record has it, that of its source (13.4)."""
     return owners.get(item.graph_node_id) or owners.get((item.attributes or {}).get("source_graph_node", 0))
+
+
+def _with_line(item: Any, line: str | None) -> Any:
+    """A copy says it among its attributes: few are made by a call that waits."""
+    if line is None:
+        return item
+    if type(item) is GpuSync:
+        return item._replace(source_line=line)
+    return item._replace(attributes={**(item.attributes or {}), "source_line": line})

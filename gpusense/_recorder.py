@@ -27,6 +27,8 @@ from ._tally import BlockTotals
 PAUSE_S = 0.0001
 
 DONE_PATIENCE_NS = 1_500_000_000
+#: Settings for which capture has to begin anew.
+_OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
 
 
 class Recorder(Capturing):
@@ -80,7 +82,7 @@ class Recorder(Capturing):
         capture.settings = settings
         if old.hang_after != settings.hang_after:
             self._hang = self._new_hang_watch()
-        if any(getattr(old, name) != getattr(settings, name) for name in ("kinds", "buffer_size", "buffers")):
+        if any(getattr(old, name) != getattr(settings, name) for name in _OF_CAPTURE):
             self.pause_capture()
             self.resume_capture()
 
@@ -209,6 +211,9 @@ class Recorder(Capturing):
 
     def _consume(self) -> None:
         """Moves what the program's threads left in the queue into the pipeline. Under the lock."""
+        noted = self.capture.lines() if self.capture is not None else None
+        if noted:
+            self._lines(noted)
         events, manual = self.events, []
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events)):
@@ -221,6 +226,10 @@ class Recorder(Capturing):
                 manual.append(item)
         if manual:
             self._manual(manual)
+
+    def _lines(self, rows: list[tuple[int, str]]) -> None:
+        """Of synchronising calls whose records are not read yet."""
+        self.pipeline.lines.add(rows)
 
     def _manual(self, records: Iterable[Record]) -> None:
         self.pipeline.record(records, time_ns())

@@ -83,6 +83,9 @@ class _Replay:
     def _name(self, pointer: int) -> tuple[str, str | None, str | None]:
         return self.names.resolve(pointer, lambda address: self._texts.get(address, b""))
 
+    def take_lines(self, chunk: file.Chunk) -> None:
+        self.pipeline.lines.add([(int(correlation), str(line)) for correlation, line in chunk.json()])
+
     def take_records(self, chunk: file.Chunk) -> None:
         """Records of other sources go through the threshold too."""
         before = len(self.builder.records)
@@ -98,6 +101,7 @@ _HANDLERS: dict[int, Callable[[_Replay, file.Chunk], None]] = {
     file.BOUNDARY: _Replay.take_boundaries,
     file.BUFFER: _Replay.take_buffer,
     file.RECORDS: _Replay.take_records,
+    file.LINES: _Replay.take_lines,
 }
 
 

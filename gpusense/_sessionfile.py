@@ -33,9 +33,11 @@ ROWS_PER_CHUNK = 4096
 _MAX_SENTENCES = 100
 _WORTH_COMPRESSING = 128
 
-META, NAME, LAYOUT, BUFFER, BOUNDARY, RECORDS, AGGREGATES, DEVICES, METRICS, COUNTERS, UNSEEN, BUSY, END = range(1, 14)
+META, NAME, LAYOUT, BUFFER, BOUNDARY, RECORDS, AGGREGATES, DEVICES, METRICS, COUNTERS, UNSEEN, BUSY, END, LINES = range(
+    1, 15
+)
 #: Types whose number grows with the work recorded; they stop at the size cap, the others are always written.
-BULK = frozenset({NAME, BUFFER, BOUNDARY, RECORDS, METRICS})
+BULK = frozenset({NAME, BUFFER, BOUNDARY, RECORDS, METRICS, LINES})
 TYPES = {
     META: "META",
     NAME: "NAME",
@@ -50,6 +52,7 @@ TYPES = {
     UNSEEN: "UNSEEN",
     BUSY: "BUSY",
     END: "END",
+    LINES: "LINES",
 }
 _NAME_ENTRY = struct.Struct("<QI")
 _BUFFER_HEAD = struct.Struct("<QII")  # thread, layout id, reserved

@@ -40,7 +40,7 @@ backends
 _broker
 _pipeline
 _ledger
-_aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _tally _threshold
+_aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _sync_lines _tally _threshold
 _gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
 _capi
 _budget _clock _config _frame _process

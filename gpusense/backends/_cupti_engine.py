@@ -106,7 +106,7 @@ class Engine:
         if holder is not None:
             raise BackendError(refused, 7, f"another profiler, {holder}, uses CUPTI")
         if _subscription.held:
-            raise BackendError(refused, 7, "the nodes of a CUDA graph are being noted")
+            raise BackendError(refused, 7, "gpusense itself holds the subscription, for graph owners or lines of waits")
         if subscribe_once(self._api) != 0:
             raise BackendError(refused, 7, "another tool in this process holds CUPTI's subscription")
         if version(self._api) < capi.VERSION_BEARS_FINALIZE:

@@ -10,13 +10,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import _native
-from .._capi import executable
+from .._capi import cupti, executable
 from .._capi import graph_code as code
 from .._errors import GpuSenseError
 from .._records import Unavailable
 
 ROOM = 65_536  # nodes of one capture, clones included
 _MAP_NORESERVE = 0x4000
+#: A node is made, or cloned from another.
+EVENTS = (
+    (cupti.DOMAIN_RESOURCE, cupti.RESOURCE_GRAPHNODE_CREATED),
+    (cupti.DOMAIN_RESOURCE, cupti.RESOURCE_GRAPHNODE_CLONED),
+)
 
 
 class Node(NamedTuple):
@@ -49,7 +54,7 @@ class NodeLog:
         self._words[code.COUNT // 8] = 0
         self._words[code.GET_ID // 8] = get_id
         try:
-            self._unsubscribe = self._activity.subscribe_graph_nodes(self._function, self._control)
+            self._unsubscribe = self._activity.subscribe(self._function, self._control, EVENTS, "graph owners")
         except GpuSenseError as error:
             return Unavailable("cupti", str(error))
         return None

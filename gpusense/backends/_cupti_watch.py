@@ -30,11 +30,14 @@ def look(activity: Any, *, paused: bool) -> str | None:
     holder: str | None = _cupti_holders.running()
     status = activity.status()
     if status.get("paused"):  # another copy of gpusense in this process noticed first
+        activity.end_lines(str(status["reason"]))
         return str(status["reason"])
     reason = f"another profiler, {holder}, holds CUPTI" if holder is not None else _missed_canary(activity)
     if reason is not None:
         activity.pause(reason)
         activity.was_held = activity.is_held()
+    else:
+        activity.begin_lines()  # whoever had the subscription may have given it back
     return reason
 
 

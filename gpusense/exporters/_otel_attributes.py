@@ -274,9 +274,11 @@ def _sync(record: GpuSync) -> Iterator[tuple[str, Any]]:
     yield "gpu.stream.id", record.stream
     yield "gpu.is_slow", record.is_slow
     if record.source_line:
-        path, _, line = str(record.source_line).rpartition(":")
+        path, _, place = str(record.source_line).rpartition(":")
+        line, _, function = place.partition(" ")
         yield "code.file.path", path or record.source_line
         yield "code.line.number", int(line) if line.isdecimal() else None
+        yield "code.function.name", function or None
 
 
 def _allocation(record: GpuAllocation) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from gpusense._capi import cupti as capi
 from gpusense._capi.binding import MissingSymbol
 from gpusense._errors import BackendError, BackendUnavailable, GpuSenseError
 from gpusense._records import GpuKernel, GpuMemoryTransfer, Unavailable
-from gpusense.backends import _cupti_holders, _cupti_watch, cuda, cupti
+from gpusense.backends import _cupti_graphs, _cupti_holders, _cupti_watch, cuda, cupti
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
@@ -846,12 +846,13 @@ def test_unified_memory_counters_are_chosen_before_the_kind_is_enabled(fake, sta
 
 def test_graph_node_subscription_is_given_back(fake, start):
     activity, _ = start()
-    end = activity.subscribe_graph_nodes(ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value)
+    function = ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value
+    end = activity.subscribe(function, None, _cupti_graphs.EVENTS, "a test")
     assert fake.subscribed() == 1
     end()
     fake.fail("cuptiEnableCallback", 21)
     with pytest.raises(BackendError):
-        activity.subscribe_graph_nodes(1)
+        activity.subscribe(1, None, _cupti_graphs.EVENTS, "a test")
     assert fake.subscribed() == 0
 
 
