@@ -611,7 +611,8 @@ def test_our_own_question_is_not_taken_for_another_profiler(fake, start):
 
 def test_our_own_subscription_for_a_graph_is_not_taken_for_another_profiler(fake, start):
     activity, got = start()
-    end = activity.subscribe_graph_nodes(ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value)
+    function = ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value
+    end = activity.subscribe(function, None, _cupti_graphs.EVENTS, "a test")
     assert not activity.is_held()
     activity.pause("test")
     activity.resume()
@@ -619,7 +620,7 @@ def test_our_own_subscription_for_a_graph_is_not_taken_for_another_profiler(fake
     activity.flush()
     assert len(got.records) == 1
     activity.stop()
-    with pytest.raises(BackendError, match="nodes of a CUDA graph"):
+    with pytest.raises(BackendError, match="gpusense itself holds"):
         activity.detach()
     end()
     end()  # gives back ours, once

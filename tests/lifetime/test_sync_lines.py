@@ -25,7 +25,8 @@ driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import types
 torch = types.ModuleType("torch")  # as torch.profiler looks from outside
 torch.on = False
-torch._C = types.SimpleNamespace(_autograd=types.SimpleNamespace(_profiler_enabled=lambda: torch.on))
+class Profiler(types.ModuleType): _is_profiler_enabled = property(lambda self: torch.on)
+sys.modules["torch.autograd.profiler"] = Profiler("torch.autograd.profiler")
 if os.environ.get("TORCH"):
     sys.modules["torch"] = torch
 import gpusense
