@@ -162,6 +162,7 @@ def enable() -> bool:
             if _tracer is None:
                 _tracer = made
     _tracer._recorder.resume_capture()
+    _tracer._follow_steps()
     _activate(_tracer)
     return True
 
@@ -174,6 +175,7 @@ def disable() -> None:
     if live is None:
         return
     live._recorder.pause_capture()
+    live._follow_steps()
     _activate(_Disabled(live))
 
 
