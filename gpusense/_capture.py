@@ -50,6 +50,7 @@ class Capture:
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
         self._work_kinds: frozenset[int] = frozenset()
+        self.per_thread: bool | None = None  # whether buffers tell who launched; None before capture runs
 
     @property
     def running(self) -> bool:
@@ -62,6 +63,10 @@ class Capture:
     @property
     def attached(self) -> bool:
         return self.state in ("running", "paused")
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("stopped", "unavailable")
 
     @property
     def cuda_was_live(self) -> bool:
@@ -125,6 +130,7 @@ class Capture:
             kinds.add(layouts.DRIVER)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
         self.strides = dict(activity.strides)
+        self.per_thread = bool(activity.status().get("per_thread_buffers"))
         self._select_launches()
         if "sync_lines" in chosen:
             activity.note_lines(self.settings.line_packages)

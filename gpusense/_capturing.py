@@ -1,5 +1,6 @@
 """The capture side of a recorder: when it begins, pauses and ends, and what was not seen meanwhile."""
 
+import sys
 from collections.abc import Callable
 from time import monotonic, time_ns
 from typing import Any
@@ -181,8 +182,30 @@ class Capturing:
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:
-            return {"state": "unavailable", "reason": self.absent}
-        return self.capture.status()
+            return {"state": "unavailable", "reason": self.absent, **self._attribution()}
+        return {**self.capture.status(), **self._attribution()}
+
+    @property
+    def tells_tasks(self) -> bool:
+        """Whether launches can be told apart by task: not without capture, nor where buffers are shared by threads."""
+        capture = self.capture
+        return capture is not None and not capture.ended and capture.per_thread is not False
+
+    def _attribution(self) -> dict[str, Any]:
+        """How launches are given to blocks, and why tasks are not told apart although that was asked for."""
+        wanted = self.settings.attribution
+        limits = []
+        if wanted == "exact":
+            if self.capture is not None and self.capture.per_thread is False:
+                limits.append(
+                    "this CUPTI does not tell which thread launched, so tasks are ambiguous where they overlap"
+                )
+            limits += [
+                f"{host} tells nobody when it goes on with another task, so its tasks are ambiguous where they overlap"
+                for host in ("uvloop", "gevent")
+                if host in sys.modules
+            ]
+        return {"attribution": wanted, "attribution_limits": limits}
 
     def unseen_stretches(self) -> list[UnseenStretch]:
         """Also the one that lasts, with no end."""

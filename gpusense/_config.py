@@ -8,6 +8,9 @@ from ._errors import GpuSenseError
 
 KIND_NAMES = ("sync", "allocation", "unified_memory", "launch", "sync_lines")
 
+#: Settings that are one word of these.
+_CHOICES = {"mode": ("off", "auto", "on"), "attribution": ("order", "exact")}
+
 
 class Settings(NamedTuple):
     """Resolved settings. Units stand in the names; each has a variable ``GPUSENSE_<NAME IN CAPITALS>``."""
@@ -28,6 +31,7 @@ class Settings(NamedTuple):
     file_limit_bytes: int = 4 * 1024**3  # at this size a session file ends growing
     line_packages: tuple[str, ...] = ()  # installed packages whose lines count as the program's, for "sync_lines"
     strict: bool = False  # configure() raises for a backend that is asked for and not there
+    attribution: str = "order"  # "exact": also switches between tasks are marked
 
     @property
     def threshold_ns(self) -> int:
@@ -67,6 +71,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "file_limit_bytes": int,
     "line_packages": _words,
     "strict": _boolean,
+    "attribution": lambda text: text.strip().lower(),
 }
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -113,9 +118,10 @@ def check(name: str, value: Any) -> Any:
     """``value`` in the type of the setting ``name``; raises :class:`ConfigurationError` saying what would be right."""
     if name not in Settings._fields:
         raise ConfigurationError(f"unknown setting {name!r}; known: {', '.join(Settings._fields)}")
-    if name == "mode":
-        if value not in ("off", "auto", "on"):
-            raise ConfigurationError(f"mode must be 'off', 'auto' or 'on', not {value!r}")
+    if name in _CHOICES:
+        *most, last = map(repr, _CHOICES[name])
+        if value not in _CHOICES[name]:
+            raise ConfigurationError(f"{name} must be {', '.join(most)} or {last}, not {value!r}")
         return value
     if value is None and name in ("devices", "backends", "overhead_budget", "hang_after"):
         return None

@@ -22,6 +22,7 @@ from ._names_cache import NameCache
 from ._pipeline import Limits, Pipeline
 from ._records import Counters, Record, UnseenStretch
 from ._tally import BlockTotals
+from ._unmarked import Unmarked
 
 #: Between two slices of decoding, so that the program's threads get the GIL.
 PAUSE_S = 0.0001
@@ -44,7 +45,7 @@ class Recorder(Capturing):
         self.clock = Anchor()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self._delivery = Delivery()
-        self._unmarked: dict[int, Boundary] = {}  # blocks opened while no capture was running
+        self._unmarked = Unmarked()  # boundaries while no capture was running
         self._names = NameCache()
         self._read_ns = self.start_ns
         self._drain_cpu_ns = self._tick_cpu_ns = 0
@@ -108,9 +109,8 @@ class Recorder(Capturing):
     def _marks(self, capture: Capture) -> None:
         self._consume()
         self.pipeline.marker = capture.marker_shape
-        for event in self._unmarked.values():
+        for event in self._unmarked.drain():
             self._place(event, 0)
-        self._unmarked.clear()
         self._attached()
 
     def _attached(self) -> None:
@@ -238,13 +238,12 @@ class Recorder(Capturing):
         event = Boundary(*item)
         if event.token:
             self._place(event, None)
-        elif event.op == OPEN:
+            return
+        if event.op == OPEN:
             self.pipeline.attribution.know(event.block_id, event.parent_id, event.name)
-            if self.pipeline.marker is not None:  # another profiler has CUPTI, or had when the block was opened
-                self._place(event, self.pipeline.newest_correlation + 1)
-            else:
-                self._unmarked[event.block_id] = event
-        elif self._unmarked.pop(event.block_id, None) is None and self.capture is not None:
+        # With a marker, another profiler has CUPTI, or had when the block was opened.
+        early = self.pipeline.marker is None and (self._unmarked.add(event) or self.capture is None)
+        if not early:
             self._place(event, self.pipeline.newest_correlation + 1)
 
     # --- results ----------------------------------------------------------------------------------------------------

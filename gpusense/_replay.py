@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _sessionfile as file
-from ._attribution import OPEN, Boundary
+from ._attribution import CLOSE, Boundary
 from ._names_cache import NameCache
 from ._pipeline import Limits, Marker, Pipeline, owner_of
 from ._records import GpuKernel, Path
@@ -63,7 +63,7 @@ class _Replay:
     def take_boundaries(self, chunk: file.Chunk) -> None:
         for *event, corr in chunk.json():
             boundary = Boundary(*event)
-            if corr is not None and boundary.op != OPEN:
+            if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
                 corr = self.pipeline.newest_correlation + 1
             self.pipeline.boundary(boundary, corr)
 

@@ -170,6 +170,7 @@ def enable() -> bool:
                 return False
             _tracer = made
     _tracer._recorder.resume_capture()
+    _tracer._follow_steps()
     _activate(_tracer)
     return True
 
@@ -182,6 +183,7 @@ def disable() -> None:
     if live is None:
         return
     live._recorder.pause_capture()
+    live._follow_steps()
     _activate(_Disabled(live))
 
 

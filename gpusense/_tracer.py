@@ -8,11 +8,12 @@ from time import time_ns
 from typing import Any
 
 from . import _log, _native, _process
-from ._attribution import CLOSE, OPEN
+from ._attribution import CLOSE, OPEN, SWITCH
 from ._block import Block, TimedBlock, innermost
 from ._config import Settings
 from ._recorder import Recorder
 from ._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from ._steps import Steps
 from ._tally import BlockTotals
 from ._worker import Worker
 
@@ -43,12 +44,14 @@ class Tracer:
         self._share = 1 - 1e-9  # so that the first block is opened
         self.failed_blocks = self.shed_blocks = 0
         self._left_behind = False
+        self._steps: Steps | None = None  # of tasks, with exact attribution
         self._worker = Worker(recorder)
         recorder.wake = self._worker.wake
         recorder.metrics_source = self._metrics
         recorder.elsewhere = self._worker.errand
         _process.register(self)
         self._worker.start()
+        self._follow_steps()
 
     def _metrics(self) -> Any:
         """The monitor whose samples belong to this session: the one that was set, or the one that runs."""
@@ -72,6 +75,8 @@ class Tracer:
         """
         if parent is not None:
             innermost.set(parent)
+            if self._steps is not None:
+                self._steps.here()
         block = Block(self, name, attributes, None)
         block.__enter__()
         return block
@@ -114,6 +119,8 @@ class Tracer:
         if recorder.armed:
             recorder.poke()
         self._watched[block.block_id] = BlockTotals()
+        if self._steps is not None:
+            self._steps.opens(block)
         before = block.start_ns = time_ns()
         event: list[Any] = [
             OPEN,
@@ -147,8 +154,9 @@ class Tracer:
 
     def _closed(self, block: Block) -> None:
         marker = self._recorder.marker
+        leaf = self._steps.closes(block) if self._steps is not None else None
         before = time_ns()
-        event: list[Any] = [CLOSE, block.block_id, None, _get_ident(), before, before + OPEN_ENDED_NS, "", 0]
+        event: list[Any] = [CLOSE, block.block_id, leaf, _get_ident(), before, before + OPEN_ENDED_NS, "", 0]
         if marker is not None:
             self._mark(event, marker)
             end = block.end_ns = int(event[5])
@@ -170,6 +178,37 @@ class Tracer:
                 block.error,
             )
         )
+
+    def _switched(self, op: int, thread: int, leaf: int | None) -> bool:
+        """Launches of ``thread`` belong to another block from now on; see :data:`Mark`."""
+        if op == SWITCH and leaf is not None and len(self._recorder.events) > MAX_WAITING:
+            return False
+        marker = self._recorder.marker
+        if marker is None:
+            return self._switched_unmarked(op, thread, leaf)
+        self._mark(_switch(op, thread, leaf), marker)
+        return True
+
+    def _switched_unmarked(self, op: int, thread: int, leaf: int | None) -> bool:
+        self._append(_switch(op, thread, leaf))
+        return True
+
+    def _follow_steps(self) -> bool:
+        """Steps of tasks are followed as long as that is wanted and of use; once it is wanted, asked now and then."""
+        if self._steps is None:
+            if self.config.attribution != "exact":
+                return True
+            self._steps = Steps(self._switched)
+            self._worker.add_watcher(self._follow_steps)
+        if self.config.attribution == "exact" and self._recorder.tells_tasks:
+            self._steps.on()
+        else:
+            self._steps.off()
+        return False
+
+    def _end_steps(self) -> None:
+        if self._steps is not None:
+            self._steps.end(self._switched_unmarked)
 
     def _tell(self, listener: Any, method: str, block: Block) -> None:
         try:
@@ -340,6 +379,7 @@ class Tracer:
         """Goes on under other settings; what was recorded stays."""
         self.config = settings
         self._recorder.reconfigure(settings)
+        self._follow_steps()
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""
@@ -353,6 +393,7 @@ class Tracer:
     def close(self) -> None:
         """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does."""
         recorder, worker = self._recorder, self._worker
+        self._end_steps()
         if not worker.finish(recorder.end_capture, END_CAPTURE_S):
             _log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
@@ -363,6 +404,7 @@ class Tracer:
 
     def after_fork_in_child(self) -> None:
         self._worker.forget_in_child()
+        self._end_steps()
         self._listeners = ()
         self._left_behind = True
         self._recorder.after_fork_in_child()
@@ -374,6 +416,11 @@ class Tracer:
     def at_exit(self) -> None:
         if not self._left_behind:
             self.close()
+
+
+def _switch(op: int, thread: int, leaf: int | None) -> list[Any]:
+    before = time_ns()
+    return [op, 0, leaf, thread, before, before + OPEN_ENDED_NS, "", 0]
 
 
 def _times(start_ns: int | None, end_ns: int | None, duration_ns: int | None) -> tuple[int, int]:

@@ -23,7 +23,8 @@ _workload
 cuda monitor
 _select
 _noop _tracer
-_block _worker
+_steps _worker
+_block
 _decorate _summary
 _filerecorder
 _graph_owners _recorder
@@ -39,7 +40,7 @@ _dispatcher _sampler _sources _window
 backends
 _broker
 _pipeline
-_ledger
+_ledger _unmarked
 _aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _sync_lines _tally _threshold
 _gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
 _capi

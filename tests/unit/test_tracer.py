@@ -505,6 +505,8 @@ def test_configuration_errors_say_what_would_be_right(tracer):
         gpusense.configure(sample_rate=2)
     with pytest.raises(ValueError, match="must be a number"):
         gpusense.configure(threshold_us="fast")
+    with pytest.raises(_config.ConfigurationError, match="'order' or 'exact'"):
+        gpusense.configure(attribution="guessed")
     with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
         gpusense.configure(backends=("cupti",), strict=True)
 
@@ -515,8 +517,9 @@ def test_environment_over_application_over_host(tracer, monkeypatch):
     assert gpusense.configure(defaults=True, threshold_us=3).threshold_us == 2
     monkeypatch.setenv("GPUSENSE_THRESHOLD_US", "7.5")
     monkeypatch.setenv("GPUSENSE_BUFFERS", "many")
+    monkeypatch.setenv("GPUSENSE_ATTRIBUTION", " Exact")
     settings = gpusense.configure()
-    assert (settings.threshold_us, settings.buffers) == (7.5, 8)
+    assert (settings.threshold_us, settings.buffers, settings.attribution) == (7.5, 8, "exact")
 
 
 def test_many_blocks_keep_memory_flat(tracer):
