@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from opentelemetry.trace import SpanContext
 
-from .. import _log, _process
+from .. import _log, _process, _select
 from .._recorder import Recorder
 from .._records import BlockRecord, DeviceInfo, Record
 from . import _otel_spans as reasons
@@ -94,6 +94,7 @@ class Pipeline:
         self.join()
         self.worker.start()
         _process.register(self)
+        _at_end_of_worker_process(self)
 
     @property
     def tracer(self) -> Any:
@@ -101,7 +102,15 @@ class Pipeline:
 
     def join(self) -> None:
         """Listens to the tracer in force."""
-        tracer = self.tracer
+        self._listen(self.tracer)
+
+    def adopt(self, tracer: Any) -> None:
+        """Listens to ``tracer``, which was just made; in a forked child it is the first thing to happen."""
+        if self._open:
+            self._listen(tracer)
+            self.worker.wake()
+
+    def _listen(self, tracer: Any) -> None:
         if tracer is self._joined:
             return
         tracer.add_sink(self.sink)
@@ -372,6 +381,8 @@ class Pipeline:
 
     def _leave_tracer(self) -> None:
         try:
+            if self.adopt in _select.followers:
+                _select.followers.remove(self.adopt)
             for tracer in (self._joined, self.tracer):
                 tracer.remove_sink(self.sink)
                 tracer.remove_block_listener(self.blocks)
@@ -395,7 +406,9 @@ class Pipeline:
         self.target.forget()
         if self.forget_more is not None:
             self.forget_more()
-        _at_end_of_worker_process(self)
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:  # it forgets its finalizers only after this
+            util.register_after_fork(self, _at_end_of_worker_process)
 
 
 def device_of(devices: tuple[DeviceInfo, ...], backend: str, device: int | None) -> DeviceInfo | None:
@@ -409,7 +422,7 @@ def device_of(devices: tuple[DeviceInfo, ...], backend: str, device: int | None)
 
 
 def _at_end_of_worker_process(pipeline: Pipeline) -> None:
-    """Children of multiprocessing leave without atexit; they run finalizers of their own, cleared after the fork."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.register_after_fork(pipeline, lambda kept: util.Finalize(None, kept.close, exitpriority=10))
+    """Forked children of multiprocessing leave without atexit, up to Python 3.12; they run finalizers of their own."""
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, pipeline.close, exitpriority=10)

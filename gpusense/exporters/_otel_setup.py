@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from .. import _log
+from .. import _log, _select
 from ._otel_attributes import text_limit
 from ._otel_counters import OwnCounters
 from ._otel_metrics import Metrics
@@ -55,6 +55,8 @@ def start(
     pipeline.forget_more = providers.forget
     providers.follow()
     pipeline.start()
+    if tracer is None:
+        _select.followers.append(pipeline.adopt)
     return pipeline
 
 

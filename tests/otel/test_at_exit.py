@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from opentelemetry.sdk import resources
 from servers import receiver
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -82,11 +83,10 @@ def show():
 show()
 atexit.register(show)
 """
-    for variables in (
-        {},
-        {"OTEL_SERVICE_NAME": "shop", "OTEL_RESOURCE_ATTRIBUTES": "a=b"},
-        {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "process"},
-    ):
+    chosen = [{}, {"OTEL_SERVICE_NAME": "shop", "OTEL_RESOURCE_ATTRIBUTES": "a=b"}]
+    if hasattr(resources, "_build_resource_detectors"):  # SDK 1.30 keeps to itself which they are
+        chosen.append({"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "process"})
+    for variables in chosen:
         done = run(code, "unused", **variables)
         assert (done.returncode, done.stderr) == (0, "")
         during, ending = done.stdout.splitlines()

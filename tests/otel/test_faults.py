@@ -183,6 +183,46 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         assert got.spans[0].parent_span_id
 
 
+def test_a_forked_child_without_a_request_sends_its_blocks():
+    """Nothing but a block tells that it works: no span of the application begins, nobody flushes."""
+    body = """
+otel.flush(5)
+pid = os.fork()
+if pid == 0:
+    for number in range(3):
+        with gpusense.trace(f"child {number}"):
+            gpusense.record_kernel("child", duration_ns=200_000)
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        blocks = {span.span_id for span in got.spans if span.name.startswith("child")}
+        kernels = [span for span in got.spans if span.name == "gpu_kernel: child"]
+    assert len(blocks) == len(kernels) == 3
+    assert {span.parent_span_id for span in kernels} == blocks
+
+
+def test_a_worker_of_multiprocessing_that_instruments_itself():
+    body = """
+otel.uninstrument()
+import multiprocessing
+def work():
+    otel.instrument(private=True)
+    with gpusense.trace("worker"):
+        gpusense.record_kernel("in_worker", duration_ns=200_000)
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(span.name for span in got.spans) == ["gpu_kernel: in_worker", "worker"]
+
+
 def test_a_worker_of_multiprocessing_sends_before_it_ends():
     body = """
 import multiprocessing
