@@ -52,7 +52,8 @@ class Settings(NamedTuple):
 class Pipeline:
     """``tracer_of()`` gives the tracer in force: it changes with ``configure()``, ``disable()`` and forks.
 
-    ``metrics`` and ``follow`` are the caller's to set: exported from our tick, and called at the start of each.
+    ``metrics``, ``follow``, ``forget_more`` and ``leave_more`` are the caller's to set: exported from our tick; called
+    at the start of each, in a forked child, and at the end.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Pipeline:
         self.metrics: Any = None
         self.follow: Callable[[], None] | None = None
         self.forget_more: Callable[[], None] | None = None
+        self.leave_more: Callable[[], None] | None = None
         #: The other copy of gpusense that sends to the same exporters and came first: then nothing goes from here.
         self.yields_to: str | None = None
         self.exported = self.folded = self.scopes = 0
@@ -383,6 +385,8 @@ class Pipeline:
         try:
             if self.adopt in _select.followers:
                 _select.followers.remove(self.adopt)
+            if self.leave_more is not None:
+                self.leave_more()
             for tracer in (self._joined, self.tracer):
                 tracer.remove_sink(self.sink)
                 tracer.remove_block_listener(self.blocks)

@@ -1,12 +1,15 @@
 """Puts the parts together from the settings of ``instrument()`` and the ``OTEL_*`` variables."""
 
 import atexit
+import functools
 import os
 import sys
 import weakref
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
+
+from opentelemetry import trace
 
 from .. import _log, _select
 from ._otel_attributes import text_limit
@@ -53,7 +56,10 @@ def start(
     providers = _Providers(pipeline, span_scopes)
     pipeline.follow = providers.follow
     pipeline.forget_more = providers.forget
+    pipeline.leave_more = providers.unwatch
     providers.follow()
+    if tracer_provider is None and settings.spans:
+        providers.watch()
     pipeline.start()
     if tracer is None:
         _select.followers.append(pipeline.adopt)
@@ -73,6 +79,8 @@ class _Providers:
         self._pipeline = pipeline
         self._scopes = scopes
         self._known: list[Any] = []
+        self._replaced: Any = None
+        self._watching: Any = None
 
     def follow(self) -> None:
         pipeline, metrics = self._pipeline, self._pipeline.metrics
@@ -86,6 +94,29 @@ class _Providers:
         if any(now is not before for now, before in zip(known, self._known or [None, None], strict=True)):
             self._known = known
             _end_before(pipeline)
+
+    def watch(self) -> None:
+        """Follows at once when the application sets its provider: its first request must not have to wait for a tick.
+        Wraps ``trace.set_tracer_provider``; what was bound before is noticed with the next tick.
+        """
+        replaced = self._replaced = trace.set_tracer_provider
+
+        @functools.wraps(replaced)
+        def set_tracer_provider(*arguments: Any, **named: Any) -> Any:
+            result = replaced(*arguments, **named)
+            if self._pipeline.is_open:
+                try:
+                    self.follow()
+                except Exception:  # noqa: BLE001 - nothing of ours may reach the application's start
+                    _log.exception("otel-follow", "the new provider is looked at later")
+            return result
+
+        trace.set_tracer_provider = self._watching = set_tracer_provider
+
+    def unwatch(self) -> None:
+        """Puts the function back, unless another tool has wrapped it meanwhile; ours only passes on then."""
+        if self._watching is not None and trace.set_tracer_provider is self._watching:
+            trace.set_tracer_provider = self._replaced
 
     def _on(self, provider: Any) -> ScopeProcessor:
         known = _processors.get(provider)

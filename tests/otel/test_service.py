@@ -376,6 +376,24 @@ def test_everything_leaves_before_the_applications_providers_end(first):
     assert "late" not in said
 
 
+def test_the_first_request_after_the_provider_was_set_has_its_kernels(otel, tracer, monkeypatch):
+    """The provider often comes after us: under ``gpusense run`` always."""
+    from opentelemetry.util._once import Once
+
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+    original = trace.set_tracer_provider
+    assert otel.instrument(tracer=tracer, metrics=False)
+    exporter = InMemorySpanExporter()
+    trace.set_tracer_provider(provider_of(exporter))
+    with trace.get_tracer("app").start_as_current_span("GET /"):
+        tracer.kernel()
+    assert otel.flush(10)
+    assert names(exporter) == ["GET /", "gpu_kernel: sgemm"]
+    otel.uninstrument()
+    assert trace.set_tracer_provider is original
+
+
 # --- full queues ------------------------------------------------------------------------------------------------------
 
 
