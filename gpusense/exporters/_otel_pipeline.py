@@ -33,7 +33,7 @@ MAX_SCOPES = 256
 VIEW_AGE_S = 10.0  # how old the tracer's counters and devices may be
 #: Reasons that are no choice of anybody: the endpoint, or the way to it, did not take the records.
 UNSENT = ("export_failed", "no_exporter", "queue_full")
-ANOTHER_COPY = "another_copy"
+OFF, ANOTHER_COPY = "off", "another_copy"
 
 
 class Settings(NamedTuple):
@@ -222,7 +222,7 @@ class Pipeline:
         leaves: list[Placed] = []
         valid = []
         ids = self.target.ids() if self.settings.spans and self.yields_to is None else None
-        nowhere = reasons.NO_PROVIDER if self.yields_to is None else ANOTHER_COPY
+        nowhere = self._why_nowhere()
         self._builder.begin(self.resource() if ids is not None else None)
         for record in records:
             found = self._builder.locate(record)
@@ -237,6 +237,12 @@ class Pipeline:
         self.work.add(valid)
         if ids is not None:
             self._send(self._chosen(blocks, leaves, ids))
+
+    def _why_nowhere(self) -> str:
+        """The reason of records that get no span because none is made at all."""
+        if not self.settings.spans:
+            return OFF
+        return reasons.NO_PROVIDER if self.yields_to is None else ANOTHER_COPY
 
     def _chosen(self, blocks: list[Placed], leaves: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
         """Spans with the number of records each stands for, within the budget."""

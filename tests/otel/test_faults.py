@@ -60,6 +60,21 @@ def test_refusals_are_counted(otel, tracer, answer, caplog):
     assert len(caplog.records) <= 1
 
 
+def test_a_backend_that_takes_no_metrics_gets_its_spans(otel, tracer, caplog):
+    """As Jaeger and Tempo, whose answer to ``/v1/metrics`` is 404."""
+    with receiver(unknown="/v1/metrics") as got:
+        otel.instrument(tracer=tracer, endpoint=got.url, exit_timeout_s=10)
+        otel._active.settings = otel._active.settings._replace(metric_interval_s=0)
+        for _ in range(3):
+            with tracer.trace("step"):
+                tracer.kernel()
+            assert otel.flush(20)
+        assert otel.uninstrument()
+        assert len(got.spans) == 6
+        assert got.requests - len(got.paths) >= 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_a_slow_endpoint_never_slows_the_application(otel, tracer):
     with receiver(delay_s=0.5) as got:
         otel.instrument(tracer=tracer, endpoint=got.url, metrics=False)
