@@ -16,6 +16,8 @@ _lock: Any = None
 _tracer: Any = None  # the live one, kept while disabled
 _forked = ""  # why capture is not possible in this process, where it was forked from one that captured
 _sinks: list[Callable[..., Any]] = []  # that wait for a live one
+#: Called with each live tracer that is made, before its first block; a forked child makes one of its own.
+followers: list[Callable[[Any], None]] = []
 
 
 def _guard() -> Any:
@@ -102,6 +104,11 @@ def _live(wanted: Settings, capture: bool) -> Any:
     recorder.absent = _forked or recorder.absent
     tracer = Tracer(wanted, recorder)
     _hand_sinks(tracer)
+    for follower in followers:
+        try:
+            follower(tracer)
+        except Exception:  # noqa: BLE001, PERF203 - the tracer works without
+            _log.exception(f"follower {follower!r}", "gpusense: a new tracer could not be followed")
     return tracer
 
 

@@ -124,7 +124,12 @@ class Spans:
         self._url = url
         self._live = live
         self._root: Any = None
-        from ..exporters import _otel_replay, opentelemetry
+        from ..exporters import opentelemetry
+
+        self._off = opentelemetry.switched_off(os.environ)
+        if self._off:
+            return
+        from ..exporters import _otel_replay
 
         self._resource = _otel_replay.prepare()
         if live:
@@ -148,6 +153,8 @@ class Spans:
             return f"spans: not sent to {self._url}: {type(error).__name__}: {error}"
 
     def _send(self, session: Any, exit_code: int) -> str:
+        if self._off:
+            return f"spans: not sent, because {self._off}"
         from ..exporters import _otel_replay, opentelemetry
 
         if not self._live:
@@ -156,7 +163,7 @@ class Spans:
         if self._root is not None:
             self._root.end(exit_code)
         sent = opentelemetry.uninstrument(_OTLP_WAIT_S)
-        return f"spans: sent to {self._url}" if sent else f"spans: {self._url} did not take all of them in time"
+        return f"spans: sent to {self._url}" if sent else f"spans: {self._url} did not take all of them"
 
 
 def remove(path: str | None) -> None:
