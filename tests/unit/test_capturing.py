@@ -28,6 +28,9 @@ class Capture:
     def prepare_marker(self):
         return True
 
+    def watch(self):
+        return None
+
 
 @pytest.fixture
 def attaching():
