@@ -1,9 +1,10 @@
 """What each tool costs a program on the GPU: one process a tool, short stretches without and with it in turn.
 
 For each pair the ratio of the two times; the median of the ratios with its 95 % interval (order statistics). A tool is
-measured until the interval is ±0.8 % or its seconds are over. ``stop``: how long ending the tool took with everything
-recorded. ``after``: stretches after the tool was stopped against stretches before it was first started. Ratios of one
-run only: these machines are noisy.
+measured until the interval is ±0.8 % or its seconds are over. ``before``, ``off``, ``on`` and ``after``: milliseconds a
+step before the tool was made, in its stretches, and once it was stopped; a tool that leaves something on between its
+stretches shows it there. ``stop``: how long ending the tool took with everything recorded. Ratios of one run only:
+these machines are noisy.
 
     python benchmarks/gpu/overhead.py [--seconds 25] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 
@@ -260,7 +261,7 @@ def child(workload, tool, seconds):
         stretch(step)
     print("ready", flush=True)
     sys.stdin.readline()
-    before = [stretch(step) for _ in range(8)]
+    before = [stretch(step) for _ in range(20)]
     made = MAKE[tool](step)
     pairs, cpu = [], []
     end = time.monotonic() + seconds
@@ -274,18 +275,20 @@ def child(workload, tool, seconds):
     began = time.perf_counter()
     made.stop()
     stop_s = time.perf_counter() - began
-    after = [stretch(step) for _ in range(8)]
+    after = [stretch(step) for _ in range(20)]
     ratios = sorted(on / off for off, on in pairs)
     result = {
         "workload": workload,
         "tool": tool,
         "pairs": len(ratios),
-        "off_ms": statistics.median(off for off, _ in pairs) * 1e3,
+        "before": statistics.median(before) * 1e3,
+        "off": statistics.median(off for off, _ in pairs) * 1e3,
+        "on": statistics.median(on for _, on in pairs) * 1e3,
+        "after": statistics.median(after) * 1e3,
         "ratio": statistics.median(ratios),
         "interval": interval(ratios),
         "cpu": statistics.median(cpu),
         "stop_s": stop_s,
-        "after": statistics.median(after) / statistics.median(before),
         **made.facts(),
     }
     print(json.dumps(result), flush=True)
@@ -340,12 +343,13 @@ def start(workload, tool, seconds):
 
 
 def show(row):
-    known = ("workload", "tool", "pairs", "off_ms", "ratio", "interval", "cpu", "stop_s", "after")
+    times = ("before", "off", "on", "after")
+    known = ("workload", "tool", "pairs", *times, "ratio", "interval", "cpu", "stop_s")
     facts = " ".join(f"{key}={value}" for key, value in row.items() if key not in known)
     low, high = row["interval"]
     ratio = f"{row['ratio']:8.4f}  [{low:.4f}, {high:.4f}]{row['pairs']:6d}{row['cpu']:8.3f}"
-    begin = f"{row['workload']:9}{row['tool']:14}{row['off_ms']:8.2f}"
-    print(f"{begin}{ratio}{row['stop_s']:8.3f}{row['after']:8.3f}  {facts}", flush=True)
+    begin = f"{row['workload']:9}{row['tool']:14}" + "".join(f"{row[name]:8.2f}" for name in times)
+    print(f"{begin}{ratio}{row['stop_s']:8.3f}  {facts}", flush=True)
 
 
 def main():
@@ -357,8 +361,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.child:
         child(*arguments.child, arguments.seconds)
-    head = f"{'workload':9}{'tool':14}{'off ms':>8}{'ratio':>8}  95 % interval   pairs{'CPU':>8}"
-    print(f"{head}{'stop s':>8}{'after':>8}  facts")
+    head = f"{'workload':9}{'tool':14}{'before':>8}{'off':>8}{'on':>8}{'after':>8}{'ratio':>8}"
+    print(f"{head}  95 % interval   pairs{'CPU':>8}{'stop s':>8}  facts")
     for workload in arguments.workloads.split(","):
         measure(workload, arguments.tools.split(","), arguments.seconds)
 

@@ -7,6 +7,7 @@ from _thread import get_ident
 from typing import Any
 
 from .._errors import GpuSenseError
+from ._proton import unshare
 
 _SIGTERM_WAIT_S = 5.0
 _OTLP_WAIT_S = 2.0
@@ -25,6 +26,7 @@ class Ending:
         self._pid = os.getpid()
         self._done = False
         self._stderr = _identity()
+        self.folder: str | None = None  # of a library that other tools are to share
 
     def at_exit(self) -> None:
         if self._done or os.getpid() != self._pid:
@@ -43,6 +45,8 @@ class Ending:
             self._write(f"gpusense: the session could not be ended: {type(error).__name__}: {error}\n")
         finally:
             remove(self._path if self._temporary else None)
+            if self.folder is not None:
+                unshare(self.folder)
 
     def _answer(self, session: Any) -> None:
         from ..report import text
