@@ -1,4 +1,4 @@
-"""From which line of the program a synchronising call was made: whose file it is, its text, and which record it belongs to.
+"""From which line of the program a synchronising call was made: whose file it is, its text, whose record it is.
 
 Pure; never ctypes. ``backends/_cupti_lines.py`` notes the frames, the pipeline joins lines and records.
 """
