@@ -16,7 +16,7 @@ from ._decode import Batch, batches, pick
 from ._decode_record import record as decode_record
 from ._ledger import WITH_BYTES, Ledger, uniform
 from ._records import KINDS, Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
-from ._sync_lines import Waiting
+from ._sync_lines import Lines
 from ._tally import BlockTotals
 from ._threshold import Threshold
 
@@ -103,7 +103,7 @@ class Pipeline:
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
         self.occupancy = occupancy
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
-        self.lines = Waiting()  # of synchronising calls; each comes before its record
+        self.lines = Lines()  # of synchronising calls; each comes before its records
         self._widener = Widener()
         self._waiting: deque[_Work] = deque()
         self._contexts: dict[int, int] = {}
@@ -223,7 +223,7 @@ class Pipeline:
             known = {pointer: names(pointer) for pointer in set(batch.key)}
         else:
             known = {}
-        lines = self.lines.take(batch.correlation) if self.lines and kind in _WITH_LINES else None
+        lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
             batch = batch._replace(key=self._ledger.piles.keys_with_lines(batch.key, lines))
         kept: dict[int, Record] = {}

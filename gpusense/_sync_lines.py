@@ -1,11 +1,11 @@
-"""From which line of the program a synchronising call was made: whose file it is, its text, and waiting for the record.
+"""From which line of the program a synchronising call was made: whose file it is, its text, whose record it is.
 
 Pure; never ctypes. ``backends/_cupti_lines.py`` notes the frames, the pipeline joins lines and records.
 """
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ PLACES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
-MAX_WAITING = 100_000  # calls without a record yet; a copy on the stack of a graph capture, say, never gets one
+MAX_CALLS = 65_536  # more than can be made between two readings of the records
 MAX_FILES = 10_000
 
 
@@ -75,31 +75,28 @@ def line_text(code: Any, line: int, files: Files) -> str:
     return f"{files.text(code.co_filename)}:{line} {name}"
 
 
-class Waiting:
-    """Lines of calls whose records have not come yet, by correlation id. Bounded: the oldest are forgotten and counted.
+class Lines:
+    """Lines of the newest calls by correlation id, for the records that come after them. One thread at a time.
 
-    Used by one thread at a time.
+    None is taken out, because a call may leave two records, a copy and a wait.
     """
 
-    __slots__ = ("_lines", "forgotten")
+    __slots__ = ("_lines",)
 
     def __init__(self) -> None:
         self._lines: dict[int, str] = {}
-        self.forgotten = 0
 
     def __bool__(self) -> bool:
         return bool(self._lines)
 
-    def add(self, rows: Iterable[Sequence[Any]]) -> None:
+    def add(self, rows: Iterable[tuple[int, str]]) -> None:
         """(correlation id, line) of calls, in the order in which they were made."""
-        self._lines.update(rows)  # type: ignore[arg-type]
-        excess = len(self._lines) - MAX_WAITING
+        self._lines.update(rows)
+        excess = len(self._lines) - MAX_CALLS
         if excess > 0:
-            for key in list(islice(self._lines, excess + MAX_WAITING // 10)):
+            for key in list(islice(self._lines, excess + MAX_CALLS // 8)):
                 del self._lines[key]
-            self.forgotten += excess + MAX_WAITING // 10
 
-    def take(self, correlations: Iterable[int]) -> list[str | None]:
-        """The line of each call, which is then forgotten; None for one that was not noted."""
-        pop = self._lines.pop
-        return [pop(correlation, None) for correlation in correlations]
+    def of(self, correlations: Iterable[int]) -> list[str | None]:
+        """The line of each call; None for one that was not noted."""
+        return list(map(self._lines.get, correlations))

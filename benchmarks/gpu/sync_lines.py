@@ -107,7 +107,6 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 tracer.flush()
 status = tracer.status().get("sync_lines")
-left = len(tracer._recorder.pipeline.lines._lines)
 found = run.finish() if run is not None else tracer.session()
 
 places, functions = {}, {"item": "items", "synchronize": "devices", "cpu": "copies", "event": "events",
@@ -130,7 +129,7 @@ for sync in found.syncs:
     else:
         outside[sync.source_line] = outside.get(sync.source_line, 0) + 1
 answer(rows=[[name, *row] for name, row in rows.items()], wrong=wrong, unnamed=unnamed, outside=outside,
-       status=status, left=left, ambiguous=found.counters.ambiguous, missed=found.counters.missed,
+       status=status, ambiguous=found.counters.ambiguous, missed=found.counters.missed,
        copies={line: n for line, n in __import__("collections").Counter(
            (copy.attributes or {}).get("source_line") for copy in found.transfers).items() if line})
 """
@@ -312,7 +311,7 @@ def show(part: str, name: str, facts: dict[str, Any]) -> None:
         print(f"{part:9}{name}: {'every wait names its line' if good else 'NOT AS EXPECTED'}")
         for mark, line, calls, named in facts["rows"]:
             print(f"         {mark:12}{calls:5} calls {named:5} named  {line}")
-        rest = ("wrong", "unnamed", "outside", "copies", "left", "ambiguous", "missed", "status")
+        rest = ("wrong", "unnamed", "outside", "copies", "ambiguous", "missed", "status")
         print("        ", {key: facts[key] for key in rest})
     elif part == "profiler":
         print(

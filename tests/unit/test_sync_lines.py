@@ -10,7 +10,7 @@ from gpusense import _config, _tally
 from gpusense import _sessionfile as file
 from gpusense import _sync_lines as lines
 from gpusense._pipeline import Limits, Pipeline
-from gpusense._sync_lines import Files, Waiting, line_text
+from gpusense._sync_lines import Files, Lines, line_text
 from gpusense.session import load
 
 SITE = f"{os.sep}usr{os.sep}lib{os.sep}python3{os.sep}site-packages{os.sep}"
@@ -87,15 +87,17 @@ def test_a_line_has_file_number_and_function():
     assert line_text(frame.f_code, (1 << 64) - 1, Files()) == f"{Files().text(__file__)}:{first} {name}"
 
 
-def test_lines_wait_for_their_records_and_the_oldest_are_forgotten(monkeypatch):
-    monkeypatch.setattr(lines, "MAX_WAITING", 100)
-    waiting = Waiting()
-    assert not waiting
-    waiting.add([(number, f"a.py:{number} f") for number in range(90)])
-    assert waiting.take([3, 200, 3]) == ["a.py:3 f", None, None]
-    waiting.add([(number, "b.py:1 g") for number in range(1000, 1020)])
-    assert waiting.forgotten == 19  # nine too many, and a tenth of the room
-    assert waiting.take([0, 19, 20, 89, 1019]) == [None, None, "a.py:20 f", "a.py:89 f", "b.py:1 g"]
+def test_lines_of_the_newest_calls_are_held_and_the_oldest_forgotten(monkeypatch):
+    monkeypatch.setattr(lines, "MAX_CALLS", 96)
+    held = Lines()
+    assert not held
+    held.add([(number, f"a.py:{number} f") for number in range(90)])
+    assert held.of([3, 200, 3]) == ["a.py:3 f", None, "a.py:3 f"]
+    held.add([(number, "b.py:1 g") for number in range(1000, 1020)])
+    # Fourteen too many, and an eighth of the room.
+    assert held.of([0, 25, 26, 89, 1019]) == [None, None, "a.py:26 f", "a.py:89 f", "b.py:1 g"]
+    held.add([(89, "c.py:1 h")])  # ids begin again after 2**32 calls
+    assert held.of([89]) == ["c.py:1 h"]
 
 
 def fed(*records, rows, threshold_ns=100_000, **limits):
@@ -112,14 +114,16 @@ def test_a_kept_wait_has_its_line_and_others_have_none():
         sync(T0, T0 + 300_000, 12),
         memcpy(T0, T0 + 400_000, 13, copy=2),
         memcpy(T0, T0 + 400_000, 14, copy=2),
+        sync(T0, T0 + 500_000, 13),
         rows=[(11, "train.py:31 step"), (13, "train.py:40 read")],
     )
-    found = {record.correlation_id: record for record in made.kept}
+    found = {record.correlation_id: record for record in made.kept if record.duration_ns != 500_000}
     assert [found[11].source_line, found[12].source_line] == ["train.py:31 step", None]
     assert [found[11].name, found[12].name] == ["stream_synchronize", "stream_synchronize"]
     assert found[13].attributes == {"source_line": "train.py:40 read"}
     assert found[14].attributes is None
-    assert not made.lines
+    (wait,) = [record for record in made.kept if record.duration_ns == 500_000]
+    assert wait.source_line == "train.py:40 read"  # a copy's call that left both
 
 
 def test_waits_that_are_only_counted_are_summed_by_line():
