@@ -15,6 +15,7 @@ _lock: Any = None
 _tracer: Any = None  # the live one, kept while disabled
 _forked = ""  # why capture is not possible in this process, where it was forked from one that captured
 _sinks: list[Callable[..., Any]] = []  # that wait for a live one
+_disabled = False  # before there was anything to disable
 
 
 def _guard() -> Any:
@@ -77,6 +78,8 @@ def _make() -> Any:
     wanted = settings()
     if wanted.mode == "off":
         return _noop.NoopTracer("gpusense is off (GPUSENSE=off)", wanted)
+    if _disabled:
+        return _noop.NoopTracer(_DISABLED, wanted)
     absent = _absent()
     if absent is not None and wanted.mode != "on":
         return _noop.NoopTracer(f"nothing to record: {absent.reason}", wanted)
@@ -112,12 +115,21 @@ def _hand_sinks(tracer: Any) -> None:
 def configure(defaults: bool = False, sinks: Sequence[Callable[..., Any]] | None = None, **changes: Any) -> Settings:
     """See :func:`gpusense.configure`."""
     checked = {name: _config.check(name, value) for name, value in changes.items()}
+    sinks = _checked_sinks(sinks)
     (_layers.host if defaults else _layers.application).update(checked)
     resolved = settings()
     if resolved.strict and resolved.backends is not None:
         _require(resolved.backends)
     _rebuild(resolved, sinks)
     return resolved
+
+
+def _checked_sinks(sinks: Any) -> list[Callable[..., Any]]:
+    found = list(sinks) if isinstance(sinks, (list, tuple, set)) else [] if sinks is None else [sinks]
+    for sink in found:
+        if not callable(sink):
+            raise _config.ConfigurationError(f"sinks must be callables that get lists of records, not {sink!r}")
+    return found
 
 
 def _require(names: Sequence[str]) -> None:
@@ -129,11 +141,11 @@ def _require(names: Sequence[str]) -> None:
             raise BackendUnavailable(str(state))
 
 
-def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> None:
+def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]]) -> None:
     """The live tracer goes on with the new settings and keeps what it has; without one, one may be made now."""
     from . import _activate
 
-    _sinks.extend(sinks or ())
+    _sinks.extend(sinks)
     if resolved.mode == "off":
         if _tracer is not None:
             disable()
@@ -148,12 +160,13 @@ def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> 
 
 def enable() -> bool:
     """The live tracer becomes the active one, also where no source is there; False under ``GPUSENSE=off``."""
-    global _tracer
+    global _tracer, _disabled
     from . import _activate
 
     wanted = settings()
     if wanted.mode == "off":
         return False
+    _disabled = False
     if _tracer is None:
         made = _live(wanted, _absent() is None)
         if made._thread is None:
@@ -168,10 +181,13 @@ def enable() -> bool:
 
 def disable() -> None:
     """The NoopTracer becomes the active one; capture ends, what was recorded stays in the live tracer."""
+    global _disabled
     from . import _activate
 
     live = _tracer
     if live is None:
+        _disabled = True  # the first use must not turn recording on
+        _activate(resolve())
         return
     live._recorder.pause_capture()
     _activate(_Disabled(live))
@@ -191,11 +207,14 @@ def detach() -> Unavailable | None:
     return Unavailable("detach", reason, "recording is disabled all the same") if reason else None
 
 
+_DISABLED = "recording is disabled; enable() goes on"
+
+
 class _Disabled(_noop.NoopTracer):
     """While disabled: blocks do nothing, results are those of before."""
 
     def __init__(self, live: Any) -> None:
-        super().__init__("recording is disabled; enable() goes on", live.config)
+        super().__init__(_DISABLED, live.config)
         self._live = live
 
     def session(self) -> Any:

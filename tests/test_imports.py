@@ -23,7 +23,7 @@ _workload
 cuda monitor
 _select
 _noop _tracer
-_decorate _summary
+_decorate _summary _types
 _filerecorder
 _graph_owners _recorder
 _capture
