@@ -212,6 +212,17 @@ def test_no_memory_to_read_into(recording, programs, monkeypatch: pytest.MonkeyP
     assert [kernel.name for kernel in recording.of(GpuKernel)] == ["later"]
 
 
+def test_an_index_that_says_there_is_none(recording, programs) -> None:
+    gpu = programs.device(required_features=["timestamp-query"])
+    work = programs.Compute(gpu)
+    queries = gpu.create_query_set(type="timestamp", count=2)
+    writes = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 0xFFFFFFFF}
+    work.run(timestamp_writes=writes)
+    assert recording.of(GpuKernel) == []
+    assert wgpu_py.statistics().errors == 0
+    assert wgpu_py.statistics().untimed == {"the program times only one end of the pass": 1}
+
+
 def test_passes_begun_before_the_last_uninstrument(wgpu, programs) -> None:
     made = Recording()
     wgpu_py.instrument(emit=made.records.extend)

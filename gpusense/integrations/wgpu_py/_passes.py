@@ -16,6 +16,7 @@ from ._patch import Patches
 FEATURES = ("timestamp-query",)
 COPY_FEATURES = ("timestamp-query", "timestamp-query-inside-encoders")
 ENTRY = "_gpusense_entry"
+UNDEFINED = 0xFFFFFFFF  # WGPU_QUERY_SET_INDEX_UNDEFINED: no time stamp at this end
 
 
 def install(hooks: Hooks, patches: Patches) -> None:
@@ -241,7 +242,7 @@ def _open_own(hooks: Hooks, kind: str, kwargs: dict[str, Any], own: Any) -> Pass
         query_set._internal  # noqa: B018 - something to resolve from
     except Exception:  # noqa: BLE001 - the program's mistake, for wgpu-py to report
         return None
-    if begin is None or end is None:
+    if begin is None or end is None or UNDEFINED in (begin, end):
         hooks.miss("the program times only one end of the pass")
         return None
     timed = Pass(kind, kwargs.get("label") or "", -1)
