@@ -18,6 +18,7 @@ _forked = ""  # why capture is not possible in this process, where it was forked
 _sinks: list[Callable[..., Any]] = []  # that wait for a live one
 #: Called with each live tracer that is made, before its first block; a forked child makes one of its own.
 followers: list[Callable[[Any], None]] = []
+_disabled = False  # before there was anything to disable
 
 
 def _guard() -> Any:
@@ -80,6 +81,8 @@ def _make() -> Any:
     wanted = settings()
     if wanted.mode == "off":
         return _noop.NoopTracer("gpusense is off (GPUSENSE=off)", wanted)
+    if _disabled:
+        return _noop.NoopTracer(_DISABLED, wanted)
     absent = _absent()
     if absent is not None and wanted.mode != "on":
         return _noop.NoopTracer(f"nothing to record: {absent.reason}", wanted)
@@ -120,12 +123,21 @@ def _hand_sinks(tracer: Any) -> None:
 def configure(defaults: bool = False, sinks: Sequence[Callable[..., Any]] | None = None, **changes: Any) -> Settings:
     """See :func:`gpusense.configure`."""
     checked = {name: _config.check(name, value) for name, value in changes.items()}
+    sinks = _checked_sinks(sinks)
     (_layers.host if defaults else _layers.application).update(checked)
     resolved = settings()
     if resolved.strict and resolved.backends is not None:
         _require(resolved.backends)
     _rebuild(resolved, sinks)
     return resolved
+
+
+def _checked_sinks(sinks: Any) -> list[Callable[..., Any]]:
+    found = list(sinks) if isinstance(sinks, (list, tuple, set)) else [] if sinks is None else [sinks]
+    for sink in found:
+        if not callable(sink):
+            raise _config.ConfigurationError(f"sinks must be callables that get lists of records, not {sink!r}")
+    return found
 
 
 def _require(names: Sequence[str]) -> None:
@@ -137,11 +149,11 @@ def _require(names: Sequence[str]) -> None:
             raise BackendUnavailable(str(state))
 
 
-def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> None:
+def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]]) -> None:
     """The live tracer goes on with the new settings and keeps what it has; without one, one may be made now."""
     from . import _activate, _active_tracer
 
-    _sinks.extend(sinks or ())
+    _sinks.extend(sinks)
     if resolved.mode == "off":
         if _tracer is not None:
             disable()
@@ -161,12 +173,13 @@ def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> 
 
 def enable() -> bool:
     """The live tracer becomes the active one, also where no source is there; False under ``GPUSENSE=off``."""
-    global _tracer
+    global _tracer, _disabled
     from . import _activate
 
     wanted = settings()
     if wanted.mode == "off":
         return False
+    _disabled = False
     guard = _guard()
     if guard.mine:  # a signal handler or finaliser in the middle of the decision
         return False
@@ -184,10 +197,15 @@ def enable() -> bool:
 
 def disable() -> None:
     """The NoopTracer becomes the active one; capture ends, what was recorded stays in the live tracer."""
+    global _disabled
     from . import _activate
 
     live = _tracer
     if live is None:
+        _disabled = True  # the first use must not turn recording on
+        made = resolve()
+        if made is not None:  # as in _rebuild
+            _activate(made)
         return
     live._recorder.pause_capture()
     live._follow_steps()
@@ -208,11 +226,14 @@ def detach() -> Unavailable | None:
     return Unavailable("detach", reason, "recording is disabled all the same") if reason else None
 
 
+_DISABLED = "recording is disabled; enable() goes on"
+
+
 class _Disabled(_noop.NoopTracer):
     """While disabled: blocks do nothing, results are those of before."""
 
     def __init__(self, live: Any) -> None:
-        super().__init__("recording is disabled; enable() goes on", live.config)
+        super().__init__(_DISABLED, live.config)
         self._live = live
 
     def session(self) -> Any:

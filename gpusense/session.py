@@ -62,6 +62,10 @@ class Session:
         self.unseen: list[UnseenStretch] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
 
+    def __repr__(self) -> str:
+        kept, counted = len(self.records), sum(one.count for one in self.aggregates)
+        return f"<Session {self.meta.get('mode', 'merged')}: {kept} records, {counted} counted>"
+
     @property
     def kernels(self) -> list[GpuKernel]:
         """Kernels that were kept one by one."""
