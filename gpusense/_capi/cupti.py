@@ -11,6 +11,7 @@ from .binding import prototypes
 PROTOTYPES = prototypes(
     cuptiGetVersion=(c_int, POINTER(c_uint32)),
     cuptiGetTimestamp=(c_int, POINTER(c_uint64)),
+    cuptiActivityRegisterTimestampCallback=(c_int, c_void_p),
     cuptiFinalize=(c_int,),
     # activity
     cuptiActivityRegisterCallbacks=(c_int, c_void_p, c_void_p),

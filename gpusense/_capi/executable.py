@@ -24,6 +24,11 @@ def libc() -> Any:
     return bind(ctypes.CDLL(None), _LIBC)
 
 
+def libc_address(name: str) -> int:
+    """Where a function of the C library begins."""
+    return ctypes.cast(ctypes.CDLL(None)[name], ctypes.c_void_p).value or 0
+
+
 def is_possible() -> bool:
     """Whether machine code is written for this system at all."""
     return sys.platform == "linux" and sys.maxsize > 2**32

@@ -11,6 +11,7 @@ from .._capi import cupti as capi
 from .._capi.mailbox import Mailbox
 from .._errors import BackendError
 from . import _cupti_holders
+from ._cupti_clock import keep_wall_clock
 
 SCRAP_BUFFERS = 32
 COUNTERS = (1, 2, 3, 4)  # bytes moved in both directions, page faults of both processors
@@ -30,6 +31,7 @@ class Engine:
         self.per_thread = False
         self._dropped = 0
         self._registrations = 0
+        self._clocks = 0  # times another tool's clock was replaced
 
     def register(self) -> None:
         """Makes our callbacks CUPTI's. Raises :class:`BackendError` where another profiler holds it."""
@@ -40,6 +42,8 @@ class Engine:
             "cuptiActivityRegisterCallbacks", self._api.cuptiActivityRegisterCallbacks(box.requested, box.completed)
         )
         self._registrations += 1
+        if keep_wall_clock(self._api, timestamp_ns(self._api)):
+            self._clocks += 1
         self.per_thread = self._has_buffers_per_thread()
 
     def _ask_for_buffers_per_thread(self) -> None:
@@ -131,6 +135,7 @@ class Engine:
             "foreign_buffers": counters.foreign,
             "dropped": self._count_dropped(ask),
             "registrations": self._registrations,
+            "clocks_replaced": self._clocks,
         }
 
     def _count_dropped(self, ask: bool) -> int | None:

@@ -630,6 +630,35 @@ def test_our_own_subscription_for_a_graph_is_not_taken_for_another_profiler(fake
     assert not activity.is_held()
 
 
+CYCLES = ctypes.CFUNCTYPE(ctypes.c_uint64)(lambda: 5)
+
+
+def test_a_clock_that_another_profiler_left_is_replaced(fake, start):
+    """torch.profiler has records stamped with the processor's cycles, also those of whoever captures after it."""
+    fake.library.cuptiActivityRegisterTimestampCallback(CYCLES)
+    before = time.time_ns()
+    activity, _ = start()
+    assert before <= activity.timestamp_ns() <= time.time_ns()
+    fake.library.cuptiActivityRegisterTimestampCallback(CYCLES)
+    activity.pause("another profiler")
+    activity.resume()
+    assert before <= activity.timestamp_ns() <= time.time_ns()
+    assert activity.status()["clocks_replaced"] == 2
+
+
+def test_the_clock_is_left_alone_where_it_is_the_wall_clock(fake, start):
+    activity, _ = start()
+    assert fake.calls("cuptiActivityRegisterTimestampCallback") == 0
+    assert activity.status()["clocks_replaced"] == 0
+
+
+def test_no_capture_by_a_clock_that_cannot_be_replaced(fake, fresh):
+    fake.library.cuptiActivityRegisterTimestampCallback(CYCLES)
+    fake.fail("cuptiActivityRegisterTimestampCallback", 15)
+    with pytest.raises(BackendError, match="cuptiActivityRegisterTimestampCallback"):
+        cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
+
+
 @pytest.mark.parametrize("form", ["function", "object"])
 def test_proton_is_named(fake, fresh, monkeypatch, form):
     on = types.SimpleNamespace(profiling_on=True)

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from assembly import assembler, text_and_symbols
 
-from gpusense._capi import executable, graph_code
+from gpusense._capi import clock_code, executable, graph_code
 from gpusense._capi import mailbox as boxes
 from gpusense._capi import mailbox_code as code
 
@@ -49,6 +50,29 @@ def test_the_graph_callback_is_what_its_source_assembles_to(machine, tmp_path):
     source.write_text(graph_code.CODES[machine].assembly)
     subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
     assert text_and_symbols(target)[0] == graph_code.CODES[machine].machine
+
+
+@pytest.mark.parametrize("machine", clock_code.CODES)
+def test_the_clock_is_what_its_source_assembles_to(machine, tmp_path):
+    command = assembler(machine)
+    require(command, f"an assembler for {machine}")
+    source, target = tmp_path / "clock.s", tmp_path / "clock.o"
+    source.write_text(clock_code.CODES[machine].assembly)
+    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
+    text = text_and_symbols(target)[0]
+    assert text == clock_code.CODES[machine].machine
+    assert text[-8:] == bytes(8)
+
+
+@pytest.mark.skipif(NATIVE not in clock_code.CODES, reason="there is no code for this processor")
+@pytest.mark.parametrize("mode", ["memfd", "mprotect"])
+def test_the_clock_gives_wall_clock_nanoseconds(mode):
+    image = clock_code.CODES[NATIVE].image(executable.libc_address("clock_gettime"))
+    now = ctypes.CFUNCTYPE(ctypes.c_uint64)(executable.map_code(image, mode))
+    for _ in range(1000):
+        before = time.time_ns()
+        told = now()
+        assert before <= told <= time.time_ns()
 
 
 def test_python_and_assembly_agree_on_the_control_block():
