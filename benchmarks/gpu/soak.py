@@ -23,7 +23,7 @@ import gpusense
 from gpusense import _select, _workload, cuda
 
 INNER, PAUSE_S = 100, 0.006
-WARM_S = 60  # until the history of blocks and the kept records are as many as they get
+WARM_S = 300  # until the history of blocks and the kept records are as many as they get
 
 
 def resident_mb():
