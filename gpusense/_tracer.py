@@ -352,7 +352,8 @@ class Tracer:
 
     def status(self) -> dict[str, Any]:
         """What capture is doing, for people. ``state`` is "armed" (CUDA is not live yet), "running", "paused" (another
-        profiler holds CUPTI), "unavailable" or "stopped"; ``reason`` says why it is not running."""
+        profiler holds CUPTI), "unavailable" or "stopped"; ``reason`` says why it is not running. ``sync_lines``, where
+        they are asked for, says the same of the lines of waits."""
         return {**self._recorder.status(), "failed_blocks": self.failed_blocks, "shed_blocks": self.shed_blocks}
 
     # --- life -------------------------------------------------------------------------------------------------------

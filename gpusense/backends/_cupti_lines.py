@@ -77,6 +77,7 @@ class LineLog:
         self._stacks: dict[tuple[int, ...], str] = {}  # line by the frames of a row
         self._before: dict[str, int] = {}
         self._pid = os.getpid()
+        self._exiting = False
         self.reason = "not begun"
         self.without_frame = 0
         _process.register(self)
@@ -89,6 +90,8 @@ class LineLog:
         """From now on lines are noted; where not, :attr:`reason` says why. Takes the one subscriber of the process."""
         if self.running:
             return True
+        if self._exiting:
+            return False
         machine = self._prepare()
         if machine is None:
             return False
@@ -128,7 +131,7 @@ class LineLog:
         """Nothing is noted for now, or again; the subscription stays."""
         machine = LineLog._machine
         if self.running and machine is not None:
-            machine.words[code.ARMED // 8] = 0 if wanted else 1
+            machine.words[code.ARMED // 8] = 0 if wanted or self._exiting else 1
 
     def end(self, reason: str = "ended") -> None:
         """Nothing is noted any more, and the subscription is free. What was noted can still be taken."""
@@ -227,5 +230,6 @@ class LineLog:
 
     def at_exit(self) -> None:
         """Before the interpreter ends: from now on the machine code does not enter it. Capture's end tells CUPTI."""
+        self._exiting = True
         if self.running and self._pid == os.getpid():
             self._disarm()

@@ -31,6 +31,10 @@ posix = pytest.mark.skipif(os.name != "posix", reason="paths as on POSIX")
         (os.path.join(os.path.dirname(os.__file__), "threading.py"), False),
         (os.path.join(os.path.dirname(os.__file__) + "-mine", "train.py"), True),
         ("<frozen importlib._bootstrap>", False),
+        ("<ipython-input-3-abc>", True),
+        ("<eval_with_key>.12", False),
+        ("/tmp/torchinductor_ann/ab/cdef.py", False),
+        ("/home/ann/.triton/cache/ab/kernel.py", False),
         (lines.__file__, False),
     ],
 )
