@@ -24,17 +24,17 @@ class OwnCounters:
         )
 
     def _records(self) -> Values:
-        counters = self._pipeline.view().counters
+        counters = self._pipeline.view.session().counters
         for outcome in ("kept", "aggregated", "invalid", "pre_session"):
             yield getattr(counters, outcome), {"gpusense.outcome": outcome}
 
     def _lost(self) -> Values:
-        counters = self._pipeline.view().counters
+        counters = self._pipeline.view.session().counters
         yield counters.dropped, {"gpusense.drop.reason": "driver"}
         yield counters.missed, {"gpusense.drop.reason": "no_buffer"}
 
     def _overhead(self) -> Values:
-        for part, value in (self._pipeline.view().meta.get("overhead") or {}).items():
+        for part, value in (self._pipeline.view.session().meta.get("overhead") or {}).items():
             name, _, unit = part.rpartition("_")
             if unit in ("ns", "s") and isinstance(value, (int, float)):
                 yield value / 1e9 if unit == "ns" else value, {"gpusense.overhead.part": name}

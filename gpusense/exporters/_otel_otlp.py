@@ -111,8 +111,17 @@ class Otlp:
     def make(self) -> Any:
         """The SDK's exporter, made now if it was not yet; connects to nothing."""
         if self._exporter is None:
+            self._check_protocol()
             self._exporter = _make(self.signal, self.url, self._timeout_s, self._answered)
         return self._exporter
+
+    def _check_protocol(self) -> None:
+        for name in (f"OTEL_EXPORTER_OTLP_{self.signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+            wanted = os.environ.get(name, "").strip().lower()
+            if wanted and wanted != "http/protobuf":
+                _log.once("otlp-protocol", "%s=%s: gpusense sends OTLP over HTTP, to port 4318 as a rule", name, wanted)
+            if wanted:
+                return
 
     def _answered(self, response: Any, *_arguments: Any, **_named: Any) -> None:
         self._status = response.status_code

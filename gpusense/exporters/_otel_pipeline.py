@@ -13,24 +13,18 @@ from typing import Any, NamedTuple
 from opentelemetry.trace import SpanContext
 
 from .. import _log, _process, _select
-from .._recorder import Recorder
-from .._records import BlockRecord, DeviceInfo, Record
+from .._records import BlockRecord, Record
 from . import _otel_spans as reasons
 from ._otel_attributes import MAX_TEXT, Redact, text
 from ._otel_blocks import Blocks, Ids, child, from_traceparent
 from ._otel_budget import Allowance, Placed, longest, select
-from ._otel_instruments import hardware_id
-from ._otel_resource import build as build_resource
-from ._otel_resource import detected
-from ._otel_resource import scope as build_scope
 from ._otel_root import RootSpan
 from ._otel_spans import SpanBuilder
 from ._otel_target import Sent, Target
+from ._otel_view import View
 from ._otel_work import Work
 from ._otel_worker import Inbox, Worker
 
-MAX_SCOPES = 256
-VIEW_AGE_S = 10.0  # how old the tracer's counters and devices may be
 #: Reasons that are no choice of anybody: the endpoint, or the way to it, did not take the records.
 UNSENT = ("export_failed", "no_exporter", "queue_full")
 OFF, ANOTHER_COPY = "off", "another_copy"
@@ -75,16 +69,12 @@ class Pipeline:
         self._remote = from_traceparent(environ)
         self._open = True
         self._ready: deque[Any] = deque(maxlen=64)
-        self._view: Any = None
-        self._view_s = -VIEW_AGE_S
         self._metrics_s = time.monotonic()
-        self._constant: dict[tuple[str, Any, Any], Any] = {}
-        self._resource_now: Any = None
-        self._resource_of: Any = None
+        self.view = View(tracer_of, target, settings.redact)
         self.inbox = Inbox(settings.queue)
         self.work = Work(settings.top_names, time.time_ns())
         self.blocks = Blocks(self.ids, self.default_parent)
-        self._builder = SpanBuilder(self.blocks, self.scope, self.parent_at, settings.redact, settings.max_text)
+        self._builder = SpanBuilder(self.blocks, self.view.scope, self.parent_at, settings.redact, settings.max_text)
         burst = (settings.max_spans_per_s or 0) * max(settings.interval_s, 1.0)
         self._allowance = Allowance(settings.max_spans_per_s, burst, time.monotonic())
         self.worker = Worker(self.tick, settings.interval_s)
@@ -92,7 +82,7 @@ class Pipeline:
     # --- on the application's and the tracer's threads ---------------------------------------------------------------
 
     def start(self) -> None:
-        self.work.baseline(self._session())
+        self.work.baseline(self.view.now())
         self.join()
         self.worker.start()
         _process.register(self)
@@ -192,14 +182,14 @@ class Pipeline:
         if self.follow is not None:
             self.follow()
         now = time.monotonic()
-        look = final or now - self._view_s >= VIEW_AGE_S
+        look = final or self.view.is_old(now)
         if look:
-            self._look(now)  # before the inbox is emptied: asking for a session hands us what was still under way
+            self.view.look(now)  # before the inbox is emptied: the tracer hands us what was still under way
         records = self.inbox.take()
         if records or self._ready:
             self._all_accounted(records)
         if look:
-            self.work.absorb(self._view)
+            self.work.absorb(self.view.session())
         if self.metrics is not None and (final or now - self._metrics_s >= self.settings.metric_interval_s):
             self._metrics_s = now
             self.metrics.export()
@@ -223,7 +213,7 @@ class Pipeline:
         valid = []
         ids = self.target.ids() if self.settings.spans and self.yields_to is None else None
         nowhere = self._why_nowhere()
-        self._builder.begin(self.resource() if ids is not None else None)
+        self._builder.begin(self.view.resource() if ids is not None else None)
         for record in records:
             found = self._builder.locate(record)
             if found != reasons.INVALID:
@@ -252,7 +242,7 @@ class Pipeline:
         picked = select(leaves, left)
         self.dropped["budget"] += refused + picked.refused
         self._allowance.spend(len(some) + len(picked.individual) + len(picked.groups))
-        threshold = self.threshold_ns()
+        threshold = self.view.threshold_ns()
         if picked.threshold_ns is not None:
             threshold = max(picked.threshold_ns, threshold or 0)
         spans = [(self._made(self._builder.build, item, ids), 1) for item in [*some, *picked.individual]]
@@ -304,65 +294,6 @@ class Pipeline:
             root.name, root.context, root.parent, root.attributes, root.start_ns, root.end_ns, root.failed
         )
 
-    # --- what is constant -------------------------------------------------------------------------------------------
-
-    def resource(self) -> Any:
-        provider = self.target.provider()
-        base = getattr(provider, "resource", None)
-        if self._resource_now is None or base is not self._resource_of:
-            view = self.view()
-            self._resource_of = base
-            known = base if base is not None else detected()
-            self._resource_now = build_resource(known, view.meta, view.devices, self.settings.redact)
-        return self._resource_now
-
-    def scope(self, backend: str, device: Any, context: Any) -> Any:
-        known = self._constant.get((backend, device, context))
-        if known is None:
-            if len(self._constant) >= MAX_SCOPES:
-                self._constant.clear()
-            info = device_of(self.view().devices, backend, device)
-            known = build_scope(backend, device, context, info, self.threshold_ns(), self.settings.redact)
-            self._constant[backend, device, context] = known
-        return known
-
-    def device_id(self, device: Any) -> str | None:
-        info = device_of(self.view().devices, "cuda", device)
-        return hardware_id(info) if info is not None else None
-
-    def threshold_ns(self) -> int | None:
-        found = getattr(self.tracer.config, "threshold_ns", None)
-        return found if type(found) is int else None
-
-    def view(self) -> Any:
-        """The tracer's session as it was seconds ago; its counters and devices change slowly."""
-        if self._view is None:
-            self._view = self._session()
-        return self._view
-
-    def _session(self) -> Any:
-        """What the tracer holds in memory. A recorder that writes a file would read all of it back to give its session;
-        there the kernels are decoded after the program has ended.
-        """
-        tracer = self.tracer
-        recorder = getattr(tracer, "_recorder", None)
-        if getattr(recorder, "mode", "") != "file":
-            return tracer.session()
-        _log.once("otel-file", "gpusense run writes a session file: kernels are not sent meanwhile, but with --live")
-        return Recorder.session(recorder)  # type: ignore[arg-type]
-
-    def _look(self, now: float) -> None:
-        before = self._view
-        self._view = self._session()
-        self._view_s = now
-        if (
-            before is None
-            or before.devices != self._view.devices
-            or before.meta.get("backends") != self._view.meta.get("backends")
-        ):
-            self._resource_now = None
-            self._constant.clear()
-
     # --- counters ---------------------------------------------------------------------------------------------------
 
     @property
@@ -409,7 +340,7 @@ class Pipeline:
         self._ready.clear()
         self.exported = self.folded = self.scopes = 0
         self.dropped = Counter()
-        self._resource_now = self._resource_of = None
+        self.view.forget()
         self.work = Work(self.settings.top_names, time.time_ns())
         if self.metrics is not None:
             self.metrics.forget(self.work)
@@ -419,16 +350,6 @@ class Pipeline:
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # it forgets its finalizers only after this
             util.register_after_fork(self, _at_end_of_worker_process)
-
-
-def device_of(devices: tuple[DeviceInfo, ...], backend: str, device: int | None) -> DeviceInfo | None:
-    """The device a record names: by CUDA ordinal for CUDA, else by place; the only one where none is named."""
-    if device is None:
-        return devices[0] if len(devices) == 1 and backend != "host" else None
-    for info in devices:
-        if (info.cuda_index if backend == "cuda" else info.index) == device:
-            return info
-    return None
 
 
 def _at_end_of_worker_process(pipeline: Pipeline) -> None:

@@ -16,11 +16,11 @@ from ._otel_attributes import Redact, nanoseconds, text_limit
 from ._otel_blocks import Blocks, Ids, Place, from_traceparent
 from ._otel_budget import Placed
 from ._otel_otlp import Otlp
-from ._otel_pipeline import device_of
 from ._otel_resource import build as build_resource
 from ._otel_resource import detected
 from ._otel_resource import scope as build_scope
 from ._otel_spans import SpanBuilder
+from ._otel_view import device_of
 from ._otel_worker import without_instrumentation
 
 BATCH = 512

@@ -75,6 +75,25 @@ def test_a_backend_that_takes_no_metrics_gets_its_spans(otel, tracer, caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
+def test_a_protocol_that_is_not_spoken_is_said(otel, tracer, monkeypatch, caplog):
+    from gpusense import _log
+
+    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with receiver() as got:
+        assert run(otel, tracer, got.url)["dropped"] == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        "OTEL_EXPORTER_OTLP_PROTOCOL=grpc: gpusense sends OTLP over HTTP, to port 4318 as a rule"
+    ]
+    otel.uninstrument()
+    caplog.clear()
+    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    with receiver() as got:
+        assert run(otel, tracer, got.url)["dropped"] == {}
+    assert not caplog.records
+
+
 def test_a_slow_endpoint_never_slows_the_application(otel, tracer):
     with receiver(delay_s=0.5) as got:
         otel.instrument(tracer=tracer, endpoint=got.url, metrics=False)

@@ -181,7 +181,7 @@ def test_work_and_own_counters(reader, tracer, otel):
         tracer.kernel(duration_ns=1_000_000, start_ns=1000 + number)
     tracer.transfer(size=4096)
     tracer.aggregates.append(Aggregate((), "kernel", "tiny", "cuda", 0, 7, 10, 50_000, 5_000, 5_000, 0))
-    otel._active._view_s = float("-inf")
+    otel._active.view._taken_s = float("-inf")
     assert otel.flush(10)
     found = metrics_of(reader.get_metrics_data())
     assert points(found["gpu.kernel.launches"], "gpu.device.index", "hw.id") == {(0, GPU.uuid): 13}
