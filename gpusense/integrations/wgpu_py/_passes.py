@@ -117,7 +117,9 @@ def _named_pipeline(stage: str) -> Callable[[Any], Any]:
         def create_pipeline(self: Any, *args: Any, **kwargs: Any) -> Any:
             made = function(self, *args, **kwargs)
             try:
-                entry = kwargs[stage]["entry_point"]  # a dict or one of wgpu-py's structs
+                given = kwargs[stage]
+                # One of wgpu-py's structs, too; but pygfx's render pipelines all begin in the same function.
+                entry = given["entry_point"] if stage == "compute" or type(given) is dict else None
             except Exception:  # noqa: BLE001 - it need not be given
                 return made
             if type(entry) is str:
