@@ -26,7 +26,7 @@ def ask(library: str, task: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]
     """The child's answer, or why there is none."""
     if not _is_python(sys.executable):
         where = sys.executable or "nothing"
-        return Unavailable("wgpu", f"no Python to make first contact with in a child: this process runs in {where}")
+        return Unavailable("wgpu", f"no Python executable for the first contact: this process runs in {where}")
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     module = f"{os.path.basename(package)}.backends.{__name__.rpartition('.')[2]}"
     command = [sys.executable, "-c", _CODE, os.path.dirname(package), module, library, task]

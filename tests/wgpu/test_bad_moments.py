@@ -59,6 +59,48 @@ def test_a_device_destroyed_in_the_middle_of_a_step(both) -> None:
     """)
 
 
+def test_a_device_destroyed_while_results_are_on_their_way(both) -> None:
+    """The map has succeeded, the device is gone, and then the callback comes: to read the data would abort."""
+    both("""
+        import sys
+        gpu = programs.device()
+        work = programs.Compute(gpu)
+        work.run(5)
+        wgpu_py = sys.modules.get("gpusense.integrations.wgpu_py")
+        if wgpu_py is not None:
+            hooks, timer = wgpu_py._State.hooks, gpu.__dict__["_gpusense"]
+            asked = []
+            read = hooks.host.read
+            hooks.host.read = lambda *arguments: (asked.append(1), read(*arguments))
+            timer.pump(force=True)
+            while not asked:
+                timer.poll()
+                timer.pump(force=True)
+            hooks.drain = lambda *_: False  # the device works on, longer than destroy() waits
+        gpu.destroy()
+        gpu._poll_wait()
+        other = programs.Compute(programs.device())
+        other.run(label="other")
+        print(len(other.read()))
+        if wgpu_py is not None:
+            del hooks.drain
+            assert wgpu_py.flush(20)
+            untimed = wgpu_py.statistics().untimed
+            assert set(untimed) <= {"the program destroyed the device"}, untimed
+            assert wgpu_py.statistics().timed == 6 - sum(untimed.values())
+    """)
+
+
+@pytest.mark.parametrize("reason", ["Destroyed", "destroyed"])
+def test_a_device_destroyed_on_purpose_is_no_loss_of_others(recording, programs, reason: str) -> None:
+    from wgpu.backends.wgpu_native import _api
+
+    work = programs.Compute(programs.device())
+    _api.error_handler.log_error(f"The WGPU device was lost ({reason}):\nDevice lost")
+    work.run(2)
+    assert len(recording.of(GpuKernel)) == 2
+
+
 def test_a_forked_child_waits_for_nobody(both) -> None:
     """The parent's lock is taken for ever in the child, and its device is not the child's to read from."""
     both("""

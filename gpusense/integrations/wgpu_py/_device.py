@@ -337,7 +337,7 @@ class DeviceTimer:
         self._flying[number] = batch
         try:
             if self.host.resolve(device._internal, self._queue, runs, pair, size, self._alive):
-                self.host.read(pair.mapped, size, arrived)
+                self.host.read(pair.mapped, size, self._alive, arrived)
             else:
                 del self._flying[number]
                 self.give_up(batch, self.dead or "")

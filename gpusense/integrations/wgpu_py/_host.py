@@ -114,13 +114,18 @@ class Host:
         """``action(succeeded)`` once everything submitted so far has been executed."""
         self._callbacks.ask(WORK_DONE, (queue,), action)
 
-    def read(self, buffer: Handle, size: int, action: Callable[[bytes | None], None]) -> None:
-        """``action(bytes)`` once ``buffer`` could be mapped, None when it could not; it is unmapped again."""
+    def read(
+        self, buffer: Handle, size: int, alive: Callable[[], bool], action: Callable[[bytes | None], None]
+    ) -> None:
+        """``action(bytes)`` once ``buffer`` could be mapped, None when it could not; it is unmapped again.
+
+        A map that succeeded is told of even after the device was destroyed, and to look at its data would then abort.
+        """
         internal = buffer._internal
 
         def mapped(succeeded: bool) -> None:
             data = None
-            if succeeded:
+            if succeeded and alive():
                 data = self.ffi.buffer(self.lib.wgpuBufferGetConstMappedRange(internal, 0, size), size)[:]
                 self.lib.wgpuBufferUnmap(internal)
             action(data)
