@@ -111,7 +111,7 @@ class Writer:
         max_bytes: int | None = DEFAULT_MAX_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = os.path.abspath(path)  # the program may change its folder
         self.max_bytes = max_bytes
         self.size_bytes = 0
         self.bytes_dropped = 0
@@ -121,7 +121,8 @@ class Writer:
         self._lock = allocate_lock()
         self._pid = os.getpid()
         self._sequence = 0
-        self._fd: int | None = _create(self.path)
+        self._fd: int | None = _create(os.fspath(path))
+        self._identity = _identity(self._fd)
         head = FILE_HEADER.pack(MAGIC, MAJOR, MINOR, 0)[:12]
         self._write(head + zlib.crc32(head).to_bytes(4, "little"))
 
@@ -189,7 +190,8 @@ class Writer:
             self.failure = failure or self.failure
             fd, self._fd = self._fd, None
         try:
-            os.close(fd)
+            if fd is not None:
+                os.close(fd)
         except OSError as error:
             self.failure = self.failure or str(error)
 
@@ -217,6 +219,10 @@ class Writer:
 
     def _write(self, data: bytes) -> bool:
         assert self._fd is not None
+        if _identity(self._fd) != self._identity:
+            # Programs that become daemons close every descriptor, and a file of theirs may have this number now.
+            self.failure, self._fd = f"the program closed its descriptor after {self.size_bytes} bytes", None
+            return False
         rest = memoryview(data)
         try:
             while rest:
@@ -407,6 +413,15 @@ def _inflate(data: bytes, length: int) -> bytes:
         return zlib.decompressobj().decompress(data, length + 1)
     except zlib.error:
         return b""
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """What file a descriptor stands for; None for none."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _create(path: str) -> int:

@@ -419,6 +419,40 @@ def test_a_full_disk_leaves_whole_chunks(tmp_path, run_python):
     assert "File too large" in end["failure"]
 
 
+@pytest.mark.parametrize("reused", [True, False])
+def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused):
+    """The chunks went into the file that had got the number, and that file was closed at the end."""
+    writer = file.Writer(tmp_path / "run")
+    assert writer.json(file.META, {"a": 1})
+    descriptor = writer._fd
+    os.close(descriptor)
+    if reused:
+        own = os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
+        assert own == descriptor
+        os.write(own, b"precious")
+    assert not writer.buffer(b"lost")  # with its head of 16 bytes
+    assert "closed its descriptor" in writer.failure
+    writer.close()
+    assert "closed its descriptor" in writer.failure
+    assert writer.bytes_dropped == 20
+    if reused:
+        os.write(own, b" data")
+        os.close(own)
+        assert (tmp_path / "own").read_bytes() == b"precious data"
+    found, damage = chunks(tmp_path / "run")
+    assert ([chunk.type for chunk in found], damage) == ([file.META], [])
+
+
+def test_a_file_in_a_folder_that_the_program_leaves_is_found_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    writer = file.Writer("run")
+    monkeypatch.chdir("/")
+    writer.close()
+    assert writer.path == str(tmp_path / "run")
+    with file.Reader(writer.path) as reader:
+        assert [chunk.type for chunk in reader] == [file.END]
+
+
 def test_the_size_cap_stops_buffers_not_the_end(tmp_path):
     writer = file.Writer(tmp_path / "s", max_bytes=4000, clock=iter(range(500, 600)).__next__)
     written = [writer.buffer(os.urandom(900)) for _ in range(6)]
