@@ -191,6 +191,7 @@ class Writer:
             fd, self._fd = self._fd, None
         try:
             if fd is not None:
+                _released(fd)
                 os.close(fd)
         except OSError as error:
             self.failure = self.failure or str(error)
@@ -434,7 +435,7 @@ def _create(path: str) -> int:
     flags = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         try:
-            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            return _claimed(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), path)
         except FileExistsError:
             return _overwrite(path, flags)
     except OSError as error:
@@ -443,12 +444,36 @@ def _create(path: str) -> int:
         raise SessionError(f"{path!r}: {error}") from None
 
 
+def _claimed(fd: int, path: str) -> int:
+    """``fd``, which nobody else may write now: ranks that are given one path would overwrite each other's chunks."""
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise SessionError(f"{path}: another process is writing it; give each its own") from None
+    except (ImportError, OSError):  # Windows, and file systems without locks
+        pass
+    return fd
+
+
+def _released(fd: int) -> None:
+    """Ends the claim also for forked children, which would keep it as long as they live."""
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    except (ImportError, OSError):
+        pass
+
+
 def _overwrite(path: str, flags: int) -> int:
     with _open_file(path) as file:
         head = file.read(len(MAGIC))
     if head and head != MAGIC:
         raise SessionError(f"{path}: exists and is not a gpusense session; not overwritten")
-    fd = os.open(path, flags)
+    fd = _claimed(os.open(path, flags), path)
     try:
         if hasattr(os, "fchmod"):
             os.fchmod(fd, 0o600)

@@ -3,11 +3,13 @@
 import os
 import pathlib
 import random
+import signal
 import stat
 import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 
 import pytest
@@ -443,6 +445,29 @@ def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, re
         assert (tmp_path / "own").read_bytes() == b"precious data"
     found, damage = chunks(tmp_path / "run")
     assert ([chunk.type for chunk in found], damage) == ([file.META], [])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks of files are for POSIX")
+def test_two_writers_of_one_file_do_not_overwrite_each_other(tmp_path, run_python):
+    """Ranks started with one -o: half of the chunks were gone, and nothing said so."""
+    first = file.Writer(tmp_path / "run")
+    assert first.buffer(b"first")
+    with pytest.raises(SessionError, match="another process is writing it"):
+        file.Writer(tmp_path / "run")
+    other = "import sys; from gpusense import _sessionfile as file; file.Writer(sys.argv[1]).close()"
+    assert "another process is writing it" in run_python(other, str(tmp_path / "run")).stderr
+    found, _ = chunks(tmp_path / "run")
+    assert [chunk.type for chunk in found] == [file.BUFFER]
+    child = os.fork()
+    if child == 0:  # lives on with the descriptor, and has no claim once the writer is closed
+        time.sleep(30)
+        os._exit(0)
+    try:
+        first.close()
+        assert run_python(other, str(tmp_path / "run")).returncode == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_file_in_a_folder_that_the_program_leaves_is_found_again(tmp_path, monkeypatch):
