@@ -114,7 +114,7 @@ class Writer:
         max_bytes: int | None = DEFAULT_MAX_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = os.path.abspath(path)  # the program may change its folder
         self.max_bytes = max_bytes
         self.size_bytes = 0
         self.bytes_dropped = 0
@@ -124,7 +124,8 @@ class Writer:
         self._lock = allocate_lock()
         self._pid = os.getpid()
         self._sequence = 0
-        self._fd: int | None = _create(self.path)
+        self._fd: int | None = _create(os.fspath(path))
+        self._identity = _identity(self._fd)
         head = FILE_HEADER.pack(MAGIC, MAJOR, MINOR, 0)[:12]
         self._write(head + zlib.crc32(head).to_bytes(4, "little"))
 
@@ -192,7 +193,9 @@ class Writer:
             self.failure = failure or self.failure
             fd, self._fd = self._fd, None
         try:
-            os.close(fd)
+            if fd is not None:
+                _released(fd)
+                os.close(fd)
         except OSError as error:
             self.failure = self.failure or str(error)
 
@@ -220,6 +223,10 @@ class Writer:
 
     def _write(self, data: bytes) -> bool:
         assert self._fd is not None
+        if _identity(self._fd) != self._identity:
+            # Programs that become daemons close every descriptor, and a file of theirs may have this number now.
+            self.failure, self._fd = f"the program closed its descriptor after {self.size_bytes} bytes", None
+            return False
         rest = memoryview(data)
         try:
             while rest:
@@ -412,6 +419,15 @@ def _inflate(data: bytes, length: int) -> bytes:
         return b""
 
 
+def _identity(fd: int) -> tuple[int, int] | None:
+    """What file a descriptor stands for; None for none."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _create(path: str) -> int:
     """A descriptor of an empty file that only its owner can read.
 
@@ -422,7 +438,7 @@ def _create(path: str) -> int:
     flags = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         try:
-            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            return _claimed(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), path)
         except FileExistsError:
             return _overwrite(path, flags)
     except OSError as error:
@@ -431,12 +447,36 @@ def _create(path: str) -> int:
         raise SessionError(f"{path!r}: {error}") from None
 
 
+def _claimed(fd: int, path: str) -> int:
+    """``fd``, which nobody else may write now: ranks that are given one path would overwrite each other's chunks."""
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise SessionError(f"{path}: another process is writing it; give each its own") from None
+    except (ImportError, OSError):  # Windows, and file systems without locks
+        pass
+    return fd
+
+
+def _released(fd: int) -> None:
+    """Ends the claim also for forked children, which would keep it as long as they live."""
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    except (ImportError, OSError):
+        pass
+
+
 def _overwrite(path: str, flags: int) -> int:
     with _open_file(path) as file:
         head = file.read(len(MAGIC))
     if head and head != MAGIC:
         raise SessionError(f"{path}: exists and is not a gpusense session; not overwritten")
-    fd = os.open(path, flags)
+    fd = _claimed(os.open(path, flags), path)
     try:
         if hasattr(os, "fchmod"):
             os.fchmod(fd, 0o600)

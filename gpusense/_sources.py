@@ -60,7 +60,7 @@ class Opening:
         self.ready = threading.Event()
         self.backends: tuple[Backend | Unavailable, ...] = ()
         self._merged: Merged | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ask in the middle of an answer
         self._asking = ""
         thread = threading.Thread(target=self._run, name="gpusense-open", daemon=True)
         try:

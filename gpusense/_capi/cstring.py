@@ -3,6 +3,7 @@
 import ctypes
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 MAX_BYTES = 16 * 1024  # a mangled name of a heavily templated kernel; what is longer is cut
@@ -20,35 +21,63 @@ def _read_at() -> Any:
     return function
 
 
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def _copy_from_process() -> Any:
+    """``process_vm_readv``, which needs no file; None where the system has or allows none."""
+    try:
+        function = ctypes.PyDLL(None)["process_vm_readv"]
+    except (OSError, AttributeError, TypeError):
+        return None
+    function.restype = ctypes.c_ssize_t
+    vector = ctypes.POINTER(_Vector), ctypes.c_ulong
+    function.argtypes = (ctypes.c_int, *vector, *vector, ctypes.c_ulong)
+
+    def copy(size: int, pointer: int) -> bytes:
+        buffer = ctypes.create_string_buffer(size)
+        to, source = _Vector(ctypes.addressof(buffer), size), _Vector(pointer, size)
+        count = function(os.getpid(), to, 1, source, 1, 0)
+        return buffer.raw[:count] if count > 0 else b""
+
+    known = ctypes.c_char(b"x")
+    return copy if copy(1, ctypes.addressof(known)) == b"x" else None
+
+
 class StringReader:
     """``read(pointer)`` → bytes up to the NUL. Through /proc/self/mem, where a bad address is an error and not a crash;
-    where that file cannot be had, straight from memory.
+    where that file cannot be had (no /proc, no descriptor left), through a system call; where that is not allowed
+    either, straight from memory.
     """
 
-    def __init__(self, path: str = "/proc/self/mem") -> None:
+    def __init__(self, path: str = "/proc/self/mem", without_file: Callable[[], Any] = _copy_from_process) -> None:
         self._lock = threading.Lock()
         self._pid = 0
         self._path = path
         self._file = -1
+        self._identity: tuple[int, int] | None = None
         self._read_at = _read_at()
+        self._find_other = without_file
+        self._other: Any = None
 
     @property
     def safe(self) -> bool:
         """Whether a bad address is survived."""
-        return self._open() >= 0
+        return self._open() >= 0 or self._other is not None
 
     def read(self, pointer: int) -> bytes:
         """The string at ``pointer``; empty for NULL and, where that can be told, for an address that is not mapped."""
         if not 0 < pointer < 1 << 63:
             return b""
         file = self._open()
-        if file < 0:
+        if file < 0 and self._other is None:
             return ctypes.string_at(pointer)
         found = b""
         while len(found) < MAX_BYTES:
             # Never across a page: the next one may not be mapped.
             size = min(_PAGE - pointer % _PAGE, 256)
-            part = self._copy(file, size, pointer)
+            part = self._copy(file, size, pointer) if file >= 0 else self._other(size, pointer)
             text, end, _ = part.partition(b"\0")
             found += text
             if end or not part:
@@ -67,17 +96,28 @@ class StringReader:
         return buffer.raw[:count] if count > 0 else b""
 
     def _open(self) -> int:
-        """The file of this process: a descriptor that a fork inherited shows the parent's memory."""
-        if self._pid != os.getpid():
+        """The file of this process: a descriptor that a fork inherited shows the parent's memory, and one that the
+        program closed may stand for a file of its own."""
+        if self._pid != os.getpid() or (self._file >= 0 and self._identify() != self._identity):
             with self._lock:
-                if self._pid != os.getpid():
+                if self._pid != os.getpid() or self._identify() != self._identity:
                     try:
                         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
                         os.pread(self._file, 1, ctypes.addressof(ctypes.c_char(b"x")))
                     except (OSError, AttributeError):
                         self._file = -1
+                    self._identity = self._identify()
+                    if self._file < 0:
+                        self._other = self._find_other()
                     self._pid = os.getpid()
         return self._file
+
+    def _identify(self) -> tuple[int, int] | None:
+        try:
+            found = os.fstat(self._file)
+        except (OSError, OverflowError):
+            return None
+        return found.st_dev, found.st_ino
 
 
 read = StringReader().read

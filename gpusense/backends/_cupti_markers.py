@@ -9,9 +9,11 @@ docs/adr/0002-markers.md.
 import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from time import monotonic
 from typing import Any
 
 from .. import _layouts as layouts
+from .. import _log
 from .._capi.libraries import CUDA
 from .._capi.loading import Loaded, load
 from .._errors import GpuSenseError, NotYet
@@ -19,6 +21,7 @@ from .._pipeline import Marker
 from . import _cuda_wait, cuda
 
 STREAM_NON_BLOCKING = 1
+RETRY_S = 1.0
 
 #: ``call(token)`` answers true where no record will come; tokens are 32 bits.
 Call = Callable[[int], Any]
@@ -32,6 +35,7 @@ class Memset:
         self._context = 0
         self._stream = c_void_p()
         self._memory = c_uint64()
+        self._retry_at = 0.0
         self.call: Call = lambda token: None
 
     def prepare(self) -> tuple[Call, Marker]:
@@ -41,14 +45,7 @@ class Memset:
         if not contexts:
             raise NotYet("there is no CUDA context yet to mark blocks in")
         if self._context not in contexts:
-            with _cuda_wait.relaxed(api, contexts[0]):  # allocating would break a capture of this thread
-                codes = (
-                    api.cuMemAlloc_v2(byref(self._memory), 4),
-                    api.cuStreamCreate(byref(self._stream), STREAM_NON_BLOCKING),
-                )
-            if any(codes):
-                raise GpuSenseError(f"cuMemAlloc and cuStreamCreate answered {codes}")
-            self._context = contexts[0]
+            self._make(api, contexts[0])
         number = self._activity.stream_id(self._context, self._stream.value)
         function, memory, stream = _memset(self._activity), self._memory.value, self._stream.value
 
@@ -57,6 +54,28 @@ class Memset:
 
         self.call = call
         return call, Marker(layouts.MEMSET, 0, None, number, tokens=True)
+
+    def _make(self, api: Any, context: int) -> None:
+        """Memory and stream. A program may have taken all memory of the device: then kernels are recorded all the same,
+        and blocks are marked once some is free. Looks once a second."""
+        if monotonic() < self._retry_at:
+            raise NotYet("there was no room for what marks blocks")
+        memory, stream = c_uint64(), c_void_p()
+        with _cuda_wait.relaxed(api, context):  # allocating would break a capture of this thread
+            codes = (
+                api.cuMemAlloc_v2(byref(memory), 4),
+                api.cuStreamCreate(byref(stream), STREAM_NON_BLOCKING),
+            )
+            if any(codes):
+                if not codes[0]:
+                    api.cuMemFree_v2(memory)
+                if not codes[1]:
+                    api.cuStreamDestroy_v2(stream)
+                self._retry_at = monotonic() + RETRY_S
+                reason = f"cuMemAlloc and cuStreamCreate answered {codes}"
+                _log.once("marker", "gpusense: blocks cannot be marked yet, so no GPU work is theirs: %s", reason)
+                raise NotYet(reason)
+        self._context, self._memory, self._stream = context, memory, stream
 
     def idle(self) -> bool:
         """Whether the device has done every marker that was given to it."""

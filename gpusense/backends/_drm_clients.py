@@ -5,6 +5,7 @@ counted once, by driver, device and ``drm-client-id``. Only processes whose ``fd
 """
 
 import os
+import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from .._metrics import ProcessUsage
 from . import _files
 
 _UNITS = {"": 1, "B": 1, "KiB": 1024, "kB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_PATIENCE_S = 2.0  # for a scan that another device has begun
 _DEVICE_REGIONS = ("vram", "local", "lmem")
 #: A client's memory in a region, best first: what is resident now, amdgpu's older key for the same, all it asked for.
 _MEMORY_KEYS = ("drm-resident-", "drm-memory-", "drm-total-")
@@ -195,16 +197,30 @@ class Scanner:
         self._time_ns: int | None = None
         self._clients: Clients = {}
         self._shares: dict[Key, dict[str, float]] | None = None
+        self._lock = threading.Lock()  # every device asks on a thread of its own
+        self._pid = os.getpid()
 
     def usage(self, now_ns: int, driver: str | None, device: str | None) -> Usage:
         """The clients that ``driver`` has on ``device``, as of the newest scan."""
-        if self._time_ns is None or now_ns - self._time_ns >= self._period_ns:
-            clients = self._scan(now_ns)
-            if self._time_ns is not None:
-                self._shares = busy_percent(self._clients, clients, now_ns - self._time_ns)
-            self._time_ns, self._clients = now_ns, clients
+        if self._pid != os.getpid():  # a forked child: a thread of the parent may have held the lock
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        # With a limit: a signal handler may ask in the middle of a scan, and gets what is known.
+        if self._lock.acquire(timeout=_PATIENCE_S):
+            try:
+                self._renew(now_ns)
+            finally:
+                self._lock.release()
         mine = {key: client for key, client in self._clients.items() if key[0] == driver and key[1] == device}
         return Usage(mine, self._shares)
+
+    def _renew(self, now_ns: int) -> None:
+        before_ns = self._time_ns
+        if before_ns is not None and now_ns - before_ns < self._period_ns:
+            return
+        clients = self._scan(now_ns)
+        if before_ns is not None:
+            self._shares = busy_percent(self._clients, clients, now_ns - before_ns)
+        self._time_ns, self._clients = now_ns, clients
 
     def _scan(self, now_ns: int) -> Clients:
         if self._searched_ns is not None and now_ns - self._searched_ns < self._search_ns:

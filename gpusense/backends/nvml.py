@@ -54,7 +54,7 @@ class NvmlSource:
         self._sysfs = sysfs
         self._procfs = procfs
         self._devices: dict[str, Device] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pid = os.getpid()
         self._events = Events(nvml.api)
 
@@ -107,7 +107,7 @@ class NvmlSource:
     def _known(self) -> dict[str, Device]:
         if self._pid != os.getpid():  # a forked child: no thread of ours is here, locks may be held for ever
             self._pid = os.getpid()
-            self._lock = threading.Lock()
+            self._lock = threading.RLock()
             self._events = Events(self._nvml.api)
             self._devices = None
         devices = self._devices

@@ -16,7 +16,7 @@ class Events:
 
     def __init__(self, api: Any) -> None:
         self._api = api
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._users = 0
         self._thread: threading.Thread | None = None
         self._seen: dict[int, tuple[int | None, int]] = {}  # handle that is watched → (last xid, count)

@@ -20,6 +20,7 @@ Parts = dict[str, Any]
 
 #: Bytes a second and lane of PCIe, by generation, after encoding.
 PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+_PCIE_PEAK_AT_MOST = 16 * 16e9  # where the driver does not tell what link there is
 _UNIFIED_NAMES = ("GB10", "Thor", "Orin", "Xavier", "Tegra", "Jetson", "DGX Spark")
 _MODULE_NAMES = ("GH200", "GB200", "GB300")
 _BOARD_REST_NS = 5_000_000_000
@@ -65,7 +66,7 @@ class Traffic(Reader):
         if self._shared.pcie_by_gpm:
             return
         for field, (value, bits) in self._batch.read(self).items():
-            self._counters[field].add(int(value), bits, now_ns, self._shared.pcie_peak)
+            self._counters[field].add(int(value), bits, now_ns, self._shared.pcie_peak or _PCIE_PEAK_AT_MOST)
             self._shared.wraps = bits < 64
         self._shared.pcie_by_field = self.supported("pcie.rx_bytes_per_s")
 

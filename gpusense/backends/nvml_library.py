@@ -59,7 +59,7 @@ class Nvml:
         #: False while some device of the machine sleeps: plain initialisation would attach to it and wake it. Without
         #: attaching, driver 580 counts no device at all, so it is not done where nothing sleeps.
         self.attach = True
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()  # a signal handler may ask in the middle of a question
         self._lock_pid = os.getpid()
         self._pid = 0
 
@@ -94,10 +94,10 @@ class Nvml:
                 self.api.nvmlShutdown()
             self._pid = 0
 
-    def _guard(self) -> threading.Lock:
+    def _guard(self) -> Any:
         """The lock; a new one in a forked child, where a thread of the parent may have left it held for ever."""
         if self._lock_pid != os.getpid():
-            self._lock, self._lock_pid = threading.Lock(), os.getpid()
+            self._lock, self._lock_pid = threading.RLock(), os.getpid()
         return self._lock
 
     def _initialise(self) -> None:

@@ -1,5 +1,7 @@
 """fdinfo, hwmon, devfreq and Jetson files over made-up trees."""
 
+import threading
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -318,3 +320,35 @@ def test_the_fast_lane_leaves_proc_alone(tree, proc, clock, monkeypatch):
     metrics = source.sample(device, ("fast",))
     assert metrics.processes is None
     assert "processes" not in dict(metrics.reasons)
+
+
+def test_devices_that_ask_at_once_share_one_scan(monkeypatch):
+    """A scan that began while another ran was divided by the moment between their beginnings."""
+    began, go, scans, found = threading.Event(), threading.Event(), [], []
+
+    def scan(proc, pids=None):
+        number = len(scans)
+        scans.append(number)
+        if number == 1:
+            began.set()
+            assert go.wait(10)
+        busy = (0, 500_000_000, 800_000_000)[number]
+        return {("d", "card", "1"): client(engines_ns={"render": busy})}
+
+    monkeypatch.setattr(_drm_clients, "scan", scan)
+    scanner = _drm_clients.Scanner()
+    scanner.usage(0, "d", "card")
+
+    def ask(now):
+        found.append(scanner.usage(now, "d", "card").engine_totals())
+
+    threads = [threading.Thread(target=ask, args=(now,)) for now in (1_000_000_000, 1_001_000_000)]
+    threads[0].start()
+    assert began.wait(10)
+    threads[1].start()
+    threads[1].join(0.2)
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert found == [{"render": 50.0}] * 2
+    assert scans == [0, 1]

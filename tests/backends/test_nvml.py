@@ -400,6 +400,22 @@ def test_a_device_without_memory_information_is_unified_whatever_its_name(fake):
 # -- byte counters -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("unknown", ["nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth"])
+def test_where_the_link_is_unknown_a_counter_may_have_wrapped_any_number_of_times(fake, monkeypatch, unknown):
+    """20 GB in a second were told as 2.8 GB."""
+    now = [10**9]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    fake.code(unknown, c.NOT_SUPPORTED)
+    source = fake.source()
+    (device,) = source.devices()
+    for total in (0, 20 * 10**9):
+        fake.value("field/198", total % (1 << 32))
+        sample = source.sample(device, ("fast",))
+        now[0] += 10**9
+    assert sample.pcie.rx_bytes_per_s is None
+    assert "wrap more than once" in sample.reason("pcie.rx_bytes_per_s")
+
+
 def test_pcie_rates_come_from_the_byte_counters(fake, monkeypatch):
     now = [10**9]
     monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])

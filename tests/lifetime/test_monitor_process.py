@@ -158,6 +158,29 @@ print(len(running.history(seconds=60)) >= 3, asked[0] >= 4, running.running)
     assert child(SIGNALLED + code) == ["True", "True", "False"]
 
 
+@pytest.mark.parametrize("place", ["_sources.merge", "backends.nvml.describe"])
+def test_a_signal_handler_may_take_a_snapshot_in_the_middle_of_one(child, place):
+    module, name = place.rsplit(".", 1)
+    code = f"""
+import faulthandler, signal
+from gpusense import _sources
+from gpusense.backends import nvml
+import gpusense.{module} as module
+faulthandler.dump_traceback_later(15, exit=True)
+monitor.snapshot()
+for source in nvml._sources.values(): source._devices = None
+got, before = [], module.{name}
+signal.signal(signal.SIGUSR1, lambda *_: got.append(len(monitor.snapshot())))
+def interrupted(*arguments):
+    module.{name} = before
+    signal.raise_signal(signal.SIGUSR1)
+    return before(*arguments)
+module.{name} = interrupted
+print(len(monitor.snapshot()), got)
+"""
+    assert child(code) == ["1", "[1]"]
+
+
 def test_a_signal_handler_may_stop_a_monitor_that_is_being_started(child):
     code = """
 before = DeviceSampler.attach

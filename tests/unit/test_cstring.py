@@ -1,6 +1,7 @@
 """C strings at addresses that may be stale."""
 
 import ctypes
+import os
 import sys
 
 import pytest
@@ -15,10 +16,14 @@ def place(text):
     return buffer, ctypes.addressof(buffer)
 
 
-@pytest.mark.parametrize("path", ["/proc/self/mem", "/nowhere"])
+NOTHING = {"without_file": lambda: None}
+WAYS = [{}, {"path": "/nowhere"}, {"path": "/nowhere", **NOTHING}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["file", "system call", "memory"])
 @pytest.mark.parametrize("text", [b"", b"axpy", b"\xff\xfe not UTF-8", b"x" * 255, b"x" * 256, b"x" * 5000])
-def test_strings_are_read_to_their_end(path, text):
-    reader = cstring.StringReader(path)
+def test_strings_are_read_to_their_end(way, text):
+    reader = cstring.StringReader(**way)
     _keep, address = place(text)
     assert reader.read(address) == text
     assert reader.read(0) == b""
@@ -31,7 +36,8 @@ def test_what_is_too_long_is_cut():
 
 
 @needs_proc
-def test_a_string_that_runs_into_unmapped_memory_ends_there():
+@pytest.mark.parametrize("way", WAYS[:2], ids=["file", "system call"])
+def test_a_string_that_runs_into_unmapped_memory_ends_there(way):
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
@@ -39,8 +45,34 @@ def test_a_string_that_runs_into_unmapped_memory_ends_there():
     base = libc.mmap(None, 3 * 4096, 3, 0x22, -1, 0)  # read and write; private and anonymous
     ctypes.memmove(base + 4090, b"abcdef", 6)
     assert libc.munmap(base + 4096, 4096) == 0
-    reader = cstring.StringReader()
+    reader = cstring.StringReader(**way)
     assert reader.read(base + 4090) == b"abcdef"
     assert reader.read(base + 4096) == b""
     assert reader.safe
-    assert not cstring.StringReader("/nowhere").safe
+    assert not cstring.StringReader("/nowhere", **NOTHING).safe
+
+
+@needs_proc
+def test_a_stale_address_is_survived_where_no_descriptor_is_left(run_python):
+    """It was read straight from memory then, which ended the process."""
+    done = run_python("""
+import resource
+from gpusense._capi import cstring
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+print(cstring.read(0x10), cstring.StringReader().safe)
+""")
+    assert (done.returncode, done.stdout) == (0, "b'' True\n")
+
+
+@needs_proc
+def test_a_descriptor_that_the_program_closed_is_not_read(tmp_path):
+    """A file that had got its number was read instead, at the place the address happens to be."""
+    reader = cstring.StringReader()
+    _keep, address = place(b"axpy")
+    assert reader.read(address) == b"axpy"
+    descriptor = reader._file
+    own = os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
+    os.dup2(own, descriptor)
+    assert reader.read(address) == b"axpy"
+    for one in (own, descriptor, reader._file):
+        os.close(one)

@@ -3,11 +3,13 @@
 import os
 import pathlib
 import random
+import signal
 import stat
 import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 
 import pytest
@@ -417,6 +419,65 @@ def test_a_full_disk_leaves_whole_chunks(tmp_path, run_python):
     end = found[-1].json()
     assert end["bytes_dropped"] == 5 * 916
     assert "File too large" in end["failure"]
+
+
+@pytest.mark.parametrize("reused", [True, False])
+def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused):
+    """The chunks went into the file that had got the number, and that file was closed at the end."""
+    writer = file.Writer(tmp_path / "run")
+    assert writer.json(file.META, {"a": 1})
+    descriptor = writer._fd
+    if reused:
+        own = os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
+        os.dup2(own, descriptor)
+        os.write(own, b"precious")
+    else:
+        os.close(descriptor)
+    assert not writer.buffer(b"lost")  # with its head of 16 bytes
+    assert "closed its descriptor" in writer.failure
+    writer.close()
+    assert "closed its descriptor" in writer.failure
+    assert writer.bytes_dropped == 20
+    if reused:
+        os.write(descriptor, b" data")
+        os.close(descriptor)
+        os.close(own)
+        assert (tmp_path / "own").read_bytes() == b"precious data"
+    found, damage = chunks(tmp_path / "run")
+    assert ([chunk.type for chunk in found], damage) == ([file.META], [])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks of files are for POSIX")
+def test_two_writers_of_one_file_do_not_overwrite_each_other(tmp_path, run_python):
+    """Ranks started with one -o: half of the chunks were gone, and nothing said so."""
+    first = file.Writer(tmp_path / "run")
+    assert first.buffer(b"first")
+    with pytest.raises(SessionError, match="another process is writing it"):
+        file.Writer(tmp_path / "run")
+    other = "import sys; from gpusense import _sessionfile as file; file.Writer(sys.argv[1]).close()"
+    assert "another process is writing it" in run_python(other, str(tmp_path / "run")).stderr
+    found, _ = chunks(tmp_path / "run")
+    assert [chunk.type for chunk in found] == [file.BUFFER]
+    child = os.fork()
+    if child == 0:  # lives on with the descriptor, and has no claim once the writer is closed
+        time.sleep(30)
+        os._exit(0)
+    try:
+        first.close()
+        assert run_python(other, str(tmp_path / "run")).returncode == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_file_in_a_folder_that_the_program_leaves_is_found_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    writer = file.Writer("run")
+    monkeypatch.chdir("/")
+    writer.close()
+    assert writer.path == str(tmp_path / "run")
+    with file.Reader(writer.path) as reader:
+        assert [chunk.type for chunk in reader] == [file.END]
 
 
 def test_the_size_cap_stops_buffers_not_the_end(tmp_path):
