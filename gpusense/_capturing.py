@@ -102,6 +102,7 @@ class Capturing:
             return  # still armed: blocks are marked once there is a context
         with self._lock:
             self._marks(capture)
+            self.armed = False
             self.marker = capture.marker
 
     def _watch(self, capture: Capture) -> None:
