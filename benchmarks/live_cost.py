@@ -60,12 +60,12 @@ def child(mode, rate, pairs):
         for pair in range(pairs):
             found = {}
             for on in (True, False) if pair % 2 else (False, True):
-                capture.duty(on)
+                capture.sharing.rest(not on)
                 time.sleep(0.25)  # what is on its way arrives
-                before = capture.drain_cpu_ns() + recorder._tick_cpu_ns
+                before = capture.status()["drain_cpu_ns"] + recorder._tick_cpu_ns
                 found[on] = loop(WINDOW_S)
                 if on:
-                    shares.append((capture.drain_cpu_ns() + recorder._tick_cpu_ns - before) / WINDOW_S / 1e7)
+                    shares.append((capture.status()["drain_cpu_ns"] + recorder._tick_cpu_ns - before) / WINDOW_S / 1e7)
             ratios.append(found[False][0] / found[True][0] - 1)
             gaps_on.append(found[True][1])
             gaps_off.append(found[False][1])

@@ -11,7 +11,7 @@ No lock is held while CUPTI is called: its callbacks may run under locks of its 
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -29,14 +29,22 @@ IDLE_PERIOD_S = 0.25
 CLOSE_WAIT_S = 2.0
 EXIT_WAIT_S = 1.0
 DRAIN_LIMIT = 1024  # buffers in one go, so that a program that launches faster than we read cannot keep a thread here
+MAX_RESTS = 1_000  # remembered for members that look late
+FEWEST_BUFFERS = 2
 
 Shared = dict[str, Any]
+#: What a member asks of all and tells them, as builtins that it changes in place; see ``_sharing``. A member that gave
+#: none is of a version that does not look at those of others.
+Wants = dict[str, Any]
+#: Nanoseconds since the epoch, the second None while it lasts; and the wants of who asked for it.
+Rest = tuple[int, int | None, Wants | None]
 
 
 class Engine(Protocol):
     """What the hub drives: CUPTI and the mailbox, or a fake. Calls that CUPTI refuses raise :class:`BackendError`.
 
-    ``status(ask)``: as builtins; without a call to CUPTI unless ``ask``.
+    ``discard``: what a taken buffer holds takes no memory from now on. ``status(ask)``: as builtins; without a call to
+    CUPTI unless ``ask``.
     """
 
     def register(self) -> None: ...
@@ -45,6 +53,7 @@ class Engine(Protocol):
     def flush(self, forced: bool) -> None: ...
     def take(self) -> tuple[int, int, int] | None: ...
     def give(self, address: int) -> None: ...
+    def discard(self, address: int) -> None: ...
     def finalize(self) -> None: ...
     def status(self, ask: bool) -> dict[str, Any]: ...
 
@@ -52,9 +61,9 @@ class Engine(Protocol):
 def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     """The shared state of this process, made with ``build`` by the first copy that asks.
 
-    Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer) -> leave``, ``flush(forced)``,
-    ``pause(reason)``, ``resume()``, ``rest(kinds) -> bool``, ``cpu_ns() -> int``,
-    ``status() -> dict``, ``detach()``.
+    Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer, wants) -> leave``, ``wants() -> list``,
+    ``flush(forced)``, ``pause(reason)``, ``resume()``, ``rest(kinds, wants) -> bool``,
+    ``rests(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -98,11 +107,12 @@ def interpreter_dict() -> dict[str, Any] | Unavailable:
 
 
 class _Member:
-    __slots__ = ("kinds", "on_buffer")
+    __slots__ = ("kinds", "on_buffer", "wants")
 
-    def __init__(self, kinds: frozenset[int], on_buffer: OnBuffer) -> None:
+    def __init__(self, kinds: frozenset[int], on_buffer: OnBuffer, wants: Wants | None) -> None:
         self.kinds = kinds
         self.on_buffer = on_buffer
+        self.wants = wants
 
 
 class Hub:
@@ -122,6 +132,11 @@ class Hub:
         self._get_ident = _native.thread_id()
         self._pid = os.getpid()
         self._resting: frozenset[int] = frozenset()  # kinds that are off although wanted
+        self._rest: Rest | None = None  # the one that lasts
+        self._rests: deque[Rest] = deque(maxlen=MAX_RESTS)
+        self._rest_count = 0
+        self._held_back: list[int] = []  # buffers beyond what the strictest member allows
+        self._pool: tuple[int, int] | None = None  # how many there are, and their size
         self._paused = self._flush_error = ""
         self._buffers = self._bytes = self._flushes = self._dropped_members = 0
         self._drain_cpu_ns = 0
@@ -142,6 +157,8 @@ class Hub:
             "pause": self.pause,
             "resume": self.resume,
             "rest": self.rest,
+            "rests": self.rests,
+            "wants": self.wants,
             "cpu_ns": self.cpu_ns,
             "detach": self.detach,
             "status": self.status,
@@ -153,7 +170,7 @@ class Hub:
 
     # --- members ----------------------------------------------------------------------------------------------------
 
-    def join(self, kinds: Iterable[int], on_buffer: OnBuffer) -> Callable[[], None]:
+    def join(self, kinds: Iterable[int], on_buffer: OnBuffer, wants: Wants | None = None) -> Callable[[], None]:
         """Begins to show buffers with records of ``kinds`` (and of what others asked for) to ``on_buffer``.
 
         Returns the function that ends it. Raises :class:`BackendError` where CUPTI refuses; a kind that is merely not
@@ -164,7 +181,7 @@ class Hub:
         if self._paused:
             raise BackendError("cuptiSubscribe", 39, self._paused)
         self.rest(())
-        member = _Member(frozenset(kinds), on_buffer)
+        member = _Member(frozenset(kinds), on_buffer, wants)
         with self._lock:
             self._members.append(member)
         try:
@@ -218,6 +235,7 @@ class Hub:
             unused = [kind for kind in member.kinds if self._kinds[kind] <= 0]
             self._resting -= frozenset(unused)
             self._kinds += Counter()  # drops what fell to zero
+            its_rest = self._rest is not None and (self._rest[2] is member.wants or not self._members)
             paused = self._paused
             if not self._members:
                 # Until someone joins again another profiler may have put in its own callbacks.
@@ -227,6 +245,8 @@ class Hub:
             for kind in unused:
                 if kind not in self._refused:
                     self._disable(kind)
+        if its_rest:
+            self.rest(())
 
     def _disable(self, kind: int) -> None:
         try:
@@ -234,23 +254,63 @@ class Hub:
         except BackendError as error:
             _log.debug("%s", error)
 
-    def rest(self, kinds: Iterable[int]) -> bool:
-        """Switches off ``kinds`` and on again what rested before; False, and nothing changes, where others are here.
+    def wants(self) -> list[Wants]:
+        """What the members want, in the order in which they joined."""
+        return [member.wants for member in list(self._members) if member.wants is not None]
 
-        For a member that is alone and wants to see a part of the time only.
+    def rest(self, kinds: Iterable[int], by: Wants | None = None) -> bool:
+        """Switches off ``kinds`` and on again what rested before, for a member that wants to see a part of the time.
+
+        False, and nothing changes, where that would blind one who does not look at :meth:`rests`.
         """
         wanted = frozenset(kinds)
+        began = time.time_ns()
         with self._lock:
-            if not self.alive or self._paused or (wanted and len(self._members) != 1):
+            blinds = by is None or any(member.wants is None for member in self._members)
+            if not self.alive or self._paused or (wanted and blinds and len(self._members) != 1):
                 return False
-            wanted &= self._members[0].kinds if wanted else wanted
-            back, self._resting = self._resting - wanted, wanted
-        for kind in sorted(wanted):
-            self._disable(kind)
-        for kind in sorted(back):
-            if self._kinds[kind] and kind not in self._refused:
-                self._engine.enable(kind)
+            wanted &= frozenset(self._kinds)
+            changed, self._resting = wanted ^ self._resting, wanted
+        self._apply(changed)
+        with self._lock:
+            if not self._resting:
+                self._end_rest()
+            elif self._rest is None:
+                self._rest = began, None, by
         return True
+
+    def _apply(self, kinds: Iterable[int]) -> None:
+        """Kinds on or off as they are to be by now: another thread may want the opposite meanwhile. One that cannot be
+        switched on goes on resting."""
+        for kind in sorted(kinds):
+            off = None
+            while off != (kind in self._resting):
+                off = kind in self._resting
+                if off:
+                    self._disable(kind)
+                elif self._kinds[kind] and kind not in self._refused and not self._enable(kind):
+                    self._resting |= {kind}
+                    break
+
+    def _enable(self, kind: int) -> bool:
+        try:
+            self._engine.enable(kind)
+        except BackendError as error:
+            _log.debug("%s", error)
+            return False
+        return True
+
+    def _end_rest(self) -> None:
+        if self._rest is not None:
+            self._rests.append((self._rest[0], time.time_ns(), self._rest[2]))
+            self._rest_count += 1
+            self._rest = None
+
+    def rests(self, after: int) -> tuple[int, list[Rest], Rest | None]:
+        """How many stretches of rest have ended so far, those after the first ``after``, and the one that lasts."""
+        with self._lock:
+            fresh = min(self._rest_count - after, len(self._rests))
+            return self._rest_count, list(self._rests)[-fresh:] if fresh > 0 else [], self._rest
 
     def cpu_ns(self) -> int:
         """CPU time of the drain thread so far."""
@@ -322,7 +382,28 @@ class Hub:
                     self._last_buffer_ns = time.monotonic_ns()
                     self._show(address, valid, thread)
             finally:
-                self._engine.give(address)
+                self._give_back(address)
+
+    def _give_back(self, address: int) -> None:
+        """Buffers beyond what the strictest member allows stay here, empty."""
+        surplus = self._surplus()
+        if len(self._held_back) < surplus:
+            self._held_back.append(address)
+            self._engine.discard(address)
+            return
+        self._engine.give(address)
+        while len(self._held_back) > surplus:
+            self._engine.give(self._held_back.pop())
+
+    def _surplus(self) -> int:
+        limits = [wants["buffer_bytes"] for wants in self.wants() if wants.get("buffer_bytes")]
+        if not limits:
+            return 0
+        if self._pool is None:
+            facts = self._engine.status(False)
+            self._pool = facts.get("buffer_count", 0), facts.get("buffer_size", 1)
+        count, size = self._pool
+        return max(0, count - max(FEWEST_BUFFERS, int(min(limits)) // size))
 
     def _show(self, address: int, valid: int, thread: int) -> None:
         for member in list(self._members):
@@ -346,7 +427,8 @@ class Hub:
         self._engine.register()
         with self._lock:
             kinds = sorted(self._kinds)
-        self._resting = frozenset()
+            self._resting = frozenset()
+            self._end_rest()
         for kind in kinds:
             if kind not in self._refused:
                 self._engine.enable(kind)
@@ -408,5 +490,6 @@ class Hub:
             "bytes": self._bytes,
             "last_buffer_monotonic_ns": self._last_buffer_ns,
             "dropped_members": self._dropped_members,
+            "buffers_held_back": len(self._held_back),
             "drain_cpu_ns": self._drain_cpu_ns,
         }

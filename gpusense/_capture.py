@@ -13,14 +13,10 @@ from ._config import Settings
 from ._errors import GpuSenseError, NotYet
 from ._pipeline import Marker
 from ._records import DeviceInfo, GpuKernel, Unavailable, UnseenStretch
+from ._sharing import Sharing
 
 OnView = Callable[[memoryview, int], None]
 
-_KINDS_BY_NAME = {
-    "sync": layouts.SYNCHRONIZATION,
-    "allocation": layouts.MEMORY2,
-    "unified_memory": layouts.UNIFIED_MEMORY_COUNTER,
-}
 RETRY_S = 1.0  # between two attempts while another profiler holds CUPTI
 WATCH_S = 0.4  # between two looks whether our callbacks are still the registered ones
 
@@ -49,7 +45,8 @@ class Capture:
         self._losses_before: dict[str, int] | None = None
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
-        self._work_kinds: frozenset[int] = frozenset()
+        self.kinds: frozenset[int] | None = None  # CUPTI's numbers for what was asked for, once capture has begun
+        self.sharing = Sharing()
         self.per_thread: bool | None = None  # whether buffers tell who launched; None before capture runs
 
     @property
@@ -122,13 +119,16 @@ class Capture:
         from .backends import _cuda_wait, _cupti_markers, _cupti_watch  # noqa: F401
 
         chosen = self.settings.kinds
-        kinds = set(layouts.DEFAULT_KINDS) | {_KINDS_BY_NAME[name] for name in chosen if name in _KINDS_BY_NAME}
-        self._work_kinds = frozenset(kinds)
+        kinds = set(layouts.chosen(chosen))
+        self.kinds = frozenset(kinds)
         activity = self._activity
         self._plan = _cupti_markers.Memset(activity)
-        if "launch" in chosen and activity.can_select_api():
-            kinds.add(layouts.DRIVER)
-        activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
+        if not activity.can_select_api():
+            kinds.discard(layouts.DRIVER)
+        size, buffers = self.settings.buffer_size, self.settings.buffers
+        wants = self.sharing.begin(kinds, size * buffers)
+        activity.start(kinds, on_view, buffer_size=size, buffers=buffers, wants=wants)
+        self.sharing.met(activity.shared)
         self.strides = dict(activity.strides)
         self.per_thread = bool(activity.status().get("per_thread_buffers"))
         self._select_launches()
@@ -148,6 +148,7 @@ class Capture:
             except NotYet:
                 return False
             self._activity.canary = self._plan
+            self.sharing.marks(self.marker_shape.stream if self.marker_shape is not None else None)
         return True
 
     def markers_done(self) -> bool:
@@ -186,14 +187,10 @@ class Capture:
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
         return stretch
 
-    def duty(self, on: bool) -> bool:
-        """Records of work on or off, while the markers of blocks go on; False where that is not possible now."""
-        if self._activity is None or self.state != "running":
-            return False
-        changed = bool(self._activity.rest(() if on else self._work_kinds - {layouts.MEMSET}))
-        if changed and self._activity.lines is not None:
-            self._activity.lines.hold(not on)
-        return changed
+    def hold_lines(self, held: bool) -> None:
+        """No lines of waits are noted while their records are off."""
+        if self._activity is not None and self._activity.lines is not None and self.state == "running":
+            self._activity.lines.hold(held)
 
     def node_log(self) -> Any:
         """What notes the nodes of CUDA graphs; None while capture does not run."""
@@ -202,10 +199,6 @@ class Capture:
         from .backends import _cupti_graphs
 
         return _cupti_graphs.NodeLog(self._activity)
-
-    def drain_cpu_ns(self) -> int:
-        """CPU time of the drain thread so far."""
-        return int(self._activity.drain_cpu_ns()) if self._activity is not None else 0
 
     def unseen_now(self) -> UnseenStretch | None:
         """The stretch without capture that still lasts."""

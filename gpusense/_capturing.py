@@ -126,6 +126,8 @@ class Capturing:
             self.armed = False
             if self.capture is not None and self.capture.attached:
                 self._stop(self.capture)
+                with self._lock:
+                    self._duty.look(self.capture)
                 self.unseen.append(UnseenStretch(time_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
@@ -146,6 +148,11 @@ class Capturing:
             if capture is not None and capture.attached:
                 capture.flush()
                 self._stop(capture)
+                if self._lock.acquire(timeout=0.5):
+                    try:
+                        self._duty.look(capture)
+                    finally:
+                        self._lock.release()
 
     def _stop(self, capture: Capture) -> None:
         """What is finished is read first. Where another profiler has CUPTI, the stretch without it ends here."""
@@ -209,5 +216,5 @@ class Capturing:
 
     def unseen_stretches(self) -> list[UnseenStretch]:
         """Also the one that lasts, with no end."""
-        lasting = self.capture.unseen_now() if self.capture is not None else None
-        return [*self.unseen, lasting] if lasting is not None else list(self.unseen)
+        lasting = [self._duty.lasting(), self.capture.unseen_now() if self.capture is not None else None]
+        return [*self.unseen, *(stretch for stretch in lasting if stretch is not None)]

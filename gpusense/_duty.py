@@ -1,4 +1,7 @@
-"""What the overhead budget does to one tracer: its threshold rises, capture is off for a while, and that is told."""
+"""What the overhead budget does to one tracer: its threshold rises, capture is off for a while, and that is told.
+
+The copies of gpusense in a process keep the smallest budget of all; one of them switches capture, and all are told.
+"""
 
 from time import time_ns
 from typing import Any
@@ -6,67 +9,91 @@ from typing import Any
 from ._budget import Budget
 from ._capture import Capture
 from ._records import UnseenStretch
+from ._sharing import Stretch
 from ._threshold import Threshold
 
 REASON = "overhead budget"
+OTHERS_REASON = "overhead budget of another copy of gpusense in this process"
 MAX_UNSEEN = 1_000  # stretches; later ones become one
 
 
 class Duty:
-    """Whether capture is on at a moment. ``unseen`` gets each stretch in which it was off. On the recording thread."""
+    """Whether capture is on at a moment. ``unseen`` gets each stretch in which it was off, whoever wanted it."""
 
     def __init__(self, unseen: list[UnseenStretch]) -> None:
         self._unseen = unseen
-        self._budget: Budget | None = None
-        self._off_since: int | None = None
+        self._own: float | None = None  # what this copy was told
+        self._budget: Budget | None = None  # what is kept
+        self._lasting: Stretch | None = None
         self._off_ns = self._began_ns = 0
 
     def begin(self, share: float | None) -> None:
-        """Keeps the cost below ``share`` of the time from now on; None: no limit."""
+        """Keeps the cost below ``share`` of the time from now on; None: no limit of its own."""
+        self._own = share
+        self._keep(share)
+
+    def _keep(self, share: float | None) -> None:
         self._off_ns, self._began_ns = 0, time_ns()
         self._budget = Budget(share, self._began_ns) if share is not None else None
 
-    @property
-    def limited(self) -> bool:
-        return self._budget is not None
-
-    def step(self, spent_ns: int, threshold: Threshold) -> bool:
-        """Told the CPU time spent so far; whether capture is to be on, and ``threshold`` follows."""
+    def step(self, spent_ns: int, threshold: Threshold, capture: Capture | None) -> bool:
+        """Told the CPU time that this copy's own threads spent so far; whether capture is to be on as far as this copy
+        decides, and ``threshold`` follows."""
+        share, leads = self._own, False
+        if capture is not None:
+            share, spent_ns, leads = capture.sharing.agree(self._own, spent_ns)
+        if share != (self._budget.share if self._budget is not None else None):
+            self._keep(share)
         budget = self._budget
         if budget is None:
+            threshold.raise_floor(0)
             return True
         on = budget.step(time_ns(), spent_ns, threshold.kept)
         threshold.raise_floor(budget.level)
-        return on
+        return on or not leads
 
     def observe(self, on: bool, capture: Capture | None) -> None:
-        """Capture on, or off for a while: then the stretch is told as not seen."""
-        if capture is None or on == (self._off_since is None):
+        """Capture on, or off for a while, as :meth:`step` said; :meth:`look` next."""
+        if capture is None:
             return
-        if on:
-            capture.duty(True)
-            stretch = UnseenStretch(self._off_since or 0, time_ns(), REASON)
-            self._off_ns += (stretch.end_ns or 0) - stretch.start_ns
-            self._tell(stretch)
-            self._off_since = None
-        elif capture.running:
+        if on and self._lasting is not None and self._lasting.ours:
+            capture.sharing.rest(False)
+        elif not on and self._lasting is None and capture.running:
             capture.flush()
-            if capture.duty(False):
-                self._off_since = time_ns()
+            capture.sharing.rest(True)
 
-    def _tell(self, stretch: UnseenStretch) -> None:
-        unseen = self._unseen
-        if len(unseen) >= MAX_UNSEEN and unseen[-1].reason.startswith(REASON):
-            first = unseen.pop().start_ns
-            stretch = UnseenStretch(first, stretch.end_ns, f"{REASON}; capture was on for a part of this time")
-        unseen.append(stretch)
+    def look(self, capture: Capture | None) -> None:
+        """Tells the stretches that have ended since the last look. By one thread at a time."""
+        if capture is not None:
+            ended, self._lasting = capture.sharing.stretches()
+            capture.hold_lines(self._lasting is not None)
+            for stretch in ended:
+                self._tell(stretch)
+
+    def _tell(self, stretch: Stretch) -> None:
+        end = stretch.end_ns or time_ns()
+        self._off_ns += max(0, end - max(stretch.start_ns, self._began_ns))
+        unseen, reason = self._unseen, REASON if stretch.ours else OTHERS_REASON
+        start = stretch.start_ns
+        if len(unseen) >= MAX_UNSEEN and unseen[-1].reason.startswith(reason):
+            start = unseen.pop().start_ns
+            reason = f"{reason}; capture was on for a part of this time"
+        unseen.append(UnseenStretch(start, end, reason))
+
+    def lasting(self) -> UnseenStretch | None:
+        """The stretch in which capture is off now."""
+        if self._lasting is None:
+            return None
+        return UnseenStretch(self._lasting.start_ns, None, REASON if self._lasting.ours else OTHERS_REASON)
 
     def facts(self, now_ns: int, threshold: Threshold) -> dict[str, Any]:
         """For the session: the budget, the cost, the share of the time in which capture was on. Empty without one."""
         budget = self._budget
         if budget is None:
             return {}
-        off = self._off_ns + (now_ns - self._off_since if self._off_since is not None else 0)
+        off = self._off_ns
+        if self._lasting is not None:
+            off += now_ns - max(self._lasting.start_ns, self._began_ns)
         return {
             "budget": budget.share,
             "share": budget.cost,

@@ -32,13 +32,24 @@ class FileRecorder(Recorder):
         self._known: dict[int, bytes] = {}
         self._checked: set[int] = set()
         self._check_at = 0.0
+        self._others_markers: frozenset[int] = frozenset()  # as the file says
         self._kept_to = 0  # monotonic time of the newest device sample in the file
 
     def _attached(self) -> None:
         capture = self.capture
         assert capture is not None
-        self.writer.layout(LAYOUT_ID, capture.strides, marker=list(capture.marker_shape or ()))
+        self._write_layout(capture)
         self.writer.rows(file.DEVICES, self.devices())
+
+    def _write_layout(self, capture: Capture) -> None:
+        self._others_markers = capture.sharing.others_markers
+        self.writer.layout(
+            LAYOUT_ID,
+            capture.strides,
+            marker=list(capture.marker_shape or ()),
+            kinds=sorted(capture.kinds or ()),
+            others_markers=sorted(self._others_markers),
+        )
 
     def _place(self, event: Boundary, corr: int | None) -> None:
         self.writer.rows(file.BOUNDARY, [[*event, corr]])
@@ -58,6 +69,8 @@ class FileRecorder(Recorder):
                 fresh[pointer] = self._known[pointer] = text
         if fresh:
             self.writer.names(fresh)
+        if capture.sharing.others_markers != self._others_markers:
+            self._write_layout(capture)
         if self._hang is not None:
             self._hang.read(buffer, capture.strides, self._name, capture.marker_shape)
         self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID)

@@ -6,6 +6,7 @@ uses, measured at start, tells which late fields exist. ``sizes`` names the rele
 """
 
 import struct
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -30,6 +31,20 @@ DEFAULT_KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMCPY2, MEMSET)
 
 #: Kinds that become records of a session; the others only help to interpret them.
 WORK_KINDS = frozenset({KERNEL, CONCURRENT_KERNEL, MEMCPY, MEMCPY2, MEMSET, SYNCHRONIZATION, MEMORY2})
+
+#: What more can be asked for, by the name of the setting. Of the driver's functions, those that launch.
+_MORE_KINDS = {
+    "sync": SYNCHRONIZATION,
+    "allocation": MEMORY2,
+    "unified_memory": UNIFIED_MEMORY_COUNTER,
+    "launch": DRIVER,
+}
+
+
+def chosen(names: Iterable[str]) -> frozenset[int]:
+    """The kinds that are always recorded, and those that ``names`` add."""
+    return frozenset((*DEFAULT_KINDS, *(_MORE_KINDS[name] for name in names if name in _MORE_KINDS)))
+
 
 #: In a context, stream, device or event number: the field does not apply to this record.
 NOT_APPLICABLE = 0xFFFFFFFF

@@ -7,7 +7,7 @@ that were opened or closed before it have arrived, because only then launch orde
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _layouts as layouts
@@ -23,6 +23,7 @@ from ._threshold import Threshold
 #: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
 Names = Callable[[int], tuple[str, str | None, str | None]]
 
+MARKER_BYTES = 4  # that a marker sets, where it is a memset
 SLICE = 1280  # records decoded between two pauses: a buffer of kernels, well under a millisecond
 #: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
 MARKER_PATIENCE_NS = 30_000_000_000
@@ -65,6 +66,7 @@ class Limits(NamedTuple):
     max_per_second: int = 5_000
     max_records: int = 200_000  # in memory; the oldest are then only counted
     devices: frozenset[int] | None = None  # CUDA ordinals to look at; None: all
+    kinds: frozenset[int] | None = None  # CUPTI's kinds to look at; others come where another copy asks for them
 
 
 class _Work(NamedTuple):
@@ -102,6 +104,7 @@ class Pipeline:
         self.watched: dict[int, BlockTotals] = {}
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
         self.occupancy = occupancy
+        self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
         self.lines = Lines()  # of synchronising calls; each comes before its records
         self._widener = Widener()
@@ -208,6 +211,11 @@ class Pipeline:
     # --- decode -----------------------------------------------------------------------------------------------------
 
     def _take(self, buffer: memoryview, batch: Batch, thread: int, names: Names, now_ns: int) -> None:
+        if not self._wanted(batch.kind):
+            self._leave_out(batch, ())
+            return
+        if self.others_markers and batch.kind == layouts.MEMSET:
+            batch = self._without_others_markers(batch)
         if self.marker is not None and batch.kind == self.marker.kind:
             batch = self._markers(batch, thread)
         kind = _KIND_NAMES.get(batch.kind)
@@ -234,6 +242,10 @@ class Pipeline:
         short = {pointer: text[0] for pointer, text in known.items()}
         self._waiting.append(_Work(kind, thread, batch, corrs, low, high, short, kept, batch.latest))
 
+    def _wanted(self, kind: int) -> bool:
+        kinds, marker = self.limits.kinds, self.marker
+        return kinds is None or kind in kinds or (marker is not None and kind == marker.kind)
+
     def _help(self, batch: Batch) -> Batch:
         """Of records that are only ever summed up: calls that launch go on, counters are added at once."""
         if batch.kind == layouts.DRIVER:
@@ -256,6 +268,17 @@ class Pipeline:
                 ours = self.attribution.marker(thread or batch.thread[i], batch.start[i], corr)
             if not ours:
                 rest.append(i)
+        return self._leave_out(batch, rest)
+
+    def _without_others_markers(self, batch: Batch) -> Batch:
+        if self.others_markers.isdisjoint(batch.stream):
+            return batch
+        rows = enumerate(zip(batch.stream, batch.bytes, strict=True))
+        ours = self.others_markers
+        return self._leave_out(batch, [i for i, (stream, size) in rows if stream not in ours or size != MARKER_BYTES])
+
+    def _leave_out(self, batch: Batch, rest: Sequence[int]) -> Batch:
+        """Only ``rest`` is work that this session sees."""
         if batch.kind in layouts.WORK_KINDS:
             self._seen -= len(batch.key) - len(rest)
         return batch if len(rest) == len(batch.key) else pick(batch, rest)

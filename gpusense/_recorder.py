@@ -65,6 +65,7 @@ class Recorder(Capturing):
             settings.max_records_per_second,
             settings.max_records,
             frozenset(settings.devices) if settings.devices is not None else None,
+            self.capture.kinds if self.capture is not None else None,
         )
 
     def reconfigure(self, settings: Settings) -> None:
@@ -75,8 +76,10 @@ class Recorder(Capturing):
             self.pipeline.configure(self._limits())
         if old.overhead_budget != settings.overhead_budget:
             self._duty.observe(True, self.capture)
-            self._duty.begin(settings.overhead_budget)
-            self.pipeline.threshold.raise_floor(0)
+            with self._lock:
+                self._duty.look(self.capture)
+                self._duty.begin(settings.overhead_budget)
+                self.pipeline.threshold.raise_floor(0)
         capture = self.capture
         if capture is None:
             return
@@ -103,6 +106,7 @@ class Recorder(Capturing):
     # --- capture ----------------------------------------------------------------------------------------------------
 
     def _captures(self, capture: Capture) -> None:
+        self.pipeline.configure(self._limits())
         self.pipeline.occupancy = capture.occupancy
         self._attached()
 
@@ -144,6 +148,7 @@ class Recorder(Capturing):
         capture = self.capture
         assert capture is not None
         self._names.new_buffer(monotonic())
+        self.pipeline.others_markers = capture.sharing.others_markers
         if self._hang is not None:
             names = self._names
             self._hang.read(
@@ -167,11 +172,10 @@ class Recorder(Capturing):
         began = thread_time()
         self._round()
         self._tick_cpu_ns += int((thread_time() - began) * 1e9)
-        if self._duty.limited:
-            spent = self._tick_cpu_ns + (self.capture.drain_cpu_ns() if self.capture is not None else 0)
-            with self._lock:
-                on = self._duty.step(spent, self.pipeline.threshold)
-            self._duty.observe(on, self.capture)
+        with self._lock:
+            self._duty.look(self.capture)
+            on = self._duty.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture)
+        self._duty.observe(on, self.capture)
 
     def _round(self) -> None:
         self._look_after_capture()

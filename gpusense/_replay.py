@@ -56,9 +56,12 @@ class _Replay:
     def take_layout(self, chunk: file.Chunk) -> None:
         facts = chunk.json()
         self._layouts[facts["id"]] = {int(kind): int(stride) for kind, stride in facts["strides"].items()}
-        marker = facts.get("marker")
+        pipeline, marker, kinds = self.pipeline, facts.get("marker"), facts.get("kinds")
         if marker:
-            self.pipeline.marker = Marker(*marker)
+            pipeline.marker = Marker(*marker)
+        if kinds:
+            pipeline.limits = pipeline.limits._replace(kinds=frozenset(kinds))
+        pipeline.others_markers = frozenset(facts.get("others_markers", ()))
 
     def take_boundaries(self, chunk: file.Chunk) -> None:
         for *event, corr in chunk.json():

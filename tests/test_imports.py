@@ -31,6 +31,7 @@ _graph_owners _recorder
 _capturing _delivery
 _duty
 _capture
+_sharing
 report
 analysis
 _merge _replay

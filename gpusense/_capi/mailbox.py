@@ -20,7 +20,7 @@ from . import mailbox_code as code
 PAGE = executable.PAGE
 
 _MAP_NORESERVE = 0x4000
-_MADV_WIPEONFORK, _MADV_POPULATE_WRITE = 18, 23
+_MADV_DONTNEED, _MADV_WIPEONFORK, _MADV_POPULATE_WRITE = 4, 18, 23
 
 REQUEST = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
@@ -178,6 +178,10 @@ class Mailbox:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
         self.requested, self.completed = (ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in callbacks)
         self.take, self.give = take, free.append
+
+    def discard(self, address: int) -> None:
+        """Gives the memory of a taken buffer back to the system until it is filled again."""
+        self._libc.madvise(address, self.buffer_size, _MADV_DONTNEED)
 
     def counters(self) -> MailboxCounters:
         """Totals since the mailbox was made."""

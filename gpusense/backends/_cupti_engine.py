@@ -27,7 +27,7 @@ class Engine:
         self._holder = holder or _cupti_holders.holder
         scrap = 0 if version(api) >= capi.VERSION_BEARS_REFUSAL else SCRAP_BUFFERS
         self.mailbox = Mailbox(buffers, buffer_size, scrap=scrap)
-        self.give = self.mailbox.give
+        self.give, self.discard = self.mailbox.give, self.mailbox.discard
         self.per_thread = False
         self._dropped = 0
         self._registrations = 0

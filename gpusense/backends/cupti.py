@@ -110,8 +110,11 @@ class CuptiActivity:
         *,
         buffer_size: int = DEFAULT_BUFFER_SIZE,
         buffers: int = DEFAULT_BUFFERS,
+        wants: dict[str, Any] | None = None,
     ) -> None:
         """Begins to show buffers with records of ``kinds``. The sizes count only for the first start in a process.
+
+        ``wants``: what this receiver asks of other copies of gpusense, and tells them; see ``_sharing``.
 
         Raises :class:`BackendError` where CUPTI refuses, :class:`BackendUnavailable` where capture is not possible.
         """
@@ -125,7 +128,8 @@ class CuptiActivity:
             if not isinstance(shared, Unavailable):
                 self._shared = shared
                 known = [kind for kind in kinds if kind in self.strides]
-                self._leave = shared["join"](known, viewer(on_view))
+                more = (wants,) if wants is not None and "rests" in shared else ()
+                self._leave = shared["join"](known, viewer(on_view), *more)
                 return
             absent = shared
         raise BackendUnavailable(str(absent))
@@ -175,11 +179,10 @@ class CuptiActivity:
         if self.lines is not None:
             self.lines.end(reason)
 
-    def rest(self, kinds: Iterable[int]) -> bool:
-        """Switches ``kinds`` off for now, and on again those that rested before. False, and nothing changes, where
-        another copy of gpusense captures, too, or is too old to know."""
-        change = self._shared.get("rest")
-        return bool(change and change(kinds))
+    @property
+    def shared(self) -> _broker.Shared:
+        """What the copies of gpusense in this process share; empty before the first start."""
+        return self._shared
 
     def detach(self) -> None:
         """After :meth:`stop`: takes CUPTI out of the process. Raises :class:`BackendError` where that is not safe."""
@@ -198,11 +201,6 @@ class CuptiActivity:
         if self._shared:
             status.update(self._shared["status"]())
         return status
-
-    def drain_cpu_ns(self) -> int:
-        """CPU time that the drain thread of the process has used, without a call to CUPTI."""
-        cost = self._shared.get("cpu_ns")
-        return cost() if cost is not None else 0
 
     def heartbeat(self) -> Heartbeat:
         """Counters to compare with later ones: see ``_cupti_watch``."""

@@ -630,6 +630,118 @@ print(kernels(stays.session()) == 3 * count, kernels(left.session()) == 2 * coun
     clean(done, "True True\nTrue True\n")
 
 
+def test_no_copy_sees_what_another_asked_for_nor_its_markers(copies):
+    """One wants waits, too; both mark their blocks with memsets."""
+    done = copies(
+        """
+gpusense.configure(kinds=("sync",), trace_all=True)
+second.configure(trace_all=True)
+a, b = both()
+launched = _workload.run(gpusense.trace, 2)
+for _ in range(20):
+    with gpusense.trace("one"), second.trace("two"): fake.fake_cupti_sync(3, 1, 7, driver.fake_cuda_count_call())
+a, b = a.session(), b.session()
+print(len(a.syncs), launched.memsets > 0, len(b.syncs), sum(row.count for row in b.aggregates if row.kind == "sync"))
+print(len(a.memsets) == len(b.memsets) == launched.memsets, len(a.kernels) == len(b.kernels))
+for session in (a, b):
+    seen = session.counters
+    print(seen.seen == seen.kept + seen.aggregated + seen.invalid + seen.pre_session)
+"""
+    )
+    clean(done, "20 True 0 0\nTrue True\nTrue\nTrue\n")
+
+
+def test_a_file_of_one_copy_leaves_out_the_other_too(copies, tmp_path):
+    done = copies(
+        f"""
+from one.sense import _select
+path = {str(tmp_path / "run.gpusense")!r}
+_select.start_session(path=path, trace_all=True)
+running(gpusense.get_tracer())
+second.configure(kinds=("sync",), trace_all=True)
+a, b = both()
+launched = _workload.run(gpusense.trace, 2)
+for _ in range(20):
+    with gpusense.trace("one"), second.trace("two"): fake.fake_cupti_sync(3, 1, 7, driver.fake_cuda_count_call())
+waits = len(b.session().syncs)
+a.close()
+session = gpusense.load(path)
+print(waits, len(session.syncs), len(session.memsets) == launched.memsets > 0)
+seen = session.counters
+print(seen.seen == seen.kept + seen.aggregated + seen.invalid + seen.pre_session)
+"""
+    )
+    clean(done, "20 0 True\nTrue\n")
+
+
+def test_the_smallest_overhead_budget_holds_for_all_and_the_other_copy_says_so(copies):
+    done = copies(
+        """
+from one.sense import _budget, _capturing, _layouts
+import two.sense._budget as others_budget, two.sense._capturing as others_capturing
+for module in (_budget, others_budget): module.PERIOD_NS, module.ON_NS = 100_000_000, 20_000_000
+for module in (_capturing, others_capturing): module.TICK_S = 0.01
+second.configure(overhead_budget=0.5)
+a, b = both()
+gpusense.configure(overhead_budget=0.0001)
+launched, off, end = 0, set(), time.monotonic() + 20
+while time.monotonic() < end and not any("another copy" in s.reason and s.end_ns for s in b.session().unseen):
+    with gpusense.trace("one"), second.trace("two"):
+        launched += sum(_workload.run(gpusense.trace, 1).kernels.values())
+    off.add(fake.fake_cupti_enabled(10))
+print(sorted(off))
+print([package.get_tracer()._recorder.meta()["overhead"]["budget"] for package in (gpusense, second)])
+gpusense.disable()
+print(fake.fake_cupti_enabled(10), second.get_tracer()._recorder.meta()["overhead"]["observed"] < 1)
+before = kernels(b.session())
+more = sum(_workload.run(second.trace, 1).kernels.values())
+b.flush()
+print(kernels(b.session()) == before + more)
+for tracer in (a, b): print({s.reason for s in tracer.session().unseen if "budget" in s.reason})
+print(b.session().counters.lost_markers)
+"""
+    )
+    clean(
+        done,
+        "[0, 1]\n[0.0001, 0.0001]\n1 True\nTrue\n"
+        "{'overhead budget'}\n{'overhead budget of another copy of gpusense in this process'}\n0\n",
+    )
+
+
+def test_the_smallest_memory_for_buffers_holds_for_all(copies):
+    done = copies(
+        """
+gpusense.configure(buffers=16, buffer_size=4096)
+a, b = both()
+print(a.status()["buffer_count"], a.status()["buffers_held_back"])
+second.configure(buffers=4, buffer_size=4096)
+both()
+for _ in range(40):
+    launched = _workload.run(gpusense.trace, 1)
+    a.flush()
+print(a.status()["buffer_count"], b.status()["buffers_held_back"])
+second.disable()
+for _ in range(20):
+    _workload.run(gpusense.trace, 1)
+    a.flush()
+print(a.status()["buffers_held_back"])
+"""
+    )
+    clean(done, "16 0\n16 12\n0\n")
+
+
+def test_off_in_the_environment_holds_for_every_copy(copies):
+    done = copies(
+        """
+for package in (gpusense, second):
+    package.configure(mode="on")
+    print(package.enable(), type(package.get_tracer()).__name__)
+""",
+        GPUSENSE="off",
+    )
+    clean(done, "False NoopTracer\nFalse NoopTracer\n")
+
+
 def test_a_copy_that_raises_is_dropped_alone(copies):
     done = copies(
         """

@@ -45,10 +45,13 @@ class Engine:
     def give(self, address):
         self.given.append(address)
 
+    def discard(self, address):
+        self._call("discard", address)
+
     def status(self, ask):
         if ask:
             self._call("dropped")
-        return {"callbacks": "test"}
+        return {"callbacks": "test", "buffer_count": 8, "buffer_size": 4096}
 
     def named(self, *names):
         return [call for call in self.calls if call[0] in names]
@@ -177,6 +180,126 @@ def test_resume_registers_and_enables_again(hub, engine):
     with pytest.raises(BackendError):
         hub.resume()
     assert hub.status()["paused"]
+
+
+# --- what several members agree on ----------------------------------------------------------------------------------
+
+
+def test_one_alone_may_rest_and_one_who_would_not_be_told_keeps_its_kinds(hub, engine):
+    hub.join({KERNELS, COPIES}, print)
+    assert hub.rest({KERNELS, SYNCS})
+    assert engine.calls[-1] == ("disable", KERNELS)
+    leave = hub.join({SYNCS}, print)
+    assert engine.calls[-2:] == [("enable", KERNELS), ("enable", SYNCS)]
+    assert not hub.rest({KERNELS})
+    leave()
+    hub.join({SYNCS}, print, {})
+    assert not hub.rest({KERNELS}, {})
+    assert engine.calls[-1] == ("enable", SYNCS)
+
+
+def test_a_rest_of_all_is_told_with_its_times_and_who_wanted_it(hub, engine, monkeypatch):
+    clock = iter(range(100, 1000, 100))
+    monkeypatch.setattr(_broker.time, "time_ns", lambda: next(clock))
+    one, two = {"name": "one"}, {"name": "two"}
+    leave = hub.join({KERNELS}, print, one)
+    hub.join({KERNELS, SYNCS}, print, two)
+    assert hub.wants() == [one, two]
+    engine.calls.clear()
+    before = hub.rests(0)
+    assert hub.rest({KERNELS, SYNCS}, one)
+    assert engine.calls == [("disable", KERNELS), ("disable", SYNCS)]
+    assert hub.rest({KERNELS, SYNCS}, one)  # again changes nothing
+    count, ended, lasting = hub.rests(before[0])
+    assert (ended, lasting[1:]) == ([], (None, one))
+    assert hub.rest((), one)
+    assert engine.calls[2:] == [("enable", KERNELS), ("enable", SYNCS)]
+    count, ended, lasting = hub.rests(count)
+    (stretch,) = ended
+    assert stretch[0] < stretch[1]
+    assert stretch[2] is one
+    assert lasting is None
+    assert hub.rests(count) == (count, [], None)
+    hub.rest({KERNELS}, one)
+    leave()
+    assert engine.calls[-1] == ("enable", KERNELS)  # who wanted the rest has gone
+    assert hub.rests(count)[0] == count + 1
+
+
+def test_a_rest_ends_with_the_last_member_and_with_a_new_one(hub, engine):
+    leave = hub.join({KERNELS}, print, mine := {})
+    hub.rest({KERNELS}, mine)
+    hub.join({COPIES}, print, {})()
+    assert (hub.rests(0)[0], hub.rests(0)[2]) == (1, None)
+    hub.rest({KERNELS}, mine)
+    leave()
+    assert (hub.rests(0)[0], hub.rests(0)[2]) == (2, None)
+    assert engine.named("enable")[-1] == ("enable", COPIES)
+
+
+def test_a_kind_that_cannot_be_switched_on_goes_on_resting(hub, engine):
+    hub.join({KERNELS}, print, mine := {})
+    hub.rest({KERNELS}, mine)
+    engine.refuse["enable", KERNELS] = 7
+    hub.rest((), mine)
+    assert hub.rests(0)[2] is not None
+    engine.refuse.clear()
+    hub.rest((), mine)
+    assert hub.rests(0)[2] is None
+
+
+def test_many_rests_are_remembered_as_far_as_there_is_room(hub, monkeypatch):
+    monkeypatch.setattr(hub, "_rests", deque(maxlen=3))
+    hub.join({KERNELS}, print, mine := {})
+    for _ in range(5):
+        hub.rest({KERNELS}, mine)
+        hub.rest((), mine)
+    count, ended, _ = hub.rests(0)
+    assert (count, len(ended)) == (5, 3)
+    assert hub.rests(4)[1] == ended[-1:]
+
+
+def test_opposite_wishes_at_once_leave_no_kind_off(hub, engine):
+    hub.join({KERNELS}, print, mine := {})
+
+    def meanwhile():
+        engine.refuse.pop("disable")
+        hub.rest((), mine)
+
+    real = engine.disable
+
+    def disable(kind):
+        if "disable" in engine.refuse:
+            meanwhile()
+        real(kind)
+
+    engine.refuse["disable"] = 0
+    engine.disable = disable
+    hub.rest({KERNELS}, mine)
+    assert engine.calls[-1] == ("enable", KERNELS)
+
+
+def test_buffers_beyond_what_the_strictest_member_allows_are_kept_back_empty(hub, engine):
+    hub.join({KERNELS}, print, {"buffer_bytes": 8 * 4096})
+    leave = hub.join({KERNELS}, print, {"buffer_bytes": 5 * 4096 + 1})
+    buffers = [4096 * i for i in range(1, 9)]
+    engine.full.extend((address, 216, 7) for address in buffers)
+    hub.flush()
+    assert engine.named("discard") == [("discard", address) for address in buffers[:3]]
+    assert engine.given == buffers[3:]
+    assert hub.status()["buffers_held_back"] == 3
+    leave()
+    engine.full.append((buffers[4], 216, 7))
+    hub.flush()
+    assert sorted(engine.given[5:]) == [*buffers[:3], buffers[4]]
+    assert hub.status()["buffers_held_back"] == 0
+
+
+def test_two_buffers_are_always_left(hub, engine):
+    hub.join({KERNELS}, print, {"buffer_bytes": 1})
+    engine.full.extend((4096 * i, 216, 7) for i in range(1, 9))
+    hub.flush()
+    assert len(engine.given) == 2
 
 
 def test_draining_ends_although_buffers_keep_coming(hub, engine, monkeypatch):

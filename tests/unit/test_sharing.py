@@ -1,0 +1,188 @@
+"""How copies of gpusense in one process come to terms about the overhead budget, on a hub made by hand."""
+
+import pytest
+
+from gpusense import _duty
+from gpusense._duty import Duty
+from gpusense._sharing import Sharing, Stretch
+from gpusense._threshold import Threshold
+
+
+class Hub:
+    """What the copies share, as a dict of functions; no CUPTI below."""
+
+    def __init__(self):
+        self.members, self.ended, self.lasting, self.asked = [], [], None, []
+
+    def shared(self):
+        return {
+            "wants": lambda: list(self.members),
+            "cpu_ns": lambda: 1000,
+            "rest": self.rest,
+            "rests": lambda after: (len(self.ended), self.ended[after:], self.lasting),
+        }
+
+    def rest(self, kinds, by):
+        self.asked.append(sorted(kinds))
+        if kinds and self.lasting is None:
+            self.lasting = 100, None, by
+        elif not kinds and self.lasting is not None:
+            self.ended.append((100, 300, self.lasting[2]))
+            self.lasting = None
+        return True
+
+    def join(self, kinds=(10, 2)):
+        copy = Sharing()
+        self.members.append(copy.begin(kinds, 1 << 20))
+        copy.met(self.shared())
+        return copy
+
+
+@pytest.fixture
+def hub():
+    return Hub()
+
+
+def test_a_copy_alone_agrees_with_itself():
+    copy = Sharing()
+    assert copy.agree(0.02, 500) == (0.02, 0, True)
+    assert copy.agree(0.02, 700) == (0.02, 200, True)
+    assert not copy.rest(True)
+    assert copy.stretches() == ([], None)
+    assert copy.others_markers == frozenset()
+
+
+def test_the_smallest_budget_holds_and_its_owner_leads(hub):
+    one, two, three = hub.join(), hub.join(), hub.join()
+    assert one.agree(0.05, 0) == (0.05, 1000, True)
+    assert two.agree(None, 0).leads is False
+    assert three.agree(0.01, 0) == (0.01, 1000, True)
+    assert one.agree(0.05, 0) == (0.01, 1000, False)
+    assert two.agree(None, 0) == (0.01, 1000, False)
+    assert two.agree(0.01, 0).leads is True  # of equals the first
+    assert three.agree(0.01, 0).leads is False
+
+
+def test_the_time_of_all_copies_counts_from_when_they_joined(hub):
+    one, two = hub.join(), hub.join()
+    one.agree(None, 5_000_000)
+    two.agree(None, 70)
+    one.agree(None, 5_000_300)
+    assert two.agree(None, 90).spent_ns == 1000 + 300 + 20
+    hub.members.pop(0)
+    assert two.agree(None, 95).spent_ns == 1000 + 25
+
+
+def test_all_kinds_of_all_copies_rest_but_the_one_that_markers_need(hub):
+    one, _ = hub.join((10, 2, 1)), hub.join((10, 2, 38))
+    one.rest(True)
+    assert hub.asked == [[1, 10, 38]]
+
+
+def test_stretches_are_told_to_all_once_and_say_whose_they_are(hub):
+    one = hub.join()
+    one.rest(True)
+    one.rest(False)
+    two = hub.join()  # later: what was before is not its own
+    assert two.stretches() == ([], None)
+    one.rest(True)
+    assert one.stretches() == ([Stretch(100, 300, True)], Stretch(100, None, True))
+    assert two.stretches() == ([], Stretch(100, None, False))
+    one.rest(False)
+    assert two.stretches() == ([Stretch(100, 300, False)], None)
+    assert two.stretches() == ([], None)
+
+
+def test_streams_on_which_others_mark_their_blocks(hub):
+    one, two, three = hub.join(), hub.join(), hub.join()
+    one.marks(47)
+    two.marks(48)
+    three.marks(None)
+    assert one.others_markers == {48}
+    assert three.others_markers == {47, 48}
+
+
+class Capture:
+    running = True
+
+    def __init__(self, sharing):
+        self.sharing = sharing
+        self.flushes = 0
+
+    def flush(self):
+        self.flushes += 1
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1_000_000_000]
+    monkeypatch.setattr(_duty, "time_ns", lambda: now[0])
+    return now
+
+
+def busy(clock, duty, threshold, capture, rounds, spent=0):
+    """Rounds of a second, in which this copy's threads spend half of one."""
+    for _ in range(rounds):
+        clock[0] += 1_000_000_000
+        spent += 500_000_000
+        duty.look(capture)
+        duty.observe(duty.step(spent, threshold, capture), capture)
+    return spent
+
+
+def test_the_leader_switches_for_all_and_the_other_says_why(hub, clock):
+    strict, loose = Capture(hub.join()), Capture(hub.join())
+    unseen, others_unseen = [], []
+    duty, other = Duty(unseen), Duty(others_unseen)
+    duty.begin(0.01)
+    other.begin(None)
+    threshold, others_threshold = Threshold(100_000, 1000), Threshold(100_000, 1000)
+    duty.step(0, threshold, strict)
+    spent = busy(clock, duty, threshold, strict, 3)
+    assert hub.lasting is not None
+    assert strict.flushes == 1
+    busy(clock, other, others_threshold, loose, 3)
+    assert loose.flushes == 0
+    assert other.facts(clock[0], others_threshold)["budget"] == 0.01
+    assert other.facts(clock[0], others_threshold)["observed"] < 1
+    assert other.lasting().reason == _duty.OTHERS_REASON
+    duty.begin(None)
+    busy(clock, duty, threshold, strict, 1, spent)
+    assert hub.lasting is None
+    other.look(loose)
+    duty.look(strict)
+    assert [stretch.reason for stretch in others_unseen] == [_duty.OTHERS_REASON]
+    assert [stretch.reason for stretch in unseen] == [_duty.REASON]
+    assert other.lasting() is duty.lasting() is None
+
+
+def test_the_other_budget_going_away_gives_the_threshold_back(hub, clock):
+    strict, loose = Capture(hub.join()), Capture(hub.join())
+    duty, other = Duty([]), Duty([])
+    duty.begin(0.01)
+    threshold = Threshold(100_000, 10**9)
+    duty.step(0, Threshold(0, 1), strict)
+    spent = 0
+    for _ in range(3):
+        threshold.choose([10**9] * 100, 10**9)  # records are kept, so that a higher threshold would help
+        spent = busy(clock, other, threshold, loose, 1, spent)
+    assert threshold.effective_ns > 100_000
+    duty.begin(None)
+    duty.step(0, Threshold(0, 1), strict)
+    busy(clock, other, threshold, loose, 1, spent)
+    assert threshold.effective_ns == 100_000
+    assert other.facts(clock[0], threshold) == {}
+
+
+def test_many_stretches_become_one(hub, clock, monkeypatch):
+    monkeypatch.setattr(_duty, "MAX_UNSEEN", 3)
+    copy = Capture(hub.join())
+    unseen = []
+    duty = Duty(unseen)
+    duty.begin(0.5)
+    for _ in range(5):
+        copy.sharing.rest(True)
+        copy.sharing.rest(False)
+        duty.look(copy)
+    assert len(unseen) == 3
+    assert unseen[-1].reason == f"{_duty.REASON}; capture was on for a part of this time"
