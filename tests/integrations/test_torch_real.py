@@ -263,7 +263,9 @@ def test_ends_by_design_are_no_errors(real, tracer):
     integration.instrument(min_us=0, depth=3)
     layer = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
     x = torch.ones(2, 4, requires_grad=True)
-    torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum().backward()  # stops before its last layer's end
+    torch.utils.checkpoint.checkpoint(
+        layer, x, use_reentrant=False
+    ).sum().backward()  # stops before its last layer's end
     list(torch.utils.data.DataLoader(torch.ones(2, 4)))
     assert paths(tracer).count("DataLoader") == 3
     assert [block.error for block in tracer.session().blocks if block.error] == []
