@@ -80,7 +80,7 @@ assert [block.name for block in gpusense.get_tracer().session().blocks] == ["aft
 
 
 def test_a_fork_while_the_interpreter_ends(run_python):
-    """Where Python still allows it no thread can be started afterwards: the last records reach the sink all the same."""
+    """Where Python still allows it, no thread can be started after it: the last records reach the sink all the same."""
     code = """
 import atexit, os
 import gpusense
@@ -103,7 +103,7 @@ atexit.register(late)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
-def test_under_gpusense_run(run_python, tmp_path, build_library):
+def test_under_gpusense_run(run_python, tmp_path, scripted):
     script = tmp_path / "script.py"
     script.write_text(
         "import os, time\n"
@@ -116,8 +116,7 @@ def test_under_gpusense_run(run_python, tmp_path, build_library):
     done = run_python(
         "import sys; sys.argv[0] = 'gpusense'; from gpusense.cli import main; sys.exit(main())",
         "run", "-o", "out.gpusense", "script.py",
-        GPUSENSE_LIBCUDA=str(build_library("libcuda.c", "libcuda.so.1")),
-        GPUSENSE_LIBCUPTI=str(build_library("libcupti.c", "libcupti.so.13")),
+        **scripted,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     version = sys.version_info[:3]

@@ -74,10 +74,10 @@ def _install(
     api: Any, emit: Callable[[list[Record]], Any], block: Callable[[], Any], copies: bool, tracer: Any
 ) -> bool | Unavailable:
     """Wraps all of wgpu-py or nothing."""
+    from .._patches import Patches
     from . import _passes, _transfers
     from ._hooks import Hooks
     from ._host import Host
-    from ._patch import Patches
 
     patches = Patches()
     hooks = None
