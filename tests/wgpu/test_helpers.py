@@ -121,7 +121,7 @@ from gpusense.integrations import wgpu_py
 answer = wgpu_py.instrument()
 assert not answer and "GPUSENSE=off" in answer.reason, answer
 from wgpu.backends.wgpu_native import _api
-assert not hasattr(_api.GPUQueue.submit, "__wrapped__")
+assert not hasattr(_api.GPUQueue.submit, "_gpusense_original")
 print("ok")
 """
     assert run_python(code, GPUSENSE="off").stdout == "ok\n"

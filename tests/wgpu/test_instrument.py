@@ -532,7 +532,7 @@ def test_another_tools_time_stamps_stay(recording, programs) -> None:
     queries = gpu.create_query_set(type="timestamp", count=2)
     target = gpu.create_buffer(size=16, usage=programs.U.QUERY_RESOLVE | programs.U.COPY_SRC)
     theirs = {"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1}
-    inner = _api.GPUCommandEncoder.begin_compute_pass.__wrapped__
+    inner = _api.GPUCommandEncoder.begin_compute_pass._gpusense_original
     encoder = gpu.create_command_encoder()
     encoder_begin = _api.GPUCommandEncoder.begin_compute_pass
     cell = next(cell for cell in encoder_begin.__closure__ if cell.cell_contents is inner)
