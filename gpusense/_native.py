@@ -4,6 +4,8 @@ A greenlet would read buffers only while the program waits, and would stop the w
 Does not import ``threading``: a process in which gpusense is off has no need of it.
 """
 
+import _thread
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +32,16 @@ def thread_id() -> Callable[[], int]:
     """The function that gives the id of the calling thread, by which CUPTI's buffers name it, too."""
     found: Callable[[], int] = native("_thread", "get_ident")
     return found
+
+
+def system_id() -> int:
+    """The number by which the system knows the calling thread; 0 where it tells none."""
+    return int(_thread.get_native_id()) if hasattr(_thread, "get_native_id") else 0
+
+
+def exists(system_id: int) -> bool:
+    """Whether this process still has that thread; False where the system does not tell."""
+    return os.path.exists(f"/proc/self/task/{system_id}")
 
 
 class Bell:
@@ -77,6 +89,11 @@ class Thread:
     def join(self, timeout: float) -> None:
         if self._ended.acquire(timeout=timeout):
             self._ended.release()
+
+
+def foreign(thread: Any) -> bool:
+    """Whether gevent has patched ``threading`` since it made ``thread``."""
+    return bool(patched("threading")) and not isinstance(thread, Thread)
 
 
 class OwnedLock:

@@ -3,10 +3,14 @@
 Hooks hold their owners weakly. In a forked child no lock is taken that the parent may have held: owners get
 ``after_fork_in_child`` and replace what they have. A thread that cannot be started (the interpreter is shutting down)
 is expected.
+
+Since 3.12 a fork warns where the process has more than one thread. Owners end theirs before it (``before_fork``) and
+start it again in the parent (``after_fork_in_parent``), so that gpusense's thread is not what a program is warned of.
 """
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,8 +23,19 @@ _exits: list["weakref.ref[Any]"] = []
 _registered = False
 
 
+def warns_of_threads(version: tuple[int, ...]) -> bool:
+    """Whether a fork of this Python warns of threads that were there, and not of those that its hooks start again.
+
+    3.13.0 to 3.13.9 and 3.14.0 count after the hooks, so ending a thread for the fork does not help there.
+    """
+    return version >= (3, 12) and not (3, 13) <= version < (3, 13, 10) and version != (3, 14, 0)
+
+
 def register(owner: Any) -> None:
-    """Calls ``owner.after_fork_in_child()`` in forked children and ``owner.at_exit()`` before the interpreter ends."""
+    """Calls ``owner.after_fork_in_child()`` in forked children and ``owner.at_exit()`` before the interpreter ends.
+
+    Where the owner has them, also ``before_fork()`` and ``after_fork_in_parent()``.
+    """
     global _registered
     _owners.add(owner)
     _exits[:] = [known for known in _exits if known() is not None]
@@ -30,6 +45,8 @@ def register(owner: Any) -> None:
         atexit.register(_run_exits)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_after_fork)
+            if warns_of_threads(sys.version_info[:3]):
+                os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
 
 
 def _run_exits() -> None:
@@ -42,6 +59,21 @@ def _run_exits() -> None:
 def _after_fork() -> None:
     for owner in list(_owners):
         _quietly(owner.after_fork_in_child)
+
+
+def _before_fork() -> None:
+    _tell("before_fork")
+
+
+def _after_fork_in_parent() -> None:
+    _tell("after_fork_in_parent")
+
+
+def _tell(hook: str) -> None:
+    for owner in list(_owners):
+        action = getattr(owner, hook, None)
+        if action is not None:
+            _quietly(action)
 
 
 def _quietly(action: Callable[[], None]) -> None:

@@ -403,6 +403,12 @@ class Tracer:
         self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
         worker.end()
 
+    def before_fork(self) -> None:
+        self._worker.rest()
+
+    def after_fork_in_parent(self) -> None:
+        self._worker.go_on()
+
     def after_fork_in_child(self) -> None:
         self._worker.forget_in_child()
         self._end_steps()

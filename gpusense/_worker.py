@@ -2,12 +2,17 @@
 
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from . import _log, _native, _process
 from ._capturing import FIRST_WAIT_S
 from ._recorder import Recorder
+
+#: No fork waits longer for the thread to end; it goes on if a round takes longer.
+REST_S = 0.05
+#: Between two looks whether the system has given it up.
+GONE_S = 0.00002
 
 
 class Worker:
@@ -21,7 +26,8 @@ class Worker:
         self._ending = False
         self._thread: Any = None
         self._get_ident = _native.thread_id()
-        self._ident = 0
+        self._ident = self._native_id = 0
+        self._rest: deque[None] | None = None  # while a fork is under way; who takes what is in it decides
 
     def start(self) -> bool:
         """False where no thread can be started."""
@@ -71,13 +77,13 @@ class Worker:
         return done.wait(timeout_s)
 
     def _run(self) -> None:
-        self._ident = self._get_ident()
+        self._ident, self._native_id = self._get_ident(), _native.system_id()
         wait = FIRST_WAIT_S
         while True:
             self._bell.wait(wait)
             while self._errands:
                 self._errands.popleft()()
-            if self._ending:
+            if self._ending or _taken(self._rest):
                 return
             began = monotonic()
             try:
@@ -98,9 +104,45 @@ class Worker:
             if done:
                 self._watchers = tuple(known for known in self._watchers if known is not watcher)
 
+    # --- forks ------------------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Before a fork: ends the thread for now, unless its round takes long or the program has called from it.
+
+        Not while capture runs: CUDA has threads of its own, and a flush may take as long as CUPTI likes. Nor where
+        gevent came after the thread: then ``threading`` complains on standard error when the thread ends.
+        """
+        capture, thread = self._recorder.capture, self._thread
+        if thread is None or not thread.is_alive() or self._ident == self._get_ident():
+            return
+        if (capture is not None and capture.attached) or _native.foreign(thread):
+            return
+        deadline = monotonic() + REST_S
+        self._rest = self._rest or deque((None,))  # a signal handler may fork while the program does
+        self._bell.set()
+        thread.join(REST_S)
+        # The system counts a thread for some microseconds after it was joined.
+        while not thread.is_alive() and _native.exists(self._native_id) and monotonic() < deadline:
+            sleep(GONE_S)
+
+    def go_on(self) -> None:
+        """After a fork, in the parent: as before it."""
+        rest, self._rest = self._rest, None
+        if rest is not None and not _taken(rest):
+            self.start()
+
     def forget_in_child(self) -> None:
         """After a fork: the thread is the parent's."""
+        self._rest = None
         self._bell = _native.Bell()
         self._errands = deque()
         self._watchers = ()
         self._thread = None
+
+
+def _taken(rest: "deque[None] | None") -> bool:
+    """Whether the caller is the one that took what is in ``rest``: the thread, which ends, or :meth:`Worker.go_on`."""
+    try:
+        return rest is not None and rest.pop() is None
+    except IndexError:
+        return False

@@ -6,7 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import settings
 from needs import FAKES, ROOT, find_compiler, require
+
+# A slow or busy machine is no finding.
+settings.register_profile("untimed", settings.default, deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ from typing import Any
 
 from .. import _active_tracer
 
+#: On each wrapper: the host's own function. By it every copy of gpusense knows a wrapper of any.
+MARK = "_gpusense_original"
 _ABSENT = object()
 
 
@@ -23,6 +25,7 @@ class Patches:
             return None
         wrapper = make(original)
         functools.update_wrapper(wrapper, original)
+        setattr(wrapper, MARK, original)
         self.put(owner, name, wrapper)
         return wrapper
 

@@ -12,6 +12,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     def gpusense(line: str, cell: str) -> None:
         """Runs the cell and shows what it did on the GPU. ``%%gpusense --text`` leaves the timeline out."""
+        __tracebackhide__ = True  # shown errors are the cell's
         _run(shell, line, cell)
 
     shell.register_magic_function(gpusense, "cell", "gpusense")
@@ -22,6 +23,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def _run(shell: Any, line: str, cell: str) -> None:
+    __tracebackhide__ = True
     words = line.split()
     unknown = [word for word in words if word != "--text"]
     if unknown:
@@ -29,14 +31,32 @@ def _run(shell: Any, line: str, cell: str) -> None:
         return
     recording = Recording("cell")
     try:
-        shell.run_cell(cell)
+        result = _run_silent(shell, cell)
     finally:
         session = recording.close()
     from ..report import text
 
-    print("\n".join(text.summary(session)))  # noqa: T201
+    lines = text.summary(session)
+    print("\n".join(line for line in lines if not line.startswith("next: ")))  # noqa: T201 - that is for a shell
     if "--text" not in words:
         _show(session)
+    result.raise_error()  # so that it is shown, and stops "run all", as the cell's error would without us
+
+
+def _run_silent(shell: Any, cell: str) -> Any:
+    """The result of the cell, whose error is not shown yet."""
+    shown = ("showtraceback", "showsyntaxerror")
+    for name in shown:
+        shell.__dict__[name] = _nothing
+    try:
+        return shell.run_cell(cell)
+    finally:
+        for name in shown:
+            shell.__dict__.pop(name, None)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
 
 
 def _show(session: Any) -> None:

@@ -49,6 +49,7 @@ class GpuFacts:
     """What the test has done on the GPU up to the first question. :meth:`restart` forgets it and begins anew.
 
     Where no GPU work can be seen (no GPU, ``GPUSENSE=off``) and none was recorded by hand, questions skip the test.
+    Failures and skips are shown where the test asked: ``__tracebackhide__`` leaves our frames out.
     """
 
     def __init__(self, name: str) -> None:
@@ -63,6 +64,7 @@ class GpuFacts:
     @property
     def session(self) -> Session:
         """Everything recorded, as a :class:`Session`."""
+        __tracebackhide__ = True
         session = self._recording.end()
         if not self._recording.complete:
             pytest.fail("the GPU did not finish in time what the test launched")
@@ -70,6 +72,7 @@ class GpuFacts:
 
     def kernels(self, name: str = "") -> list[GpuKernel]:
         """Kernels whose name or demangled name holds ``name``, in the order of the device."""
+        __tracebackhide__ = True
         everything = self.session.kernels
         self._skip_where_blind(bool(everything))
         found = [kernel for kernel in everything if name in kernel.name or name in (kernel.full_name or "")]
@@ -77,6 +80,7 @@ class GpuFacts:
 
     def kernel(self, name: str) -> Times:
         """Times of the kernels whose name holds ``name``; fails the test where there was none."""
+        __tracebackhide__ = True
         found = self.kernels(name)
         if not found:
             seen = ", ".join(sorted({kernel.name for kernel in self.session.kernels})) or "none"
@@ -85,25 +89,30 @@ class GpuFacts:
 
     @property
     def kernel_count(self) -> int:
+        __tracebackhide__ = True
         return len(self.kernels())
 
     @property
     def gpu_ns(self) -> int:
         """Sum of the times of all kernels."""
+        __tracebackhide__ = True
         return sum(kernel.duration_ns for kernel in self.kernels())
 
     def transfers(self, direction: str | None = None) -> list[GpuMemoryTransfer]:
         """Copies, all or those of a direction: "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu", "on_device"."""
+        __tracebackhide__ = True
         everything = self.session.transfers
         self._skip_where_blind(bool(everything))
         return [copy for copy in everything if direction in (None, copy.direction)]
 
     def transfer_bytes(self, direction: str | None = None) -> int:
+        __tracebackhide__ = True
         return sum(copy.bytes for copy in self.transfers(direction))
 
     @property
     def peak_memory_bytes(self) -> int:
         """The most device memory that allocations of this test held at once. A caching allocator's cache counts."""
+        __tracebackhide__ = True
         records = self.session.allocations
         self._skip_where_blind(bool(records))
         live: dict[int, int] = {}
@@ -119,12 +128,14 @@ class GpuFacts:
 
     def syncs(self) -> list[GpuSync]:
         """The times at which the host waited for the device."""
+        __tracebackhide__ = True
         session = self.session
         self._skip_where_blind(bool(session.syncs))
         return [sync for sync in session.syncs if sync.name != "stream_wait_event"]
 
     def assert_no_sync(self) -> None:
         """Fails the test where the host waited for the device, and says how often and how long."""
+        __tracebackhide__ = True
         found = self.syncs()
         if found:
             times = times_of(found)
@@ -133,6 +144,7 @@ class GpuFacts:
             pytest.fail(f"the host waited for the device {times.count} times, {times.total_ns} ns in all: {names}")
 
     def _skip_where_blind(self, seen: bool) -> None:
+        __tracebackhide__ = True
         reason = self._recording.reason
         if not seen and reason and not self._worked():
             pytest.skip(f"no GPU work can be seen: {reason}")
@@ -176,6 +188,9 @@ class _Report:
         self.path = f"{stem}-{worker}{suffix}" if worker else stem + suffix
         self.recording = Recording("tests")
         self.written = ""
+        self.spread = not worker and config.getoption("dist", "no") != "no"
+        if self.spread:  # no test runs here
+            self.written = f"gpusense: {stem}-gw0{suffix} and so on, one a worker"
 
     @pytest.hookimpl(wrapper=True)  # type: ignore[untyped-decorator]
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
@@ -187,6 +202,8 @@ class _Report:
 
     def pytest_sessionfinish(self) -> None:
         session = self.recording.close()
+        if self.spread:
+            return
         try:
             writer(self.path)(session, self.path)
             self.written = f"gpusense: {self.path}"

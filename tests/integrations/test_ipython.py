@@ -64,10 +64,23 @@ print("shown")
 
 def test_errors_and_wrong_words(run):
     out = run("""
+import re
+def run(cell):
+    with capture_output() as got:
+        result = shell.run_cell(cell)
+    return result, re.sub(r"\\x1b\\[[0-9;]*m", "", got.stdout + got.stderr)
+result, text = run("%%gpusense --text\\ny = 2\\n1 / 0")
+assert isinstance(result.error_in_exec, ZeroDivisionError)  # what stops "run all"
+assert text.count("ZeroDivisionError: division by zero") == 1
+assert text.index("overhead of gpusense") < text.index("ZeroDivisionError")
+assert "next:" not in text and shell.user_ns.pop("y") == 2
+result, text = run("%%gpusense --text\\ny = = 2")
+assert not result.success and text.count("SyntaxError") == 1
+assert "showtraceback" not in vars(shell)
+result, text = run("1 / 0")
+assert text.count("ZeroDivisionError: division by zero") == 1
 with capture_output() as got:
-    shell.run_cell("%%gpusense --text\\n1 / 0")
     shell.run_cell("%%gpusense --wrong\\ny = 1")
-assert "ZeroDivisionError" in got.stdout + got.stderr
 assert "takes --text, not --wrong" in got.stdout
 assert "y" not in shell.user_ns
 shell.run_line_magic("unload_ext", "gpusense.integrations.ipython")

@@ -90,6 +90,7 @@ def test_syncs(gpusense):
             "*the host waited for the device 1 times, 500 ns in all: stream_synchronize at test_it.py:9 f*",
         ]
     )
+    result.stdout.no_fnmatch_line("*pytest_plugin.py*")  # the failure is where the test asked
 
 
 def test_peak_memory(run):
@@ -118,7 +119,7 @@ def test_no_question(gpusense):
     result = run(source)
     if not gpusense.cuda.cuda_available():
         result.assert_outcomes(skipped=1, passed=1)
-        result.stdout.fnmatch_lines(["*no GPU work can be seen: *"])
+        result.stdout.fnmatch_lines(["SKIPPED*test_without_a_gpu*.py:*no GPU work can be seen: *"])
     monkeypatch.setenv("GPUSENSE", "off")
     result = run(source)
     result.assert_outcomes(skipped=1, passed=1)
@@ -154,6 +155,14 @@ def test_questions_still_work(gpusense):
         assert json.loads(path.read_text())["schema"] == "gpusense.report/1"
     else:
         assert "ampere_sgemm_128x64" in path.read_text("utf-8")
+
+
+def test_with_xdist_the_process_that_runs_no_test_writes_no_file(run, pytester):
+    pytester.makeconftest("def pytest_addoption(parser): parser.addoption('--dist', default='no')")  # as xdist has it
+    result = run("def test_work(): work()", "--dist", "load", "--gpusense-report", "out.html")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["gpusense: *out-gw0.html and so on, one a worker"])
+    assert not (pytester.path / "out.html").exists()
 
 
 def test_a_report_that_cannot_be_written_does_not_fail_the_run(run):

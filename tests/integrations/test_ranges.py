@@ -6,22 +6,8 @@ import types
 import pytest
 
 import gpusense
-from gpusense import _config, _select, integrations
+from gpusense import integrations
 from gpusense.integrations import cupy, jax
-
-
-@pytest.fixture
-def tracer(monkeypatch):
-    monkeypatch.delenv("GPUSENSE", raising=False)
-    monkeypatch.setattr(_select, "_layers", _config.Layers())
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    assert gpusense.enable()
-    yield gpusense.get_tracer()
-    cupy.uninstrument()
-    jax.uninstrument()
-    _select._tracer.close()
 
 
 class Range:

@@ -1,6 +1,6 @@
 """Kernels of a replayed graph name the block that captured them, on scripted libraries."""
 
-import json
+import functools
 import sys
 
 import pytest
@@ -82,19 +82,8 @@ OWNERS = {
 
 
 @pytest.fixture
-def program(run_python, build_library):
-    def run(*arguments):
-        done = run_python(
-            PROGRAM,
-            *arguments,
-            GPUSENSE="on",
-            GPUSENSE_LIBCUDA=str(build_library("libcuda.c", "libcuda.so.1")),
-            GPUSENSE_LIBCUPTI=str(build_library("libcupti.c", "libcupti.so.13")),
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return run
+def program(answer):
+    return functools.partial(answer, PROGRAM)
 
 
 @pytest.mark.parametrize("mode", ["live", "file"])

@@ -1,6 +1,5 @@
 """Capture in hosts that are unusual: patched threads, tracers, low limits, no executable memory, no /proc, archives."""
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -35,14 +34,7 @@ SAY = "good, status = work()\nprint(good, status['state'], status.get('callbacks
 
 
 @pytest.fixture
-def run(build_library, tmp_path):
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "FAKE", "PYTHON"))}
-    environ |= {
-        "PYTHONPATH": str(ROOT),
-        "GPUSENSE_LIBCUDA": str(build_library("libcuda.c", "libcuda.so.1")),
-        "GPUSENSE_LIBCUPTI": str(build_library("libcupti.c", "libcupti.so.13")),
-    }
-
+def run(environ, tmp_path):
     def start(code, *flags, **env):
         command = [sys.executable, *flags, "-c", code]
         done = subprocess.run(

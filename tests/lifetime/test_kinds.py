@@ -72,17 +72,9 @@ print(json.dumps({
 
 
 @pytest.fixture
-def program(run_python, build_library):
+def program(answer):
     def run(*kinds):
-        done = run_python(
-            PROGRAM,
-            json.dumps(kinds),
-            GPUSENSE="on",
-            GPUSENSE_LIBCUDA=str(build_library("libcuda.c", "libcuda.so.1")),
-            GPUSENSE_LIBCUPTI=str(build_library("libcupti.c", "libcupti.so.13")),
-        )
-        assert done.returncode == 0, done.stderr
-        facts = json.loads(done.stdout.splitlines()[-1])
+        facts = answer(PROGRAM, json.dumps(kinds))
         counted = facts["counters"]
         assert counted["seen"] == sum(counted[name] for name in ("kept", "aggregated", "invalid", "pre_session"))
         return facts

@@ -1,6 +1,6 @@
 """The overhead budget end to end: capture is off for a part of the time, markers and blocks go on, and it is told."""
 
-import json
+import functools
 import sys
 
 import pytest
@@ -57,19 +57,8 @@ print(json.dumps({
 
 
 @pytest.fixture
-def program(run_python, build_library):
-    def run(*arguments):
-        done = run_python(
-            PROGRAM,
-            *arguments,
-            GPUSENSE="on",
-            GPUSENSE_LIBCUDA=str(build_library("libcuda.c", "libcuda.so.1")),
-            GPUSENSE_LIBCUPTI=str(build_library("libcupti.c", "libcupti.so.13")),
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return run
+def program(answer):
+    return functools.partial(answer, PROGRAM)
 
 
 def test_capture_is_off_for_a_part_and_comes_back(program):

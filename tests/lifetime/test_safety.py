@@ -3,8 +3,6 @@
 Whatever happens inside gpusense, the program's result, output and exit code are those of a run without it.
 """
 
-import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -14,7 +12,6 @@ import pytest
 import gpusense
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
-ROOT = pathlib.Path(gpusense.__file__).resolve().parent.parent
 
 HEAD = """
 import ctypes, os, sys, threading, time, warnings
@@ -41,14 +38,8 @@ def kernels(session):
 
 
 @pytest.fixture
-def run(build_library, tmp_path):
+def run(environ, tmp_path):
     """Runs code after HEAD where a GPU seems to be."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "FAKE", "PYTHON"))}
-    environ |= {
-        "PYTHONPATH": str(ROOT),
-        "GPUSENSE_LIBCUDA": str(build_library("libcuda.c", "libcuda.so.1")),
-        "GPUSENSE_LIBCUPTI": str(build_library("libcupti.c", "libcupti.so.13")),
-    }
 
     def start(code, *flags, head=HEAD, timeout=60, **env):
         command = [sys.executable, *flags, "-c", head + code]

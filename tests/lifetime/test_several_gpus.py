@@ -1,32 +1,23 @@
 """Several scripted GPUs in one process: whose ordinal is whose, copies between them, collectives."""
 
 import json
-import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
-import gpusense
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
-ROOT = pathlib.Path(gpusense.__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def run(build_library, tmp_path):
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "FAKE", "PYTHON"))}
-    environ |= {
-        "PYTHONPATH": str(ROOT),
-        "GPUSENSE_LIBCUDA": str(build_library("libcuda.c", "libcuda.so.1")),
-        "GPUSENSE_LIBCUPTI": str(build_library("libcupti.c", "libcupti.so.13")),
-        "GPUSENSE_LIBNVIDIA_ML": str(build_library("libnvidia_ml.c", "libnvidia-ml.so.1")),
-    }
+def run(build_library, environ, tmp_path):
+    nvml = {"GPUSENSE_LIBNVIDIA_ML": str(build_library("libnvidia_ml.c", "libnvidia-ml.so.1"))}
 
     def start(code, **env):
         command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=environ | env, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        done = subprocess.run(
+            command, env=environ | nvml | env, capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
         assert done.returncode == 0, (done.stdout, done.stderr)
         assert done.stderr == ""
         return json.loads(done.stdout)

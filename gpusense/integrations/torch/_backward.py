@@ -14,6 +14,7 @@ from .._patches import Patches, close_block
 from ._state import State
 
 _MAX_INPUTS = 4
+_MAX_VALUES = 64  # of a call that are looked at for tensors: a list may be long, or hold itself
 
 
 class _Begin:
@@ -26,7 +27,8 @@ class _Begin:
         self._call = call
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        self._backward.enter(self._call)
+        if not self._backward.state.host.compiling():  # compiled autograd compiles hooks, too
+            self._backward.enter(self._call)
 
 
 class _End(_Begin):
@@ -35,7 +37,8 @@ class _End(_Begin):
     __slots__ = ()
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        self._backward.leave(self._call)
+        if not self._backward.state.host.compiling():
+            self._backward.leave(self._call)
 
 
 class Backward:
@@ -94,27 +97,33 @@ class Backward:
         if not state.on["backward"] or not state.host.grad_enabled():
             return
         try:
-            produced = next(self._nodes((output,)), None)
-            if produced is None:
-                return
-            produced.register_prehook(_Begin(self, call))
-            for taken in islice(self._nodes((*args, *kwargs.values())), _MAX_INPUTS):
-                if taken is not produced:
-                    taken.register_prehook(_End(self, call))
+            with state.host.unwatched():
+                self._watch(call, (*args, *kwargs.values()), output)
         except Exception:  # noqa: BLE001
             state.fail("backward")
 
-    def _nodes(self, values: Any) -> Iterator[Any]:
-        """Nodes of the tensors in ``values`` and in what these hold."""
+    def _watch(self, call: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        produced = next(self._nodes((output,), iter(range(_MAX_VALUES))), None)
+        if produced is None:
+            return
+        produced.register_prehook(_Begin(self, call))
+        for taken in islice(self._nodes(inputs, iter(range(_MAX_VALUES))), _MAX_INPUTS):
+            if taken is not produced:
+                taken.register_prehook(_End(self, call))
+
+    def _nodes(self, values: Any, left: Iterator[int]) -> Iterator[Any]:
+        """Nodes of the tensors in ``values`` and in what these hold, as long as ``left`` gives something for each."""
         for value in values:
+            if next(left, None) is None:
+                return
             if isinstance(value, self.state.host.Tensor):
-                node = value.grad_fn
+                node = _node(value)
                 if node is not None:
                     yield node
             elif isinstance(value, (tuple, list)):
-                yield from self._nodes(value)
+                yield from self._nodes(value, left)
             elif isinstance(value, dict):
-                yield from self._nodes(value.values())
+                yield from self._nodes(value.values(), left)
 
     # --- on the thread that runs the nodes --------------------------------------------------------------------------
 
@@ -189,3 +198,11 @@ class Backward:
     def _close_down_to(self, stack: Any, depth: int) -> None:
         while len(stack) > depth:
             close_block(stack.pop()[1])
+
+
+def _node(tensor: Any) -> Any:
+    """None also where torch refuses to tell, as for a view of what has been written to since."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None

@@ -10,12 +10,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .._patches import Patches, close_block
+from .._patches import Patches
 from ._backward import Backward
 from ._state import State
 
 #: Modules around the user's own one: they and the name of their only child are left out of names.
 WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule"})
+#: Classes that torch mixes into a module's own one, which comes after them.
+MIXED_IN = frozenset({"FSDPModule", "ReplicateModule"})
 #: Modules that are never called: what they hold counts as their owner's.
 CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
 _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a module may be found too short
@@ -138,7 +140,7 @@ class Modules:
             if place.level == 1:
                 state.close_measured(block, call.before, error)
                 return
-            close_block(block, error)
+            state.close(block, error)
             place.calls += 1
             if place.calls > 0:
                 place.host_ns += block.end_ns - block.start_ns
@@ -168,10 +170,12 @@ class Modules:
         """Names ``module`` and what it is made of, down to the depth that was asked for."""
         self.roots += 1
         inner = _inner(module)
-        kind = type(inner).__name__
+        kind, mixed_in = _kind(inner)
         attributes: dict[str, Any] = {"torch.module": kind}
-        if inner is not module or getattr(module, "_compiled_call_impl", None) is not None:
-            attributes["torch.wrapper"] = type(module).__name__ if inner is not module else "compile"
+        compiled = "compile" if getattr(module, "_compiled_call_impl", None) is not None else ""
+        wrapper = type(module).__name__ if inner is not module else compiled or mixed_in
+        if wrapper:
+            attributes["torch.wrapper"] = wrapper
         place = Place(kind, attributes, 1)
         self._know(module, place)
         if inner is not module:
@@ -187,7 +191,7 @@ class Modules:
             if child is None or id(child) in seen:
                 continue
             seen.add(id(child))
-            kind = type(child).__name__
+            kind, _ = _kind(child)
             qualified = f"{prefix}{name}"
             inside = level if kind in CONTAINERS else level + 1
             if self._places.get(id(child)) is None:
@@ -216,6 +220,17 @@ def _inner(module: Any) -> Any:
             break
         module = child
     return module
+
+
+def _kind(module: Any) -> tuple[str, str]:
+    """The name of the module's own class, and of what stands before it: FSDP's part of a class, a compiled script."""
+    own = type(module)
+    if own.__name__ == "RecursiveScriptModule":
+        return str(module.original_name), own.__name__
+    first, *others = own.__bases__
+    if first.__name__ in MIXED_IN and others:
+        return others[0].__name__, first.__name__
+    return own.__name__, ""
 
 
 def _between(outer: Any, inner: Any) -> list[Any]:

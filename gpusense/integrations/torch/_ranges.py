@@ -106,6 +106,8 @@ class Ranges:
             module = self.state.host.torch.nn.Module
             if model is None or isinstance(compiled, module) or not callable(compiled) or not self.state.on["ranges"]:
                 return compiled
+            if isinstance(getattr(model, "__self__", None), module) and model.__name__ == "_call_impl":
+                return compiled  # Module.compile(), whose calls have a block as the module's
             return self._region(compiled, getattr(model, "__qualname__", type(model).__name__))
 
         return compile

@@ -2,11 +2,14 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ... import _log
 from .._patches import close_block, open_block
 
+#: How a DataLoader's last wait and a checkpoint's early stop end: by design.
+_NO_ERRORS = frozenset({"StopIteration", "_StopRecomputationError"})
 PARTS = ("modules", "backward", "ranges", "memory")
 
 
@@ -29,6 +32,8 @@ class Host:
         self.grad_enabled: Callable[[], bool] = torch.is_grad_enabled
         self.profiling: Callable[[], bool] = _profiling(torch)
         self.compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", _no)
+        #: In it the program's tensor classes and function modes are not told that we look at a tensor.
+        self.unwatched: Callable[[], Any] = getattr(torch._C, "DisableTorchFunction", nullcontext)
 
 
 def _no() -> bool:
@@ -87,7 +92,10 @@ class State:
                 }
             except Exception:  # noqa: BLE001
                 self.fail("memory")
-        close_block(block, error)
+        self.close(block, error)
+
+    def close(self, block: Any, error: BaseException | None = None) -> None:
+        close_block(block, None if type(error).__name__ in _NO_ERRORS else error)
 
     def memory(self) -> tuple[int | None, int | None, int | None]:
         """Bytes of the caching allocator on the current device: allocated, reserved, and the highest allocated since

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..._records import Record, Unavailable
+from .._patches import MARK, Patches
 
 _MODULE = "wgpu.backends.wgpu_native._api"
 
@@ -77,7 +78,6 @@ def _install(
     from . import _passes, _transfers
     from ._hooks import Hooks
     from ._host import Host
-    from ._patch import Patches
 
     patches = Patches()
     hooks = None
@@ -160,6 +160,6 @@ def _host_module() -> Any:
     absent = [name for name in needed if not hasattr(api, name)]
     if absent:
         return Unavailable("wgpu_py", f"this wgpu-py has no {', '.join(absent)}", "update gpusense")
-    if hasattr(api.GPUQueue.submit, "_gpusense_original"):
+    if hasattr(api.GPUQueue.submit, MARK):
         return Unavailable("wgpu_py", "another copy of gpusense in this process times wgpu already")
     return api

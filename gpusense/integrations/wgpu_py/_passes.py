@@ -9,9 +9,9 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
+from .._patches import Patches
 from ._device import Pass, Passes
 from ._hooks import ATTRIBUTE, Hooks
-from ._patch import Patches
 
 FEATURES = ("timestamp-query",)
 COPY_FEATURES = ("timestamp-query", "timestamp-query-inside-encoders")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
+from .._patches import Patches
 from ._hooks import Hooks
-from ._patch import Patches
 from ._records import Staged
 
 

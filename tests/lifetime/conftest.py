@@ -1,0 +1,35 @@
+"""Processes in which a GPU seems to be: a scripted driver and a scripted CUPTI stand where the real ones would."""
+
+import json
+import os
+
+import pytest
+from needs import ROOT
+
+
+@pytest.fixture
+def scripted(build_library):
+    """The variables that name the scripted libraries."""
+    return {
+        "GPUSENSE_LIBCUDA": str(build_library("libcuda.c", "libcuda.so.1")),
+        "GPUSENSE_LIBCUPTI": str(build_library("libcupti.c", "libcupti.so.13")),
+    }
+
+
+@pytest.fixture
+def environ(scripted):
+    """This process's environment with the scripted libraries, and without what would change a program's run."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "FAKE", "PYTHON"))}
+    return {**kept, "PYTHONPATH": str(ROOT), **scripted}
+
+
+@pytest.fixture
+def answer(run_python, scripted):
+    """``answer(code, *arguments)``: the JSON in the last line of what the code prints, with recording on."""
+
+    def run(code, *arguments):
+        done = run_python(code, *arguments, GPUSENSE="on", **scripted)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
