@@ -1,9 +1,10 @@
 """Text of exact width: painting, bars, graphs. Pure; knows nothing of devices."""
 
+import codecs
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
 
 _SGR = {"title": "1", "dim": "2", "good": "32", "warm": "33", "hot": "31", "critical": "1;97;41", "accent": "36"}
@@ -11,6 +12,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 #: Text of nothing but printable characters of one cell: ASCII, Latin, lines, blocks, braille.
 _plain = re.compile("[ -~\u00a0-\u00ac\u00ae-\u02ff–\u2500-\u259f▶\u2800-\u28ff]*").fullmatch
 _ASCII_STEPS = " .:-=+*#%@"
+_LEVELS = [bytes([level]) for level in range(256)]
 #: Bits of a braille cell from the bottom up, left and right column.
 _LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
 
@@ -18,6 +20,7 @@ GIB, MIB = 2**30, 2**20
 
 Segment = tuple[str, str]  # text, style
 Line = list[Segment]
+Stretch = tuple[float | None, int]  # value, how many points of a graph have it
 
 
 class Theme(NamedTuple):
@@ -42,14 +45,28 @@ def paint(line: Line, width: int, theme: Theme) -> str:
     room = width
     parts = []
     for text, style in line:
-        text = clip(printable(text), room)
+        if not (text.isascii() and text.isprintable()) and not _plain(text):
+            text = printable(text)
+            wide = cells(text)
+        else:
+            wide = len(text)
+        if wide > room:
+            text = clip(text, room)
+            wide = cells(text)
         if not text:
             continue
-        room -= cells(text)
+        room -= wide
         if theme.ascii and not text.isascii():
             text = text.encode("ascii", "replace").decode()
         parts.append(f"\x1b[{_SGR[style]}m{text}\x1b[0m" if theme.color and style else text)
     return "".join(parts)
+
+
+def paint_fitting(line: Line, theme: Theme) -> str:
+    """As :func:`paint`, for a line of printable text that is known to fit."""
+    if not theme.color:
+        return "".join([text for text, _ in line])
+    return "".join([f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style else text for text, style in line])
 
 
 def printable(text: str) -> str:
@@ -119,75 +136,121 @@ def percent_text(percent: float | None, theme: Theme) -> str:
     return theme.none if percent is None else f"{percent:.0f} %"
 
 
-def buckets(times: list[int], values: list[float | None], now_ns: int, span_s: int, count: int) -> list[float | None]:
-    """Mean of ``values`` in each of ``count`` equal parts of the ``span_s`` seconds before ``now_ns``.
+def places(times: Sequence[int], now_ns: int, span_s: int, count: int, align: int = 1) -> list[int]:
+    """Which of ``count`` parts of the last ``span_s`` seconds each time falls into; -1: none.
+
+    The parts lie on a grid that stands still while ``now_ns`` moves, and begin anew every ``align`` of them: a moment
+    keeps its part, and its side of a cell, until it leaves on the left.
+    """
+    span = span_s * 1_000_000_000
+    whole = count // align
+    first = ((now_ns * whole - 1) // span + 1 - whole) * align
+    oldest = now_ns - span
+    last = count - 1
+    found = []
+    for time_ns in times:
+        place = time_ns * count // span - first
+        if not oldest <= time_ns <= now_ns:
+            place = -1
+        elif not 0 <= place <= last:  # the oldest part holds what its place on the grid leaves over
+            place = 0 if place < 0 else last
+        found.append(place)
+    return found
+
+
+def stretches(where: Sequence[int], values: Sequence[float | None], count: int, span_s: int) -> list[Stretch]:
+    """What ``count`` parts of ``span_s`` seconds hold, from the places of the values: the mean of what fell into each.
 
     None where nothing fell. A part without a sample between two that have one takes the earlier value, so that a slow
     period leaves no holes.
     """
-    span = span_s * 1_000_000_000
-    start = now_ns - span
-    sums = [0.0] * count
-    counts = [0] * count
-    for time_ns, value in zip(times, values, strict=True):
-        if value is not None and start <= time_ns <= now_ns:
-            place = min((time_ns - start) * count // span, count - 1)
-            sums[place] += value
-            counts[place] += 1
-    points = [total / number if number else None for total, number in zip(sums, counts, strict=True)]
-    known = [place for place, number in enumerate(counts) if number]
     longest = count * 3 // span_s + 1  # three seconds
-    for before, after in pairwise(known):
-        if after - before <= longest:
-            points[before + 1 : after] = [points[before]] * (after - before - 1)
-    if known and count - 1 - known[-1] <= longest:
-        points[known[-1] + 1 :] = [points[known[-1]]] * (count - 1 - known[-1])
-    return points
+    found: list[Stretch] = []
+    latest: float | None = None
+    filled, total, number = 0, 0.0, 0
+    for place, value in zip(where, values, strict=True):
+        if value is None or place < 0:
+            continue
+        gap = place - filled
+        if gap < 0:  # another in the same part
+            total += value
+            number += 1
+            latest = total / number
+            found[-1] = latest, 1
+            continue
+        if gap and found and gap < longest:
+            found[-1] = latest, gap + 1
+        elif gap:
+            found.append((None, gap))
+        found.append((value, 1))
+        latest = total = value
+        number = 1
+        filled = place + 1
+    gap = count - filled
+    found.append((latest if gap <= longest else None, gap))
+    return found
 
 
-def graph(points: list[float | None], rows: int, theme: Theme) -> list[list[Segment]]:
-    """Percentages as ``rows`` lines, two points a cell (one in ASCII), each stretch in the colour of its load."""
+def graph(points: Sequence[Stretch], rows: int, theme: Theme) -> list[Line]:
+    """Percentages as ``rows`` lines (16 at most), two points a cell (one in ASCII), each stretch in the colour of its
+    load."""
     steps = len(_ASCII_STEPS) - 1 if theme.ascii else 4
     top = rows * steps
-    # 0 stands for "unknown"; a value that is there fills at least one step.
-    levels = [0 if p is None else min(max(int(p * top / 100 + 0.5), 1), top) for p in points]
-    if theme.ascii:
-        codes, shown = levels, levels
-    else:
-        codes = [left * (top + 1) + right for left, right in zip(levels[::2], levels[1::2], strict=True)]
-        shown = [max(left, right) for left, right in zip(levels[::2], levels[1::2], strict=True)]
-    colors = ["", *(load_style(level / top * 100) for level in range(1, top + 1))]
-    styles = [colors[level] for level in shown]
-    return [_row([table[code] for code in codes], styles) for table in _tables(rows, theme.ascii)]
-
-
-@lru_cache(maxsize=16)
-def _tables(rows: int, in_ascii: bool) -> list[list[str]]:
-    """For each row from the top, the character of every code that :func:`graph` makes of the levels."""
-    if in_ascii:
-        steps = len(_ASCII_STEPS) - 1
-        return [
-            [_ASCII_STEPS[min(max(level - row * steps, 0), steps)] for level in range(rows * steps + 1)]
-            for row in range(rows - 1, -1, -1)
-        ]
-    levels = range(rows * 4 + 1)
-    return [
-        [_braille(left - row * 4, right - row * 4) for left in levels for right in levels]
-        for row in range(rows - 1, -1, -1)
+    step = top / 100
+    filled = []
+    for value, parts in points:
+        # 0 stands for "unknown"; a value that is there fills at least one step.
+        level = 0
+        if value is not None:
+            level = int(value * step + 0.5)
+            level = 1 if level < 1 else min(level, top)
+        filled.append(_LEVELS[level] * parts)
+    levels = b"".join(filled)
+    left, right = (levels, b"") if theme.ascii else (levels[::2], levels[1::2])
+    # From here on whole lines go through tables at once: bytes for levels, a character for each byte.
+    colors = _color_table(top, steps)
+    runs = [
+        (run.start(), run.end(), _STYLES[run.group()[0]])
+        for run in _runs(_joined(left.translate(colors), right.translate(colors), len(_STYLES), _COLOR_OF_PAIR))
     ]
+    lines: list[Line] = []
+    for row in range(rows - 1, -1, -1):
+        cut = _row_table(row, steps)
+        text = _joined(left.translate(cut), right.translate(cut), steps + 1, _ASCII_STEPS if theme.ascii else _BRAILLE)
+        lines.append([(text[start:end], style) for start, end, style in runs])
+    return lines
+
+
+def _joined(left: bytes, right: bytes, base: int, alphabet: str) -> str:
+    """A character for each pair of digits below ``base``: the one at left × base + right of ``alphabet``."""
+    if not right:
+        return codecs.charmap_decode(left, "strict", alphabet)[0]
+    # As one large number: no pair reaches 256, so no byte overflows into the next.
+    pairs = int.from_bytes(left, "big") * base + int.from_bytes(right, "big")
+    return codecs.charmap_decode(pairs.to_bytes(len(left), "big"), "strict", alphabet)[0]
+
+
+@lru_cache(maxsize=64)
+def _row_table(row: int, steps: int) -> bytes:
+    """Level → how many of the steps of one row from the bottom it fills."""
+    return bytes([min(max(level - row * steps, 0), steps) for level in range(256)])
+
+
+@lru_cache(maxsize=64)
+def _color_table(top: int, steps: int) -> bytes:
+    """Level → place in the styles; in row 0 the text is drawn whatever the style."""
+    known = [_STYLE_PLACES[load_style(min(level, top) / top * 100)] for level in range(1, 256)]
+    return bytes([0, *known])
 
 
 def _braille(left: int, right: int) -> str:
-    """The cell whose columns are filled to ``left`` and ``right`` of four dots; less than none is none."""
-    return chr(0x2800 + sum(_LEFT[: max(left, 0)]) + sum(_RIGHT[: max(right, 0)]))
+    """The cell whose columns are filled to ``left`` and ``right`` of four dots."""
+    return chr(0x2800 + sum(_LEFT[:left]) + sum(_RIGHT[:right]))
 
 
-def _row(texts: list[str], styles: list[str]) -> list[Segment]:
-    """Neighbours of one style joined, so that a line holds few escape sequences."""
-    line: list[Segment] = []
-    start = 0
-    for place in range(1, len(texts) + 1):
-        if place == len(texts) or styles[place] != styles[start]:
-            line.append(("".join(texts[start:place]), styles[start]))
-            start = place
-    return line
+_BRAILLE = "".join(_braille(left, right) for left in range(5) for right in range(5))
+#: Styles of a cell, and a digit for each that the next stands for; a cell has the stronger of its two points.
+_STYLES = {"0": "", "1": "good", "2": "warm", "3": "hot"}
+_STYLE_PLACES = {"good": 1, "warm": 2, "hot": 3}
+_COLOR_OF_PAIR = "".join(str(max(left, right)) for left in range(4) for right in range(4))
+_runs = re.compile(r"(.)\1*").finditer

@@ -1,6 +1,7 @@
 """Draws the dashboard: ``frame(state, width, height, theme)`` gives the lines of one screen. No terminal, no clock."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from ._draw import (
@@ -8,19 +9,29 @@ from ._draw import (
     Line,
     Theme,
     bar,
-    buckets,
     cells,
     graph,
     load_style,
     pad,
     paint,
+    paint_fitting,
     percent_text,
+    places,
     printable,
     rate_text,
     size_text,
+    stretches,
 )
 from ._metrics import GpuMetrics, ProcessUsage
 
+#: The same few fields of 120 samples a picture, read without a step of ours for each.
+_time, _load, _watts, _celsius, _used_of_total = (
+    attrgetter("monotonic_ns"),
+    attrgetter("utilization.gpu_percent"),
+    attrgetter("power.draw_watts"),
+    attrgetter("thermal.gpu_celsius"),
+    attrgetter("memory.used_bytes", "memory.total_bytes"),
+)
 #: How far back the graphs reach.
 HISTORY_S = 60
 _LABEL = 7
@@ -43,7 +54,7 @@ class State(NamedTuple):
 def frame(state: State, width: int, height: int, theme: Theme) -> list[str]:
     """At most ``height`` lines of at most ``width`` cells; what has no room is left out, least important first."""
     width, height = max(width, 1), max(height, 1)
-    lines = [_title(state, width, theme)]
+    lines: list[Line | str] = [_title(state, width, theme)]  # a str is painted already
     if state.latest:
         lines += _body(state, width, height - 2, theme)
     else:
@@ -52,7 +63,7 @@ def frame(state: State, width: int, height: int, theme: Theme) -> list[str]:
     if height > 2:
         lines += [[] for _ in range(height - 1 - len(lines))]
         lines.append([(state.keys, "dim")])
-    return [paint(line, width, theme) for line in lines[:height]]
+    return [line if isinstance(line, str) else paint(line, width, theme) for line in lines[:height]]
 
 
 def band(metrics: GpuMetrics) -> str | None:
@@ -103,10 +114,10 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def _body(state: State, width: int, height: int, theme: Theme) -> list[Line]:
+def _body(state: State, width: int, height: int, theme: Theme) -> list[Line | str]:
     selected = min(state.selected, len(state.latest) - 1)
     metrics = state.latest[selected]
-    lines: list[Line] = []
+    lines: list[Line | str] = []
     if len(state.latest) > 1:
         lines += _overview(state.latest, selected, width, max(min(len(state.latest), height // 3), 1), theme)
     lines.append(_heading(metrics, width, theme))
@@ -353,32 +364,34 @@ def _health_words(metrics: GpuMetrics) -> list[str]:
     return words + ([f"Xid {health.last_xid}"] if health.last_xid is not None else [])
 
 
-def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme) -> list[Line]:
+def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme) -> list[Line | str]:
     """The last minute of load, memory, power and temperature, as many as have values and room."""
     columns = width - _LABEL
     if height < 2 or columns < 8 or not state.history:
         return []
     limit = metrics.power.limit_watts
-    draws = [m.power.draw_watts for m in state.history if m.power.draw_watts is not None]
-    most = limit or (max(draws) if draws else 0) or 1.0
+    draws = [*map(_watts, state.history)]
+    most = limit or max((watts for watts in draws if watts is not None), default=0) or 1.0
     hot = _hot_limit(metrics)
     series = [
-        ("gpu", [m.utilization.gpu_percent for m in state.history]),
-        ("mem", [_used_percent(m) for m in state.history]),
-        ("power", [None if (w := m.power.draw_watts) is None else w / most * 100 for m in state.history]),
-        ("temp", [None if (c := m.thermal.gpu_celsius) is None else c / hot * 100 for m in state.history]),
+        ("gpu", [*map(_load, state.history)]),
+        ("mem", [None if u is None or not t else u / t * 100 for u, t in map(_used_of_total, state.history)]),
+        ("power", [None if watts is None else watts / most * 100 for watts in draws]),
+        ("temp", [None if degrees is None else degrees / hot * 100 for degrees in map(_celsius, state.history)]),
     ]
     known = [(name, values) for name, values in series if any(value is not None for value in values)]
     known = known[: height - 1]
     if not known:
         return []
     rows = max(min((height - 1) // len(known), 4), 1)
-    times = [m.monotonic_ns for m in state.history]
-    lines: list[Line] = []
+    times = [*map(_time, state.history)]
+    side = 1 if theme.ascii else 2  # points a cell
+    where = places(times, state.now_ns, HISTORY_S, columns * side, side)
+    lines: list[Line | str] = []
     for name, values in known:
-        points = buckets(times, values, state.now_ns, HISTORY_S, columns if theme.ascii else columns * 2)
+        points = stretches(where, values, columns * side, HISTORY_S)
         for row, line in enumerate(graph(points, rows, theme)):
-            lines.append([(f"{'' if row else name:<{_LABEL}}", "dim"), *line])
+            lines.append(paint_fitting([(f"{'' if row else name:<{_LABEL}}", "dim"), *line], theme))
     ago = f"{HISTORY_S} s ago"
     gap = columns - len(ago) - 3
     lines.append([(" " * _LABEL + ago + " " * max(gap, 1) + "now", "dim")])

@@ -37,7 +37,8 @@ class Feed(Protocol):
 class Live:
     """The samples of a running monitor (anything with ``latest()`` and ``history(seconds, device)``).
 
-    ``absent()`` gives the sentences that explain an empty list of devices.
+    ``absent()`` gives the sentences that explain an empty list of devices; ``focus(index)`` is told which device is
+    shown in full.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Live:
         monitor: Any,
         absent: Callable[[], tuple[str, ...]] = tuple,
         clock: Callable[[], int] = time.monotonic_ns,
+        focus: Callable[[int], object] | None = None,
     ) -> None:
         self._monitor = monitor
+        self._focus = focus
         self._absent = absent
         self._clock = clock
         self._reasons: tuple[str, ...] | None = None
@@ -59,7 +62,10 @@ class Live:
                 self._reasons = self._absent()
             return State(notes=(problem,) if problem else self._reasons or (), keys="q quit")
         selected = view.selected % len(latest)
-        history = self._monitor.history(HISTORY_S, latest[selected].device.index)
+        device = latest[selected].device.index
+        if self._focus is not None:
+            self._focus(device)
+        history = self._monitor.history(HISTORY_S, device)
         return State(latest, history, selected, self._clock(), notes=(problem,) if problem else (), keys=_keys(latest))
 
     def seek(self, seconds: float) -> bool:
