@@ -95,13 +95,24 @@ def spent_s() -> dict[str, float]:
     return kinds
 
 
+def remember(running) -> None:
+    """A minute of history, as after a minute: what was read just now with a load that moves."""
+    for latest in running.latest():
+        samples = running._samples[latest.device.index]
+        first = samples[0].monotonic_ns
+        for place in range(1, 121):
+            use = latest.utilization._replace(gpu_percent=random.randrange(100))
+            samples.appendleft(latest._replace(monotonic_ns=first - place * SECOND // 2, utilization=use))
+
+
 def measure(source, devices: int, seconds: float) -> None:
     """As ``gpusense top`` starts it, over ``source`` (None: this machine's)."""
     from gpusense.cli import top
 
     with top.watching(0.5, source=source) as running, top.Focus(0.5, source=source) as focus, terminal() as out:
-        time.sleep(1)
+        time.sleep(2)
         devices = devices or len(running.devices)
+        remember(running)
         with Timed(out, seconds) as screen:
             before, began = spent_s(), time.monotonic()
             dashboard.run(dashboard.Live(running, focus=focus.on), screen, Theme(), 0.5)

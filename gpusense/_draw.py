@@ -1,9 +1,7 @@
-"""Text of exact width: painting, bars, graphs. Pure; knows nothing of devices."""
+"""Text of exact width: painting, bars, numbers. Pure; knows nothing of devices."""
 
-import codecs
 import re
 import unicodedata
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,16 +9,11 @@ _SGR = {"title": "1", "dim": "2", "good": "32", "warm": "33", "hot": "31", "crit
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 #: Text of nothing but printable characters of one cell: ASCII, Latin, lines, blocks, braille.
 _plain = re.compile("[ -~\u00a0-\u00ac\u00ae-\u02ff–\u2500-\u259f▶\u2800-\u28ff]*").fullmatch
-_ASCII_STEPS = " .:-=+*#%@"
-_LEVELS = [bytes([level]) for level in range(256)]
-#: Bits of a braille cell from the bottom up, left and right column.
-_LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
 
 GIB, MIB = 2**30, 2**20
 
 Segment = tuple[str, str]  # text, style
 Line = list[Segment]
-Stretch = tuple[float | None, int]  # value, how many points of a graph have it
 
 
 class Theme(NamedTuple):
@@ -76,6 +69,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() and not unicodedata.combining(c) else "?" for c in text)
 
 
+@lru_cache(maxsize=256)
 def cells(text: str) -> int:
     """Terminal columns that ``text`` takes: two for a wide East Asian character."""
     if _plain(text):
@@ -94,6 +88,7 @@ def clip(text: str, room: int) -> str:
     return text
 
 
+@lru_cache(maxsize=256)
 def pad(text: str, room: int) -> str:
     """``text`` in exactly ``room`` cells."""
     text = clip(printable(text), room)
@@ -134,123 +129,3 @@ def rate_text(rate: float) -> str:
 
 def percent_text(percent: float | None, theme: Theme) -> str:
     return theme.none if percent is None else f"{percent:.0f} %"
-
-
-def places(times: Sequence[int], now_ns: int, span_s: int, count: int, align: int = 1) -> list[int]:
-    """Which of ``count`` parts of the last ``span_s`` seconds each time falls into; -1: none.
-
-    The parts lie on a grid that stands still while ``now_ns`` moves, and begin anew every ``align`` of them: a moment
-    keeps its part, and its side of a cell, until it leaves on the left.
-    """
-    span = span_s * 1_000_000_000
-    whole = count // align
-    first = ((now_ns * whole - 1) // span + 1 - whole) * align
-    oldest = now_ns - span
-    last = count - 1
-    found = []
-    for time_ns in times:
-        place = time_ns * count // span - first
-        if not oldest <= time_ns <= now_ns:
-            place = -1
-        elif not 0 <= place <= last:  # the oldest part holds what its place on the grid leaves over
-            place = 0 if place < 0 else last
-        found.append(place)
-    return found
-
-
-def stretches(where: Sequence[int], values: Sequence[float | None], count: int, span_s: int) -> list[Stretch]:
-    """What ``count`` parts of ``span_s`` seconds hold, from the places of the values: the mean of what fell into each.
-
-    None where nothing fell. A part without a sample between two that have one takes the earlier value, so that a slow
-    period leaves no holes.
-    """
-    longest = count * 3 // span_s + 1  # three seconds
-    found: list[Stretch] = []
-    latest: float | None = None
-    filled, total, number = 0, 0.0, 0
-    for place, value in zip(where, values, strict=True):
-        if value is None or place < 0:
-            continue
-        gap = place - filled
-        if gap < 0:  # another in the same part
-            total += value
-            number += 1
-            latest = total / number
-            found[-1] = latest, 1
-            continue
-        if gap and found and gap < longest:
-            found[-1] = latest, gap + 1
-        elif gap:
-            found.append((None, gap))
-        found.append((value, 1))
-        latest = total = value
-        number = 1
-        filled = place + 1
-    gap = count - filled
-    found.append((latest if gap <= longest else None, gap))
-    return found
-
-
-def graph(points: Sequence[Stretch], rows: int, theme: Theme) -> list[Line]:
-    """Percentages as ``rows`` lines (16 at most), two points a cell (one in ASCII), each stretch in the colour of its
-    load."""
-    steps = len(_ASCII_STEPS) - 1 if theme.ascii else 4
-    top = rows * steps
-    step = top / 100
-    filled = []
-    for value, parts in points:
-        # 0 stands for "unknown"; a value that is there fills at least one step.
-        level = 0
-        if value is not None:
-            level = int(value * step + 0.5)
-            level = 1 if level < 1 else min(level, top)
-        filled.append(_LEVELS[level] * parts)
-    levels = b"".join(filled)
-    left, right = (levels, b"") if theme.ascii else (levels[::2], levels[1::2])
-    # From here on whole lines go through tables at once: bytes for levels, a character for each byte.
-    colors = _color_table(top, steps)
-    runs = [
-        (run.start(), run.end(), _STYLES[run.group()[0]])
-        for run in _runs(_joined(left.translate(colors), right.translate(colors), len(_STYLES), _COLOR_OF_PAIR))
-    ]
-    lines: list[Line] = []
-    for row in range(rows - 1, -1, -1):
-        cut = _row_table(row, steps)
-        text = _joined(left.translate(cut), right.translate(cut), steps + 1, _ASCII_STEPS if theme.ascii else _BRAILLE)
-        lines.append([(text[start:end], style) for start, end, style in runs])
-    return lines
-
-
-def _joined(left: bytes, right: bytes, base: int, alphabet: str) -> str:
-    """A character for each pair of digits below ``base``: the one at left × base + right of ``alphabet``."""
-    if not right:
-        return codecs.charmap_decode(left, "strict", alphabet)[0]
-    # As one large number: no pair reaches 256, so no byte overflows into the next.
-    pairs = int.from_bytes(left, "big") * base + int.from_bytes(right, "big")
-    return codecs.charmap_decode(pairs.to_bytes(len(left), "big"), "strict", alphabet)[0]
-
-
-@lru_cache(maxsize=64)
-def _row_table(row: int, steps: int) -> bytes:
-    """Level → how many of the steps of one row from the bottom it fills."""
-    return bytes([min(max(level - row * steps, 0), steps) for level in range(256)])
-
-
-@lru_cache(maxsize=64)
-def _color_table(top: int, steps: int) -> bytes:
-    """Level → place in the styles; in row 0 the text is drawn whatever the style."""
-    known = [_STYLE_PLACES[load_style(min(level, top) / top * 100)] for level in range(1, 256)]
-    return bytes([0, *known])
-
-
-def _braille(left: int, right: int) -> str:
-    """The cell whose columns are filled to ``left`` and ``right`` of four dots."""
-    return chr(0x2800 + sum(_LEFT[:left]) + sum(_RIGHT[:right]))
-
-
-_BRAILLE = "".join(_braille(left, right) for left in range(5) for right in range(5))
-#: Styles of a cell, and a digit for each that the next stands for; a cell has the stronger of its two points.
-_STYLES = {"0": "", "1": "good", "2": "warm", "3": "hot"}
-_STYLE_PLACES = {"good": 1, "warm": 2, "hot": 3}
-_COLOR_OF_PAIR = "".join(str(max(left, right)) for left in range(4) for right in range(4))
-_runs = re.compile(r"(.)\1*").finditer

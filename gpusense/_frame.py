@@ -1,7 +1,6 @@
 """Draws the dashboard: ``frame(state, width, height, theme)`` gives the lines of one screen. No terminal, no clock."""
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 from ._draw import (
@@ -10,28 +9,18 @@ from ._draw import (
     Theme,
     bar,
     cells,
-    graph,
     load_style,
     pad,
     paint,
     paint_fitting,
     percent_text,
-    places,
     printable,
     rate_text,
     size_text,
-    stretches,
 )
 from ._metrics import GpuMetrics, ProcessUsage
+from ._trails import Trails, dots
 
-#: The same few fields of 120 samples a picture, read without a step of ours for each.
-_time, _load, _watts, _celsius, _used_of_total = (
-    attrgetter("monotonic_ns"),
-    attrgetter("utilization.gpu_percent"),
-    attrgetter("power.draw_watts"),
-    attrgetter("thermal.gpu_celsius"),
-    attrgetter("memory.used_bytes", "memory.total_bytes"),
-)
 #: How far back the graphs reach.
 HISTORY_S = 60
 _LABEL = 7
@@ -51,12 +40,15 @@ class State(NamedTuple):
     allocations: str | None = None  # of a recorded session
 
 
-def frame(state: State, width: int, height: int, theme: Theme) -> list[str]:
-    """At most ``height`` lines of at most ``width`` cells; what has no room is left out, least important first."""
+def frame(state: State, width: int, height: int, theme: Theme, trails: Trails | None = None) -> list[str]:
+    """At most ``height`` lines of at most ``width`` cells; what has no room is left out, least important first.
+
+    ``trails``, given again for the next picture, keeps what the graphs have drawn.
+    """
     width, height = max(width, 1), max(height, 1)
     lines: list[Line | str] = [_title(state, width, theme)]  # a str is painted already
     if state.latest:
-        lines += _body(state, width, height - 2, theme)
+        lines += _body(state, width, height - 2, theme, trails or Trails())
     else:
         lines += _nothing(state, width)
     lines = lines[: max(height - 1, 1)]
@@ -114,7 +106,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def _body(state: State, width: int, height: int, theme: Theme) -> list[Line | str]:
+def _body(state: State, width: int, height: int, theme: Theme, trails: Trails) -> list[Line | str]:
     selected = min(state.selected, len(state.latest) - 1)
     metrics = state.latest[selected]
     lines: list[Line | str] = []
@@ -130,7 +122,7 @@ def _body(state: State, width: int, height: int, theme: Theme) -> list[Line | st
     lines += core + shown
     room -= len(shown)
     processes = _processes(metrics, width, theme)
-    graphs = _graphs(state, metrics, width, min(max(room - min(len(processes), 6), 0), 16), theme)
+    graphs = _graphs(state, metrics, width, min(max(room - min(len(processes), 6), 0), 16), theme, trails)
     lines += graphs
     lines += processes[: max(room - len(graphs), 0)]
     return lines
@@ -364,38 +356,46 @@ def _health_words(metrics: GpuMetrics) -> list[str]:
     return words + ([f"Xid {health.last_xid}"] if health.last_xid is not None else [])
 
 
-def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme) -> list[Line | str]:
+def _graphs(
+    state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, trails: Trails
+) -> list[Line | str]:
     """The last minute of load, memory, power and temperature, as many as have values and room."""
     columns = width - _LABEL
     if height < 2 or columns < 8 or not state.history:
         return []
-    limit = metrics.power.limit_watts
-    draws = [*map(_watts, state.history)]
-    most = limit or max((watts for watts in draws if watts is not None), default=0) or 1.0
-    hot = _hot_limit(metrics)
-    series = [
-        ("gpu", [*map(_load, state.history)]),
-        ("mem", [None if u is None or not t else u / t * 100 for u, t in map(_used_of_total, state.history)]),
-        ("power", [None if watts is None else watts / most * 100 for watts in draws]),
-        ("temp", [None if degrees is None else degrees / hot * 100 for degrees in map(_celsius, state.history)]),
-    ]
-    known = [(name, values) for name, values in series if any(value is not None for value in values)]
+    most, hot = _most_watts(metrics, state.history), _hot_limit(metrics)
+    readers = (
+        lambda sample: sample.utilization.gpu_percent,
+        _used_percent,
+        lambda sample: None if (watts := sample.power.draw_watts) is None else watts / most * 100,
+        lambda sample: None if (degrees := sample.thermal.gpu_celsius) is None else degrees / hot * 100,
+    )
+    side = 1 if theme.ascii else 2  # points a cell
+    key = metrics.device, most, hot
+    found = trails.codes(key, state.history, state.now_ns, readers, columns * side, side, HISTORY_S)
+    known = [(name, codes) for name, codes in zip(_GRAPHS, found, strict=True) if codes.strip(b"\0")]
     known = known[: height - 1]
     if not known:
         return []
     rows = max(min((height - 1) // len(known), 4), 1)
-    times = [*map(_time, state.history)]
-    side = 1 if theme.ascii else 2  # points a cell
-    where = places(times, state.now_ns, HISTORY_S, columns * side, side)
     lines: list[Line | str] = []
-    for name, values in known:
-        points = stretches(where, values, columns * side, HISTORY_S)
-        for row, line in enumerate(graph(points, rows, theme)):
+    for name, codes in known:
+        for row, line in enumerate(dots(codes, rows, theme)):
             lines.append(paint_fitting([(f"{'' if row else name:<{_LABEL}}", "dim"), *line], theme))
     ago = f"{HISTORY_S} s ago"
     gap = columns - len(ago) - 3
     lines.append([(" " * _LABEL + ago + " " * max(gap, 1) + "now", "dim")])
     return lines
+
+
+_GRAPHS = ("gpu", "mem", "power", "temp")
+
+
+def _most_watts(metrics: GpuMetrics, history: Sequence[GpuMetrics]) -> float:
+    """What the graph of power calls full: the limit, or where there is none the most of the last minute."""
+    if metrics.power.limit_watts:
+        return metrics.power.limit_watts
+    return max((sample.power.draw_watts or 0.0 for sample in history), default=0.0) or 1.0
 
 
 def _processes(metrics: GpuMetrics, width: int, theme: Theme) -> list[Line]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 from ._draw import Theme
 from ._frame import HISTORY_S, State, frame
 from ._metrics import GpuMetrics
+from ._trails import Trails
 
 if TYPE_CHECKING:
     from .session import Session
@@ -176,7 +177,7 @@ def run(
     feed: Feed, screen: Any, theme: Theme, interval: float = 0.5, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Draws until the user quits. A key or a resize redraws at once, without taking new samples while paused."""
-    view = View()
+    view, trails = View(), Trails()
     frozen: State | None = None
     due = clock()
     while True:
@@ -186,7 +187,7 @@ def run(
             state = feed.state(view)
         frozen = state
         width, height = screen.size()
-        screen.draw(frame(state._replace(paused=view.paused), width, height, theme))
+        screen.draw(frame(state._replace(paused=view.paused), width, height, theme, trails))
         now = clock()
         if now >= due:
             due += interval * (int((now - due) / interval) + 1)
