@@ -148,22 +148,45 @@ def _active_tracer() -> "Any":
     return _active
 
 
-def trace(name: "Any" = None, attributes: "Any" = None, links: "Any" = None) -> "Any":
-    """A block: ``with trace("step", {"batch": 64}) as block:``, or a decorator of functions and coroutines.
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import overload
 
-    What is launched inside belongs to it; ``block.summary()`` tells it. Never raises for a reason of gpusense's own,
-    never waits for the device. ``attributes`` go into the record of the block. ``links``: OpenTelemetry span contexts
-    that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is recorded.
-    """
-    return _active.trace(name, attributes, links)
+    from ._config import Settings
+    from ._metrics import OwnUsage
+    from ._tracer import Tracer
+    from ._types import Block, F
+    from ._types import ComputeBlock as _ComputeBlock
 
+    @overload
+    def trace(name: F, /) -> F: ...
+    @overload
+    def trace(name: str | None = None, attributes: Mapping[str, Any] | None = None, links: Any = None) -> Block: ...
+    def trace(name: Any = None, attributes: Any = None, links: Any = None) -> Any: ...
+    def compute_block(
+        name: str, elements: int | None = None, attributes: Mapping[str, Any] | None = None
+    ) -> _ComputeBlock: ...
 
-def compute_block(name: "Any", elements: "Any" = None, attributes: "Any" = None) -> "Any":
-    """CPU or SIMD work on the same timeline, as a context manager or decorator.
+else:
 
-    With ``elements``, how many items it handles, the record has a throughput.
-    """
-    return _active.compute_block(name, elements, attributes)
+    def trace(name: "Any" = None, attributes: "Any" = None, links: "Any" = None) -> "Any":
+        """A block: ``with trace("step", {"batch": 64}) as block:``, or a decorator of functions and coroutines.
+
+        What is launched inside belongs to it; ``block.summary()`` tells it. Never raises for a reason of gpusense's
+        own, never waits for the device. ``attributes`` go into the record of the block. ``links``: OpenTelemetry span
+        contexts that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is
+        recorded. ``@trace`` without parentheses names the block after the function.
+        """
+        if type(name) is not str and callable(name):
+            return _active.trace()(name)
+        return _active.trace(name, attributes, links)
+
+    def compute_block(name: "Any", elements: "Any" = None, attributes: "Any" = None) -> "Any":
+        """CPU or SIMD work on the same timeline, as a context manager or decorator.
+
+        With ``elements``, how many items it handles, the record has a throughput.
+        """
+        return _active.compute_block(name, elements, attributes)
 
 
 def record_kernel(name: str, start_ns: "Any" = None, end_ns: "Any" = None, **fields: "Any") -> None:
@@ -189,21 +212,22 @@ def record_compute_block(
     _active.record_compute_block(name, start_ns, end_ns, elements, **fields)
 
 
-def get_tracer() -> "Any":
+def get_tracer() -> "Tracer":
     """The tracer of this process: a :class:`Tracer`, or a :class:`NoopTracer` with the same methods."""
     if type(_active) is _Undecided:
         tracer = _decide()
         if tracer is None:
-            return _Idle()
+            return _Idle()  # type: ignore[return-value]
         _activate(tracer)
-    return _active
+    return _active  # type: ignore[no-any-return]
 
 
-def configure(defaults: bool = False, sinks: "Any" = None, **settings: "Any") -> "Any":
+def configure(defaults: bool = False, sinks: "Any" = None, **settings: "Any") -> "Settings":
     """Changes settings and gives the resolved :class:`Settings`; the environment has the last word.
 
     ``threshold_us=100``, ``trace_all=False``, ``devices=None``, ``backends=None``, ``sample_rate=1.0``, ``kinds=()``,
-    ``buffer_size``, ``buffers``, ``max_records_per_second``, ``overhead_budget``, ``hang_after``, ``strict``, ``mode``;
+    ``buffer_size``, ``buffers``, ``max_records_per_second``, ``overhead_budget``, ``hang_after``, ``strict``, ``mode``,
+    ``attribution="order"``;
     ``sinks``: callables that get lists of finished records. ``defaults=True`` is for libraries: the application's own
     calls win over it. Raises :class:`ConfigurationError` for unknown names and impossible values, and under
     ``strict=True`` :class:`BackendUnavailable` for a backend that was asked for and is not there.
@@ -227,7 +251,7 @@ def disable() -> None:
     _select.disable()
 
 
-def detach() -> "Any":
+def detach() -> "Unavailable | None":
     """None once recording is disabled and CUPTI is out of this process, else :class:`Unavailable` with the reason.
 
     Disabling leaves CUPTI's hooks in each launch, some hundred nanoseconds. Detaching removes them, waits for the
@@ -245,14 +269,14 @@ def reset() -> None:
     _active.reset()
 
 
-def devices() -> "Any":
+def devices() -> "tuple[DeviceInfo, ...]":
     """``tuple[DeviceInfo, ...]``: every physical GPU of every vendor, once; empty without one. Initialises no CUDA."""
     from . import _select
 
     return _select.devices()
 
 
-def own_usage() -> "Any":
+def own_usage() -> "tuple[OwnUsage, ...]":
     """What this process itself uses of each device, as far as the driver tells: a tuple of :class:`OwnUsage`."""
     from . import monitor
 

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 from ._records import Aggregate, DeviceBusy, Path
 
-#: (path, kind, name, backend, device, stream, direction)
-GroupKey = tuple[Path, str, str, str, int | None, int | None, str | None]
+#: (path, kind, name, backend, device, stream, direction) and, where it is known, the line of the program.
+GroupKey = (
+    tuple[Path, str, str, str, int | None, int | None, str | None]
+    | tuple[Path, str, str, str, int | None, int | None, str | None, str]
+)
 
 MAX_GROUPS = 50_000
 OTHER = "(other)"
@@ -60,7 +63,7 @@ class Groups:
 
     def rows(self) -> list[Aggregate]:
         return [
-            Aggregate(*key[:6], row[0], row[1], row[2], row[3], row[4], row[5], key[6])
+            Aggregate(*key[:6], row[0], row[1], row[2], row[3], row[4], row[5], *key[6:])
             for key, row in list(self._rows.items())
         ]
 

@@ -6,6 +6,9 @@ the thread that asked for the buffer is the thread that launched, and each threa
 
 Rules: a marker identifies itself by thread and time bracket, never by its order, so a lost one costs only itself. Order
 decides only where the open blocks form one parent chain; elsewhere the record is ambiguous and lists its candidates.
+
+Where switches between tasks are marked, too, a thread is in one block at a time, the one that the last boundary names,
+and what else is open on it does not matter.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -17,7 +20,7 @@ from typing import NamedTuple
 
 from ._records import Path
 
-OPEN, CLOSE = 1, 0
+OPEN, CLOSE, SWITCH, LEAVE = 1, 0, 2, 3
 OUTSIDE = 0  # among several candidates: no block at all
 
 #: Leaves: ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
@@ -31,10 +34,16 @@ MAX_BLOCKS = 100_000
 
 
 class Boundary(NamedTuple):
-    """A block was opened or closed. ``before_ns`` and ``after_ns`` bracket the marker call."""
+    """A block was opened or closed, or a thread went on in another one. ``before_ns`` and ``after_ns`` bracket the
+    marker call.
+
+    Where switches between tasks are seen, ``parent_id`` of CLOSE and SWITCH is the block that the thread is in from
+    here on (0: none), until a SWITCH with None: from then on order decides, with all that is open. LEAVE: order
+    decides, and of the blocks of the thread only ``parent_id`` and those around it count as open.
+    """
 
     op: int
-    block_id: int
+    block_id: int  # 0 for SWITCH and LEAVE, which open and close nothing
     parent_id: int | None
     thread: int
     before_ns: int
@@ -50,24 +59,33 @@ class _Timeline:
     are asked for, once for all that came since.
     """
 
-    __slots__ = ("_parents", "_stale", "blocks", "corrs", "leaves", "opens", "ops", "uncertain")
+    _COLUMNS = ("corrs", "ops", "blocks", "parents", "times", "opens", "inside", "leaves", "uncertain")
+    __slots__ = (*_COLUMNS, "_known", "_stale")
 
     def __init__(self, parents: dict[int, int | None]) -> None:
-        self._parents = parents
+        self._known = parents
         self._stale: int | None = None  # from here on the steps are to be worked out anew
         self.corrs: list[int] = []
         self.ops: list[int] = []
         self.blocks: list[int] = []
+        self.parents: list[int | None] = []
+        self.times: list[int] = []
         self.opens: list[Leaves] = []  # open blocks after each event, as tuples: sets are four times as big
+        self.inside: list[int | None] = []  # where switches are seen: the block after each event, 0: none
         self.leaves: list[Leaves] = []
         self.uncertain: list[bool] = []  # the call was somewhere between this event's neighbours
 
-    def insert(self, corr: int, op: int, block: int, uncertain: bool) -> None:
+    def insert(self, corr: int, event: Boundary, uncertain: bool) -> None:
         at = bisect_right(self.corrs, corr)
+        while at and self.corrs[at - 1] == corr and self.times[at - 1] > event.before_ns:
+            at -= 1  # several whose place is only known roughly
         self.corrs.insert(at, corr)
-        self.ops.insert(at, op)
-        self.blocks.insert(at, block)
+        self.ops.insert(at, event.op)
+        self.blocks.insert(at, event.block_id)
+        self.parents.insert(at, event.parent_id)
+        self.times.insert(at, event.before_ns)
         self.opens.insert(at, ())
+        self.inside.insert(at, None)
         self.leaves.insert(at, ())
         self.uncertain.insert(at, uncertain)
         self._stale = at if self._stale is None else min(at, self._stale)
@@ -77,13 +95,24 @@ class _Timeline:
         if at is None:
             return
         open_blocks: Leaves = self.opens[at - 1] if at else ()
+        inside = self.inside[at - 1] if at else None
         for i in range(at, len(self.corrs)):
-            block = self.blocks[i]
-            open_blocks = tuple(other for other in open_blocks if other != block)
-            if self.ops[i] == OPEN:
-                open_blocks = (*open_blocks, block)
-            self.opens[i] = open_blocks
-            self.leaves[i] = _innermost(open_blocks, self._parents)
+            op, block, parent = self.ops[i], self.blocks[i], self.parents[i]
+            if op == SWITCH:
+                inside = parent
+            elif op == LEAVE:
+                inside, open_blocks = None, chain(parent, self._known) if parent else ()
+            else:
+                open_blocks = tuple(other for other in open_blocks if other != block)
+                if op == OPEN:
+                    open_blocks = (*open_blocks, block)
+                if inside is not None:
+                    inside = block if op == OPEN else parent
+            self.opens[i], self.inside[i] = open_blocks, inside
+            if inside is None:
+                self.leaves[i] = _innermost(open_blocks, self._known)
+            else:
+                self.leaves[i] = (inside,) if inside else ()
             if self.uncertain[i]:  # both states are candidates
                 earlier = self.leaves[i - 1] if i else ()
                 self.leaves[i] = tuple(sorted({*(self.leaves[i] or (OUTSIDE,)), *(earlier or (OUTSIDE,))}))
@@ -101,12 +130,28 @@ class _Timeline:
         i = bisect_right(self.corrs, corr)
         return self.leaves[i - 1] if i else ()
 
+    def decides(self, corr: int) -> bool:
+        """Whether the thread is at ``corr`` in a block of its own, or known to be outside all."""
+        self.refresh()
+        i = bisect_right(self.corrs, corr)
+        return i > 0 and (bool(self.leaves[i - 1]) or self.inside[i - 1] is not None)
+
     def forget_before(self, keep: int) -> None:
         drop = len(self.corrs) - keep
         if drop > 0:
             self.refresh()
-            for column in (self.corrs, self.ops, self.blocks, self.opens, self.leaves, self.uncertain):
-                del column[:drop]
+            for name in self._COLUMNS:
+                del getattr(self, name)[:drop]
+
+
+def chain(block_id: int, parents: dict[int, int | None]) -> tuple[int, ...]:
+    """The block and its ancestors, innermost first."""
+    ids = [block_id]
+    parent = parents.get(block_id)
+    while parent is not None:
+        ids.append(parent)
+        parent = parents.get(parent)
+    return tuple(ids)
 
 
 def _innermost(open_blocks: Leaves, parents: dict[int, int | None]) -> Leaves:
@@ -152,11 +197,13 @@ class Attributor:
         self._rooted: set[int] = set()  # threads that opened a block without a parent: they own their kernels
         self._pending: dict[int, deque[Boundary]] = {}
         self._tokens: dict[int, Boundary] = {}  # in the order of issue
+        self._failed: set[int] = set()  # of them: no record will come
         self._placed: dict[int, list[tuple[int, int]]] = {}  # thread → (time, corr) of its placed boundaries
         self.lost_markers = 0
 
     def boundary(self, event: Boundary, corr: int | None = None) -> None:
-        """A block was opened or closed. ``corr`` where it is known at once (blocks open before capture began: 0)."""
+        """A block was opened or closed, or a thread went on in another one. ``corr`` where it is known at once (blocks
+        open before capture began: 0)."""
         if event.op == OPEN:
             self.know(event.block_id, event.parent_id, event.name)
             if event.parent_id is None:
@@ -203,7 +250,9 @@ class Attributor:
         event = self._tokens.pop(token, None)
         if event is None:
             return False
+        self._failed.discard(token)
         self._place(event, corr, uncertain=False)
+        self._sweep()
         return True
 
     def _place(self, event: Boundary, corr: int, uncertain: bool) -> None:
@@ -211,12 +260,12 @@ class Attributor:
         timeline = self._threads.get(thread)
         if timeline is None:
             timeline = self._threads[thread] = _Timeline(self._parents)
-        for line in (timeline, self._all):
-            line.insert(corr, event.op, event.block_id, uncertain)
+        timeline.insert(corr, event, uncertain)
+        if event.block_id:
+            self._all.insert(corr, event, uncertain)
         insort(self._placed.setdefault(thread, []), (event.before_ns, corr))
-        if len(self._all.corrs) > MAX_EVENTS:
-            self._all.forget_before(MAX_EVENTS // 2)
-            for line in self._threads.values():
+        if max(len(self._all.corrs), len(timeline.corrs)) > MAX_EVENTS:
+            for line in (self._all, *self._threads.values()):
                 line.forget_before(MAX_EVENTS // 2)
             for placed in self._placed.values():
                 del placed[: -MAX_EVENTS // 2]
@@ -226,17 +275,28 @@ class Attributor:
         overdue = list(takewhile(lambda event: event.after_ns < before_ns, self._tokens.values()))
         for event in overdue:
             del self._tokens[event.token]
+            self._failed.discard(event.token)
         for queue in self._pending.values():
             while queue and queue[0].after_ns < before_ns:
                 overdue.append(queue.popleft())
         for event in overdue:
             self._lose(event)
+        self._sweep()
 
     def lose(self, token: int) -> None:
         """The marker call of a boundary failed: no record will come."""
-        event = self._tokens.pop(token, None)
-        if event is not None:
-            self._lose(event)
+        if token in self._tokens:
+            self._failed.add(token)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """A failed boundary has its place once all before it have theirs."""
+        while self._failed:
+            token = next(iter(self._tokens))
+            if token not in self._failed:
+                return
+            self._failed.remove(token)
+            self._lose(self._tokens.pop(token))
 
     def _lose(self, event: Boundary) -> None:
         self.lost_markers += 1
@@ -272,10 +332,8 @@ class Attributor:
         timeline, inherits = self.view(thread)
         if inherits:
             own = self._threads.get(thread & THREAD_MASK)
-            if own is not None:
-                leaves = own.at(corr)
-                if leaves:
-                    return leaves, False
+            if own is not None and own.decides(corr):
+                return own.at(corr), False
         return timeline.at(corr), inherits
 
     def constant(self, thread: int, low: int, high: int) -> tuple[Leaves, bool] | None:
@@ -285,7 +343,7 @@ class Attributor:
             return None
         if inherits:
             own = self._threads.get(thread & THREAD_MASK)
-            if own is not None and (own.index(low) != own.index(high) or own.at(low)):
+            if own is not None and (own.index(low) != own.index(high) or own.decides(low)):
                 return None
         return timeline.at(low), inherits
 
@@ -325,12 +383,7 @@ class Attributor:
 
     def chain(self, block_id: int) -> tuple[int, ...]:
         """The block and its ancestors, innermost first."""
-        ids = [block_id]
-        parent = self._parents.get(block_id)
-        while parent is not None:
-            ids.append(parent)
-            parent = self._parents.get(parent)
-        return tuple(ids)
+        return chain(block_id, self._parents)
 
     def common_ancestors(self, leaves: Leaves) -> tuple[int, ...]:
         """Blocks that enclose every candidate, innermost first."""

@@ -168,6 +168,13 @@ class Hub:
         with self._lock:
             self._members.append(member)
         try:
+            if not self._registered:
+                self._engine.register()
+                self._registered = True
+        except BaseException:  # its kinds were not touched: another profiler may have them on
+            self._forget(member)
+            raise
+        try:
             self._open(member)
         except BaseException:
             self._remove(member)
@@ -175,10 +182,12 @@ class Hub:
         self._start_thread()
         return lambda: self._leave(member)
 
+    def _forget(self, member: _Member) -> None:
+        with self._lock:
+            if member in self._members:
+                self._members.remove(member)
+
     def _open(self, member: _Member) -> None:
-        if not self._registered:
-            self._engine.register()
-            self._registered = True
         with self._lock:
             new = sorted(kind for kind in member.kinds if not self._kinds[kind])
             self._kinds.update(member.kinds)

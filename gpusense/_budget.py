@@ -27,7 +27,9 @@ class Budget:
     def step(self, now_ns: int, spent_ns: int, kept: int) -> bool:
         """Told the CPU time spent and the records kept so far; whether capture is to be on from now."""
         passed = now_ns - self._cycle_ns
-        if passed >= self._length:
+        if passed < 0:  # the clock was set back: the cycle begins anew, or none would end for as long
+            self._cycle_ns, self._spent_ns, self._kept = now_ns, spent_ns, kept
+        elif passed >= self._length:
             self.cost = max(0, spent_ns - self._spent_ns) / passed
             if self.cost > self.share:
                 self._restrain(kept > self._kept)

@@ -50,6 +50,7 @@ class Capture:
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
         self._work_kinds: frozenset[int] = frozenset()
+        self.per_thread: bool | None = None  # whether buffers tell who launched; None before capture runs
 
     @property
     def running(self) -> bool:
@@ -62,6 +63,10 @@ class Capture:
     @property
     def attached(self) -> bool:
         return self.state in ("running", "paused")
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("stopped", "unavailable")
 
     @property
     def cuda_was_live(self) -> bool:
@@ -125,7 +130,10 @@ class Capture:
             kinds.add(layouts.DRIVER)
         activity.start(kinds, on_view, buffer_size=self.settings.buffer_size, buffers=self.settings.buffers)
         self.strides = dict(activity.strides)
+        self.per_thread = bool(activity.status().get("per_thread_buffers"))
         self._select_launches()
+        if "sync_lines" in chosen:
+            activity.note_lines(self.settings.line_packages)
 
     def _select_launches(self) -> None:
         """Of the driver's functions only those that launch; enabling the kind wants them all."""
@@ -182,7 +190,10 @@ class Capture:
         """Records of work on or off, while the markers of blocks go on; False where that is not possible now."""
         if self._activity is None or self.state != "running":
             return False
-        return bool(self._activity.rest(() if on else self._work_kinds - {layouts.MEMSET}))
+        changed = bool(self._activity.rest(() if on else self._work_kinds - {layouts.MEMSET}))
+        if changed and self._activity.lines is not None:
+            self._activity.lines.hold(not on)
+        return changed
 
     def node_log(self) -> Any:
         """What notes the nodes of CUDA graphs; None while capture does not run."""
@@ -216,6 +227,11 @@ class Capture:
     def flush(self, forced: bool = False) -> None:
         if self._activity is not None and self.state == "running":
             self._activity.flush(forced)
+
+    def lines(self) -> list[tuple[int, str]]:
+        """(correlation id, line of the program) of synchronising calls since the last time; none unless asked for."""
+        noted = self._activity.lines if self._activity is not None else None
+        return noted.take() if noted is not None else []
 
     def name(self, pointer: int) -> bytes:
         found: bytes = self._activity.name(pointer)
@@ -299,6 +315,8 @@ class Capture:
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = dict(self._activity.status()) if self._activity is not None else {}
         status.update(state="paused" if self._refusal else self.state, reason=self.reason)
+        if self._activity is not None and self._activity.lines is not None:
+            status["sync_lines"] = self._activity.lines.status()
         if self.marker_shape is not None:
             status["marker"] = list(self.marker_shape)
         # For how long CUDA has been live, as far as was seen.

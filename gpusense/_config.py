@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 from ._errors import GpuSenseError
 
-KIND_NAMES = ("sync", "allocation", "unified_memory", "launch")
+KIND_NAMES = ("sync", "allocation", "unified_memory", "launch", "sync_lines")
+
+#: Settings that are one word of these.
+_CHOICES = {"mode": ("off", "auto", "on"), "attribution": ("order", "exact")}
 
 
 class Settings(NamedTuple):
@@ -18,7 +21,7 @@ class Settings(NamedTuple):
     devices: tuple[int, ...] | None = None  # CUDA ordinals; None: all
     backends: tuple[str, ...] | None = None  # names as in doctor; None: all
     sample_rate: float = 1.0  # share of root blocks that are opened
-    kinds: tuple[str, ...] = ()  # more record kinds: "sync", "allocation", "unified_memory", "launch"
+    kinds: tuple[str, ...] = ()  # more record kinds: "sync", "sync_lines", "allocation", "unified_memory", "launch"
     buffer_size: int = 256 * 1024  # bytes of one CUPTI buffer
     buffers: int = 128  # how many of them at most
     max_records_per_second: int = 5_000  # kept; beyond it the threshold rises
@@ -26,7 +29,9 @@ class Settings(NamedTuple):
     overhead_budget: float | None = None  # share of wall time gpusense may use; None: no limit
     hang_after: float | None = None  # seconds without progress after which evidence is recorded
     file_limit_bytes: int = 4 * 1024**3  # at this size a session file ends growing
+    line_packages: tuple[str, ...] = ()  # installed packages whose lines count as the program's, for "sync_lines"
     strict: bool = False  # configure() raises for a backend that is asked for and not there
+    attribution: str = "order"  # "exact": also switches between tasks are marked
 
     @property
     def threshold_ns(self) -> int:
@@ -64,7 +69,9 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "overhead_budget": _optional_float,
     "hang_after": _optional_float,
     "file_limit_bytes": int,
+    "line_packages": _words,
     "strict": _boolean,
+    "attribution": lambda text: text.strip().lower(),
 }
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -111,13 +118,14 @@ def check(name: str, value: Any) -> Any:
     """``value`` in the type of the setting ``name``; raises :class:`ConfigurationError` saying what would be right."""
     if name not in Settings._fields:
         raise ConfigurationError(f"unknown setting {name!r}; known: {', '.join(Settings._fields)}")
-    if name == "mode":
-        if value not in ("off", "auto", "on"):
-            raise ConfigurationError(f"mode must be 'off', 'auto' or 'on', not {value!r}")
+    if name in _CHOICES:
+        *most, last = map(repr, _CHOICES[name])
+        if value not in _CHOICES[name]:
+            raise ConfigurationError(f"{name} must be {', '.join(most)} or {last}, not {value!r}")
         return value
     if value is None and name in ("devices", "backends", "overhead_budget", "hang_after"):
         return None
-    if name in ("devices", "backends", "kinds"):
+    if name in ("devices", "backends", "kinds", "line_packages"):
         return _sequence(name, value)
     if name in ("trace_all", "strict"):
         if not isinstance(value, bool):
@@ -141,6 +149,8 @@ def _sequence(name: str, value: Any) -> tuple[Any, ...]:
         unknown = [item for item in items if item not in KIND_NAMES]
         if unknown:
             raise ConfigurationError(f"unknown kind {unknown[0]!r}; known: {', '.join(KIND_NAMES)}")
+        if "sync_lines" in items and "sync" not in items:
+            items = (*items, "sync")
     return items
 
 

@@ -7,26 +7,39 @@ from typing import Any
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of a code object (inspect.CO_…)
 
 
-def decorated(function: Callable[..., Any], name: Any, attributes: Any, links: Any) -> Callable[..., Any]:
-    """``function`` inside a block at every call; a generator's block is open while its own code runs."""
+def decorated(function: Any, name: Any, attributes: Any, links: Any) -> Any:
+    """``function`` inside a block at every call; a generator's block is open while its own code runs.
+
+    A static or class method and a property stay what they are. A class, and what cannot be called, is given back as is.
+    """
     from . import trace
 
     label = name if name is not None else getattr(function, "__qualname__", repr(function))
+    return wrapped(function, functools.partial(trace, label, attributes, links))
 
-    def block() -> Any:
-        return trace(label, attributes, links)
 
+def wrapped(function: Any, block: Callable[[], Any]) -> Any:
+    """``function`` inside ``block()`` at every call; see :func:`decorated`."""
+    if isinstance(function, (staticmethod, classmethod)):
+        return type(function)(wrapped(function.__func__, block))
+    if isinstance(function, property):
+        return function if function.fget is None else function.getter(wrapped(function.fget, block))
+    if isinstance(function, type) or not callable(function):
+        return function
     target = function
     while isinstance(target, functools.partial):
         target = target.func
-    flags = getattr(getattr(target, "__code__", None), "co_flags", 0)
+    code = getattr(target, "__code__", None)
+    if code is None:  # an object that can be called
+        code = getattr(getattr(type(target), "__call__", None), "__code__", None)  # noqa: B004
+    flags = getattr(code, "co_flags", 0)
     for flag, wrap in ((_COROUTINE, _coroutine), (_ASYNC_GENERATOR, _async_generator), (_GENERATOR, _generator)):
         if flags & flag:
             return functools.wraps(function)(wrap(function, block))
 
     @functools.wraps(function)
     def plain(*args: Any, **kwargs: Any) -> Any:
-        with trace(label, attributes, links):
+        with block():
             return function(*args, **kwargs)
 
     return plain

@@ -18,6 +18,10 @@ class BackendError(GpuSenseError):
         self.code = code
         self.text = text
 
+    def __reduce__(self) -> tuple[type, tuple[str, int, str]]:
+        """Its own arguments and not the message, so that it comes through a process pool."""
+        return type(self), (self.call, self.code, self.text)
+
 
 class BackendUnavailable(GpuSenseError):
     """What was asked for by name is not there: under ``configure(strict=True)``, and from :mod:`gpusense.cuda`."""

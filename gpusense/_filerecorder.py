@@ -62,6 +62,9 @@ class FileRecorder(Recorder):
             self._hang.read(buffer, capture.strides, self._name, capture.marker_shape)
         self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID)
 
+    def _lines(self, rows: list[tuple[int, str]]) -> None:
+        self.writer.rows(file.LINES, rows)
+
     def _name(self, pointer: int) -> str:
         return base_name(text(self._known.get(pointer, b""))) or "?"
 
@@ -71,7 +74,7 @@ class FileRecorder(Recorder):
     def _manual(self, records: Iterable[Record]) -> None:
         kept = list(records)
         self.writer.records(kept)
-        self._outbox_extend(kept)
+        self._delivery.put(kept)
 
     def _boundary(self, item: list[Any]) -> None:
         if item[7] or self.capture is None:

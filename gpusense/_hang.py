@@ -20,6 +20,7 @@ _NAMES = {
     layouts.MEMSET: "memset",
 }
 MOST_HANGS = 10
+MOST_STREAMS = 500  # those with the newest work; a program may make a new stream for each request
 _MOST_THREADS = 200
 _MOST_FRAMES = 60
 
@@ -73,14 +74,18 @@ class HangWatch:
         latest = {place: i for i, place in enumerate(places) if ours is None or place[1] != ours}
         if not latest:
             return
-        self._progress = self._clock()
-        self._ended = None
-        if self._lasting is not None:
-            self._lasting["ended_ns"] = time_ns()
-            self._lasting = None
+        noticed = self._lasting["noticed_ns"] if self._lasting is not None else None
+        if noticed is None or max(batch.end[i] for i in latest.values()) > noticed:
+            self._progress = self._clock()
+            self._ended = None
+            if self._lasting is not None:
+                self._lasting["ended_ns"] = time_ns()
+                self._lasting = None
+        # Else it ended before the hang, in a buffer that CUPTI kept because of what is stuck: a forced flush brings it.
         for place, i in latest.items():
             if place in self._last and self._last[place]["end_ns"] > batch.end[i]:
                 continue  # another kind of work ended later
+            self._last.pop(place, None)  # so that the streams stand in the order of their last work
             kernel = batch.kind == layouts.CONCURRENT_KERNEL
             self._last[place] = {
                 "kind": _NAMES[batch.kind],
@@ -88,6 +93,11 @@ class HangWatch:
                 "end_ns": batch.end[i],
                 "correlation_id": batch.correlation[i],
             }
+            if self._lasting is not None:
+                self._stream(*place)["last_completed"] = dict(self._last[place])
+                self._lasting["last_completed_ns"] = max(self._lasting["last_completed_ns"] or 0, batch.end[i])
+        for place in list(self._last)[: max(0, len(self._last) - MOST_STREAMS)]:
+            del self._last[place]
 
     def _stream(self, device: int | None, stream: int | None) -> dict[str, Any]:
         assert self._lasting is not None

@@ -23,6 +23,9 @@ class NoopBlock:
         self.attributes = attributes
         self.links = links
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: {why()}>"
+
     def __enter__(self) -> "NoopBlock":  # noqa: PYI034 - typing.Self is of 3.11
         return self
 
@@ -45,6 +48,28 @@ class NoopBlock:
         from ._summary import BlockSummary
 
         return BlockSummary(name=str(self.name), reason=why())
+
+
+class NoopComputeBlock(NoopBlock):
+    """What ``compute_block()`` gives while nothing is recorded: as a decorator it stays CPU work once enabled."""
+
+    __slots__ = ("elements",)
+
+    def __init__(self, name: Any, elements: int | None = None, attributes: Any = None) -> None:
+        super().__init__(name, attributes)
+        self.elements = elements
+
+    def __call__(self, function: Any) -> Any:
+        from ._config import mode
+
+        if mode() == "off":
+            return function
+        import functools
+
+        from . import compute_block
+        from ._decorate import wrapped
+
+        return wrapped(function, functools.partial(compute_block, self.name, self.elements, self.attributes))
 
 
 class _Blocks(dict[Any, NoopBlock]):
@@ -74,9 +99,13 @@ class NoopTracer:
     def __init__(self, reason: str = "", settings: Any = None) -> None:
         global _reason
         self._blocks = _Blocks()
+        self._compute_blocks: dict[str, NoopComputeBlock] = {}  # the last one of each name
         self._config = settings
         self.reason = reason or _reason
         _reason = self.reason
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.reason}>"
 
     @property
     def config(self) -> Any:
@@ -88,12 +117,22 @@ class NoopTracer:
         if attributes is None and links is None:
             try:
                 return self._blocks[name]
-            except TypeError:  # a name that cannot be a key
+            except Exception:  # noqa: BLE001 - a name that cannot be a key
                 pass
         return NoopBlock(name, attributes, links)
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
-        return self.trace(name)
+        if attributes is not None:
+            return NoopComputeBlock(name, elements, attributes)
+        try:
+            block = self._compute_blocks[name]
+        except Exception:  # noqa: BLE001 - seen for the first time, or a name that cannot be a key
+            block = None
+        if block is None or block.elements != elements:
+            block = NoopComputeBlock(name, elements)
+            if type(name) is str and len(self._compute_blocks) < _LIMIT:
+                self._compute_blocks[name] = block
+        return block
 
     def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> NoopBlock:
         return self.trace(name)
@@ -113,7 +152,9 @@ class NoopTracer:
     def record_transfer(self, name: str, direction: str, bytes: int = 0, **fields: Any) -> None:
         return None
 
-    def record_compute_block(self, name: str, start_ns: int = 0, end_ns: int = 0, elements: int | None = None) -> None:
+    def record_compute_block(
+        self, name: str, start_ns: int = 0, end_ns: int = 0, elements: int | None = None, **fields: Any
+    ) -> None:
         return None
 
     def add_sink(self, sink: Any) -> None:

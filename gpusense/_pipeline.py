@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from . import _layouts as layouts
-from ._aggregate import Busy, Groups
 from ._attribution import Attributor, Boundary, Leaves, Widener
 from ._decode import Batch, batches, pick
 from ._decode_record import record as decode_record
-from ._records import KINDS, Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, Path, Record
-from ._tally import BlockTotals, Piles, Spot
+from ._ledger import WITH_BYTES, Ledger, uniform
+from ._records import KINDS, Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from ._sync_lines import Lines
+from ._tally import BlockTotals
 from ._threshold import Threshold
 
 #: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
@@ -40,7 +41,7 @@ _KIND_NAMES = {
 
 
 _HELPERS = frozenset({"launch", "unified_memory"})  # summed up, and not counted among the records seen
-_WITH_BYTES = frozenset({"transfer", "memset", "allocation"})
+_WITH_LINES = frozenset({"sync", "transfer"})  # what calls in which the host waits leave
 
 #: Innermost candidate blocks, and whether the launching thread only inherited them.
 Place = tuple[Leaves, bool]
@@ -96,33 +97,28 @@ class Pipeline:
         self.start_ns = start_ns
         self.marker = marker
         self.attribution = Attributor()
-        self.kept: deque[Record] = deque()
+        self._ledger = Ledger(self.limits.max_records, emit)
+        self.kept = self._ledger.kept
         self.watched: dict[int, BlockTotals] = {}
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
-        self._emit = emit
         self.occupancy = occupancy
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
-        self._groups = Groups()
-        self._piles = Piles(self._groups, _name)
-        self._counted = 0  # in groups and piles
-        self._busy = Busy()
+        self.lines = Lines()  # of synchronising calls; each comes before its records
         self._widener = Widener()
         self._waiting: deque[_Work] = deque()
         self._contexts: dict[int, int] = {}
-        self._out: list[Record] = []
-        self._seen = self._kept = self._invalid = self._pre_session = 0
+        self._seen = self._invalid = self._pre_session = 0
         self._ambiguous = self._inherited = self._unknown = 0
 
     def configure(self, limits: Limits) -> None:
         self.limits = limits
         self.threshold.configure(limits.threshold_ns, limits.max_per_second)
-        while len(self.kept) > limits.max_records:
-            self._evict()
+        self._ledger.limit(limits.max_records)
 
     def go_on_from(self, old: "Pipeline") -> None:
         """Blocks that are open stay open, and correlation ids keep their upper half."""
         self.attribution, self.watched, self._widener = old.attribution, old.watched, old._widener
-        self.owners = old.owners
+        self.owners, self.lines = old.owners, old.lines
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -158,7 +154,7 @@ class Pipeline:
         for item in records:
             self._seen += 1
             self._finish(item, now_ns)
-        self._flush()
+        self._ledger.hand_on()
 
     def cycle(self, now_ns: int, final: bool = False, *, patience_ns: int | None = None) -> None:
         """Attributes what can be attributed now and hands kept records on. ``final``: no marker will come any more."""
@@ -170,13 +166,12 @@ class Pipeline:
                 self._settle(work, now_ns)
             else:
                 self._waiting.append(work)
-        self._flush()
+        self._ledger.hand_on()
 
     # --- out --------------------------------------------------------------------------------------------------------
 
     def aggregates(self) -> list[Aggregate]:
-        self._piles.fold()
-        return self._groups.rows()
+        return self._ledger.aggregates()
 
     def totals(self, block_id: int) -> BlockTotals | None:
         """What was launched inside a watched block so far; a copy."""
@@ -184,15 +179,15 @@ class Pipeline:
         return totals.copy() if totals is not None else None
 
     def busy(self) -> list[DeviceBusy]:
-        return self._busy.rows()
+        return self._ledger.busy()
 
     def counters(self) -> Counters:
         """Seen = kept + aggregated + invalid + pre-session, once nothing waits for its marker."""
         waiting = sum(len(work.batch.offsets) for work in self._waiting if work.kind not in _HELPERS)
         return Counters(
             seen=self._seen - waiting,
-            kept=self._kept,
-            aggregated=self._counted,
+            kept=self._ledger.stored,
+            aggregated=self._ledger.counted,
             invalid=self._invalid,
             pre_session=self._pre_session,
             ambiguous=self._ambiguous,
@@ -228,10 +223,14 @@ class Pipeline:
             known = {pointer: names(pointer) for pointer in set(batch.key)}
         else:
             known = {}
+        lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
+        if lines is not None and kind == "sync":
+            batch = batch._replace(key=self._ledger.piles.keys_with_lines(batch.key, lines))
         kept: dict[int, Record] = {}
         for i in self._slow(batch, now_ns):
             item = decode_record(buffer, batch, i, lambda pointer: known.get(pointer) or names(pointer))
-            kept[i] = item._replace(correlation_id=corrs[i])
+            item = item._replace(correlation_id=corrs[i])
+            kept[i] = _with_line(item, lines[i]) if lines is not None else item
         short = {pointer: text[0] for pointer, text in known.items()}
         self._waiting.append(_Work(kind, thread, batch, corrs, low, high, short, kept, batch.latest))
 
@@ -239,11 +238,7 @@ class Pipeline:
         """Of records that are only ever summed up: calls that launch go on, counters are added at once."""
         if batch.kind == layouts.DRIVER:
             return pick(batch, [i for i, key in enumerate(batch.key) if key in layouts.LAUNCH_CALLS])
-        for counter, value, duration, device in zip(batch.key, batch.bytes, batch.duration, batch.device, strict=True):
-            name = layouts.UNIFIED_MEMORY_COUNTERS.get(counter, f"counter_{counter}")
-            fault = counter in layouts.UNIFIED_MEMORY_FAULTS
-            row = [value if fault else 1, duration, duration, duration, duration * duration, 0 if fault else value]
-            self._groups.add_row(((), "unified_memory", name, "cuda", device, None, None), row)
+        self._ledger.count_migrations(batch)
         return pick(batch, ())
 
     def _markers(self, batch: Batch, thread: int) -> Batch:
@@ -296,7 +291,7 @@ class Pipeline:
         batch, kept = work.batch, work.kept
         self._learn_devices(batch)
         if work.kind == "kernel":
-            self._piles.know(work.names)
+            self._ledger.piles.know(work.names)
         where = self._where(batch)
         same = self.attribution.constant(work.thread, work.low, work.high)
         places: dict[int, Place] = {}
@@ -316,14 +311,14 @@ class Pipeline:
         for i, item in kept.items():
             self._keep(item, *places[i], now_ns)
         if work.kind in ("kernel", "transfer", "memset"):
-            self._occupy(work)
+            self._ledger.occupy(work.kind == "kernel", batch)
 
     def _where(self, batch: Batch) -> tuple[int | None, int | None] | None:
         """Device and stream of all records, or None where they differ."""
-        if not (_uniform(batch.device) and _uniform(batch.stream)):
+        if not (uniform(batch.device) and uniform(batch.stream)):
             return None
         device = batch.device[0]
-        if device is None and batch.context[0] is not None and _uniform(batch.context):
+        if device is None and batch.context[0] is not None and uniform(batch.context):
             device = self._contexts.get(batch.context[0])
         return device, batch.stream[0]
 
@@ -332,55 +327,26 @@ class Pipeline:
         if batch.device[0] is not None and batch.context[0] is not None:
             self._contexts.setdefault(batch.context[0], batch.device[0])
 
-    def _occupy(self, work: _Work) -> None:
-        batch = work.batch
-        kernels = work.kind == "kernel"
-        if _uniform(batch.device):
-            self._busy.add("cuda", batch.device[0], kernels, batch.start, batch.end, sum(batch.duration))
-            return
-        for device in set(batch.device):
-            chosen = [i for i, other in enumerate(batch.device) if other == device]
-            self._busy.add("cuda", device, kernels, [batch.start[i] for i in chosen], [batch.end[i] for i in chosen])
-
     def _count(self, work: _Work, place: Place, where: tuple[int | None, int | None] | None, part: slice) -> None:
         """Counts the records of one part, which share their block."""
-        batch = work.batch
+        batch, kind = work.batch, work.kind
         durations = batch.duration[part]
         leaves, inherited = place
         path, blocks = self._blocks(leaves)
-        if work.kind not in _HELPERS:
-            self._counted += len(durations)
+        if kind not in _HELPERS:
+            self._ledger.counted += len(durations)
         if len(leaves) > 1:
             self._ambiguous += len(durations)
         elif inherited and leaves:
             self._inherited += len(durations)
         keys = batch.key[part]
-        sizes = batch.bytes[part] if work.kind in _WITH_BYTES else None
+        sizes = batch.bytes[part] if kind in WITH_BYTES else None
         if where is not None:
-            self._pile((path, work.kind, *where), keys, durations, sizes)
+            self._ledger.count((path, kind, *where), keys, durations, sizes)
         else:
-            self._pile_by_stream(path, work, part)
+            self._ledger.count_by_stream(path, kind, batch, part, self._contexts)
         if self.watched and leaves:
-            self._watch_part(work.kind, keys, durations, sizes, blocks, place)
-
-    def _pile(self, spot: Spot, keys: list[int], durations: list[int], sizes: list[int] | None) -> None:
-        piles = self._piles.at(spot, len(durations))
-        for key, duration in zip(keys, durations, strict=True):
-            piles[key].append(duration)
-        if sizes is not None:
-            self._piles.add_bytes(spot, keys, sizes)
-
-    def _pile_by_stream(self, path: Path, work: _Work, part: slice) -> None:
-        batch = work.batch
-        places = list(zip(batch.device[part], batch.context[part], batch.stream[part], strict=True))
-        rows: defaultdict[Any, list[int]] = defaultdict(list)
-        for i, place in enumerate(places, part.start or 0):
-            rows[place].append(i)
-        for (device, context, stream), chosen in rows.items():
-            known = self._contexts.get(context) if device is None else device
-            spot = (path, work.kind, known, stream)
-            sizes = [batch.bytes[i] for i in chosen] if work.kind in _WITH_BYTES else None
-            self._pile(spot, [batch.key[i] for i in chosen], [batch.duration[i] for i in chosen], sizes)
+            self._watch_part(kind, keys, durations, sizes, blocks, place)
 
     def _watch_part(
         self,
@@ -402,7 +368,7 @@ class Pipeline:
             for key, size in zip(keys, sizes, strict=True) if sizes is not None else ():
                 bytes_of[key] += size
             for key, members in groups.items():
-                label = kind, self._piles.name(kind, key)[0]
+                label = kind, self._ledger.piles.name(kind, key)[0]
                 for totals in watchers:
                     totals.extend(label, members, bytes_of.get(key, 0))
         for totals in watchers:
@@ -452,7 +418,7 @@ class Pipeline:
         item = item._replace(**changes)
         if self.watched and leaves:
             self._watch(item, blocks, leaves, inherited)
-        self._store(item)
+        self._ledger.store(item)
 
     # --- keep -------------------------------------------------------------------------------------------------------
 
@@ -470,47 +436,14 @@ class Pipeline:
         if kind != "block" and item.block_id is not None and self.watched:
             self._watch(item, self.attribution.chain(item.block_id), (item.block_id,), False)
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
-            self._busy.add(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
+            self._ledger.occupy_once(item.backend, item.device, kind == "kernel", item.start_ns, item.end_ns)
         self.threshold.refill(now_ns)
         always = self.limits.trace_all
         wanted = always or kind in ("block", "allocation") or duration >= self.threshold.effective_ns
         if wanted and (always or self.threshold.spend()):
-            self._store(item)
+            self._ledger.store(item)
         else:
-            self._demote(item)
-
-    def _store(self, item: Record) -> None:
-        self._kept += 1
-        self._out.append(item)
-        self.kept.append(item)
-        if len(self.kept) > self.limits.max_records:
-            self._evict()
-
-    def _evict(self) -> None:
-        self._kept -= 1
-        self._demote(self.kept.popleft())
-
-    def _demote(self, item: Any) -> None:
-        """Counts a record instead of keeping it."""
-        kind = KINDS[type(item)]
-        path = item.path[:-1] if type(item) is BlockRecord else item.path
-        key = (
-            path,
-            kind,
-            item.name,
-            getattr(item, "backend", "cpu"),
-            getattr(item, "device", None),
-            getattr(item, "stream", None),
-            getattr(item, "direction", None),
-        )
-        self._counted += 1
-        self._groups.add(key, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
-
-    def _flush(self) -> None:
-        if self._out:
-            out, self._out = self._out, []
-            if self._emit is not None:
-                self._emit(out)
+            self._ledger.demote(item)
 
 
 def owner_of(item: Any, owners: Mapping[int, Path]) -> Path | None:
@@ -518,19 +451,10 @@ def owner_of(item: Any, owners: Mapping[int, Path]) -> Path | None:
     return owners.get(item.graph_node_id) or owners.get((item.attributes or {}).get("source_graph_node", 0))
 
 
-def _name(kind: str, key: int) -> tuple[str, str | None]:
-    """Name of an operation that is no kernel, and a copy's direction."""
-    if kind == "transfer":
-        direction = layouts.COPY_DIRECTIONS.get(key) or ("gpu_to_gpu" if key == layouts.COPY_PEER else "on_device")
-        return direction, direction
-    if kind == "sync":
-        return layouts.SYNC_TYPES.get(key, f"synchronize_{key}"), None
-    if kind == "launch":
-        return layouts.LAUNCH_CALLS[key], None
-    if kind == "allocation":
-        return {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(key, "unknown"), None
-    return kind, None
-
-
-def _uniform(column: "list[int] | list[None]") -> bool:
-    return column.count(column[0]) == len(column)  # type: ignore[arg-type]
+def _with_line(item: Any, line: str | None) -> Any:
+    """A copy says it among its attributes: few are made by a call that waits."""
+    if line is None:
+        return item
+    if type(item) is GpuSync:
+        return item._replace(source_line=line)
+    return item._replace(attributes={**(item.attributes or {}), "source_line": line})

@@ -174,7 +174,7 @@ class GpuSync(NamedTuple):
     stream: int | None = None
     correlation_id: int | None = None
     event_id: int | None = None
-    source_line: str | None = None  # "train.py:41"
+    source_line: str | None = None  # "train.py:41 step": where the program made the call
     is_slow: bool = False
     path: Path = ()
     block_id: int | None = None
@@ -286,6 +286,7 @@ class Aggregate(NamedTuple):
     sum_squares_ns2: int
     bytes: int = 0
     direction: str | None = None
+    source_line: str | None = None  # of waits, where lines were asked for: sums are then kept by line
 
     @property
     def avg_ns(self) -> float:

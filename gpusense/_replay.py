@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _sessionfile as file
-from ._attribution import OPEN, Boundary
+from ._attribution import CLOSE, Boundary
 from ._names_cache import NameCache
 from ._pipeline import Limits, Marker, Pipeline, owner_of
 from ._records import GpuKernel, Path
@@ -63,7 +63,7 @@ class _Replay:
     def take_boundaries(self, chunk: file.Chunk) -> None:
         for *event, corr in chunk.json():
             boundary = Boundary(*event)
-            if corr is not None and boundary.op != OPEN:
+            if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
                 corr = self.pipeline.newest_correlation + 1
             self.pipeline.boundary(boundary, corr)
 
@@ -83,6 +83,9 @@ class _Replay:
     def _name(self, pointer: int) -> tuple[str, str | None, str | None]:
         return self.names.resolve(pointer, lambda address: self._texts.get(address, b""))
 
+    def take_lines(self, chunk: file.Chunk) -> None:
+        self.pipeline.lines.add([(int(correlation), str(line)) for correlation, line in chunk.json()])
+
     def take_records(self, chunk: file.Chunk) -> None:
         """Records of other sources go through the threshold too."""
         before = len(self.builder.records)
@@ -98,6 +101,7 @@ _HANDLERS: dict[int, Callable[[_Replay, file.Chunk], None]] = {
     file.BOUNDARY: _Replay.take_boundaries,
     file.BUFFER: _Replay.take_buffer,
     file.RECORDS: _Replay.take_records,
+    file.LINES: _Replay.take_lines,
 }
 
 

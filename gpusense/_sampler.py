@@ -12,6 +12,7 @@ from ._records import DeviceInfo
 
 SECOND = 1_000_000_000
 _TRAFFIC_NS = 2 * SECOND  # between two looks at the PCIe byte counters
+_CLOSE_NS, _READINGS = 1_000_000, 5
 _STRETCH_NS = SECOND // 40  # how long one look lasts where the counters would wrap before the next
 
 
@@ -28,7 +29,17 @@ class Clock:
         """How long the machine slept since it started; 0 where the system does not tell."""
         if not hasattr(time, "CLOCK_BOOTTIME"):
             return 0
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        # The two clocks cannot be read at once. A thread held up between them would seem to have slept, so the other
+        # is read before and after, and the closest of a few readings counts.
+        closest = 1 << 62, 0
+        for _ in range(_READINGS):
+            before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            doubt = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - before
+            closest = min(closest, (doubt, boot - before - doubt // 2))
+            if doubt <= _CLOSE_NS:
+                break
+        return closest[1]
 
     def wait(self, event: threading.Event, seconds: float) -> None:
         event.wait(seconds)
@@ -46,6 +57,14 @@ class Schedule:
         self.period_ns = period_ns
         self.next_ns = start_ns
         self.ticks = self.late = self.skipped = 0
+
+    def at(self, period_ns: int, now_ns: int) -> tuple["Schedule", bool]:
+        """One with this period and the same counts, due at once, and True; itself where the period is the same."""
+        if period_ns == self.period_ns:
+            return self, False
+        other = Schedule(period_ns, now_ns)
+        other.ticks, other.late, other.skipped = self.ticks, self.late, self.skipped
+        return other, True
 
     def begin(self, now_ns: int) -> bool:
         """Whether a tick is due."""
@@ -66,6 +85,7 @@ class Listener(Protocol):
     """A monitor, as its samplers see it. ``accept`` is called on the sampling thread and must be quick."""
 
     interval_ns: int
+    lanes_ns: tuple[int, int]  # of the medium and the slow lane
     process_ns: int
     gpm: bool
     continuous: bool  # wants the exact PCIe traffic of every interval
@@ -93,7 +113,7 @@ class DeviceSampler:
         self.device = device
         self._source: Any = source
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may stop a monitor that is being started
         self._listeners: dict[Listener, int] = {}  # → when it next wants a sample
         self._ended = False
         self._threads: list[threading.Thread] = []
@@ -137,16 +157,15 @@ class DeviceSampler:
             self._ended = True
         for wake in self._wakes:
             wake.set()
-        if hasattr(self._source, "unwatch"):
-            self._source.unwatch()
         return True
 
-    def join(self, timeout: float) -> None:
-        """Waits for the loops of a retired sampler, unless it is called from one."""
+    def join(self, deadline_s: float) -> None:
+        """Waits for the loops of a retired sampler until ``time.monotonic()`` is ``deadline_s``, unless it is called
+        from one."""
         if self._ended:
             for thread in self._threads:
                 if thread is not threading.current_thread():
-                    thread.join(timeout)
+                    thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def stats(self) -> SamplerStats:
         samples = self._sequence
@@ -164,14 +183,30 @@ class DeviceSampler:
     # -- the loops -----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if hasattr(self._source, "watch"):
-            self._source.watch()
         name = f"gpusense-{self.device.index}"
-        for wake, step, suffix in zip(self._wakes, (self.step, self.step_background), ("fast", "slow"), strict=True):
-            thread = threading.Thread(target=self._run, args=(wake, step), name=f"{name}-{suffix}", daemon=True)
+        loops = (self._run_fast, self._run_background)
+        for wake, run, suffix in zip(self._wakes, loops, ("fast", "slow"), strict=True):
+            thread = threading.Thread(target=run, args=(wake,), name=f"{name}-{suffix}", daemon=True)
             self._clock.enlist(thread)
             thread.start()
             self._threads.append(thread)
+
+    def _run_fast(self, wake: threading.Event) -> None:
+        self._run(wake, self.step)
+
+    def _run_background(self, wake: threading.Event) -> None:
+        """Watching asks the driver, too, so it begins and ends here and not on the program's thread."""
+        try:
+            self._tell("watch")
+            self._run(wake, self.step_background)
+        finally:
+            self._tell("unwatch")
+
+    def _tell(self, what: str) -> None:
+        try:
+            getattr(self._source, what, bool)()
+        except Exception:  # noqa: BLE001  a foreign source; ours never raise
+            _log.exception(f"source {type(self._source).__name__} {what}", "a metrics source raised")
 
     def _run(self, wake: threading.Event, step: Callable[[], int]) -> None:
         while not self._ended:
@@ -186,11 +221,15 @@ class DeviceSampler:
         self._listing_ns = min(self._listing_ns, self._clock.monotonic_ns() + self._process_ns)
         gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
         self._fast_words = ("fast", "lean", *gpm, *(("pcie",) if self._continuous else ()))
-        period = min(listener.interval_ns for listener in self._listeners)
-        if period != self.fast.period_ns or not self._threads:
-            old, self.fast = self.fast, Schedule(period, self._clock.monotonic_ns())
-            self.fast.ticks, self.fast.late, self.fast.skipped = old.ticks, old.late, old.skipped
+        now = self._clock.monotonic_ns()
+        self.fast, changed = self.fast.at(min(listener.interval_ns for listener in self._listeners), now)
+        if changed or not self._threads:
             self._wakes[0].set()
+        medium_ns, slow_ns = map(min, zip(*(listener.lanes_ns for listener in self._listeners), strict=True))
+        self._medium, medium_changed = self._medium.at(medium_ns, now)
+        self._slow, slow_changed = self._slow.at(slow_ns, now)
+        if medium_changed or slow_changed:
+            self._wakes[1].set()
 
     def step(self) -> int:
         """Does what is due in the fast lane; nanoseconds until the next deadline."""
@@ -275,7 +314,9 @@ class DeviceSampler:
             # Half a period of tolerance: a listener at twice the period gets every second tick, not every third.
             if now >= due - self.fast.period_ns // 2:
                 on_time = due and now - due < listener.interval_ns
-                self._listeners[listener] = (due if on_time else now) + listener.interval_ns
+                with self._lock:
+                    if listener in self._listeners:  # else it was retired meanwhile
+                        self._listeners[listener] = (due if on_time else now) + listener.interval_ns
                 listener.accept(sample)
 
     def _sample(self, lanes: tuple[str, ...]) -> GpuMetrics:

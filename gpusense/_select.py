@@ -10,11 +10,15 @@ from ._config import Settings
 from ._errors import GpuSenseError
 from ._records import DeviceInfo, Unavailable
 
+_OFF = "gpusense is off"
 _layers = _config.Layers()
 _lock: Any = None
 _tracer: Any = None  # the live one, kept while disabled
 _forked = ""  # why capture is not possible in this process, where it was forked from one that captured
 _sinks: list[Callable[..., Any]] = []  # that wait for a live one
+#: Called with each live tracer that is made, before its first block; a forked child makes one of its own.
+followers: list[Callable[[Any], None]] = []
+_disabled = False  # before there was anything to disable
 
 
 def _guard() -> Any:
@@ -77,11 +81,13 @@ def _make() -> Any:
     wanted = settings()
     if wanted.mode == "off":
         return _noop.NoopTracer("gpusense is off (GPUSENSE=off)", wanted)
+    if _disabled:
+        return _noop.NoopTracer(_DISABLED, wanted)
     absent = _absent()
     if absent is not None and wanted.mode != "on":
         return _noop.NoopTracer(f"nothing to record: {absent.reason}", wanted)
     made = _live(wanted, absent is None)
-    if made._thread is not None:
+    if made._worker.started:
         _tracer = made
         return made
     return _noop.NoopTracer("no thread can be started to record with", wanted)
@@ -101,6 +107,11 @@ def _live(wanted: Settings, capture: bool) -> Any:
     recorder.absent = _forked or recorder.absent
     tracer = Tracer(wanted, recorder)
     _hand_sinks(tracer)
+    for follower in followers:
+        try:
+            follower(tracer)
+        except Exception:  # noqa: BLE001, PERF203 - the tracer works without
+            _log.exception(f"follower {follower!r}", "gpusense: a new tracer could not be followed")
     return tracer
 
 
@@ -112,12 +123,21 @@ def _hand_sinks(tracer: Any) -> None:
 def configure(defaults: bool = False, sinks: Sequence[Callable[..., Any]] | None = None, **changes: Any) -> Settings:
     """See :func:`gpusense.configure`."""
     checked = {name: _config.check(name, value) for name, value in changes.items()}
+    sinks = _checked_sinks(sinks)
     (_layers.host if defaults else _layers.application).update(checked)
     resolved = settings()
     if resolved.strict and resolved.backends is not None:
         _require(resolved.backends)
     _rebuild(resolved, sinks)
     return resolved
+
+
+def _checked_sinks(sinks: Any) -> list[Callable[..., Any]]:
+    found = list(sinks) if isinstance(sinks, (list, tuple, set)) else [] if sinks is None else [sinks]
+    for sink in found:
+        if not callable(sink):
+            raise _config.ConfigurationError(f"sinks must be callables that get lists of records, not {sink!r}")
+    return found
 
 
 def _require(names: Sequence[str]) -> None:
@@ -129,51 +149,66 @@ def _require(names: Sequence[str]) -> None:
             raise BackendUnavailable(str(state))
 
 
-def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]] | None) -> None:
+def _rebuild(resolved: Settings, sinks: Sequence[Callable[..., Any]]) -> None:
     """The live tracer goes on with the new settings and keeps what it has; without one, one may be made now."""
-    from . import _activate
+    from . import _activate, _active_tracer
 
-    _sinks.extend(sinks or ())
+    _sinks.extend(sinks)
     if resolved.mode == "off":
         if _tracer is not None:
             disable()
-        _activate(_noop.NoopTracer("gpusense is off", resolved))
+        _activate(_noop.NoopTracer(_OFF, resolved))
     elif _tracer is not None:
+        was_off = getattr(_active_tracer(), "reason", None) == _OFF
         _tracer.reconfigure(resolved)
+        if was_off:
+            enable()
     else:
-        _activate(resolve())
+        made = resolve()
+        if made is not None:  # else this interrupted the first decision, which goes on
+            _activate(made)
     if _tracer is not None:
         _hand_sinks(_tracer)
 
 
 def enable() -> bool:
     """The live tracer becomes the active one, also where no source is there; False under ``GPUSENSE=off``."""
-    global _tracer
+    global _tracer, _disabled
     from . import _activate
 
     wanted = settings()
     if wanted.mode == "off":
         return False
-    if _tracer is None:
-        made = _live(wanted, _absent() is None)
-        if made._thread is None:
-            return False
-        with _guard():
-            if _tracer is None:
-                _tracer = made
+    _disabled = False
+    guard = _guard()
+    if guard.mine:  # a signal handler or finaliser in the middle of the decision
+        return False
+    with guard:  # while it is made, too: a second one would go on capturing beside the first
+        if _tracer is None:
+            made = _live(wanted, _absent() is None)
+            if not made._worker.started:
+                return False
+            _tracer = made
     _tracer._recorder.resume_capture()
+    _tracer._follow_steps()
     _activate(_tracer)
     return True
 
 
 def disable() -> None:
     """The NoopTracer becomes the active one; capture ends, what was recorded stays in the live tracer."""
+    global _disabled
     from . import _activate
 
     live = _tracer
     if live is None:
+        _disabled = True  # the first use must not turn recording on
+        made = resolve()
+        if made is not None:  # as in _rebuild
+            _activate(made)
         return
     live._recorder.pause_capture()
+    live._follow_steps()
     _activate(_Disabled(live))
 
 
@@ -191,11 +226,14 @@ def detach() -> Unavailable | None:
     return Unavailable("detach", reason, "recording is disabled all the same") if reason else None
 
 
+_DISABLED = "recording is disabled; enable() goes on"
+
+
 class _Disabled(_noop.NoopTracer):
     """While disabled: blocks do nothing, results are those of before."""
 
     def __init__(self, live: Any) -> None:
-        super().__init__("recording is disabled; enable() goes on", live.config)
+        super().__init__(_DISABLED, live.config)
         self._live = live
 
     def session(self) -> Any:
@@ -265,7 +303,7 @@ def start_session(mode: str = "file", path: str | None = None, **changes: Any) -
     else:
         recorder = Recorder(wanted, capture)
     tracer = Tracer(wanted, recorder)
-    if tracer._thread is None:
+    if not tracer._worker.started:
         raise GpuSenseError("no thread can be started to record with")
     _tracer = tracer
     _activate(_tracer)

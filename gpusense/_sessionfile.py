@@ -19,21 +19,25 @@ from ._json import dumps, encode, loads, plain
 from ._records import Record
 
 MAGIC = b"\x89GPUSNS\n"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 MARKER = b"\xf5gsC"
 FILE_HEADER = struct.Struct("<8sHHI")  # magic, major, minor, crc32 of the twelve bytes before
 HEADER = struct.Struct("<4sHHIIQI")  # marker, type, flags, stored length, length, sequence, crc32 of the stored payload
 HEADER_SIZE = HEADER.size + 4  # and the crc32 of those 28 bytes
 COMPRESSED = 1
-MAX_CHUNK_BYTES = 64 << 20  # of a payload, before and after compression
+#: Of a payload, before and after compression: a full activity buffer of the largest size, with its head, and with what
+#: zlib adds to bytes that cannot be compressed.
+MAX_CHUNK_BYTES = (64 << 20) + (64 << 10)
 DEFAULT_MAX_BYTES = 1 << 30
 ROWS_PER_CHUNK = 4096
 _MAX_SENTENCES = 100
 _WORTH_COMPRESSING = 128
 
-META, NAME, LAYOUT, BUFFER, BOUNDARY, RECORDS, AGGREGATES, DEVICES, METRICS, COUNTERS, UNSEEN, BUSY, END = range(1, 14)
+META, NAME, LAYOUT, BUFFER, BOUNDARY, RECORDS, AGGREGATES, DEVICES, METRICS, COUNTERS, UNSEEN, BUSY, END, LINES = range(
+    1, 15
+)
 #: Types whose number grows with the work recorded; they stop at the size cap, the others are always written.
-BULK = frozenset({NAME, BUFFER, BOUNDARY, RECORDS, METRICS})
+BULK = frozenset({NAME, BUFFER, BOUNDARY, RECORDS, METRICS, LINES})
 TYPES = {
     META: "META",
     NAME: "NAME",
@@ -48,6 +52,7 @@ TYPES = {
     UNSEEN: "UNSEEN",
     BUSY: "BUSY",
     END: "END",
+    LINES: "LINES",
 }
 _NAME_ENTRY = struct.Struct("<QI")
 _BUFFER_HEAD = struct.Struct("<QII")  # thread, layout id, reserved

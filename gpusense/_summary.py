@@ -413,6 +413,7 @@ def print_summary(session: Any, file: Any = None) -> None:
         f"GPU busy {busy}; {counters.seen} records seen, {counters.kept} kept, "
         f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
     )
+    lines += _waited(session)
     for block, left in out_of_memory(session) if session.allocations else ():
         lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")
         lines += [f"  {row.bytes / 1e6:10.2f} MB in {row.allocations} from {_place(row.path)}" for row in left[:5]]
@@ -421,6 +422,20 @@ def print_summary(session: Any, file: Any = None) -> None:
             f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
         )
     _write(lines, file)
+
+
+def _waited(session: Any) -> list[str]:
+    """Where lines of waits were asked for: the lines from which most was waited, or why they are not known."""
+    from .analysis.waits import lines_missing, waits
+
+    if "sync_lines" not in (session.meta.get("kinds") or ()):
+        return []
+    reason = lines_missing(session)
+    return [f"lines of waits are not known: {reason}"] * bool(reason) + [
+        f"waited {nanoseconds(row.total_ns)} in {row.count} calls at {row.source_line}"
+        for row in waits(session)[:5]
+        if row.source_line
+    ]
 
 
 def _gpu_work_was_seen(session: Any, summary: TraceSummary) -> bool:

@@ -8,7 +8,7 @@ summed up when there are many, when a name moves, or when someone asks.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from ._aggregate import Groups, Row, merge_row, row_of
+from ._aggregate import GroupKey, Groups, Row, merge_row, row_of
 from ._records import Path
 
 #: Path, kind, device, stream: what records of one pile share.
@@ -16,7 +16,8 @@ Spot = tuple[Path, str, int | None, int | None]
 #: ``name(kind, key) → (name, direction or None)``
 Name = Callable[[str, int], tuple[str, str | None]]
 
-MAX_NAMES = 20_000
+MAX_NAMES = MAX_LINES = 20_000
+LINE_SHIFT = 8  # a wait's key: its type, and above that the number of the line it was made from
 FOLD_AT = 32_768  # durations held
 BLOCK_FOLD_AT = 4_096  # durations held for one watched block
 
@@ -24,12 +25,13 @@ BLOCK_FOLD_AT = 4_096  # durations held for one watched block
 class Piles:
     """Durations that wait to be added to ``groups``."""
 
-    __slots__ = ("_bytes", "_groups", "_held", "_name", "_names", "_piles")
+    __slots__ = ("_bytes", "_groups", "_held", "_lines", "_name", "_names", "_piles")
 
     def __init__(self, groups: Groups, name: Name) -> None:
         self._groups = groups
         self._name = name
         self._names: dict[int, str] = {}
+        self._lines: dict[str, int] = {}
         self._piles: dict[Spot, defaultdict[int, list[int]]] = {}
         self._bytes: dict[Spot, defaultdict[int, int]] = {}
         self._held = 0
@@ -44,7 +46,18 @@ class Piles:
             known.update(names)
 
     def name(self, kind: str, key: int) -> tuple[str, str | None]:
-        return (self._names.get(key, "?"), None) if kind == "kernel" else self._name(kind, key)
+        if kind == "kernel":
+            return self._names.get(key, "?"), None
+        return self._name(kind, key & (1 << LINE_SHIFT) - 1 if kind == "sync" else key)
+
+    def keys_with_lines(self, types: Iterable[int], lines: Iterable[str | None]) -> list[int]:
+        """Keys of waits that are summed up by line, too."""
+        numbers = self._lines
+        for line in set(lines).difference(numbers):
+            if line is not None and len(numbers) < MAX_LINES:
+                numbers[line] = len(numbers) + 1
+        found = [numbers.get(line, 0) if line is not None else 0 for line in lines]
+        return [kind | number << LINE_SHIFT for kind, number in zip(types, found, strict=True)]
 
     def at(self, spot: Spot, count: int) -> defaultdict[int, list[int]]:
         """Where ``count`` durations of one place are appended, by key."""
@@ -61,13 +74,17 @@ class Piles:
 
     def fold(self) -> None:
         """Adds everything to the groups."""
+        lines = list(self._lines)
         for spot, pile in self._piles.items():
             path, kind, device, stream = spot
             sizes: Mapping[int, int] = self._bytes.get(spot, {})
             for key, durations in pile.items():
                 name, direction = self.name(kind, key)
                 row = row_of(durations, sizes.get(key, 0))
-                self._groups.add_row((path, kind, name, "cuda", device, stream, direction), row)
+                place: GroupKey = (path, kind, name, "cuda", device, stream, direction)
+                if kind == "sync" and key >> LINE_SHIFT:
+                    place = (*place[:7], lines[(key >> LINE_SHIFT) - 1])
+                self._groups.add_row(place, row)
         self._piles.clear()
         self._bytes.clear()
         self._held = 0

@@ -1,22 +1,22 @@
-"""The live tracer: blocks, manual records, sinks, and the thread that moves everything along."""
+"""The live tracer: what the program calls. Blocks are in ``_block``, the thread that moves all along in ``_worker``."""
 
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from itertools import count
-from time import monotonic, time_ns
+from time import time_ns
 from typing import Any
 
 from . import _log, _native, _process
-from ._attribution import CLOSE, OPEN, Boundary
+from ._attribution import CLOSE, OPEN, SWITCH
+from ._block import Block, TimedBlock, innermost
 from ._config import Settings
 from ._recorder import Recorder
 from ._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from ._steps import Steps
 from ._tally import BlockTotals
+from ._worker import Worker
 
-_current: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None)
-_ids = count(1)
 _tokens = count(1)
 _get_ident = _native.thread_id()
 
@@ -26,170 +26,6 @@ OPEN_ENDED_NS = 50_000_000
 MAX_WAITING = 200_000
 #: Ending capture, and handing out what is left: no exit takes longer because of us.
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
-
-
-class Block:
-    """What ``trace()`` gives: a context manager and a decorator; afterwards the place to ask what was launched inside.
-
-    ``block_id`` is unique in the process; ``path`` has the names of the enclosing blocks and its own, outermost first.
-    Times are nanoseconds since the epoch; ``end_ns`` is None while the block is open.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_open",
-        "_outer",
-        "_sampled",
-        "_template",
-        "_tracer",
-        "attributes",
-        "block_id",
-        "end_ns",
-        "error",
-        "links",
-        "name",
-        "parent_id",
-        "path",
-        "start_ns",
-        "thread",
-    )
-
-    def __init__(self, tracer: "Tracer", name: Any, attributes: Any, links: Any) -> None:
-        self._tracer = tracer
-        self.name = name
-        self.attributes = attributes
-        self.links = links
-        self.block_id = self.start_ns = self.thread = 0
-        self.end_ns: int | None = None
-        self.error: str | None = None
-        self.parent_id: int | None = None
-        self.path: tuple[str, ...] = ()
-        self._outer: Block | None = None
-        self._sampled = False
-        self._open = False
-        self._template: Block | None = None  # the block that was entered while open, for which this one stands in
-
-    def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
-        if self._open:  # entered twice by one thread, or shared by several
-            other = Block(self._tracer, self.name, self.attributes, self.links)
-            other._template = self
-            return other.__enter__()
-        self._open = True
-        try:
-            self._enter()
-        except Exception:  # noqa: BLE001 - whatever fails in us, the program's block runs
-            self._tracer.failed_blocks += 1
-        except BaseException:  # an interrupt: ``with`` will not call __exit__
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def _enter(self) -> None:
-        self.end_ns = None
-        self._sampled = False
-        outer = _current.get()
-        while outer is not None and outer.end_ns is not None:  # left behind in this context by another one
-            outer = outer._outer
-        if self.block_id and outer is not None:  # used before: then it may enclose what now encloses it
-            outer = outer._unless_inside(self)
-        self._outer = outer
-        self.block_id = next(_ids)
-        self.error = None
-        self.thread = _get_ident()
-        _current.set(self)
-        name = self.name = self.name if type(self.name) is str else str(self.name)
-        if outer is None:
-            self.parent_id = None
-            self.path = (name,)
-            sampled = self._tracer._sample()
-        else:
-            self.parent_id = outer.block_id
-            self.path = (*outer.path, name)
-            sampled = outer._sampled
-        if sampled:
-            self._tracer._opened(self)
-        else:
-            self.start_ns = time_ns()
-
-    def _unless_inside(self, other: "Block") -> "Block | None":
-        block: Block | None = self
-        while block is not None:
-            if block is other:
-                return None
-            block = block._outer
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        current = _current.get()
-        if current is not self and current is not None and current._template is self:
-            current.__exit__(kind)
-            return
-        if not self._open:
-            return
-        self._open = False
-        try:
-            if kind is not None:
-                self.error = kind.__name__
-            if current is self:  # never Token.reset: it raises where a generator is finished in another context
-                _current.set(self._outer)
-            if self._sampled:
-                self._tracer._closed(self)
-            else:
-                self.end_ns = time_ns()
-        except Exception:  # noqa: BLE001 - as in __enter__
-            self._tracer.failed_blocks += 1
-        finally:
-            if self.end_ns is None:
-                self.end_ns = time_ns()
-
-    def __call__(self, function: Any) -> Any:
-        from ._decorate import decorated
-
-        return decorated(function, self.name, self.attributes, self.links)
-
-    def __del__(self) -> None:
-        self._tracer._watched.pop(self.block_id, None)
-
-    def wait(self, timeout_s: float = 5.0) -> bool:
-        """Waits until the work launched inside has finished and been read; False where that did not happen in time."""
-        return self._tracer._recorder.settle(self, timeout_s)
-
-    def summary(self, timeout_s: float = 5.0) -> Any:
-        """:class:`BlockSummary` of what was launched inside, after :meth:`wait`; says so where it is incomplete."""
-        from ._summary import block_summary
-
-        return block_summary(self, self._tracer._recorder, self.wait(timeout_s))
-
-
-class _ComputeBlock:
-    """CPU work on the timeline; see :meth:`Tracer.compute_block`."""
-
-    __slots__ = ("_attributes", "_elements", "_name", "_start", "_tracer")
-
-    def __init__(self, tracer: "Tracer", name: Any, elements: int | None, attributes: Any) -> None:
-        self._tracer = tracer
-        self._name = str(name)
-        self._elements = elements
-        self._attributes = attributes
-
-    def __enter__(self) -> "_ComputeBlock":  # noqa: PYI034 - typing.Self is of 3.11
-        self._start = time_ns()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._tracer.record_compute_block(
-            self._name, self._start, time_ns(), self._elements, attributes=self._attributes
-        )
-
-    def __call__(self, function: Any) -> Any:
-        import functools
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with _ComputeBlock(self._tracer, self._name, self._elements, self._attributes):
-                return function(*args, **kwargs)
-
-        return wrapper
 
 
 class Tracer:
@@ -205,19 +41,17 @@ class Tracer:
         self._watched: dict[int, BlockTotals] = recorder.pipeline.watched
         self._append = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
-        self._watchers: tuple[Callable[[], bool], ...] = ()
         self._share = 1 - 1e-9  # so that the first block is opened
         self.failed_blocks = self.shed_blocks = 0
-        self._wake = _native.Bell()
-        self._errands: deque[Callable[[], None]] = deque()
-        self._closing = self._left_behind = False
-        self._thread: Any = None
-        self._ident = 0
-        recorder.wake = self._wake.set
+        self._left_behind = False
+        self._steps: Steps | None = None  # of tasks, with exact attribution
+        self._worker = Worker(recorder)
+        recorder.wake = self._worker.wake
         recorder.metrics_source = self._metrics
-        recorder.elsewhere = self._errand
+        recorder.elsewhere = self._worker.errand
         _process.register(self)
-        self._thread = _process.start_thread(self._run, "gpusense")
+        self._worker.start()
+        self._follow_steps()
 
     def _metrics(self) -> Any:
         """The monitor whose samples belong to this session: the one that was set, or the one that runs."""
@@ -230,9 +64,9 @@ class Tracer:
         """A block named ``name``; use it with ``with`` or as a decorator. See :func:`gpusense.trace`."""
         return Block(self, name, attributes, links)
 
-    def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> _ComputeBlock:
+    def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
-        return _ComputeBlock(self, name, elements, attributes)
+        return TimedBlock(self, name, elements, attributes)
 
     def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> Block:
         """Opens a block without a ``with``, for spans of others; close it with :meth:`close_scope` on this thread.
@@ -240,7 +74,9 @@ class Tracer:
         ``parent``: a block of another thread that this one belongs to.
         """
         if parent is not None:
-            _current.set(parent)
+            innermost.set(parent)
+            if self._steps is not None:
+                self._steps.here()
         block = Block(self, name, attributes, None)
         block.__enter__()
         return block
@@ -251,7 +87,7 @@ class Tracer:
 
     def current_block(self) -> Block | None:
         """The innermost open block of this thread or task."""
-        block = _current.get()
+        block = innermost.get()
         while block is not None and block.end_ns is not None:
             block = block._outer
         return block
@@ -283,6 +119,8 @@ class Tracer:
         if recorder.armed:
             recorder.poke()
         self._watched[block.block_id] = BlockTotals()
+        if self._steps is not None:
+            self._steps.opens(block)
         before = block.start_ns = time_ns()
         event: list[Any] = [
             OPEN,
@@ -316,8 +154,9 @@ class Tracer:
 
     def _closed(self, block: Block) -> None:
         marker = self._recorder.marker
+        leaf = self._steps.closes(block) if self._steps is not None else None
         before = time_ns()
-        event: list[Any] = [CLOSE, block.block_id, None, _get_ident(), before, before + OPEN_ENDED_NS, "", 0]
+        event: list[Any] = [CLOSE, block.block_id, leaf, _get_ident(), before, before + OPEN_ENDED_NS, "", 0]
         if marker is not None:
             self._mark(event, marker)
             end = block.end_ns = int(event[5])
@@ -339,6 +178,37 @@ class Tracer:
                 block.error,
             )
         )
+
+    def _switched(self, op: int, thread: int, leaf: int | None) -> bool:
+        """Launches of ``thread`` belong to another block from now on; see :data:`Mark`."""
+        if op == SWITCH and leaf is not None and len(self._recorder.events) > MAX_WAITING:
+            return False
+        marker = self._recorder.marker
+        if marker is None:
+            return self._switched_unmarked(op, thread, leaf)
+        self._mark(_switch(op, thread, leaf), marker)
+        return True
+
+    def _switched_unmarked(self, op: int, thread: int, leaf: int | None) -> bool:
+        self._append(_switch(op, thread, leaf))
+        return True
+
+    def _follow_steps(self) -> bool:
+        """Steps of tasks are followed as long as that is wanted and of use; once it is wanted, asked now and then."""
+        if self._steps is None:
+            if self.config.attribution != "exact":
+                return True
+            self._steps = Steps(self._switched)
+            self._worker.add_watcher(self._follow_steps)
+        if self.config.attribution == "exact" and self._recorder.tells_tasks:
+            self._steps.on()
+        else:
+            self._steps.off()
+        return False
+
+    def _end_steps(self) -> None:
+        if self._steps is not None:
+            self._steps.end(self._switched_unmarked)
 
     def _tell(self, listener: Any, method: str, block: Block) -> None:
         try:
@@ -441,7 +311,7 @@ class Tracer:
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
         """``watcher()`` on gpusense's thread, about every 0.1 s, until it gives True or raises."""
-        self._watchers = (*self._watchers, watcher)
+        self._worker.add_watcher(watcher)
 
     # --- results ----------------------------------------------------------------------------------------------------
 
@@ -509,6 +379,7 @@ class Tracer:
         """Goes on under other settings; what was recorded stays."""
         self.config = settings
         self._recorder.reconfigure(settings)
+        self._follow_steps()
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""
@@ -521,74 +392,20 @@ class Tracer:
 
     def close(self) -> None:
         """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does."""
-        recorder = self._recorder
-        if not self._elsewhere(recorder.end_capture, END_CAPTURE_S):
+        recorder, worker = self._recorder, self._worker
+        self._end_steps()
+        if not worker.finish(recorder.end_capture, END_CAPTURE_S):
             _log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
-        elif not self._elsewhere(recorder.end_results, END_RESULTS_S):
+        elif not worker.finish(recorder.end_results, END_RESULTS_S):
             _log.once("close-results", "gpusense: a sink did not take the last records in time")
         self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
-        self._closing = True
-        self._wake.set()
-
-    def _elsewhere(self, action: Callable[[], None], timeout_s: float) -> bool:
-        """Whether ``action`` ended in time on the recording thread; here, where there is none any more."""
-        done = _native.Bell()
-
-        def errand() -> None:
-            try:
-                action()
-            except Exception:  # noqa: BLE001 - the thread must live
-                _log.exception(f"errand {action!r}", "gpusense: ending the recording failed in part")
-            finally:
-                done.set()
-
-        if not self._errand(errand):
-            errand()
-        return done.wait(timeout_s)
-
-    def _errand(self, action: Callable[[], None]) -> bool:
-        """Has the recording thread run ``action``, which does not raise; False where there is no other such thread."""
-        thread = self._thread
-        if thread is None or self._ident == _get_ident() or not thread.is_alive():
-            return False
-        self._errands.append(action)
-        self._wake.set()
-        return True
-
-    def _run(self) -> None:
-        self._ident = _get_ident()
-        wait = 0.005
-        while True:
-            self._wake.wait(wait)
-            while self._errands:
-                self._errands.popleft()()
-            if self._closing:
-                return
-            began = monotonic()
-            try:
-                self._recorder.tick()
-            except BaseException:  # noqa: BLE001 - the thread must live
-                _log.exception("tick", "gpusense: the recording thread failed once and goes on")
-            wait = self._recorder.pace(wait)
-            self._watch()
-            self._recorder.spent_s += monotonic() - began
-
-    def _watch(self) -> None:
-        for watcher in self._watchers:
-            try:
-                done = watcher()
-            except Exception:  # noqa: BLE001 - a watcher never reaches the program
-                done = True
-                _log.exception(f"watcher {watcher!r}", "gpusense: a watcher raised and was removed")
-            if done:
-                self._watchers = tuple(known for known in self._watchers if known is not watcher)
+        worker.end()
 
     def after_fork_in_child(self) -> None:
-        self._wake = _native.Bell()
-        self._errands = deque()
-        self._thread = None
-        self._listeners = self._watchers = ()
+        self._worker.forget_in_child()
+        self._end_steps()
+        self._listeners = ()
         self._left_behind = True
         self._recorder.after_fork_in_child()
         self._append = self._recorder.events.append
@@ -601,6 +418,11 @@ class Tracer:
             self.close()
 
 
+def _switch(op: int, thread: int, leaf: int | None) -> list[Any]:
+    before = time_ns()
+    return [op, 0, leaf, thread, before, before + OPEN_ENDED_NS, "", 0]
+
+
 def _times(start_ns: int | None, end_ns: int | None, duration_ns: int | None) -> tuple[int, int]:
     """Start and end from any two of the three; an end that is not given is now."""
     if start_ns is not None and end_ns is not None:
@@ -611,4 +433,4 @@ def _times(start_ns: int | None, end_ns: int | None, duration_ns: int | None) ->
     return end - int(duration_ns or 0), end
 
 
-__all__ = ["Block", "Boundary", "Tracer"]
+__all__ = ["Tracer"]

@@ -47,13 +47,24 @@ class Window(NamedTuple):
 def window(
     samples: Sequence[GpuMetrics],
     device: DeviceInfo,
-    start_ns: int,
-    end_ns: int,
+    start_ns: int | None,
+    end_ns: int | None,
     longest_gap_ns: int,
     own_busy_share: float | None = None,
 ) -> Window:
-    """The statistics of one device's ``samples`` between two wall-clock times, in the order they were taken."""
-    inside = [sample for sample in samples if start_ns <= sample.time_ns <= end_ns]
+    """The statistics of one device's ``samples`` between two wall-clock times, in the order they were taken.
+
+    None: no bound, whatever the wall clock said in between.
+    """
+    inside = [
+        sample
+        for sample in samples
+        if (start_ns is None or start_ns <= sample.time_ns) and (end_ns is None or sample.time_ns <= end_ns)
+    ]
+    if start_ns is None:
+        start_ns = inside[0].time_ns if inside else end_ns or 0
+    if end_ns is None:
+        end_ns = inside[-1].time_ns if inside else start_ns
     statistics = {}
     for field, series in _series(inside):
         found = statistic(series, longest_gap_ns)

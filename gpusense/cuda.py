@@ -56,6 +56,9 @@ class CompileError(BackendError):
         super().__init__(call, code, capi.error_text(code) + (f"\n{log}\n" if log else ""))
         self.log = log
 
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), (self.call, self.code, self.log)
+
 
 class KernelMetrics(NamedTuple):
     """One launch, timed between two events on its stream.

@@ -7,6 +7,7 @@ import collections
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NamedTuple
@@ -23,7 +24,8 @@ from ._window import Window, window
 Devices = "int | str | Iterable[int | str] | None"
 
 _SHORTEST_INTERVAL_S = 0.005
-_lock = threading.Lock()
+# Locks are reentrant: a signal handler or finaliser of the program may ask or stop a monitor in the middle of a call.
+_lock = threading.RLock()
 _opening: Opening | None = None
 _override: MetricsSource | None = None  # set by gpusense.testing
 _samplers: dict[tuple[int, DeviceInfo], DeviceSampler] = {}
@@ -69,10 +71,10 @@ class Monitor:
         self.continuous = pcie == "continuous"
         #: Why no samples arrive (a driver that does not answer, a device name that fits none), or None.
         self.problem: str | None = None
-        self._lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
+        self.lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
         self._clock = clock
         self._room = history
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._samples: dict[int, collections.deque[GpuMetrics]] = {}
         self._taken = 0
         self._samplers: list[tuple[tuple[int, DeviceInfo], DeviceSampler]] = []
@@ -136,9 +138,10 @@ class Monitor:
         ``own_busy_share`` (0…1): the share of the device's busy time that is this process's own kernels; the window
         then carries that share of the energy, labelled as an estimate.
         """
-        now = self._clock.time_ns()
-        if seconds is not None:
-            start_ns, end_ns = now - int(seconds * SECOND), now
+        now, recently = self._clock.time_ns(), None
+        if seconds is not None:  # by the clock that nobody sets
+            start_ns = end_ns = None
+            recently = self._clock.monotonic_ns() - int(seconds * SECOND)
         with self._lock:
             kept = {
                 index: list(samples)
@@ -146,17 +149,17 @@ class Monitor:
                 if samples and (device is None or index == device)
             }
         longest = max(3 * self.interval_ns, SECOND // 2)
-        return tuple(
-            window(
-                samples,
-                samples[-1].device,
-                samples[0].time_ns if start_ns is None else start_ns,
-                now if end_ns is None else end_ns,
-                longest,
-                own_busy_share,
+        found = []
+        for samples in kept.values():
+            first_ns = samples[0].time_ns if seconds is None else now - int(seconds * SECOND)
+            recent = [one for one in samples if recently is None or one.monotonic_ns >= recently]
+            one = window(recent, samples[-1].device, start_ns, end_ns, longest, own_busy_share)
+            found.append(
+                one._replace(
+                    start_ns=first_ns if start_ns is None else start_ns, end_ns=now if end_ns is None else end_ns
+                )
             )
-            for samples in kept.values()
-        )
+        return tuple(found)
 
     def idle_for(self, seconds: float, below: float = 5.0, device: int | None = None) -> bool:
         """True where every watched device (or one) was at or below ``below`` percent for all of the last ``seconds``.
@@ -205,9 +208,10 @@ class Monitor:
         """Ends sampling for this monitor; its history stays readable. No callback begins after this returns.
 
         May be called again, from any thread, and from the callback. Waits up to ``timeout`` seconds for a callback
-        or a driver call that is under way.
+        or driver calls that are under way.
         """
         global _current
+        deadline_s = time.monotonic() + timeout
         with self._lock:
             samplers = [] if self._stopped else self._samplers
             self._stopped = True
@@ -215,10 +219,9 @@ class Monitor:
             self._dispatcher.stop(timeout)
         self._final = self._final or self.stats()
         for key, sampler in samplers:
-            with _lock:
-                if sampler.retire(self):
-                    _samplers.pop(key, None)
-            sampler.join(timeout)
+            self._leave(key, sampler)
+        for _, sampler in samplers:
+            sampler.join(deadline_s)
         if _current is self:
             _current = None
 
@@ -259,10 +262,17 @@ class Monitor:
             if self._stopped:
                 return
             key = (id(source), device)
-            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self._lanes_ns)
+            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self.lanes_ns)
             sampler.attach(self)
             _samplers[key] = sampler
             self._samplers.append((key, sampler))
+            if self._stopped:  # by a signal handler on this thread, which could not know of this sampler yet
+                self._leave(key, sampler)
+
+    def _leave(self, key: tuple[int, DeviceInfo], sampler: DeviceSampler) -> None:
+        with _lock:
+            if sampler.retire(self) and _samplers.get(key) is sampler:
+                del _samplers[key]
 
     def _begin_later(self, opening: Opening, wanted: "int | str | Iterable[int | str] | None") -> None:
         opening.ready.wait()
@@ -277,7 +287,7 @@ class Monitor:
 
     def after_fork_in_child(self) -> None:
         """The child has none of our threads: this monitor is over, its history stays."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stopped = True
         self._dispatcher = None
         self.problem = "this process was forked; start a monitor of its own"
@@ -446,7 +456,7 @@ class _Shared:
 
     def after_fork_in_child(self) -> None:
         global _lock, _opening, _current
-        _lock = threading.Lock()
+        _lock = threading.RLock()
         _opening = _current = None
         _samplers.clear()
 

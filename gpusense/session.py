@@ -62,6 +62,10 @@ class Session:
         self.unseen: list[UnseenStretch] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
 
+    def __repr__(self) -> str:
+        kept, counted = len(self.records), sum(one.count for one in self.aggregates)
+        return f"<Session {self.meta.get('mode', 'merged')}: {kept} records, {counted} counted>"
+
     @property
     def kernels(self) -> list[GpuKernel]:
         """Kernels that were kept one by one."""
@@ -295,6 +299,7 @@ def fold(session: Session, threshold_ns: int) -> None:
             getattr(place, "device", None),
             getattr(place, "stream", None),
             getattr(place, "direction", None),
+            getattr(place, "source_line", None),
         )
         short.setdefault(key, []).append(record)
     session.aggregates.extend(_aggregate(key, members) for key, members in short.items())
@@ -306,7 +311,7 @@ def fold(session: Session, threshold_ns: int) -> None:
 
 
 def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
-    path, kind, name, backend, device, stream, direction = key
+    path, kind, name, backend, device, stream, direction, source_line = key
     lengths = [record.end_ns - record.start_ns for record in members]
     return Aggregate(
         path=path,
@@ -322,4 +327,5 @@ def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
         sum_squares_ns2=sum(length * length for length in lengths),
         bytes=sum(getattr(record, "bytes", 0) for record in members),
         direction=direction,
+        source_line=source_line,
     )

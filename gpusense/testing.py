@@ -69,7 +69,7 @@ class ManualClock(Clock):
         self._now_ns = self._slept_ns = 0
         self._moved = threading.Condition()
         self._threads: set[threading.Thread] = set()
-        self._waiting: dict[threading.Thread, int] = {}  # → the time it waits for
+        self._waiting: dict[threading.Thread, tuple[int, threading.Event]] = {}  # → what it waits for
 
     def monotonic_ns(self) -> int:
         return self._now_ns
@@ -88,7 +88,7 @@ class ManualClock(Clock):
         me = threading.current_thread()
         with self._moved:
             until = self._now_ns + int(seconds * SECOND)
-            self._waiting[me] = until
+            self._waiting[me] = until, event
             self._moved.notify_all()
             while self._now_ns < until and not event.is_set():
                 self._moved.wait(0.01)  # an event cannot notify a condition
@@ -102,7 +102,7 @@ class ManualClock(Clock):
         with self._moved:
             target = self._now_ns + int(seconds * SECOND)
             self._settle()
-            while (due := min(self._waiting.values(), default=target + 1)) <= target:
+            while (due := min((until for until, _ in self._waiting.values()), default=target + 1)) <= target:
                 self._now_ns = max(self._now_ns, due)
                 self._moved.notify_all()
                 self._settle()
@@ -122,9 +122,13 @@ class ManualClock(Clock):
     def _settle(self) -> None:
         """Waits, in real time, until every thread of this clock waits for a later moment or has ended."""
 
+        def waits(thread: threading.Thread) -> bool:
+            until, event = self._waiting.get(thread, (0, None))
+            return until > self._now_ns and event is not None and not event.is_set()
+
         def settled() -> bool:
             self._threads = {thread for thread in self._threads if thread.is_alive()}
-            return all(self._waiting.get(thread, 0) > self._now_ns for thread in self._threads)
+            return all(waits(thread) for thread in self._threads)
 
         deadline = 1000
         while not settled():

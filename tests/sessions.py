@@ -214,6 +214,7 @@ def eventful():
                 kernel("gemm", at + MS, at + 2 * MS + late, device=rank, path=path, grid=(132, 1, 1), block=(256, 1, 1),
                        registers_per_thread=32, attributes={"flops": 10**9, "bytes": 10**6}),
                 kernel("scan", at + 4 * MS, at + 4 * MS + 200 * US + slow, device=rank, path=path),
+                sync(at + 4 * MS, at + 4 * MS + 300 * US, source_line="train.py:41 step", path=path),
                 kernel("ncclDevKernel_AllReduce", at + 8 * MS + rank * US, at + 9 * MS, device=rank, path=(root,)),
             ]  # fmt: skip
     metrics = [sample(at, watts=300.0) for at in range(0, 101 * MS, 10 * MS)]

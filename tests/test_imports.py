@@ -23,9 +23,13 @@ _workload
 cuda monitor
 _select
 _noop _tracer
-_decorate _summary
+_steps _worker
+_block
+_decorate _summary _types
 _filerecorder
 _graph_owners _recorder
+_capturing _delivery
+_duty
 _capture
 report
 analysis
@@ -36,7 +40,8 @@ _dispatcher _sampler _sources _window
 backends
 _broker
 _pipeline
-_aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _tally _threshold
+_ledger _unmarked
+_aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _sync_lines _tally _threshold
 _gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
 _capi
 _budget _clock _config _frame _process

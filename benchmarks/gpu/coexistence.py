@@ -1,8 +1,8 @@
 """Living with other profilers: every order of start and stop, whether each got all its data, what gpusense said.
 
-    python benchmarks/gpu/coexistence.py [--tools torch,proton,copy]
+    python benchmarks/gpu/coexistence.py [--tools torch,torch+schedule,proton,proton+shared,proton+detach,copy]
 
-Needs a GPU and torch; Proton comes with Triton. Ends within 90 seconds. The work is counted: each phase launches 200
+Needs a GPU and torch; Proton comes with Triton. Ends within three minutes. The work is counted: each phase launches 200
 kernels. Orders: gpusense (G) and the other (O) start and stop as "G O o g" (capitals start, small letters stop), with
 one phase of work after each step. ``other``: launches the other should have / has. ``ours``: the same for
 gpusense, for the phases in which the other was not running, allowed a second to come back.
@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ORDERS = ("G O o g", "G O g o", "O G o g", "O G g o")
+ORDERS = ("O o", "G O o g", "G O g o", "O G o g", "O G g o")  # the first: the other alone
 PHASE = 200
 
 PROGRAM = r"""
@@ -34,18 +34,33 @@ def work():
 
 class Torch:
     def start(self):
-        from torch.profiler import ProfilerActivity, profile
-        self.profile = profile(activities=[ProfilerActivity.CUDA]); self.profile.start()
-    def stop(self): self.profile.stop()
-    def count(self): return sum("CUDA" in str(e.device_type()) and "elementwise" in e.name()
-                                for e in self.profile.profiler.kineto_results.events())
+        from torch.profiler import ProfilerActivity, profile, schedule
+        plan = schedule(wait=0, warmup=1, active=1000, repeat=1) if tool == "torch+schedule" else None
+        self.profile = profile(activities=[ProfilerActivity.CUDA], schedule=plan)
+        self.profile.__enter__()
+        if plan:  # has taken CUPTI by now, and records from its first step on
+            time.sleep(1.5)
+            self.profile.step()
+    def stop(self): self.profile.__exit__(None, None, None)
+    def count(self): return sum(e.count for e in self.profile.key_averages() if "elementwise" in e.key)
 
 class Proton:
     def start(self):
         import triton.profiler as proton
         self.proton, self.path = proton, os.path.join(tempfile.mkdtemp(), "p")
+        if tool == "proton+shared":  # the libcupti that is in the process already, in place of Proton's own
+            mapped = [line.split()[-1] for line in open("/proc/self/maps") if "libcupti.so" in line]
+            folder = tempfile.mkdtemp()
+            if mapped:
+                os.symlink(mapped[0], os.path.join(folder, "libcupti.so"))
+                os.environ["TRITON_CUPTI_LIB_PATH"] = folder
+        if tool == "proton+detach" and "G" in running:
+            gpusense.disable()
+            print("detached:", gpusense.detach(), file=sys.stderr)
         proton.start(self.path, hook=None)
-    def stop(self): self.proton.finalize()
+    def stop(self):
+        self.proton.finalize()
+        if tool == "proton+detach" and "G" in running: ours.start()
     def count(self):
         def total(node):
             own = int(node["metrics"].get("count", 0)) if "elementwise" in node["frame"]["name"] else 0
@@ -66,8 +81,8 @@ class Gpusense:
             "elementwise" in kernel.name for kernel in session.kernels)
 
 def other_one():
-    if tool == "torch": return Torch()
-    if tool == "proton": return Proton()
+    if tool.startswith("torch"): return Torch()
+    if tool.startswith("proton"): return Proton()
     from host import sense
     return Gpusense(sense)
 
@@ -79,12 +94,15 @@ for step in order.split():
     if step.isupper(): target.start(); running.add(step)
     else: target.stop(); running.discard(step.upper())
     if "G" in running:
-        time.sleep(1.5)  # to notice, or to come back
+        time.sleep(2)  # to notice, or to come back
         status = gpusense.get_tracer().status()
         said.append(f"{step}:{status.get('state')}")
     work()
     if "O" in running: should["O"] += PHASE
     if "G" in running and ("O" not in running or tool == "copy"): should["G"] += PHASE
+if "G" not in order:
+    print(json.dumps([f"{should['O']}/{other.count()}", "-", "", []]))
+    sys.exit()
 ours.tracer.flush()
 session = ours.tracer.session()
 reasons = sorted({stretch.reason for stretch in session.unseen})
@@ -94,7 +112,7 @@ print(json.dumps([f"{should['O']}/{other.count()}", f"{should['G']}/{ours.count(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--tools", default="torch,proton,copy")
+    parser.add_argument("--tools", default="torch,torch+schedule,proton,proton+shared,proton+detach,copy")
     tools = parser.parse_args().tools.split(",")
     import tempfile
 
@@ -107,13 +125,13 @@ def main() -> None:
     _vendor.copy(str(host / "sense"))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "COPY": str(host.parent), "PHASE": str(PHASE)}
     rows = [(tool, order) for tool in tools for order in ORDERS]
-    print(f"{'other':8}{'order':10}{'other has':14}{'gpusense has':14}state after each step; reasons")
+    print(f"{'other':14}{'order':10}{'other has':14}{'gpusense has':14}state after each step; reasons")
     running = []
-    for tool, order in rows:  # three at a time: starting Python and torch takes longest
+    for tool, order in rows:  # six at a time: starting Python and torch takes longest
         command = [sys.executable, "-c", PROGRAM, tool, order]
         pipe = subprocess.PIPE
         running.append((tool, order, subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True)))
-        if len(running) == 3:
+        if len(running) == 6:
             report(*running.pop(0))
     for row in running:
         report(*row)
@@ -124,13 +142,13 @@ def report(tool: str, order: str, process: "subprocess.Popen[str]") -> None:
         out, errors = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         process.kill()
-        print(f"{tool:8}{order:10}HUNG")
+        print(f"{tool:14}{order:10}HUNG")
         return
     if process.returncode:
-        print(f"{tool:8}{order:10}exit {process.returncode}: {errors.strip().splitlines()[-1:]}")
+        print(f"{tool:14}{order:10}exit {process.returncode}: {errors.strip().splitlines()[-1:]}")
         return
     theirs, ours, said, reasons = json.loads(out.splitlines()[-1])
-    print(f"{tool:8}{order:10}{theirs:14}{ours:14}{said}; {' | '.join(reasons)}", flush=True)
+    print(f"{tool:14}{order:10}{theirs:14}{ours:14}{said}; {' | '.join(reasons)}", flush=True)
 
 
 if __name__ == "__main__":

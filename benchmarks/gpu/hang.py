@@ -48,8 +48,13 @@ while time.monotonic() - began < float(os.environ["SPIN_S"]) - 1:
         time.sleep(0.5)
         if mode == "file": in_file = bool(gpusense.load(path).meta.get("hang"))
 card.synchronize()
+watch = recorder._hang
+state = [round(time.monotonic() - watch._progress, 2), watch._ended is None, len(watch.found)]
 session = run.finish()
-(found,) = session.meta["hang"]
+if noticed is None:
+    print(json.dumps([mode, "NOTHING NOTICED", state, session.meta["capture"], session.counters]))
+    os._exit(1)
+(found, *more) = session.meta["hang"]
 running = sorted({row["running"]["name"] for row in found["streams"] if row["running"]})
 kernels = len(session.kernels) + sum(row.count for row in session.aggregates if row.kind == "kernel")
 print(json.dumps([
@@ -72,7 +77,7 @@ def main() -> None:
             [sys.executable, "-c", PROGRAM, mode, path], env=environ, capture_output=True, text=True, timeout=60
         )
         if done.returncode:
-            print(mode, "FAILED", done.returncode, done.stderr[-1500:])
+            print(mode, "FAILED", done.returncode, done.stdout[-1500:], done.stderr[-1500:])
             continue
         print("  ".join(str(value) for value in json.loads(done.stdout.splitlines()[-1])))
 

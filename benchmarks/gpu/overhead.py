@@ -1,10 +1,14 @@
 """What each tool costs a program on the GPU: one process a tool, short stretches without and with it in turn.
 
-For each pair the ratio of the two times; the median of the ratios with its 95 % interval (order statistics). ``stop``:
-how long ending the tool took with everything recorded. ``after``: stretches after the tool was stopped against
-stretches before it was first started. Ratios of one run only: these machines are noisy.
+For each pair the ratio of the two times; the median of the ratios with its 95 % interval (order statistics). A tool is
+measured until the interval is ±0.8 % or its seconds are over. ``before``, ``off``, ``on`` and ``after``: milliseconds a
+step before the tool was made, in its stretches, and once it was stopped; a tool that leaves something on between its
+stretches shows it there. ``stop``: how long ending the tool took with everything recorded. Ratios of one run only:
+these machines are noisy.
 
     python benchmarks/gpu/overhead.py [--seconds 25] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
+
+The processes of one workload start together, since importing torch takes longest, and then measure one after the other.
 """
 
 import argparse
@@ -15,12 +19,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = {"small": 2, "big": 1, "graph": 3, "copies": 2, "storm": 1}
-TOOLS = ("none", "file", "live", "live+blocks", "torch-cuda", "torch-all", "proton", "cupti-python")
+STEPS = {"small": 2, "big": 2, "graph": 6, "copies": 6, "storm": 2}
+TOOLS = ("none", "file", "live", "live+blocks", "exact", "torch-cuda", "torch-all", "proton", "cupti-python")
+ENOUGH, FEWEST = 0.008, 30  # half the interval's width at which a tool has been measured, and pairs at least
 
 
 class Tool:
@@ -41,13 +47,14 @@ class Tool:
 
 class Gpusense(Tool):
     mode = "live"
+    settings: dict = {}  # noqa: RUF012
 
     def __init__(self, step):
         super().__init__(step)
         from gpusense import _select
 
         self.path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-        self.run = _select.start_session(mode=self.mode, path=self.path)
+        self.run = _select.start_session(mode=self.mode, path=self.path, **self.settings)
         self.recorder = self.run.tracer._recorder
         self.off()
 
@@ -92,6 +99,40 @@ class Blocks(Gpusense):
 
     def facts(self):
         return {**super().facts(), "spans": len(self.spans)}
+
+
+class Exact(Gpusense):
+    """As :class:`Blocks`, in two asyncio tasks that take turns inside the step's block."""
+
+    settings = {"attribution": "exact"}  # noqa: RUF012
+
+    def __init__(self, step):
+        import asyncio
+
+        import gpusense
+
+        loop, plain = asyncio.new_event_loop(), step
+
+        async def idle():
+            with gpusense.trace("other"):
+                await asyncio.sleep(0)
+
+        async def request():
+            with gpusense.trace("request"), gpusense.trace("step"):
+                await asyncio.sleep(0)
+                with gpusense.trace("model"):
+                    return plain()
+
+        async def both():
+            return (await asyncio.gather(request(), idle()))[0]
+
+        super().__init__(lambda: loop.run_until_complete(both()))
+        self.spans = []
+        self.run.tracer.add_sink(self.spans.extend)
+
+    def facts(self):
+        counters = self.recorder.session().counters
+        return {**super().facts(), "ambiguous": counters.ambiguous}
 
 
 class TorchProfiler(Tool):
@@ -169,7 +210,7 @@ class CuptiPython(Tool):
 
 
 MAKE = {
-    "none": Tool, "file": File, "live": Gpusense, "live+blocks": Blocks, "torch-cuda": TorchProfiler,
+    "none": Tool, "file": File, "live": Gpusense, "live+blocks": Blocks, "exact": Exact, "torch-cuda": TorchProfiler,
     "torch-all": TorchAll, "proton": Proton, "cupti-python": CuptiPython,
 }  # fmt: skip
 
@@ -218,33 +259,54 @@ def child(workload, tool, seconds):
 
     for _ in range(4):
         stretch(step)
-    before = [stretch(step) for _ in range(8)]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    before = [stretch(step) for _ in range(20)]
     made = MAKE[tool](step)
-    without, with_it = [], []
+    pairs, cpu = [], []
     end = time.monotonic() + seconds
-    while time.monotonic() < end or len(without) < 5:
+    while len(pairs) < 5 or (time.monotonic() < end and not precise(pairs)):
         made.off()
-        without.append(stretch(made.step))
+        off = measured(stretch, made.step)
         made.on()
-        with_it.append(stretch(made.step))
+        on = measured(stretch, made.step)
+        pairs.append((off[0], on[0]))
+        cpu.append(on[1] / off[1])
     began = time.perf_counter()
     made.stop()
     stop_s = time.perf_counter() - began
-    after = [stretch(step) for _ in range(8)]
-    ratios = sorted(b / a for a, b in zip(without, with_it, strict=True))
+    after = [stretch(step) for _ in range(20)]
+    ratios = sorted(on / off for off, on in pairs)
     result = {
         "workload": workload,
         "tool": tool,
         "pairs": len(ratios),
-        "off_ms": statistics.median(without) * 1e3,
+        "before": statistics.median(before) * 1e3,
+        "off": statistics.median(off for off, _ in pairs) * 1e3,
+        "on": statistics.median(on for _, on in pairs) * 1e3,
+        "after": statistics.median(after) * 1e3,
         "ratio": statistics.median(ratios),
         "interval": interval(ratios),
+        "cpu": statistics.median(cpu),
         "stop_s": stop_s,
-        "after": statistics.median(after) / statistics.median(before),
         **made.facts(),
     }
     print(json.dumps(result), flush=True)
     os._exit(0)
+
+
+def measured(stretch, step):
+    """(wall, CPU of the launching thread), seconds."""
+    cpu = time.thread_time()
+    wall = stretch(step)
+    return wall, time.thread_time() - cpu
+
+
+def precise(pairs):
+    if len(pairs) < FEWEST or len(pairs) % 10:
+        return False
+    low, high = interval(sorted(on / off for off, on in pairs))
+    return high - low <= 2 * ENOUGH
 
 
 def interval(ratios):
@@ -252,6 +314,42 @@ def interval(ratios):
     n = len(ratios)
     half = 0.98 * n**0.5
     return [ratios[max(0, int(n / 2 - half))], ratios[min(n - 1, int(n / 2 + half))]]
+
+
+def measure(workload, tools, seconds):
+    """One row a tool; the processes wait until it is their turn."""
+    waiting = [(tool, start(workload, tool, seconds)) for tool in tools]
+    for _, process in waiting:
+        process.stdout.readline()
+    for tool, process in waiting:
+        limit = threading.Timer(seconds * 3 + 60, process.kill)
+        limit.start()
+        try:
+            out, errors = process.communicate("go\n")
+        finally:
+            limit.cancel()
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        if lines:
+            show(json.loads(lines[-1]))
+        else:
+            reason = (errors.strip().splitlines() or ["no output"])[-1][:100]
+            print(f"{workload:9}{tool:14} failed: {reason}", flush=True)
+
+
+def start(workload, tool, seconds):
+    command = [sys.executable, __file__, "--seconds", str(seconds), "--child", workload, tool]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def show(row):
+    times = ("before", "off", "on", "after")
+    known = ("workload", "tool", "pairs", *times, "ratio", "interval", "cpu", "stop_s")
+    facts = " ".join(f"{key}={value}" for key, value in row.items() if key not in known)
+    low, high = row["interval"]
+    ratio = f"{row['ratio']:8.4f}  [{low:.4f}, {high:.4f}]{row['pairs']:6d}{row['cpu']:8.3f}"
+    begin = f"{row['workload']:9}{row['tool']:14}" + "".join(f"{row[name]:8.2f}" for name in times)
+    print(f"{begin}{ratio}{row['stop_s']:8.3f}  {facts}", flush=True)
 
 
 def main():
@@ -263,29 +361,10 @@ def main():
     arguments = parser.parse_args()
     if arguments.child:
         child(*arguments.child, arguments.seconds)
-    print(f"{'workload':9}{'tool':14}{'off ms':>8}{'ratio':>8}  95 % interval   pairs{'stop s':>8}{'after':>8}  facts")
+    head = f"{'workload':9}{'tool':14}{'before':>8}{'off':>8}{'on':>8}{'after':>8}{'ratio':>8}"
+    print(f"{head}  95 % interval   pairs{'CPU':>8}{'stop s':>8}  facts")
     for workload in arguments.workloads.split(","):
-        for tool in arguments.tools.split(","):
-            command = [sys.executable, __file__, "--seconds", str(arguments.seconds), "--child", workload, tool]
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=arguments.seconds * 4 + 120, check=False
-            )
-            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-            if not lines:
-                print(
-                    f"{workload:9}{tool:14} failed: {(done.stderr.strip().splitlines() or ['no output'])[-1][:100]}",
-                    flush=True,
-                )
-                continue
-            row = json.loads(lines[-1])
-            known = ("workload", "tool", "pairs", "off_ms", "ratio", "interval", "stop_s", "after")
-            facts = " ".join(f"{key}={value}" for key, value in row.items() if key not in known)
-            low, high = row["interval"]
-            ratio = f"{row['ratio']:8.4f}  [{low:.4f}, {high:.4f}]{row['pairs']:6d}"
-            print(
-                f"{workload:9}{tool:14}{row['off_ms']:8.2f}{ratio}{row['stop_s']:8.3f}{row['after']:8.3f}  {facts}",
-                flush=True,
-            )
+        measure(workload, arguments.tools.split(","), arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Two GPUs: NCCL's all-reduce in two processes under ``gpusense run``, both sessions merged, and peer copies in one.
 
-    python benchmarks/gpu/two_gpus.py
+    python benchmarks/gpu/two_gpus.py [--keep FOLDER]
 
-Needs torch with NCCL and two GPUs. Ends within 60 seconds. Everything is counted: collectives a rank, copies and bytes
-between the devices with their direction; devices are joined by UUID with what NVML says.
+Needs torch with NCCL and two GPUs. Ends within 90 seconds. Everything is counted: collectives a rank, copies and bytes
+between the devices with their direction; devices are joined by UUID with what NVML says. ``--keep`` records small
+sessions for tests: two ranks whose collectives overlap with work, one of them slower, and one process on both devices.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -58,7 +60,81 @@ print(json.dumps({{"copies": rows, "devices": [
 """
 
 
+#: Gradients are reduced beside the matrix products of the next layer; rank 1 has half as much work again.
+OVERLAP = """
+import os, time, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+weights = [torch.randn(2048, 2048, device="cuda") for _ in range(4)]
+gradients = [torch.randn(1 << 22, device="cuda") for _ in range(4)]
+x = torch.randn(2048, 2048, device="cuda")
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+import gpusense
+dist.all_reduce(gradients[0]); x @ weights[0]; torch.cuda.synchronize()
+for _ in range(12):
+    with gpusense.trace("step"):
+        with gpusense.trace("backward"):
+            waiting = []
+            for weight, gradient in zip(weights, gradients):
+                for _ in range(2 + rank): y = x @ weight
+                waiting.append(dist.all_reduce(gradient, async_op=True))
+            for work in waiting: work.wait()
+        with gpusense.trace("loss"): y.sum().item()
+torch.cuda.synchronize()
+dist.destroy_process_group()
+"""
+
+BOTH = """
+import torch
+import gpusense
+a = [torch.randn(2048, 2048, device=f"cuda:{i}") for i in range(2)]
+b = [torch.empty_like(x) for x in a]
+host = torch.empty(2048, 2048, pin_memory=True)
+for i in range(2): a[i] @ a[i]; torch.cuda.synchronize(i)
+b[1].copy_(a[0]); torch.cuda.synchronize(1)
+for _ in range(15):
+    with gpusense.trace("pipeline"):
+        with gpusense.trace("stage 0"):
+            for _ in range(3): y = a[0] @ a[0]
+        with gpusense.trace("hand over"): b[1].copy_(y)
+        with gpusense.trace("stage 1"):
+            for _ in range(2): z = b[1] @ a[1]
+        with gpusense.trace("back"): b[0].copy_(z)
+        with gpusense.trace("result"): host.copy_(b[0])
+for i in range(2): torch.cuda.synchronize(i)
+"""
+
+
+def keep(folder: pathlib.Path) -> None:
+    """The sessions for tests, with what was launched known from the programs above."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29543"}
+    work = pathlib.Path(tempfile.mkdtemp())
+    (work / "train.py").write_text(OVERLAP)
+    (work / "pipeline.py").write_text(BOTH)
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
+    finish([record(work, folder, "train.py", f"rank{more['RANK']}", {**environ, **more}) for more in ranks])
+    finish([record(work, folder, "pipeline.py", "both", environ)])
+
+
+def record(work, folder, program, name, environ):
+    command = [sys.executable, "-m", "gpusense", "run", "--trace-all", "-o", str(folder / f"{name}.gpusense"), program]
+    pipe = subprocess.PIPE
+    return name, subprocess.Popen(command, env=environ, cwd=work, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(running):
+    for name, process in running:
+        _, errors = process.communicate(timeout=60)
+        print(f"{name}: exit {process.returncode}\n{errors[-1500:]}", flush=True)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--keep", type=pathlib.Path)
+    given = parser.parse_args()
+    if given.keep:
+        keep(given.keep.resolve())
     folder = pathlib.Path(tempfile.mkdtemp())
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29541"}
     (folder / "rank.py").write_text(RANK)

@@ -11,6 +11,7 @@ from .operation import DEVICE_KINDS, Operation, operations
 from .overlap import Overlap, overlap
 from .phases import FirstCall, WarmUp, first_calls, warm_ups
 from .transfers import TransferGroup, transfers
+from .waits import Wait, waits
 
 
 class Facts:
@@ -55,6 +56,10 @@ class Facts:
     @cached_property
     def transfers(self) -> list[TransferGroup]:
         return transfers(self.session)
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        return waits(self.session)
 
     @cached_property
     def coverage(self) -> list[Coverage]:

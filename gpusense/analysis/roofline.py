@@ -98,7 +98,9 @@ def roofline(session: Session) -> list[Point]:
 
 
 def _sizes(attributes: dict[str, Any] | None) -> tuple[float, float] | None:
-    flops, size = (attributes or {}).get("flops"), (attributes or {}).get("bytes")
+    if not isinstance(attributes, dict):
+        return None
+    flops, size = attributes.get("flops"), attributes.get("bytes")
     if isinstance(flops, (int, float)) and isinstance(size, (int, float)) and flops >= 0 and size >= 0:
         return float(flops), float(size)
     return None

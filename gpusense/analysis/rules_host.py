@@ -91,17 +91,18 @@ def synchronisation(facts: Facts) -> Iterator[Finding]:
         lines = [
             f"{count_text(len(gaps), 'gap')} right after the host had waited, {_spent(row.synchronisation_ns, row)}."
         ]
-        sources: dict[str, int] = {}
-        for sync in facts.session.syncs:
-            if sync.source_line:
-                sources[sync.source_line] = sources.get(sync.source_line, 0) + 1
-        top = sorted(sources.items(), key=lambda item: -item[1])[:3]
-        if top:
-            lines.append("Called from " + ", ".join(f"{clean(line)} ({count:,}×)" for line, count in top) + ".")
+        known = [wait for wait in facts.waits if wait.source_line]
+        if known:
+            called = (
+                f"{clean(wait.source_line or '')} ({wait.count:,}×) for {time_text(wait.total_ns)}"
+                for wait in known[:3]
+            )
+            lines.append(f"Called from {', '.join(called)}.")
+        most = f", mostly at {clean(known[0].source_line or '')}" if known else ""
         yield Finding(
             "synchronisation",
             f"{device_text(row.device, row.backend)} runs empty {percent_text(row.synchronisation_ns / row.window_ns)} "
-            "of the run because the host waits for it before launching more.",
+            f"of the run because the host waits for it before launching more{most}.",
             tuple(lines),
             "Read results less often: no .item(), .cpu() or synchronize() inside the step; log every n steps.",
             "medium",

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -162,7 +163,8 @@ def _power(reader: Reader, card: Card, table: GpuMetricsTable | None, fast: bool
         # Cards before Instinct MI300 and the APUs have the average alone.
         draw = average if draw is None else draw
     limit = reader.number("power.limit_watts", f"{hwmon}/power1_cap", 1e6, 0.0, _STRONGEST) if medium else None
-    return Power(draw, average, limit, energy)
+    read_ns = None if energy is None else time.monotonic_ns()
+    return Power(draw, average, limit, energy, energy_monotonic_ns=read_ns)
 
 
 def _clocks(reader: Reader, card: Card, table: GpuMetricsTable | None) -> Clocks:

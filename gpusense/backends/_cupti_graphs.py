@@ -10,13 +10,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import _native
-from .._capi import executable
+from .._capi import cupti, executable
 from .._capi import graph_code as code
 from .._errors import GpuSenseError
 from .._records import Unavailable
 
 ROOM = 65_536  # nodes of one capture, clones included
 _MAP_NORESERVE = 0x4000
+#: A node is made, or cloned from another.
+EVENTS = (
+    (cupti.DOMAIN_RESOURCE, cupti.RESOURCE_GRAPHNODE_CREATED),
+    (cupti.DOMAIN_RESOURCE, cupti.RESOURCE_GRAPHNODE_CLONED),
+)
 
 
 class Node(NamedTuple):
@@ -49,7 +54,7 @@ class NodeLog:
         self._words[code.COUNT // 8] = 0
         self._words[code.GET_ID // 8] = get_id
         try:
-            self._unsubscribe = self._activity.subscribe_graph_nodes(self._function, self._control)
+            self._unsubscribe = self._activity.subscribe(self._function, self._control, EVENTS, "graph owners")
         except GpuSenseError as error:
             return Unavailable("cupti", str(error))
         return None
@@ -59,22 +64,16 @@ class NodeLog:
         native = code.CODES.get(os.uname().machine) if executable.is_possible() else None
         if native is None:
             return Unavailable("cupti", "graph nodes are noted by machine code, which there is none of for this system")
-        reasons = []
-        for mode in ("memfd", "mprotect"):
-            try:
-                function = executable.map_code(native.machine, mode)
-                break
-            except (OSError, AttributeError) as error:
-                reasons.append(f"{mode}: {error}")
-        else:
-            return Unavailable("cupti", f"graph nodes cannot be noted: {'; '.join(reasons)}")
-        row = code.ROW_NUMBERS * 8
-        cls._control = executable.map_memory(code.CONTROL_BYTES + ROOM * row, _MAP_NORESERVE)
         numbers = code.CONTROL_BYTES // 8 + ROOM * code.ROW_NUMBERS
+        try:
+            function = _map_code(native.machine)
+            cls._distance = _distance_of_thread_ids()
+            cls._control = executable.map_memory(numbers * 8, _MAP_NORESERVE)
+        except OSError as error:
+            return Unavailable("cupti", f"graph nodes cannot be noted: {error}")
         cls._words = (ctypes.c_uint64 * numbers).from_address(cls._control)
         cls._words[code.ROOM // 8] = ROOM
         cls._words[code.TABLE // 8] = cls._control + code.CONTROL_BYTES
-        cls._distance = _distance_of_thread_ids()
         cls._function = function
         return None
 
@@ -96,11 +95,21 @@ class NodeLog:
         return nodes, max(0, count - ROOM)
 
 
+def _map_code(machine: bytes) -> int:
+    """Address of ``machine`` in the first way that the system allows; ``OSError`` with every reason where none is."""
+    reasons = []
+    for mode in ("memfd", "mprotect"):
+        try:
+            return executable.map_code(machine, mode)
+        except (OSError, AttributeError) as error:  # noqa: PERF203 - AttributeError: Python without memfd_create
+            reasons.append(f"{mode}: {error}")
+    raise OSError("; ".join(reasons))
+
+
 def _distance_of_thread_ids() -> int:
     """``threading.get_ident()`` is the thread pointer, or lies at a fixed distance from it."""
     from .._capi import mailbox_code
 
     native = mailbox_code.CODES[os.uname().machine]
-    base = executable.map_code(native.machine, "memfd")
-    pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(base + native.thread)
+    pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(_map_code(native.machine) + native.thread)
     return _native.thread_id()() - int(pointer())

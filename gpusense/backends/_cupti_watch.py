@@ -25,16 +25,19 @@ class Heartbeat(NamedTuple):
 
 def look(activity: Any, *, paused: bool) -> str | None:
     """While running: why to pause now, and pauses. While paused: "resumed" once capture goes on. None: no change."""
-    holder: str | None = _cupti_holders.running()
     if paused:
-        return _try_resume(activity) if holder is None else None
+        return _try_resume(activity) if _cupti_holders.busy() is None else None
+    holder: str | None = _cupti_holders.running()
     status = activity.status()
     if status.get("paused"):  # another copy of gpusense in this process noticed first
+        activity.end_lines(str(status["reason"]))
         return str(status["reason"])
     reason = f"another profiler, {holder}, holds CUPTI" if holder is not None else _missed_canary(activity)
     if reason is not None:
         activity.pause(reason)
         activity.was_held = activity.is_held()
+    else:
+        activity.begin_lines()  # whoever had the subscription may have given it back
     return reason
 
 

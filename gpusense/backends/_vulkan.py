@@ -74,7 +74,7 @@ def matching(found: tuple[Card, ...], vendor_id: int, device_id: int, name: str)
 
 
 class Calibrator:
-    """Reads a card's time stamp counter and the host's clock at the same moment. One thread at a time."""
+    """Reads a card's time stamp counter and the host's clock at the same moment. Any thread, but not beside close()."""
 
     def __init__(self, api: Any, instance: "_Instance", device: c_void_p, read: Any) -> None:
         self._api, self._instance, self._device, self._read = api, instance, device, read
@@ -82,18 +82,14 @@ class Calibrator:
             vk.VkCalibratedTimestampInfoEXT(vk.S_CALIBRATED_TIMESTAMP_INFO, None, vk.TIME_DOMAIN_DEVICE),
             vk.VkCalibratedTimestampInfoEXT(vk.S_CALIBRATED_TIMESTAMP_INFO, None, vk.TIME_DOMAIN_CLOCK_MONOTONIC),
         )
-        self._stamps = (c_uint64 * 2)()
-        self._deviation = c_uint64()
 
     def sample(self) -> Sample | None:
         """None when the driver refuses or the calibrator is closed."""
-        if (
-            not self._device.value
-            or self._read(self._device, 2, self._domains, self._stamps, byref(self._deviation)) != 0
-        ):
+        stamps, deviation = (c_uint64 * 2)(), c_uint64()
+        if not self._device.value or self._read(self._device, 2, self._domains, stamps, byref(deviation)) != 0:
             return None
         offset_ns, error_ns = _wall_minus_monotonic()
-        return Sample(self._stamps[0], self._stamps[1] + offset_ns, self._deviation.value + error_ns)
+        return Sample(stamps[0], stamps[1] + offset_ns, deviation.value + error_ns)
 
     def close(self) -> None:
         device, self._device = self._device, c_void_p()

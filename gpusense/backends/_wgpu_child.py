@@ -24,8 +24,9 @@ sys.exit(importlib.import_module(sys.argv[2]).main(*sys.argv[3:]))
 
 def ask(library: str, task: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | Unavailable:
     """The child's answer, or why there is none."""
-    if not sys.executable:
-        return Unavailable("wgpu", "there is no Python executable to make first contact with in a child process")
+    if not _is_python(sys.executable):
+        where = sys.executable or "nothing"
+        return Unavailable("wgpu", f"no Python to make first contact with in a child: this process runs in {where}")
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     module = f"{os.path.basename(package)}.backends.{__name__.rpartition('.')[2]}"
     command = [sys.executable, "-c", _CODE, os.path.dirname(package), module, library, task]
@@ -37,6 +38,12 @@ def ask(library: str, task: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]
     except OSError as error:
         return Unavailable("wgpu", f"no child process for the first contact: {error}")
     return _answer(done.returncode, done.stdout, done.stderr)
+
+
+def _is_python(executable: str | None) -> bool:
+    """False in a frozen program and where another program embeds Python: that one must not be started again."""
+    name = os.path.basename(executable or "").lower()
+    return name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
 
 
 def main(library: str, task: str) -> int:

@@ -127,7 +127,7 @@ class Source:
 
     def _name(self, product: str, revision: str | None) -> str | None:
         """The product name for a PCI id; where the revision is unknown, only if all revisions share one."""
-        wanted = int(revision, 16) if revision else None
+        wanted = int(revision, 16) if revision and _is_hex(revision) else None
         names: dict[int, str] = {}
         for row in _rows(self._ids):
             if row[0] == product:

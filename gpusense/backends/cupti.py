@@ -23,7 +23,8 @@ from .._protocols import Backend, OnView
 from .._records import Unavailable
 from . import _cupti_engine as engine
 from . import cuda
-from ._cupti_holders import holder
+from ._cupti_holders import busy, holder, running, torch_has_a_schedule
+from ._cupti_lines import LineLog
 from ._cupti_watch import Heartbeat
 
 DEFAULT_BUFFER_SIZE = 256 << 10
@@ -32,6 +33,7 @@ DEFAULT_BUFFERS = 128
 _DOMAINS = {layouts.DRIVER: 1, layouts.RUNTIME: 2}  # of cuptiGetCallbackName
 LAST_API = 1200  # beyond the newest function; unknown ids are refused without harm
 _READ_ONLY = 0x100
+SUBSCRIBED_FOR = "subscribed_for"  # in the shared state: what a copy of gpusense holds the subscription for
 _ELSEWHERE = Unavailable("cupti", "tracing of CUDA is made for Linux so far; device health works here, too")
 
 
@@ -67,6 +69,7 @@ class CuptiActivity:
         self.last_heartbeat: Heartbeat | None = None
         self.canary: Any = None  # what marks blocks, once there is something: ``call(token)``, ``idle()``
         self.was_held = False  # the subscription, when capture was paused
+        self.lines: LineLog | None = None  # of synchronising calls, where they are asked for
 
     # --- library ----------------------------------------------------------------------------------------------------
 
@@ -134,12 +137,17 @@ class CuptiActivity:
 
     def stop(self) -> None:
         """Ends the showing; what is finished is still shown before it returns. More than once is fine."""
+        self.end_lines("capture was stopped")
         leave, self._leave = self._leave, None
         if leave is not None:
+            other = busy() if torch_has_a_schedule() else running()
+            if other is not None:  # which nobody has noticed yet: the kinds are its own by now
+                self.pause(f"another profiler, {other}, holds CUPTI")
             leave()
 
     def pause(self, reason: str) -> None:
         """No call to CUPTI until :meth:`resume`: another profiler is to have it."""
+        self.end_lines(reason)
         if self._shared:
             self._shared["pause"](reason)
 
@@ -147,6 +155,25 @@ class CuptiActivity:
         """Takes capture up again, with our callbacks registered anew. Raises :class:`BackendError` if that fails."""
         if self._shared:
             self._shared["resume"]()
+        self.begin_lines()
+
+    def note_lines(self, packages: tuple[str, ...]) -> None:
+        """Notes, while capture runs and the subscription can be had, from which lines synchronising calls are made.
+
+        Lines in the installed ``packages`` count as the program's. ``lines.status()`` says how it goes.
+        """
+        self.lines = LineLog(self, packages)
+        self.lines.begin()
+
+    def begin_lines(self) -> None:
+        """Tries again where lines are asked for and not noted."""
+        if self.lines is not None:
+            self.lines.begin()
+
+    def end_lines(self, reason: str) -> None:
+        """Gives the subscription back."""
+        if self.lines is not None:
+            self.lines.end(reason)
 
     def rest(self, kinds: Iterable[int]) -> bool:
         """Switches ``kinds`` off for now, and on again those that rested before. False, and nothing changes, where
@@ -271,23 +298,35 @@ class CuptiActivity:
         found = self._api.cuptiGetGraphNodeId if self._api is not None else None
         return ctypes.cast(found, c_void_p).value or 0 if found else 0
 
-    def subscribe_graph_nodes(self, callback: int, data: int | None = None) -> Callable[[], None]:
-        """Has the C function at ``callback`` called for each graph node created or cloned; returns what ends it.
+    def subscribe(
+        self, callback: int, data: int | None, calls: Iterable[tuple[int, int]], purpose: str, *, some: bool = False
+    ) -> Callable[[], None]:
+        """Has the C function at ``callback`` called for ``calls``, each a domain and an id; returns what ends it.
 
-        ``data`` is its first argument.
-
-        Takes the one subscriber of the process, so that a profiler that wants it gets a refusal.
+        ``data`` is its first argument. ``purpose`` is what others are told who find the subscription taken. With
+        ``some`` calls that the loaded library does not know are left out. Takes the one subscriber of the process, so
+        that a profiler that wants it gets a refusal; raises :class:`BackendError` where another has it.
         """
-        subscriber = c_void_p()
-        capi.check("cuptiSubscribe", self._api.cuptiSubscribe(byref(subscriber), callback, data))
+        ours = self._shared.get(SUBSCRIBED_FOR)
         try:
-            for cbid in (capi.RESOURCE_GRAPHNODE_CREATED, capi.RESOURCE_GRAPHNODE_CLONED):
-                code = self._api.cuptiEnableCallback(1, subscriber, capi.DOMAIN_RESOURCE, cbid)
-                capi.check("cuptiEnableCallback", code)
-        except BackendError:
-            self._api.cuptiUnsubscribe(subscriber)
+            subscriber, give_back = engine.take_subscription(self._api, callback, data)
+        except BackendError as error:
+            if error.code == capi.MULTIPLE_SUBSCRIBERS and ours:
+                told = f"gpusense itself holds CUPTI's subscription, for {ours}"
+                raise BackendError(error.call, error.code, told) from None
             raise
-        return lambda: self._api.cuptiUnsubscribe(subscriber)
+        codes = [self._api.cuptiEnableCallback(1, subscriber, domain, number) for domain, number in calls]
+        refused = [code for code in codes if code]
+        if refused and not (some and len(refused) < len(codes)):
+            give_back()
+            capi.check("cuptiEnableCallback", refused[0])
+        self._shared[SUBSCRIBED_FOR] = purpose
+
+        def end() -> None:
+            self._shared.pop(SUBSCRIBED_FOR, None)
+            give_back()
+
+        return end
 
 
 def _keep_exit_possible() -> None:

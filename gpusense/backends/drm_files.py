@@ -164,7 +164,8 @@ class Source:
             else:
                 reader.note("power.average_watts", "stale: a difference of energies needs two samples")
         limit = reader.first("power.limit_watts", (f"{hwmon}/power1_max", f"{hwmon}/power1_cap"), 1e6, 1e-6)
-        return Power(average if draw is None else draw, average, limit, energy)
+        read_ns = None if energy is None else now
+        return Power(average if draw is None else draw, average, limit, energy, energy_monotonic_ns=read_ns)
 
 
 def _key(info: DeviceInfo) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .._capi import nvml as c
 
+_NOBODY = "unsupported: Xid events are read by a running monitor only"
 _WAIT_MS = 5000  # asleep in the driver; between two looks whether anybody still watches
 
 
@@ -18,15 +19,13 @@ class Events:
         self._lock = threading.Lock()
         self._users = 0
         self._thread: threading.Thread | None = None
-        self._seen: dict[int, tuple[int, int]] = {}  # handle → (last xid, count)
-        self._why: str | None = "unsupported: Xid events are read by a running monitor only"
+        self._seen: dict[int, tuple[int | None, int]] = {}  # handle that is watched → (last xid, count)
+        self._why = _NOBODY  # no other is
 
     def last(self, handle: int) -> tuple[int | None, int | None, str | None]:
         """(last Xid, how many, why not) of a device since watching began; (None, 0, None) where there was none."""
-        if self._why is not None:
-            return None, None, self._why
-        xid, count = self._seen.get(handle, (None, 0))
-        return xid, count, None
+        why, seen = self._why, self._seen.get(handle)
+        return (None, None, why) if seen is None else (*seen, None)
 
     def watch(self, handles: list[int]) -> None:
         with self._lock:
@@ -47,20 +46,23 @@ class Events:
         api, events = self._api, ctypes.c_void_p()
         code = api.nvmlEventSetCreate(ctypes.byref(events))
         watched = [handle for handle in handles if not code and self._register(handle, events)]
-        if not watched:
-            self._why = f"unsupported: nvmlDeviceRegisterEvents: {c.code_name(code or c.NOT_SUPPORTED)}"
+        refused = f"unsupported: nvmlDeviceRegisterEvents: {c.code_name(code or c.NOT_SUPPORTED)} as watching began"
+        if watched:
+            self._seen, self._why = dict.fromkeys(watched, (None, 0)), refused
+            while not self._is_over(code := self._wait(events), f"lost: nvmlEventSetWait_v2: {c.code_name(code)}"):
+                pass  # someone has begun to watch since
         else:
-            self._why = None
-            while not code:
-                code = self._wait(events)
-                with self._lock:  # someone may have begun to watch since
-                    if not self._users:
-                        break
-            if code:
-                self._why = f"lost: nvmlEventSetWait_v2: {c.code_name(code)}"
+            self._is_over(code or c.NOT_SUPPORTED, refused)
         if events.value:
             api.nvmlEventSetFree(events)
-        self._thread = None
+
+    def _is_over(self, code: int, why: str) -> bool:
+        """True once there is a code or nobody watches; then whoever begins to watch starts another thread."""
+        with self._lock:
+            if not code and self._users:
+                return False
+            self._seen, self._why, self._thread = {}, why if code else _NOBODY, None
+            return True
 
     def _register(self, handle: int, events: ctypes.c_void_p) -> bool:
         kinds = ctypes.c_ulonglong()
@@ -79,5 +81,5 @@ class Events:
                 return code
             handle, kind, xid, _, _ = struct.unpack_from(c.EVENT, data)
             if kind & c.EVENT_XID:
-                self._seen[handle] = xid, self._seen.get(handle, (0, 0))[1] + 1
+                self._seen[handle] = xid, self._seen.get(handle, (None, 0))[1] + 1
         return 0

@@ -37,6 +37,7 @@ class Fast(Reader):
         self._shared = shared
         self._block = ctypes.create_string_buffer(_BLOCK.size)
         self._start = _BLOCK.pack(*_START)
+        self._gpm = Gpm(self)
         self.forget()
 
     def forget(self) -> None:
@@ -49,7 +50,7 @@ class Fast(Reader):
             }
         )
         self._throttle: dict[int, tuple[str, ...]] = {}
-        self._gpm = Gpm(self)
+        self._gpm = self._gpm.renewed()
         self._plan: list[Row] = []
         self._planned = -1  # the version of what is silent that the plan was made for
         self._seen: tuple[Any, ...] = ()

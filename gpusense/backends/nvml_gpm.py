@@ -123,6 +123,12 @@ class Gpm:
         value = (values or {}).get(2)
         return value if value is not None and 0 <= value <= 100 else None
 
+    def renewed(self) -> "Gpm":
+        """One that knows nothing yet; the driver's samples are given back, where it still knows them."""
+        if not self._reader.reborn:
+            self.close()
+        return Gpm(self._reader)
+
     def close(self) -> None:
         for counters in (self._device, *self._instances.values()):
             if counters is not None:

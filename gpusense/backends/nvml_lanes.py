@@ -226,11 +226,12 @@ class Mig(Reader):
 
     def __init__(self, api: Any) -> None:
         super().__init__(api)
+        self._gpm = Gpm(self)
         self.forget()
 
     def forget(self) -> None:
         super().forget()
-        self._gpm = Gpm(self)
+        self._gpm = self._gpm.renewed()
 
     def read(self, now_ns: int, gpm: bool = False) -> Parts:
         found = instances(self, self._gpm if gpm else None, now_ns)

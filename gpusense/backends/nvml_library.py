@@ -60,6 +60,7 @@ class Nvml:
         #: attaching, driver 580 counts no device at all, so it is not done where nothing sleeps.
         self.attach = True
         self._lock = threading.Lock()
+        self._lock_pid = os.getpid()
         self._pid = 0
 
     def ready(self) -> int:
@@ -70,9 +71,7 @@ class Nvml:
         pid = os.getpid()
         if self._pid == pid:
             return self.generation
-        if self._pid:
-            self._lock = threading.Lock()  # a fork may have left it held
-        with self._lock:
+        with self._guard():
             if self._pid != pid:
                 self._initialise()
                 self._pid = pid
@@ -81,7 +80,7 @@ class Nvml:
 
     def lost(self, generation: int, code: int) -> None:
         """Called with the generation in which a call said that the library is gone; the next ``ready`` starts anew."""
-        with self._lock:
+        with self._guard():
             if generation != self.generation or self._pid != os.getpid():
                 return
             if code != c.UNINITIALIZED:
@@ -90,10 +89,16 @@ class Nvml:
 
     def close(self) -> None:
         """Balances our own initialisation, once. The library stays loaded."""
-        with self._lock:
+        with self._guard():
             if self._pid == os.getpid():
                 self.api.nvmlShutdown()
             self._pid = 0
+
+    def _guard(self) -> threading.Lock:
+        """The lock; a new one in a forked child, where a thread of the parent may have left it held for ever."""
+        if self._lock_pid != os.getpid():
+            self._lock, self._lock_pid = threading.Lock(), os.getpid()
+        return self._lock
 
     def _initialise(self) -> None:
         flags = 0 if self.attach else c.NO_ATTACH

@@ -26,6 +26,7 @@ class Reader:
         self.lock = threading.Lock()
         self.handle: int | None = None
         self._life = (0, 0)
+        self.reborn = True  # what the library gave out before is void
         self.parts: dict[str, Any] | None = None  # of the last sample
         self.read_ns = 0  # when that was
         self.rest_ns = 0  # how long a running monitor is content with it
@@ -52,6 +53,7 @@ class Reader:
             self._odd.clear()
             self._reasons = None
         if handle != self.handle or life != self._life:
+            self.reborn = life[0] != self._life[0]
             self.handle, self._life = handle, life
             self.forget()
         elif self._until:

@@ -247,7 +247,13 @@ class Source:
             else:
                 calls.reasons["power.energy_joules"] = "unsupported: the library gives one unit for cards that differ"
         cap = calls.value("power.limit_watts", "rsmi_dev_power_cap_get", (0,), c_uint64) if medium else None
-        return Power(average if draw is None else draw, average, None if cap is None else cap / 1e6, energy)
+        return Power(
+            average if draw is None else draw,
+            average,
+            None if cap is None else cap / 1e6,
+            energy,
+            energy_monotonic_ns=None if energy is None else time.monotonic_ns(),
+        )
 
     def _pcie(self, calls: Calls, folder: str, medium: bool, slow: bool) -> Pcie:
         values: dict[str, Any] = {}

@@ -7,6 +7,7 @@ from _thread import get_ident
 from typing import Any
 
 from .._errors import GpuSenseError
+from ._proton import unshare
 
 _SIGTERM_WAIT_S = 5.0
 _OTLP_WAIT_S = 2.0
@@ -25,6 +26,7 @@ class Ending:
         self._pid = os.getpid()
         self._done = False
         self._stderr = _identity()
+        self.folder: str | None = None  # of a library that other tools are to share
 
     def at_exit(self) -> None:
         if self._done or os.getpid() != self._pid:
@@ -43,6 +45,8 @@ class Ending:
             self._write(f"gpusense: the session could not be ended: {type(error).__name__}: {error}\n")
         finally:
             remove(self._path if self._temporary else None)
+            if self.folder is not None:
+                unshare(self.folder)
 
     def _answer(self, session: Any) -> None:
         from ..report import text
@@ -124,7 +128,12 @@ class Spans:
         self._url = url
         self._live = live
         self._root: Any = None
-        from ..exporters import _otel_replay, opentelemetry
+        from ..exporters import opentelemetry
+
+        self._off = opentelemetry.switched_off(os.environ)
+        if self._off:
+            return
+        from ..exporters import _otel_replay
 
         self._resource = _otel_replay.prepare()
         if live:
@@ -148,6 +157,8 @@ class Spans:
             return f"spans: not sent to {self._url}: {type(error).__name__}: {error}"
 
     def _send(self, session: Any, exit_code: int) -> str:
+        if self._off:
+            return f"spans: not sent, because {self._off}"
         from ..exporters import _otel_replay, opentelemetry
 
         if not self._live:
@@ -156,7 +167,7 @@ class Spans:
         if self._root is not None:
             self._root.end(exit_code)
         sent = opentelemetry.uninstrument(_OTLP_WAIT_S)
-        return f"spans: sent to {self._url}" if sent else f"spans: {self._url} did not take all of them in time"
+        return f"spans: sent to {self._url}" if sent else f"spans: {self._url} did not take all of them"
 
 
 def remove(path: str | None) -> None:

@@ -12,6 +12,7 @@ from . import _syscalls
 from ._arguments import microseconds, names, numbers, size_bytes
 from ._ending import Ending, Spans, flush_on_sigterm, remove
 from ._program import Program, execute, problem
+from ._proton import share_cupti
 
 _EPILOG = """examples:
   gpusense run train.py --epochs 3
@@ -142,7 +143,9 @@ def _start(settings: argparse.Namespace) -> Ending | None:
         _syscalls.attach(recording.tracer)
         if not settings.no_integrations:
             integrations.watch(recording.tracer)
-        return Ending(recording, path, temporary, live, Spans.of(settings.otlp, live))
+        ending = Ending(recording, path, temporary, live, Spans.of(settings.otlp, live))
+        ending.folder = share_cupti()
+        return ending
     except GpuSenseError:
         remove(path if temporary else None)
         raise

@@ -5,7 +5,7 @@ Names stand in ``docs/reference/semconv.md``. A span carries at most :data:`MAX_
 device or the process stands on the scope or the resource.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ def clean(value: Any) -> Any:
     """``value`` as the wire takes it, or None where it cannot be sent: NaN, an unknown type, a mixed sequence.
 
     Integers beyond 64 bits become hexadecimal text, numpy scalars Python ones, undecodable text is escaped, long text
-    is cut at :data:`MAX_TEXT`.
+    is cut at :data:`MAX_TEXT`. Raises nothing.
     """
     kind = type(value)
     if kind is str:
@@ -52,7 +52,7 @@ def clean(value: Any) -> Any:
     if kind is bool:
         return value
     if kind is int:
-        return value if INT64_MIN <= value <= INT64_MAX else hex(value)
+        return value if INT64_MIN <= value <= INT64_MAX else text(hex(value), MAX_TEXT)
     if kind is float:
         return value if isfinite(value) else None
     return _clean_other(value)
@@ -63,17 +63,22 @@ def _clean_other(value: Any) -> Any:
         return _sequence(value)
     if isinstance(value, (bytes, bytearray)):
         return text(bytes(value[:MAX_TEXT]).decode("utf-8", "backslashreplace"), MAX_TEXT)
-    for base in (str, int, float):  # enums and other subclasses, without their class
+    for base, plainly in _PLAINLY:
         if isinstance(value, base):
-            return clean(base(value))
-    item = getattr(value, "item", None)
-    if item is None:
-        return None
+            return clean(plainly(value))
     try:
-        plain = item()
-    except Exception:  # noqa: BLE001 - an array of many elements, or a foreign method of the same name
+        plain = value.item()
+    except Exception:  # noqa: BLE001 - no scalar, an array of many elements, or a foreign method of the same name
         return None
     return clean(plain) if type(plain) in (bool, int, float, str) else None
+
+
+#: Enums and other subclasses become what they hold, whatever they say of themselves.
+_PLAINLY: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+)
 
 
 def _sequence(values: Any) -> list[Any] | None:
@@ -83,11 +88,15 @@ def _sequence(values: Any) -> list[Any] | None:
 
 
 def text(value: Any, limit: int) -> str:
-    """``value`` as text that encodes to UTF-8, at most ``limit`` characters."""
-    shown = value if type(value) is str else str(value)
+    """``value`` as text that encodes to UTF-8, at most ``limit`` characters. What is beyond them is not looked at."""
+    shown = value if isinstance(value, str) else str(value)
+    if len(shown) > limit:
+        shown = shown[: limit + 1]
     if not shown.isascii():
         shown = shown.encode("utf-8", "backslashreplace").decode("utf-8")
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    if len(shown) > limit:
+        return shown[: limit - 1] + "…" if limit > 0 else ""
+    return shown if type(shown) is str else str.__str__(shown)
 
 
 def nanoseconds(value: Any) -> int | None:
@@ -100,15 +109,40 @@ def nanoseconds(value: Any) -> int | None:
     return value if 0 < value <= INT64_MAX else None
 
 
-def shape(record: Record, redact: Redact | None = None, extra: Attributes | None = None) -> Shape:
+def shape(
+    record: Record, redact: Redact | None = None, extra: Attributes | None = None, max_text: int = MAX_TEXT
+) -> Shape:
     """The span of one record. ``extra`` goes before what may be cut at the limit."""
     prefix, pairs = _SHAPES[type(record)]
     attributes, lost = _gather(record, pairs, extra, redact)
+    attributes = shortened(attributes, max_text)
     name = text(record.name, MAX_NAME)
     if redact is not None:
         name, failed = _redacted_name(redact, name)
         lost += failed
     return Shape(_join(prefix, name), attributes, lost)
+
+
+def text_limit(environ: Mapping[str, str]) -> int:
+    """Characters of a text: :data:`MAX_TEXT`, or fewer where ``OTEL_…ATTRIBUTE_VALUE_LENGTH_LIMIT`` says so."""
+    for name in ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"):
+        value = environ.get(name, "").strip()
+        if value.isdecimal():
+            return min(int(value), MAX_TEXT)
+    return MAX_TEXT
+
+
+def shortened(attributes: Attributes, max_text: int) -> Attributes:
+    """``attributes`` with every text cut at ``max_text``."""
+    if max_text >= MAX_TEXT:
+        return attributes
+    return {key: _shortened(value, max_text) for key, value in attributes.items()}
+
+
+def _shortened(value: Any, max_text: int) -> Any:
+    if type(value) is str:
+        return text(value, max_text)
+    return [_shortened(item, max_text) for item in value] if type(value) is list else value
 
 
 #: Everything a kernel's attributes are made of.
@@ -121,23 +155,24 @@ _KERNEL_KEY = attrgetter(
 class Shapes:
     """:func:`shape` that remembers: a program launches the same few kernels again and again."""
 
-    def __init__(self, redact: Redact | None, limit: int = 4096) -> None:
+    def __init__(self, redact: Redact | None, max_text: int = MAX_TEXT, limit: int = 4096) -> None:
         self._redact = redact
+        self._max_text = max_text
         self._limit = limit
         self._known: dict[Any, Shape] = {}
 
     def of(self, record: Record, extra: Attributes | None = None) -> Shape:
         if type(record) is not GpuKernel or extra or record.attributes:
-            return shape(record, self._redact, extra)
+            return shape(record, self._redact, extra, self._max_text)
         key = _KERNEL_KEY(record)
         try:
             known = self._known.get(key)
         except TypeError:  # something in it cannot be a key: a list, an array
-            return shape(record, self._redact)
+            return shape(record, self._redact, None, self._max_text)
         if known is None:
             if len(self._known) >= self._limit:
                 self._known.clear()
-            known = self._known[key] = shape(record, self._redact)._replace(lost=0)
+            known = self._known[key] = shape(record, self._redact, None, self._max_text)._replace(lost=0)
         return known
 
 
@@ -201,8 +236,9 @@ def _add_users(attributes: Attributes, users: Any) -> int:
     for key, value in items:
         if value is None:
             continue
-        cleaned = clean(value)
-        if cleaned is None or len(attributes) >= MAX_ATTRIBUTES or type(key) is not str or not key:
+        fits = len(attributes) < MAX_ATTRIBUTES and isinstance(key, str) and bool(key)
+        cleaned = clean(value) if fits else None
+        if cleaned is None:
             lost += 1
         else:
             attributes[text(key, MAX_NAME)] = cleaned
@@ -274,9 +310,11 @@ def _sync(record: GpuSync) -> Iterator[tuple[str, Any]]:
     yield "gpu.stream.id", record.stream
     yield "gpu.is_slow", record.is_slow
     if record.source_line:
-        path, _, line = str(record.source_line).rpartition(":")
+        path, _, place = str(record.source_line).rpartition(":")
+        line, _, function = place.partition(" ")
         yield "code.file.path", path or record.source_line
         yield "code.line.number", int(line) if line.isdecimal() else None
+        yield "code.function.name", function or None
 
 
 def _allocation(record: GpuAllocation) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,8 @@ spans.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from itertools import islice
 from threading import local
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from .. import _log
+
 #: Closed blocks whose late records still find their parent, and open ones at most.
 MAX_CLOSED = 16_384
 MAX_OPEN = 65_536
@@ -32,16 +35,19 @@ class Place(NamedTuple):
 
     context: SpanContext | None
     parent: SpanContext | None = None
-    own: bool = False  # the block is a span of ours
     links: tuple[Any, ...] = ()
+    scope: bool = False  # the block stands for a span of the application and is none of its own
     before: Any = None  # the OpenTelemetry context to put back when the block closes
     inside: Any = None  # the one that is current inside
     span: Any = None  # the span in it
 
 
 class BlockSpan(NonRecordingSpan):  # type: ignore[misc]
-    """Stands for a block in OpenTelemetry contexts. One that could not be taken out of its context when the block
-    closed points to the span around it from then on, so that nothing new becomes a child of a finished block.
+    """Stands for a block in OpenTelemetry contexts: new spans become its children, and whatever the application says
+    to the current span reaches the span around the block, as it would without gpusense.
+
+    One that could not be taken out of its context when the block closed points to the span around it from then on, so
+    that nothing new becomes a child of a finished block.
     """
 
     def __init__(self, context: SpanContext, around: Any) -> None:
@@ -52,13 +58,37 @@ class BlockSpan(NonRecordingSpan):  # type: ignore[misc]
     def get_span_context(self) -> SpanContext:
         return self._around.get_span_context() if self.stale else self._context
 
+    def is_recording(self) -> bool:
+        return bool(self._around.is_recording())
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        self._around.set_attribute(key, value)
+
+    def set_attributes(self, attributes: Any) -> None:
+        self._around.set_attributes(attributes)
+
+    def add_event(self, *arguments: Any, **named: Any) -> None:
+        self._around.add_event(*arguments, **named)
+
+    def add_link(self, *arguments: Any, **named: Any) -> None:
+        self._around.add_link(*arguments, **named)
+
+    def record_exception(self, *arguments: Any, **named: Any) -> None:
+        self._around.record_exception(*arguments, **named)
+
+    def set_status(self, *arguments: Any, **named: Any) -> None:
+        self._around.set_status(*arguments, **named)
+
+    def update_name(self, name: str) -> None:
+        self._around.update_name(name)
+
 
 class Ids(NamedTuple):
-    """How ids are drawn and roots are sampled: from the provider in use, or from the SDK's defaults."""
+    """How ids are drawn, and whether the first span of this process in a trace is sampled: as the provider says."""
 
     span_id: Callable[[], int]
     trace_id: Callable[[], int]
-    sampled: Callable[[int, str, Any], Any]  # (trace id, name, links) → (bool, trace state)
+    sampled: Callable[[Any, int, str, Any], Any]  # (remote parent or None, trace id, name, links) → (bool, state)
 
 
 class Blocks:
@@ -77,13 +107,28 @@ class Blocks:
         self._announced.context = context
 
     def block_opened(self, block: Any) -> None:
+        """Raises nothing: a listener that does is removed, and one odd sampler must cost its block alone."""
         announced = getattr(self._announced, "context", None)
-        place = Place(announced) if announced is not None else self._open(block)
-        if len(self._places) >= MAX_OPEN:
-            self._places.pop(next(iter(self._places)), None)
+        try:
+            if announced is not None:
+                place = Place(announced if announced.trace_flags.sampled else None, scope=True)
+            else:
+                place = self._open(block)
+            if len(self._places) >= MAX_OPEN:
+                self._places.pop(next(iter(self._places)), None)
+        except Exception:  # noqa: BLE001
+            _log.exception("otel-block", "a block gets no span")
+            place = Place(None)
         self.put(block.block_id, place)
 
     def block_closed(self, block: Any) -> None:
+        """Raises nothing."""
+        try:
+            self._close(block)
+        except Exception:  # noqa: BLE001
+            _log.exception("otel-block-end", "the span of a block may stay current")
+
+    def _close(self, block: Any) -> None:
         place = self._places.get(block.block_id)
         if place is None:
             return
@@ -114,7 +159,7 @@ class Blocks:
         parent: SpanContext | None = trace.get_current_span().get_span_context()
         if parent is None or not parent.is_valid:
             parent = self._default()
-        links = to_links(getattr(block, "links", None) or ())
+        links = to_links(getattr(block, "links", None))
         context = child(ids, parent, block.name, links)
         if context is None:
             return Place(None, parent)
@@ -127,7 +172,7 @@ def enter(context: SpanContext, parent: SpanContext | None, links: tuple[Any, ..
     span = BlockSpan(context, trace.get_current_span(before))
     inside = set_span_in_context(span, before)
     otel_context.attach(inside)
-    return Place(context, parent, True, links, before, inside, span)
+    return Place(context, parent, links, False, before, inside, span)
 
 
 def leave(place: Place) -> None:
@@ -145,16 +190,22 @@ def leave(place: Place) -> None:
 
 
 def child(ids: Ids, parent: SpanContext | None, name: str, links: Any = ()) -> SpanContext | None:
-    """The context of a new span below ``parent``, or of a new trace; None where it is not sampled."""
-    if parent is not None and parent.is_valid:
-        if not parent.trace_flags.sampled:
+    """The context of a new span below ``parent``, or of a new trace; None where it is not sampled.
+
+    Below a span of this process the decision has been taken. The sampler is asked for the others, also below a parent
+    in another process: ``OTEL_TRACES_SAMPLER=always_off`` holds whatever a caller sampled.
+    """
+    known = parent if parent is not None and parent.is_valid else None
+    if known is not None and not known.is_remote:
+        if not known.trace_flags.sampled:
             return None
-        return SpanContext(parent.trace_id, ids.span_id(), False, parent.trace_flags, parent.trace_state)
-    trace_id = ids.trace_id()
-    sampled, state = ids.sampled(trace_id, name, links)
+        return SpanContext(known.trace_id, ids.span_id(), False, known.trace_flags, known.trace_state)
+    trace_id = known.trace_id if known is not None else ids.trace_id()
+    sampled, state = ids.sampled(known, trace_id, name, links)
     if not sampled:
         return None
-    return SpanContext(trace_id, ids.span_id(), False, TraceFlags(TraceFlags.SAMPLED), state)
+    flags = TraceFlags(TraceFlags.SAMPLED | (known.trace_flags if known is not None else 0))
+    return SpanContext(trace_id, ids.span_id(), False, flags, state)
 
 
 def sdk_ids(provider: Any) -> Ids:
@@ -163,27 +214,29 @@ def sdk_ids(provider: Any) -> Ids:
     sampler = provider.sampler
     empty = otel_context.Context()
 
-    def sampled(trace_id: int, name: str, links: Any) -> tuple[bool, Any]:
-        result = sampler.should_sample(empty, trace_id, name, SpanKind.INTERNAL, {}, links)
+    def sampled(parent: SpanContext | None, trace_id: int, name: str, links: Any) -> tuple[bool, Any]:
+        above = empty if parent is None else set_span_in_context(NonRecordingSpan(parent), empty)
+        result = sampler.should_sample(above, trace_id, name, SpanKind.INTERNAL, {}, links)
         return result.decision.is_sampled(), result.trace_state
 
     return Ids(generator.generate_span_id, generator.generate_trace_id, sampled)
 
 
-def to_links(targets: Iterable[Any]) -> tuple[Any, ...]:
-    """OpenTelemetry links from links, spans or span contexts; anything else is left out."""
-    links = []
-    for target in targets:
-        if isinstance(target, Link):
-            links.append(target)
-            continue
-        get = getattr(target, "get_span_context", None)
-        context = get() if get is not None else target
-        if isinstance(context, SpanContext) and context.is_valid:
-            links.append(Link(context))
-        if len(links) == MAX_LINKS:
-            break
-    return tuple(links)
+def to_links(targets: Any) -> tuple[Any, ...]:
+    """OpenTelemetry links from links, spans or span contexts, one or several, the first :data:`MAX_LINKS` of them;
+    anything else is left out.
+    """
+    single = isinstance(targets, (Link, SpanContext)) or not hasattr(targets, "__iter__")
+    found = (_to_link(target) for target in islice((targets,) if single else targets, MAX_LINKS))
+    return tuple(link for link in found if link is not None)
+
+
+def _to_link(target: Any) -> Any:
+    if isinstance(target, Link):
+        return target
+    get = getattr(target, "get_span_context", None)
+    context = get() if get is not None else target
+    return Link(context) if isinstance(context, SpanContext) and context.is_valid else None
 
 
 def from_traceparent(environ: Any) -> SpanContext | None:

@@ -23,6 +23,7 @@ from opentelemetry.sdk.metrics.export import (
     ResourceMetrics,
     ScopeMetrics,
 )
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from .. import __version__, _log
@@ -32,6 +33,7 @@ from ._otel_histograms import Deltas, Series
 from ._otel_instruments import INSTRUMENTS, Instrument
 from ._otel_otlp import Otlp, hand_over
 from ._otel_resource import SCHEMA_URL, SCOPE
+from ._otel_target import has_ended
 from ._otel_work import Work
 
 
@@ -84,10 +86,15 @@ class Metrics:
         self._own_provider: Any = None
         self._slot: _Slot | None = None
         self.failed = 0  # exports of metrics that were not taken
+        self.muted = False  # another copy of gpusense counts the same for the same provider
 
     def attach(self) -> bool:
         """Registers the instruments where there is a provider; safe to call again and again."""
-        provider = self._provider()
+        if self._muted():
+            if self._slot is not None and self._slot.current is self:
+                self._slot.current = None
+            return False
+        provider = self.provider()
         if provider is None:
             return False
         slot = _slots.get(provider)
@@ -121,7 +128,7 @@ class Metrics:
                 if not self._otlp.export_metrics(self._everything(moment, temporality)):
                     self.failed += 1
             return
-        for exporter, lock in _exporters(self._provider()):
+        for exporter, lock in () if self._muted() else _exporters(self.provider()):
             temporality = _wanted(getattr(exporter, "_preferred_temporality", None))
             data = self._wrap([], self._histograms(moment, temporality))
             if data is not None and not hand_over(exporter, data, lock):
@@ -148,12 +155,20 @@ class Metrics:
                 value = total.total_ns / 1e9 if column == "time" else getattr(total, column)
                 yield value, self._device(total.device)
 
+    @property
+    def to_application(self) -> bool:
+        """Whether a provider of the application's carries the numbers."""
+        return self._otlp is None
+
+    def _muted(self) -> bool:
+        return self.muted and self.to_application
+
     def _device(self, device: Any) -> dict[str, Any]:
         found = self._device_ids(device)
         attributes = {"hw.id": found} if found is not None else {}
         return attributes if device is None else {**attributes, "gpu.device.index": device}
 
-    def _provider(self) -> Any:
+    def provider(self) -> Any:
         if self._otlp is not None:
             return self._private()
         provider = self._given or metrics.get_meter_provider()
@@ -164,7 +179,9 @@ class Metrics:
             from opentelemetry.sdk.metrics import MeterProvider
 
             self._reader = InMemoryMetricReader()
-            self._own_provider = MeterProvider(metric_readers=[self._reader], shutdown_on_exit=False)
+            # Its resource is never looked at: what is sent gets the pipeline's.
+            nothing = Resource.get_empty()
+            self._own_provider = MeterProvider([self._reader], resource=nothing, shutdown_on_exit=False)
         return self._own_provider
 
     def _everything(self, now_ns: int, temporality: Any) -> Any:
@@ -205,7 +222,7 @@ class Metrics:
         return HistogramDataPoint(
             attributes=apply_redaction(self._redact, attributes)[0],
             start_time_unix_nano=histogram.start_ns,
-            time_unix_nano=now_ns,
+            time_unix_nano=max(now_ns, histogram.start_ns),  # the wall clock may have been set back
             count=histogram.count,
             sum=histogram.sum,
             bucket_counts=list(histogram.counts),
@@ -260,5 +277,6 @@ def _exporters(provider: Any) -> list[tuple[Any, Any]]:
     """Exporters behind the periodic readers of an SDK provider, each with the lock its reader exports under."""
     config = getattr(provider, "_sdk_config", None)
     readers: Any = getattr(provider, "_metric_readers", None) or getattr(config, "metric_readers", None) or ()
-    found = [(getattr(reader, "_exporter", None), getattr(reader, "_export_lock", None)) for reader in readers]
+    going = [reader for reader in readers if not has_ended(reader)]
+    found = [(getattr(reader, "_exporter", None), getattr(reader, "_export_lock", None)) for reader in going]
     return [(exporter, lock) for exporter, lock in found if exporter is not None]

@@ -78,8 +78,9 @@ class Otlp:
             self._quietly(self._exporter.shutdown)
 
     def forget(self) -> None:
-        """In a forked child: the parent's connection is not ours."""
+        """In a forked child: the parent's connection and threads are not ours."""
         self._exporter = None
+        _quiet_threads.clear()
 
     def _send(self, batch: Any) -> bool:
         self._status = None

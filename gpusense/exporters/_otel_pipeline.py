@@ -7,28 +7,33 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from opentelemetry.trace import SpanContext
 
-from .. import _log, _process
+from .. import _log, _process, _select
+from .._recorder import Recorder
 from .._records import BlockRecord, DeviceInfo, Record
 from . import _otel_spans as reasons
-from ._otel_attributes import Redact, text
+from ._otel_attributes import MAX_TEXT, Redact, text
 from ._otel_blocks import Blocks, Ids, child, from_traceparent
 from ._otel_budget import Allowance, Placed, longest, select
 from ._otel_instruments import hardware_id
 from ._otel_resource import build as build_resource
+from ._otel_resource import detected
 from ._otel_resource import scope as build_scope
 from ._otel_root import RootSpan
 from ._otel_spans import SpanBuilder
-from ._otel_target import Target
+from ._otel_target import Sent, Target
 from ._otel_work import Work
 from ._otel_worker import Inbox, Worker
 
 MAX_SCOPES = 256
 VIEW_AGE_S = 10.0  # how old the tracer's counters and devices may be
+#: Reasons that are no choice of anybody: the endpoint, or the way to it, did not take the records.
+UNSENT = ("export_failed", "no_exporter", "queue_full")
+OFF, ANOTHER_COPY = "off", "another_copy"
 
 
 class Settings(NamedTuple):
@@ -39,6 +44,7 @@ class Settings(NamedTuple):
     metric_interval_s: float = 60.0
     exit_timeout_s: float = 2.0
     top_names: int = 50
+    max_text: int = MAX_TEXT
     redact: Redact | None = None
     spans: bool = True
 
@@ -46,7 +52,8 @@ class Settings(NamedTuple):
 class Pipeline:
     """``tracer_of()`` gives the tracer in force: it changes with ``configure()``, ``disable()`` and forks.
 
-    ``metrics`` and ``follow`` are the caller's to set: exported from our tick, and called at the start of each.
+    ``metrics``, ``follow``, ``forget_more`` and ``leave_more`` are the caller's to set: exported from our tick; called
+    at the start of each, in a forked child, and at the end.
     """
 
     def __init__(
@@ -59,6 +66,9 @@ class Pipeline:
         self.metrics: Any = None
         self.follow: Callable[[], None] | None = None
         self.forget_more: Callable[[], None] | None = None
+        self.leave_more: Callable[[], None] | None = None
+        #: The other copy of gpusense that sends to the same exporters and came first: then nothing goes from here.
+        self.yields_to: str | None = None
         self.exported = self.folded = self.scopes = 0
         self.dropped: Counter[str] = Counter()
         self.root: RootSpan | None = None
@@ -74,7 +84,7 @@ class Pipeline:
         self.inbox = Inbox(settings.queue)
         self.work = Work(settings.top_names, time.time_ns())
         self.blocks = Blocks(self.ids, self.default_parent)
-        self._builder = SpanBuilder(self.blocks, self.scope, self.parent_at, settings.redact)
+        self._builder = SpanBuilder(self.blocks, self.scope, self.parent_at, settings.redact, settings.max_text)
         burst = (settings.max_spans_per_s or 0) * max(settings.interval_s, 1.0)
         self._allowance = Allowance(settings.max_spans_per_s, burst, time.monotonic())
         self.worker = Worker(self.tick, settings.interval_s)
@@ -82,10 +92,11 @@ class Pipeline:
     # --- on the application's and the tracer's threads ---------------------------------------------------------------
 
     def start(self) -> None:
-        self.work.baseline(self.tracer.session())
+        self.work.baseline(self._session())
         self.join()
         self.worker.start()
         _process.register(self)
+        _at_end_of_worker_process(self)
 
     @property
     def tracer(self) -> Any:
@@ -93,7 +104,15 @@ class Pipeline:
 
     def join(self) -> None:
         """Listens to the tracer in force."""
-        tracer = self.tracer
+        self._listen(self.tracer)
+
+    def adopt(self, tracer: Any) -> None:
+        """Listens to ``tracer``, which was just made; in a forked child it is the first thing to happen."""
+        if self._open:
+            self._listen(tracer)
+            self.worker.wake()
+
+    def _listen(self, tracer: Any) -> None:
         if tracer is self._joined:
             return
         tracer.add_sink(self.sink)
@@ -119,7 +138,7 @@ class Pipeline:
         self.worker.wake()
 
     def ids(self) -> Ids | None:
-        return self.target.ids() if self._open and self.settings.spans else None
+        return self.target.ids() if self._open and self.settings.spans and self.yields_to is None else None
 
     def default_parent(self) -> SpanContext | None:
         return self.root.context if self.root is not None and self.root.end_ns is None else self._remote
@@ -141,8 +160,16 @@ class Pipeline:
         self._flush_tracer(timeout_s)
         return self.worker.flush(max(deadline - time.monotonic(), 0.0))
 
+    def provider_ends(self) -> None:
+        """The application shuts its provider down: what is not sent now finds no exporter any more."""
+        if self.root is not None:
+            self.root.end()
+        self.flush(self.settings.exit_timeout_s)
+
     def close(self, timeout_s: float | None = None) -> bool:
-        """Sends what there is and ends, in ``timeout_s`` at most; False where something was still under way."""
+        """Sends what there is and ends, in ``timeout_s`` at most; False where something was still under way, or the
+        endpoint did not take all that it was given in the life of this export.
+        """
         if not self._open:
             return True
         budget = self.settings.exit_timeout_s if timeout_s is None else timeout_s
@@ -156,7 +183,7 @@ class Pipeline:
         self.target.close()
         if self.metrics is not None:
             self.metrics.close()
-        return finished
+        return finished and not any(self.dropped_now().get(reason) for reason in UNSENT)
 
     # --- on the worker ----------------------------------------------------------------------------------------------
 
@@ -170,32 +197,52 @@ class Pipeline:
             self._look(now)  # before the inbox is emptied: asking for a session hands us what was still under way
         records = self.inbox.take()
         if records or self._ready:
-            self._spans(records)
+            self._all_accounted(records)
         if look:
             self.work.absorb(self._view)
         if self.metrics is not None and (final or now - self._metrics_s >= self.settings.metric_interval_s):
             self._metrics_s = now
             self.metrics.export()
 
+    def _all_accounted(self, records: list[Record]) -> None:
+        """Whatever fails in between, each record is counted as one thing."""
+        before = self._accounted()
+        try:
+            self._spans(records)
+        finally:
+            missing = len(records) - (self._accounted() - before)
+            if missing:
+                self.dropped[reasons.INVALID] += missing
+
+    def _accounted(self) -> int:
+        return self.exported + self.folded + self.scopes + sum(self.dropped.values())
+
     def _spans(self, records: list[Record]) -> None:
         blocks: list[Placed] = []
         leaves: list[Placed] = []
         valid = []
-        ids = self.target.ids() if self.settings.spans else None
+        ids = self.target.ids() if self.settings.spans and self.yields_to is None else None
+        nowhere = self._why_nowhere()
         self._builder.begin(self.resource() if ids is not None else None)
         for record in records:
             found = self._builder.locate(record)
             if found != reasons.INVALID:
                 valid.append(found.record if isinstance(found, Placed) else record)
             if isinstance(found, str):
-                self._refuse(found if ids is not None or found == reasons.INVALID else reasons.NO_PROVIDER)
+                self._refuse(found if ids is not None or found == reasons.INVALID else nowhere)
             elif ids is None:
-                self._refuse(reasons.NO_PROVIDER)
+                self._refuse(nowhere)
             else:
                 (blocks if type(found.record) is BlockRecord else leaves).append(found)
         self.work.add(valid)
         if ids is not None:
             self._send(self._chosen(blocks, leaves, ids))
+
+    def _why_nowhere(self) -> str:
+        """The reason of records that get no span because none is made at all."""
+        if not self.settings.spans:
+            return OFF
+        return reasons.NO_PROVIDER if self.yields_to is None else ANOTHER_COPY
 
     def _chosen(self, blocks: list[Placed], leaves: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
         """Spans with the number of records each stands for, within the budget."""
@@ -230,10 +277,14 @@ class Pipeline:
                 good.append((span, count))
         size = self.settings.batch
         for start in range(0, len(good), size):
-            self._send_batch(good[start : start + size])
+            self._send_batch(good[start : start + size], more=start > 0)
 
-    def _send_batch(self, batch: list[tuple[Any, int]]) -> None:
-        failed, reason = self.target.send([span for span, _count in batch])
+    def _send_batch(self, batch: list[tuple[Any, int]], more: bool) -> None:
+        try:
+            failed, reason = self.target.send([span for span, _count in batch], more)
+        except Exception:  # noqa: BLE001 - a foreign processor may fail in any way; it costs its batch
+            _log.exception("otel-send", "a batch of spans was not taken")
+            failed, reason = Sent(len(batch))
         for _span, count in batch[: len(batch) - failed]:
             self.exported += count > 0
             self.folded += max(count - 1, 0)
@@ -259,11 +310,9 @@ class Pipeline:
         provider = self.target.provider()
         base = getattr(provider, "resource", None)
         if self._resource_now is None or base is not self._resource_of:
-            from opentelemetry.sdk.resources import Resource
-
             view = self.view()
             self._resource_of = base
-            known = base if base is not None else Resource.create()
+            known = base if base is not None else detected()
             self._resource_now = build_resource(known, view.meta, view.devices, self.settings.redact)
         return self._resource_now
 
@@ -288,12 +337,23 @@ class Pipeline:
     def view(self) -> Any:
         """The tracer's session as it was seconds ago; its counters and devices change slowly."""
         if self._view is None:
-            self._view = self.tracer.session()
+            self._view = self._session()
         return self._view
+
+    def _session(self) -> Any:
+        """What the tracer holds in memory. A recorder that writes a file would read all of it back to give its session;
+        there the kernels are decoded after the program has ended.
+        """
+        tracer = self.tracer
+        recorder = getattr(tracer, "_recorder", None)
+        if getattr(recorder, "mode", "") != "file":
+            return tracer.session()
+        _log.once("otel-file", "gpusense run writes a session file: kernels are not sent meanwhile, but with --live")
+        return Recorder.session(recorder)  # type: ignore[arg-type]
 
     def _look(self, now: float) -> None:
         before = self._view
-        self._view = self.tracer.session()
+        self._view = self._session()
         self._view_s = now
         if (
             before is None
@@ -305,15 +365,9 @@ class Pipeline:
 
     # --- counters ---------------------------------------------------------------------------------------------------
 
-    def own_counters(self) -> Sequence[Any]:
-        return (
-            ("gpusense.records", "{record}", "Records seen, by what became of them", self._count_records),
-            ("gpusense.records.dropped", "{record}", "Records that never reached gpusense", self._count_lost),
-            ("gpusense.overhead.time", "s", "Time gpusense spent on the process's processors", self._count_overhead),
-            ("gpusense.spans", "{record}", "Kept records, by how they were exported", self._count_spans),
-            ("gpusense.spans.dropped", "{record}", "Kept records that got no span, and why", self._count_dropped),
-            ("gpusense.attributes.dropped", "{attribute}", "Attributes that could not be sent", self._count_attributes),
-        )
+    @property
+    def lost_attributes(self) -> int:
+        return self._builder.lost_attributes
 
     def dropped_now(self) -> dict[str, int]:
         """Records without a span, by reason, the ones refused by the full queue among them."""
@@ -321,33 +375,6 @@ class Pipeline:
         if self.inbox.refused:
             found["queue_full"] = self.inbox.refused
         return found
-
-    def _count_records(self) -> Iterable[tuple[float, dict[str, Any]]]:
-        counters = self.view().counters
-        for outcome in ("kept", "aggregated", "invalid", "pre_session"):
-            yield getattr(counters, outcome), {"gpusense.outcome": outcome}
-
-    def _count_lost(self) -> Iterable[tuple[float, dict[str, Any]]]:
-        counters = self.view().counters
-        yield counters.dropped, {"gpusense.drop.reason": "driver"}
-        yield counters.missed, {"gpusense.drop.reason": "no_buffer"}
-
-    def _count_overhead(self) -> Iterable[tuple[float, dict[str, Any]]]:
-        for part, value in (self.view().meta.get("overhead") or {}).items():
-            name, _, unit = part.rpartition("_")
-            if unit in ("ns", "s") and isinstance(value, (int, float)):
-                yield value / 1e9 if unit == "ns" else value, {"gpusense.overhead.part": name}
-
-    def _count_spans(self) -> Iterable[tuple[float, dict[str, Any]]]:
-        yield self.exported, {"gpusense.outcome": "exported"}
-        yield self.folded, {"gpusense.outcome": "folded"}
-
-    def _count_dropped(self) -> Iterable[tuple[float, dict[str, Any]]]:
-        for reason, count in self.dropped_now().items():
-            yield count, {"gpusense.drop.reason": reason}
-
-    def _count_attributes(self) -> Iterable[tuple[float, dict[str, Any]]]:
-        yield self._builder.lost_attributes, {}
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -362,6 +389,10 @@ class Pipeline:
 
     def _leave_tracer(self) -> None:
         try:
+            if self.adopt in _select.followers:
+                _select.followers.remove(self.adopt)
+            if self.leave_more is not None:
+                self.leave_more()
             for tracer in (self._joined, self.tracer):
                 tracer.remove_sink(self.sink)
                 tracer.remove_block_listener(self.blocks)
@@ -385,7 +416,9 @@ class Pipeline:
         self.target.forget()
         if self.forget_more is not None:
             self.forget_more()
-        _at_end_of_worker_process(self)
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:  # it forgets its finalizers only after this
+            util.register_after_fork(self, _at_end_of_worker_process)
 
 
 def device_of(devices: tuple[DeviceInfo, ...], backend: str, device: int | None) -> DeviceInfo | None:
@@ -399,7 +432,7 @@ def device_of(devices: tuple[DeviceInfo, ...], backend: str, device: int | None)
 
 
 def _at_end_of_worker_process(pipeline: Pipeline) -> None:
-    """Children of multiprocessing leave without atexit; they run finalizers of their own, cleared after the fork."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.register_after_fork(pipeline, lambda kept: util.Finalize(None, kept.close, exitpriority=10))
+    """Forked children of multiprocessing leave without atexit, up to Python 3.12; they run finalizers of their own."""
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, pipeline.close, exitpriority=10)

@@ -10,22 +10,35 @@ from typing import Any
 from opentelemetry.sdk.trace import SpanProcessor
 
 from .. import _log
+from ._otel_resource import SCOPE
 
 MAX_OPEN = 16_384
 
 
 class ScopeProcessor(SpanProcessor):  # type: ignore[misc]
-    """Runs on the application's threads; after its first failure it only watches."""
+    """Runs on the application's threads; after its first failure it only watches.
 
-    def __init__(self, pipeline: Any) -> None:
+    It is also where copies of gpusense find each other, of any version: by ``gpusense_copy`` (the name of the package)
+    and ``gpusense_sends`` (whether it sends to this provider's exporters now). Both names stay.
+    """
+
+    gpusense_copy = SCOPE
+
+    def __init__(self, pipeline: Any, scopes: bool = True) -> None:
         self._open: dict[int, Any] = {}
-        self._forked = False
-        self.serve(pipeline)
+        self._forked = self._failed = False
+        self._pipeline: Any = None
+        self.serve(pipeline, scopes)
 
-    def serve(self, pipeline: Any) -> None:
+    def serve(self, pipeline: Any, scopes: bool = True) -> None:
         """Works for ``pipeline`` from now on: a processor cannot be taken off its provider."""
+        self._failed = self._failed and pipeline is self._pipeline
         self._pipeline = pipeline
-        self._active = True
+        self._active = scopes and not self._failed
+
+    @property
+    def gpusense_sends(self) -> bool:
+        return bool(self._pipeline.is_open and self._pipeline.target.to_application)
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         if self._active:
@@ -36,10 +49,15 @@ class ScopeProcessor(SpanProcessor):  # type: ignore[misc]
             self._guarded(self._end, span)
 
     def shutdown(self) -> None:
+        """The provider ends: what there is goes now, while its exporters still work."""
         self._active = False
+        if self.gpusense_sends:
+            self._pipeline.provider_ends()
 
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return True
+    def force_flush(self, timeout_millis: int | None = None) -> bool:
+        if not self.gpusense_sends:
+            return True
+        return bool(self._pipeline.flush(30.0 if timeout_millis is None else timeout_millis / 1e3))
 
     def forget(self) -> None:
         """In a forked child: the spans of the parent end there."""
@@ -48,8 +66,10 @@ class ScopeProcessor(SpanProcessor):  # type: ignore[misc]
 
     def _start(self, span: Any) -> None:
         context = span.get_span_context()
-        if not context.trace_flags.sampled or len(self._open) >= MAX_OPEN or not self._pipeline.is_open:
+        if not self._pipeline.is_open or self._pipeline.yields_to is not None:
             return
+        if len(self._open) >= MAX_OPEN:  # spans that nobody ended
+            self._open.pop(next(iter(self._open)), None)
         if self._forked:
             self._forked = False
             self._pipeline.rejoin()
@@ -69,5 +89,5 @@ class ScopeProcessor(SpanProcessor):  # type: ignore[misc]
         try:
             step(span)
         except Exception:  # noqa: BLE001 - nothing of ours may reach the application's span
-            self._active = False
+            self._active, self._failed = False, True
             _log.exception("otel-scope", "kernels are no longer attributed to OpenTelemetry spans")

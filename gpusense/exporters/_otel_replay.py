@@ -12,14 +12,16 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from .._records import BlockRecord, Record
 from ..session import Session
 from . import _otel_spans as reasons
-from ._otel_attributes import Redact, nanoseconds
+from ._otel_attributes import Redact, nanoseconds, text_limit
 from ._otel_blocks import Blocks, Ids, Place, from_traceparent
 from ._otel_budget import Placed
 from ._otel_otlp import Otlp
 from ._otel_pipeline import device_of
 from ._otel_resource import build as build_resource
+from ._otel_resource import detected
 from ._otel_resource import scope as build_scope
 from ._otel_spans import SpanBuilder
+from ._otel_worker import without_instrumentation
 
 BATCH = 512
 
@@ -47,31 +49,37 @@ def replay(
     """Sends every record of ``session`` below one span for the session. ``resource``: what :func:`prepare` returned."""
     otlp = Otlp("traces", endpoint, timeout_s)
     source = _Source(session, redact, environ, resource)
-    refused = total = 0
-    batch: list[Any] = []
     try:
-        for span in source.spans():
-            batch.append(span)
-            total += 1
-            if len(batch) == BATCH:
-                refused += otlp.export_spans(batch)
-                batch = []
-                if refused == total:  # nobody is there: the rest would wait for nothing
-                    break
-        refused += otlp.export_spans(batch) if batch else 0
+        with without_instrumentation():
+            total, refused = _send(source, otlp)
     finally:
         otlp.close()
     counted = sum(row.count for row in session.aggregates)
     return Replayed(total - refused, refused, dict(source.skipped), counted, format(source.root.trace_id, "032x"))
 
 
+def _send(source: "_Source", otlp: Otlp) -> tuple[int, int]:
+    """Spans there were until nobody took any, and those of them that were refused."""
+    refused = total = 0
+    batch: list[Any] = []
+    for span in source.spans():
+        batch.append(span)
+        total += 1
+        if len(batch) == BATCH:
+            refused += otlp.export_spans(batch)
+            batch = []
+            if refused == total:  # nobody is there: the rest would wait for nothing
+                break
+    return total, refused + (otlp.export_spans(batch) if batch else 0)
+
+
 def prepare() -> Resource:
     """Imports what exporting needs, the session's and the live one's, and asks the SDK's detectors for the resource.
 
-    When the interpreter ends it is too late: detectors run in a thread pool, which starts no thread any more, and
-    imports run ``eval``, after which the interpreter forgets that Ctrl-C ended the program.
+    When the interpreter ends it is late for both: detectors find no thread pool to run in, and imports run ``eval``,
+    after which the interpreter forgets that Ctrl-C ended the program.
     """
-    resource = Resource.create()
+    resource = detected()
     for _ in _Source(Session(), None, {}, resource).spans():
         pass
     for signal in ("traces", "metrics"):
@@ -96,12 +104,12 @@ class _Source:
         self.root = SpanContext(trace_id, self._digest(b"root", 8), False, TraceFlags(TraceFlags.SAMPLED))
         self.skipped: Counter[str] = Counter()
         self._ids = Ids(self._next_id, lambda: trace_id, lambda *_: (True, None))
-        resource = build_resource(resource or Resource.create(), meta, session.devices, redact)
+        resource = build_resource(resource or detected(), meta, session.devices, redact)
         self._scopes: dict[tuple[str, Any, Any], Any] = {}
         self._redact = redact
         self._known: set[int | None] = {record.block_id for record in session.blocks}
         self._blocks = Blocks(lambda: None, lambda: self.root)
-        self._builder = SpanBuilder(self._blocks, self._scope, lambda _start: self.root, redact)
+        self._builder = SpanBuilder(self._blocks, self._scope, lambda _start: self.root, redact, text_limit(environ))
         self._builder.begin(resource)
 
     def spans(self) -> Iterator[Any]:
@@ -132,7 +140,7 @@ class _Source:
 
     def _place(self, record: BlockRecord) -> Place:
         parent = self._context(record.parent_id) if record.parent_id in self._known else self.root
-        return Place(self._context(record.block_id), parent, True)
+        return Place(self._context(record.block_id), parent)
 
     def _context(self, block_id: int | None) -> SpanContext:
         span_id = self._digest(b"block%d" % (block_id or 0), 8)

@@ -1,13 +1,15 @@
 """Resource and instrumentation scopes: what is constant for the process or for a device, said once a batch."""
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from opentelemetry.sdk import resources as sdk
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from .. import __version__
+from .. import __version__, _log
 from .._records import DeviceInfo
 from ._otel_attributes import Attributes, Redact, apply_redaction, clean
 from ._otel_instruments import hardware_id
@@ -46,6 +48,35 @@ class _HashedResource(Resource):  # type: ignore[misc]
 
     def __eq__(self, other: object) -> bool:
         return self is other or bool(super().__eq__(other))
+
+
+def detected() -> Any:
+    """What the SDK's detectors say of this process, also while the interpreter ends.
+
+    Then the thread pool they run in starts no thread any more (Python 3.12 refuses the thread, earlier ones the pool
+    itself), and they run here, one after the other.
+    """
+    try:
+        return Resource.create()
+    except RuntimeError:
+        return _detected_here()
+
+
+def _detected_here() -> Any:
+    """As ``Resource.create``, without threads. A release that does not tell its detectors has the one of ``OTEL_*``."""
+    detectors = getattr(sdk, "_build_resource_detectors", lambda: [sdk.OTELResourceDetector()])()
+    found = getattr(sdk, "_DEFAULT_RESOURCE", None) or Resource.get_empty()
+    for detector in detectors:
+        try:
+            found = found.merge(detector.detect())
+        except Exception:  # noqa: PERF203 - there are two or three
+            if detector.raise_on_error:
+                raise
+            _log.exception(f"otel-detector-{type(detector).__name__}", "%s says nothing", type(detector).__name__)
+    if not found.attributes.get("service.name"):
+        program = os.path.basename(sys.executable or "")
+        found = found.merge(Resource({"service.name": f"unknown_service:{program}" if program else "unknown_service"}))
+    return found
 
 
 def build(base: Any, meta: Mapping[str, Any], devices: tuple[DeviceInfo, ...], redact: Redact | None = None) -> Any:

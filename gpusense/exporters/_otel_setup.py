@@ -1,5 +1,7 @@
 """Puts the parts together from the settings of ``instrument()`` and the ``OTEL_*`` variables."""
 
+import atexit
+import functools
 import os
 import sys
 import weakref
@@ -7,12 +9,16 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from .. import _log
+from opentelemetry import trace
+
+from .. import _log, _select
+from ._otel_attributes import text_limit
+from ._otel_counters import OwnCounters
 from ._otel_metrics import Metrics
 from ._otel_otlp import Otlp
 from ._otel_pipeline import Pipeline, Settings
 from ._otel_processor import ScopeProcessor
-from ._otel_target import Target
+from ._otel_target import Target, processors_of, put_first
 
 _processors: "weakref.WeakKeyDictionary[Any, ScopeProcessor]" = weakref.WeakKeyDictionary()
 
@@ -47,19 +53,16 @@ def start(
         _add_metrics(pipeline, metrics, endpoint, own, metric_exporter, meter_provider)
     if otlp is not None:
         otlp.prepare()
-    processor = _Scopes(pipeline) if settings.spans and span_scopes else None
-
-    def follow() -> None:
-        if processor is not None:
-            processor.follow()
-        if pipeline.metrics is not None:
-            pipeline.metrics.attach()
-
-    pipeline.follow = follow
-    if processor is not None:
-        pipeline.forget_more = processor.forget
-    follow()
+    providers = _Providers(pipeline, span_scopes)
+    pipeline.follow = providers.follow
+    pipeline.forget_more = providers.forget
+    pipeline.leave_more = providers.unwatch
+    providers.follow()
+    if tracer_provider is None and settings.spans:
+        providers.watch()
     pipeline.start()
+    if tracer is None:
+        _select.followers.append(pipeline.adopt)
     return pipeline
 
 
@@ -67,25 +70,95 @@ def start(
 MONITOR_INTERVAL_S = 1.0
 
 
-class _Scopes:
-    """Keeps one processor on whatever provider the application has now."""
+class _Providers:
+    """Keeps one processor, and the instruments, on whatever providers the application has now. ``scopes``: its spans
+    get their kernels.
+    """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, scopes: bool) -> None:
         self._pipeline = pipeline
+        self._scopes = scopes
+        self._known: list[Any] = []
+        self._replaced: Any = None
+        self._watching: Any = None
 
     def follow(self) -> None:
-        provider = self._pipeline.target.provider()
-        if provider is None or not hasattr(provider, "add_span_processor"):
-            return
+        pipeline, metrics = self._pipeline, self._pipeline.metrics
+        provider = pipeline.target.provider() if pipeline.settings.spans else None
+        if provider is not None and hasattr(provider, "add_span_processor"):
+            pipeline.yields_to = _first_copy(provider, self._on(provider))
+        if metrics is not None:
+            metrics.muted = pipeline.yields_to is not None
+            metrics.attach()
+        known = [provider, metrics.provider() if metrics is not None else None]
+        if any(now is not before for now, before in zip(known, self._known or [None, None], strict=True)):
+            self._known = known
+            _end_before(pipeline)
+
+    def watch(self) -> None:
+        """Follows at once when the application sets its provider: its first request must not have to wait for a tick.
+        Wraps ``trace.set_tracer_provider``; what was bound before is noticed with the next tick.
+        """
+        replaced = self._replaced = trace.set_tracer_provider
+
+        @functools.wraps(replaced)
+        def set_tracer_provider(*arguments: Any, **named: Any) -> Any:
+            result = replaced(*arguments, **named)
+            if self._pipeline.is_open:
+                try:
+                    self.follow()
+                except Exception:  # noqa: BLE001 - nothing of ours may reach the application's start
+                    _log.exception("otel-follow", "the new provider is looked at later")
+            return result
+
+        trace.set_tracer_provider = self._watching = set_tracer_provider
+
+    def unwatch(self) -> None:
+        """Puts the function back, unless another tool has wrapped it meanwhile; ours only passes on then."""
+        if self._watching is not None and trace.set_tracer_provider is self._watching:
+            trace.set_tracer_provider = self._replaced
+
+    def _on(self, provider: Any) -> ScopeProcessor:
         known = _processors.get(provider)
         if known is None:
-            known = _processors[provider] = ScopeProcessor(self._pipeline)
-            provider.add_span_processor(known)
-        known.serve(self._pipeline)
+            known = _processors[provider] = ScopeProcessor(self._pipeline, self._scopes)
+            put_first(provider, known)
+        known.serve(self._pipeline, self._scopes)
+        return known
 
     def forget(self) -> None:
         for processor in list(_processors.values()):
             processor.forget()
+
+
+def _first_copy(provider: Any, own: ScopeProcessor) -> str | None:
+    """The other copy of gpusense that sends to the exporters of ``provider`` and came first; None where we did.
+
+    All copies see every kernel, since they share one capture: two that send would double each span.
+    """
+    if not own.gpusense_sends:
+        return None
+    sending = [known for known in processors_of(provider) if getattr(known, "gpusense_sends", False) is True]
+    first = sending[-1] if sending else own  # each went before those that were there
+    if first is own:
+        return None
+    name = str(getattr(first, "gpusense_copy", "another copy of gpusense"))
+    _log.once("otel-copy", "%s sends GPU work to the same provider already; this copy sends nothing", name)
+    return name
+
+
+def _end_before(pipeline: Pipeline) -> None:
+    """Ends ``pipeline`` at exit before the providers that there are by now: exit handlers run in reverse order, and
+    gpusense's own may have been registered long before theirs. Nothing happens twice at the end.
+    """
+    kept = weakref.ref(pipeline)
+
+    def end() -> None:
+        found = kept()
+        if found is not None:
+            found.at_exit()
+
+    atexit.register(end)
 
 
 def _settings(
@@ -105,6 +178,7 @@ def _settings(
         interval_s=max(_number(environ, "OTEL_BSP_SCHEDULE_DELAY", defaults.interval_s * 1e3) / 1e3, 0.05),
         metric_interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1e3, 0.1),
         exit_timeout_s=exit_timeout_s,
+        max_text=text_limit(environ),
         redact=redact,
         spans=spans,
     )
@@ -141,7 +215,7 @@ def _add_metrics(
     pipeline.metrics = Metrics(
         _Samples(pipeline, start=metrics is True),
         pipeline.work,
-        pipeline.own_counters(),
+        OwnCounters(pipeline).rows(),
         pipeline.device_id,
         pipeline.resource,
         provider=provider,

@@ -9,7 +9,18 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
 from .._records import BlockRecord, Record
-from ._otel_attributes import Attributes, Redact, Shapes, apply_redaction, clean, nanoseconds, operation, prefixed
+from ._otel_attributes import (
+    MAX_TEXT,
+    Attributes,
+    Redact,
+    Shapes,
+    apply_redaction,
+    clean,
+    nanoseconds,
+    operation,
+    prefixed,
+    shortened,
+)
 from ._otel_blocks import MAX_LINKS, Blocks, Ids, Place, child
 from ._otel_budget import Group, Placed
 
@@ -42,12 +53,14 @@ class SpanBuilder:
         scope_of: Callable[[str, Any, Any], Any],
         default: Callable[[int], SpanContext | None],
         redact: Redact | None = None,
+        max_text: int = MAX_TEXT,
     ) -> None:
         self._blocks = blocks
         self._scope_of = scope_of
         self._default = default
         self._redact = redact
-        self._shapes = Shapes(redact)
+        self._max_text = max_text
+        self._shapes = Shapes(redact, max_text)
         self._resource: Any = None
         self._origins: dict[int, Origin | str] = {}
         self.lost_attributes = 0
@@ -60,7 +73,7 @@ class SpanBuilder:
     def locate(self, record: Record) -> Placed | str:
         """The record with its parent, or the reason why it gets no span. Times become integers here."""
         start, end = nanoseconds(record.start_ns), nanoseconds(record.end_ns)
-        if start is None or end is None or end < start:
+        if start is None or end is None or end < start or not _countable(record):
             return INVALID
         if type(record.start_ns) is not int or type(record.end_ns) is not int:
             record = record._replace(start_ns=start, end_ns=end)  # type: ignore[call-arg]
@@ -74,9 +87,9 @@ class SpanBuilder:
         place = self._blocks.place(record.block_id)
         if place is None:
             return NO_PARENT
-        if place.context is None:
-            return UNSAMPLED
-        return Placed(record, place, place.context.span_id) if place.own else SCOPE_OF_ANOTHER
+        if place.scope:
+            return SCOPE_OF_ANOTHER
+        return Placed(record, place, place.context.span_id) if place.context is not None else UNSAMPLED
 
     def _origin(self, record: Record) -> Origin | str:
         block_id = record.block_id
@@ -88,7 +101,8 @@ class SpanBuilder:
             parent = self._default(record.start_ns)
             if parent is None:
                 return NO_PARENT
-            return Origin(parent) if parent.trace_flags.sampled else UNSAMPLED
+            # A remote parent's flag is not the last word: the sampler is asked when the span is made.
+            return Origin(parent) if parent.trace_flags.sampled or parent.is_remote else UNSAMPLED
         found = Origin(place.context) if place.context is not None else UNSAMPLED
         if block_id is not None:
             self._origins[block_id] = found
@@ -135,9 +149,7 @@ class SpanBuilder:
             "gpu.aggregate.bytes": clean(group.bytes) or None,
             "gpu.threshold_ns": threshold_ns,
         }
-        present = {key: value for key, value in found.items() if value is not None}
-        attributes, lost = apply_redaction(self._redact, present)
-        self.lost_attributes += lost
+        attributes = self._kept({key: value for key, value in found.items() if value is not None})
         name = prefixed(first, self._redact)
         span = self._span(name, context, origin.parent, attributes, first, origin.links)
         span._start_time, span._end_time = group.start_ns, group.end_ns
@@ -153,20 +165,23 @@ class SpanBuilder:
         end_ns: int,
         failed: bool,
     ) -> Any:
-        kept, lost = apply_redaction(self._redact, attributes)
-        self.lost_attributes += lost
         return ReadableSpan(
             name,
             context=context,
             parent=parent,
             resource=self._resource,
-            attributes=kept,
+            attributes=self._kept(attributes),
             kind=SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR) if failed else Status(),
             start_time=start_ns,
             end_time=end_ns,
             instrumentation_scope=self._scope_of("host", None, None),
         )
+
+    def _kept(self, attributes: Attributes) -> Attributes:
+        kept, lost = apply_redaction(self._redact, attributes)
+        self.lost_attributes += lost
+        return shortened(kept, self._max_text)
 
     def _block(self, record: BlockRecord, place: Place) -> Any:
         name, attributes, lost = self._shapes.of(record)
@@ -193,6 +208,15 @@ class SpanBuilder:
                 getattr(record, "backend", "host"), getattr(record, "device", None), getattr(record, "context", None)
             ),
         )
+
+
+def _countable(record: Any) -> bool:
+    """Whether what records are counted and folded by can be a key: a caller's own record may hold anything."""
+    try:
+        hash((record.name, *(getattr(record, field, None) for field in ("backend", "device", "stream"))))
+    except Exception:  # noqa: BLE001
+        return False
+    return True
 
 
 def _common(places: list[Place]) -> SpanContext | None:

@@ -5,8 +5,13 @@ from typing import Any, NamedTuple
 
 from opentelemetry import trace
 
+from .. import _log
 from ._otel_blocks import Ids, sdk_ids
 from ._otel_otlp import Otlp, hand_over
+from ._otel_resource import detected
+
+#: Spans put into a queue of somebody else's before it is asked to empty it; the SDK's queue holds 2,048.
+CHUNK = 256
 
 
 class Sent(NamedTuple):
@@ -32,6 +37,11 @@ class Target:
         self._seen: Any = None
         self._ids: Ids | None = None
 
+    @property
+    def to_application(self) -> bool:
+        """Whether spans go where the application's own go."""
+        return self._otlp is None and self._exporter is None
+
     def provider(self) -> Any:
         """An SDK provider, or None."""
         provider = self._given or trace.get_tracer_provider()
@@ -46,13 +56,13 @@ class Target:
             self._seen = provider
         return self._ids
 
-    def send(self, spans: Sequence[Any]) -> Sent:
-        """Hands one batch over on the calling thread."""
+    def send(self, spans: Sequence[Any], more: bool = False) -> Sent:
+        """Hands one batch over on the calling thread; ``more``: another one went just before."""
         if self._otlp is not None:
             return Sent(self._otlp.export_spans(spans))
         if self._exporter is not None:
             return Sent(0 if hand_over(self._exporter, spans, None) else len(spans))
-        return self._send_to_application(spans)
+        return self._send_to_application(spans, more)
 
     def close(self) -> None:
         if self._otlp is not None:
@@ -66,22 +76,25 @@ class Target:
         if self._own is None:
             from opentelemetry.sdk.trace import TracerProvider
 
-            self._own = TracerProvider(shutdown_on_exit=False)
+            self._own = TracerProvider(resource=detected(), shutdown_on_exit=False)
         return self._own
 
-    def _send_to_application(self, spans: Sequence[Any]) -> Sent:
+    def _send_to_application(self, spans: Sequence[Any], more: bool) -> Sent:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 
         reached = failed = False
-        for processor in _processors(self.provider()):
-            if type(processor) in (BatchSpanProcessor, SimpleSpanProcessor):
-                reached = True
-                failed |= not hand_over(processor.span_exporter, spans, _lock_of(processor))
-            elif isinstance(processor, (BatchSpanProcessor, SimpleSpanProcessor)):
-                reached = True  # a subclass may filter or enrich in on_end, so it goes through there
-                for span in spans:
-                    processor.on_end(span)
+        for processor in processors_of(self.provider()):
+            if not isinstance(processor, (BatchSpanProcessor, SimpleSpanProcessor)) or has_ended(processor):
+                continue
+            reached = True
+            if type(processor) not in (BatchSpanProcessor, SimpleSpanProcessor):
+                _feed(processor, spans)
+                continue
+            if more:  # whoever asks for a lock again at once gets it again: the application's own spans first
+                processor.force_flush()
+            failed |= not hand_over(processor.span_exporter, spans, _lock_of(processor))
         if not reached:
+            _log.once("otel-no-exporter", "the application's provider has no exporter that gpusense can use")
             return Sent(len(spans), "no_exporter")
         return Sent(len(spans) if failed else 0)
 
@@ -90,9 +103,39 @@ def _is_sdk(provider: Any) -> bool:
     return all(hasattr(provider, name) for name in ("sampler", "id_generator", "resource", "add_span_processor"))
 
 
-def _processors(provider: Any) -> Sequence[Any]:
+def processors_of(provider: Any) -> Sequence[Any]:
     active = getattr(provider, "_active_span_processor", None)
     return tuple(getattr(active, "_span_processors", ()))
+
+
+def put_first(provider: Any, processor: Any) -> None:
+    """Adds ``processor`` before the others: ``force_flush()`` and ``shutdown()`` must reach it while they still work.
+
+    Where the SDK keeps them in another way it stays last, and what came just before a shutdown is lost and counted.
+    """
+    provider.add_span_processor(processor)
+    active: Any = getattr(provider, "_active_span_processor", None)
+    lock = getattr(active, "_lock", None)
+    if lock is None:
+        return
+    with lock:
+        known = getattr(active, "_span_processors", None)
+        if type(known) is tuple and known and known[-1] is processor:
+            active._span_processors = (processor, *known[:-1])
+
+
+def has_ended(owner: Any) -> bool:
+    """Whether a processor or reader of the SDK was shut down; its exporter would log a warning for every batch."""
+    inner = getattr(owner, "_batch_processor", owner)
+    return getattr(inner, "_shutdown", None) is True or getattr(inner, "done", None) is True
+
+
+def _feed(processor: Any, spans: Sequence[Any]) -> None:
+    """Through ``on_end``, where a subclass filters or enriches; never so many that its queue overflows."""
+    for start in range(0, len(spans), CHUNK):
+        for span in spans[start : start + CHUNK]:
+            processor.on_end(span)
+        processor.force_flush()
 
 
 def _lock_of(processor: Any) -> Any:

@@ -1,7 +1,8 @@
 """The exporter's own thread: bounded queue in front, one step a tick, an end that waits no longer than it is told."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .. import _log, _process
@@ -45,8 +46,9 @@ class Inbox:
 class Worker:
     """Calls ``step(final)`` every ``interval_s`` on a daemon thread, and a last time at :meth:`stop`.
 
-    A forked child gets its thread on the first :meth:`wake`. An exception in ``step`` is logged once and the next tick
-    comes all the same.
+    A forked child gets its thread on the first :meth:`wake`. Where no thread can be started, because the interpreter
+    ends (Python 3.12) or the system refuses, :meth:`flush` and :meth:`stop` make the step themselves. An exception in
+    ``step`` is logged once and the next tick comes all the same.
     """
 
     def __init__(self, step: Callable[[bool], Any], interval_s: float) -> None:
@@ -59,6 +61,8 @@ class Worker:
         self._served = 0
         self._ticked = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._ident = 0
+        self._stepping = threading.Lock()
 
     def start(self) -> bool:
         """Whether the thread runs; it cannot be started while the interpreter ends."""
@@ -71,9 +75,11 @@ class Worker:
             self.start()
 
     def flush(self, timeout_s: float) -> bool:
-        """Asks for a tick now and waits for it; False where it did not end in time."""
-        if self._stopping or not self.start():
+        """Asks for a tick now and waits for it; False where it did not end in time, or from inside a tick."""
+        if self._stopping or threading.get_ident() == self._ident:
             return False
+        if not self.start():
+            return self._step_here(timeout_s, final=False)
         with self._ticked:
             self._asked += 1
             wanted = self._asked
@@ -84,23 +90,37 @@ class Worker:
         """The last tick, waited for at most ``timeout_s``; False where it was still running then."""
         self._stopping = True
         if self._thread is None:
-            return True
+            return self._step_here(timeout_s, final=True)
         self._wake.set()
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:
-        _suppress_instrumentation()
-        while not self._stopping:
-            self._wake.wait(self._interval_s)
-            self._wake.clear()
-            asked = self._asked
-            if not self._stopping:
-                self._guarded(final=False)
-                with self._ticked:
-                    self._served = asked
-                    self._ticked.notify_all()
-        self._guarded(final=True)
+        self._ident = threading.get_ident()
+        with without_instrumentation():
+            while not self._stopping:
+                self._wake.wait(self._interval_s)
+                self._wake.clear()
+                asked = self._asked
+                if not self._stopping:
+                    self._guarded(final=False)
+                    with self._ticked:
+                        self._served = asked
+                        self._ticked.notify_all()
+            self._guarded(final=True)
         self._done.set()
+
+    def _step_here(self, timeout_s: float, *, final: bool) -> bool:
+        """On the calling thread, for as long as an export takes."""
+        if not self._stepping.acquire(timeout=max(timeout_s, 0.0)):
+            return False
+        before, self._ident = self._ident, threading.get_ident()
+        try:
+            with without_instrumentation():
+                self._guarded(final=final)
+        finally:
+            self._ident = before
+            self._stepping.release()
+        return True
 
     def _guarded(self, *, final: bool) -> None:
         try:
@@ -114,12 +134,19 @@ class Worker:
         self._done = threading.Event()
         self._ticked = threading.Condition()
         self._thread = None
+        self._ident = 0
+        self._stepping = threading.Lock()
 
 
-def _suppress_instrumentation() -> None:
-    """Keeps HTTP instrumentation from making spans of our own requests, for as long as this thread lives."""
+@contextmanager
+def without_instrumentation() -> Iterator[None]:
+    """Keeps HTTP instrumentation from making spans of our own requests, in the calling thread."""
     from opentelemetry import context
 
+    before = context.get_current()
     key = getattr(context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")
-    value = context.set_value("suppress_instrumentation", True, context.set_value(key, True))
-    context.attach(value)
+    context.attach(context.set_value("suppress_instrumentation", True, context.set_value(key, True)))
+    try:
+        yield
+    finally:
+        context.attach(before)

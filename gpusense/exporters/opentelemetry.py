@@ -52,7 +52,7 @@ def instrument(
     its answers are remembered. Raises ``ImportError`` without ``gpusense[otel]``, ``ValueError`` for a bad setting.
     """
     global _active
-    if _switched_off(os.environ):
+    if switched_off(os.environ):
         return False
     if _active is not None:
         _log.debug("OpenTelemetry export is active already; settings unchanged")
@@ -78,7 +78,9 @@ def instrument(
 
 
 def uninstrument(timeout_s: float | None = None) -> bool:
-    """Whether all was sent: exports what there is, in ``timeout_s`` (default: ``exit_timeout_s``) at most, and ends."""
+    """Whether all was sent and taken, since the beginning: exports what there is, in ``timeout_s`` (default:
+    ``exit_timeout_s``) at most, and ends.
+    """
     global _active
     pipeline, _active = _active, None
     return pipeline.close(timeout_s) if pipeline is not None else True
@@ -117,7 +119,8 @@ def export_session(
     """How many spans of a recorded session an OTLP/HTTP endpoint took, with their original times.
 
     Ids are derived from the session, so that sending it twice gives the same spans. ``TRACEPARENT`` names a parent.
-    What the session only counted has no time and is not sent.
+    What the session only counted has no time and is not sent. Works on the calling thread, also while the interpreter
+    ends, for ``timeout_s`` a request (default: ``OTEL_EXPORTER_OTLP_TIMEOUT``) at most.
     """
     from ._otel_replay import replay
 
@@ -144,11 +147,10 @@ class Instrumentor:
             _log.exception("otel-uninstrument", "the end of the export failed")
 
 
-def _switched_off(environ: Mapping[str, str]) -> bool:
-    """Read before OpenTelemetry is imported."""
-    off = ("off", "0", "false", "no")
-    return (
-        environ.get("GPUSENSE", "").strip().lower() in off
-        or environ.get("GPUSENSE_OTEL", "").strip().lower() in off
-        or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    )
+def switched_off(environ: Mapping[str, str]) -> str:
+    """The variable that says so, or ""; read before OpenTelemetry is imported."""
+    no = ("off", "0", "false", "no")
+    for name, off in (("GPUSENSE", no), ("GPUSENSE_OTEL", no), ("OTEL_SDK_DISABLED", ("true",))):
+        if environ.get(name, "").strip().lower() in off:
+            return f"{name}={environ[name]}"
+    return ""

@@ -128,7 +128,8 @@ class GpuFacts:
         found = self.syncs()
         if found:
             times = times_of(found)
-            names = ", ".join(sorted({sync.name for sync in found}))
+            places = {f"{sync.name} at {sync.source_line}" if sync.source_line else sync.name for sync in found}
+            names = ", ".join(sorted(places))
             pytest.fail(f"the host waited for the device {times.count} times, {times.total_ns} ns in all: {names}")
 
     def _skip_where_blind(self, seen: bool) -> None:

@@ -75,6 +75,7 @@ def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
     parts: dict[str, Iterable[Any]] = {
         "overlap": facts.overlap,
         "launches": facts.launches,
+        "waits": facts.waits,
         "coverage": facts.coverage,
         "memory": memory(session),
         "energy": energy(session),

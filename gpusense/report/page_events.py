@@ -39,7 +39,7 @@ class Events:
         self.rows: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self.ranks: dict[str, int] = {}  # heaviest kernels → number of their colour
-        self._records: dict[tuple[str, str, str | None], int] = {}
+        self._records: dict[tuple[str, str, str | None, str | None], int] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._paths: dict[tuple[str, ...], int] = {}
 
@@ -63,10 +63,12 @@ class Events:
 
     def record_id(self, record: Any, ranks: dict[str, int]) -> int:
         kind, direction = KINDS[type(record)], getattr(record, "direction", None)
-        found = self._records.get((kind, record.name, direction))
+        line = getattr(record, "source_line", None)
+        found = self._records.get((kind, record.name, direction, line))
         if found is None:
             colour = colour_word(kind, record.name, direction, ranks)
-            found = self._records[kind, record.name, direction] = self.name_id(label(record.name), colour)
+            name = label(record.name) + (f" at {line}" if line else "")
+            found = self._records[kind, record.name, direction, line] = self.name_id(name, colour)
         return found
 
     def path_id(self, path: tuple[str, ...]) -> int:

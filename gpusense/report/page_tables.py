@@ -27,6 +27,12 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
             lambda: _copies(facts),
         ),
         (
+            "Waits by line",
+            "the host waited for the device in calls from these lines of the program",
+            ("Line", "Calls", "Time", "Average", "Longest"),
+            lambda: _waits(facts),
+        ),
+        (
             "Warm-up",
             "first calls and passes apart from the steady state",
             ("What", "First", "Then", "Calls", "Cost"),
@@ -91,6 +97,21 @@ def _copies(facts: Facts) -> _Rows:
             )
         )
     return rows
+
+
+def _waits(facts: Facts) -> _Rows:
+    if not any(wait.source_line for wait in facts.waits):
+        return []
+    return [
+        (
+            clean(wait.source_line or "(not known)"),
+            f"{wait.count:,}",
+            time_text(wait.total_ns),
+            time_text(wait.avg_ns),
+            time_text(wait.max_ns),
+        )
+        for wait in facts.waits
+    ]
 
 
 def _warm_up(facts: Facts) -> _Rows:

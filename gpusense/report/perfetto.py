@@ -223,9 +223,22 @@ class _Writer:
         return fixed64(_FLOWS, self._flow)
 
 
+_ARGUMENTS = (
+    "full_name",
+    "grid",
+    "block",
+    "registers_per_thread",
+    "bytes",
+    "source",
+    "destination",
+    "elements",
+    "source_line",
+)
+
+
 def arguments(record: Any) -> "tuple[tuple[str, int | float | str], ...]":
     facts: list[tuple[str, int | float | str]] = []
-    for name in ("full_name", "grid", "block", "registers_per_thread", "bytes", "source", "destination", "elements"):
+    for name in _ARGUMENTS:
         value = getattr(record, name, None)
         if value is not None:
             facts.append((name, " × ".join(map(str, value)) if isinstance(value, tuple) else value))

@@ -9,6 +9,7 @@ from ..analysis.facts import Facts
 from ..analysis.finding import Finding
 from ..analysis.operation import Operation
 from ..analysis.ranking import ranked
+from ..analysis.waits import lines_missing
 from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
 from .page_tables import small_tables
@@ -26,8 +27,10 @@ def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, m
     """At most fifteen lines. ``path`` is where the session was kept; None if it was not. ``more`` is a line to add."""
     facts = Facts(session)
     lines = [_line(style, _head(session, facts, style), "bold")]
+    waits = _waits(facts)
     if facts.device_operations:
-        lines += [_line(style, text) for text in (*_top(facts), *_copies(facts))]
+        lines += [_line(style, text) for text in (*_top(facts, _TOP - len(waits)), *_copies(facts))]
+    lines += [_line(style, text) for text in waits]
     lines += _verdict(ranked(facts)[0], style, _MOST_LINES - len(lines) - (4 if more else 3))
     last = (_counters(session), _overhead(session, facts), *([more] if more else ()), f"next: {_next(path)}")
     return lines + [_line(style, text, "dim") for text in last]
@@ -48,6 +51,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Operations on the device", _table(facts.device_operations)),
         ("Operations of the host", _table([row for row in facts.operations if row not in facts.device_operations])),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
+        ("Waits by line", _missing_lines(session)),
         ("Blocks", _blocks(session)),
         ("Hang", _hang(session)),
         ("Not seen", _unseen(session)),
@@ -205,7 +209,7 @@ def _also(finding: Finding, style: Style) -> Iterator[str]:
 # ---- tables
 
 
-def _top(facts: Facts) -> list[str]:
+def _top(facts: Facts, most: int) -> list[str]:
     kernels = [row for row in facts.device_operations if row.kind == "kernel"]
     if not kernels:
         return ["no kernel ran"]
@@ -213,7 +217,7 @@ def _top(facts: Facts) -> list[str]:
     lines += [
         f"{percent_text(row.share):>8}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
         f"  {clean(row.name)}"
-        for row in kernels[:_TOP]
+        for row in kernels[:most]
     ]
     return lines
 
@@ -228,6 +232,24 @@ def _copies(facts: Facts) -> list[str]:
         for row in sorted(copies, key=lambda row: -row.bytes)[:3]
     ]
     return [f"copies: {' · '.join(shown)}"]
+
+
+def _waits(facts: Facts) -> list[str]:
+    """Lines of the program from which most was waited; or why they are not known although they were asked for."""
+    shown = [
+        f"{time_text(wait.total_ns)} in {count_text(wait.count, 'call')} at {clean(wait.source_line)}"
+        for wait in facts.waits
+        if wait.source_line
+    ]
+    if shown:
+        return [f"waited {' · '.join(shown[:2])}"]
+    return list(_missing_lines(facts.session))
+
+
+def _missing_lines(session: Session) -> Iterator[str]:
+    reason = lines_missing(session)
+    if reason:
+        yield f"lines of waits are not known: {clean(reason, 300)}"
 
 
 def _table(rows: list[Operation]) -> Iterator[str]:

@@ -80,6 +80,7 @@ def test_synchronisation_names_the_line():
     found = verdict(session(*records, end=50 * 400 * US))
     assert found.kind == "synchronisation"
     assert "train.py:41 (50×)" in found.evidence[1]
+    assert found.title.endswith(", mostly at train.py:41.")
     assert found.saving_ns == 49 * 200 * US
 
 

@@ -19,6 +19,7 @@ from gpusense.analysis.memory import memory
 from gpusense.analysis.phases import first_calls, warm_ups
 from gpusense.analysis.roofline import peaks, roofline
 from gpusense.analysis.transfers import link_peak, pcie_bytes_per_s, transfers
+from gpusense.analysis.waits import lines_missing, waits
 from gpusense.session import Session
 
 SECOND = 1_000_000_000
@@ -312,3 +313,44 @@ def test_the_same_operation_is_put_side_by_side():
     assert [(row.backend, row.avg_ns) for row in pairs["blur"].sides] == [("wgpu", 60), ("cuda", 100), ("cpu", 600)]
     assert pairs["blur"].ratio == 10
     assert side_by_side(training(2)) == []
+
+
+# Waits
+
+
+def test_waits_are_summed_by_line_whether_kept_or_counted():
+    run = session(
+        sync(0, 4 * MS, source_line="train.py:31 step"),
+        sync(5 * MS, 6 * MS, source_line="train.py:31 step")._replace(name="event_synchronize"),
+        sync(6 * MS, 7 * MS),
+        sync(7 * MS, 9 * MS)._replace(name="stream_wait_event"),
+        aggregates=[
+            Aggregate((), "sync", "stream_synchronize", "cuda", 0, 7, 100, 3 * MS, 1, 90, 0, source_line="a.py:2 f"),
+            Aggregate((), "sync", "stream_synchronize", "cuda", None, 7, 2, 30, 10, 20, 0, source_line="a.py:2 f"),
+            Aggregate((), "sync", "stream_wait_event", "cuda", 0, 7, 9, 9, 1, 1, 9),
+            Aggregate((), "kernel", "k", "cuda", 0, 7, 9, 9, 1, 1, 9),
+        ],
+    )
+    assert [tuple(row) for row in waits(run)] == [
+        ("train.py:31 step", 2, 5 * MS, 4 * MS, ("event_synchronize", "stream_synchronize")),
+        ("a.py:2 f", 102, 3 * MS + 30, 90, ("stream_synchronize",)),
+        (None, 1, MS, MS, ("stream_synchronize",)),
+    ]
+    assert waits(run)[0].avg_ns == 2.5 * MS
+    assert waits(session()) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (None, ""),
+        ({"running": True, "reason": "", "noted": 0}, ""),
+        ({"running": False, "reason": "another profiler", "noted": 0}, "another profiler"),
+        ({"running": False, "reason": "capture was stopped", "noted": 7}, ""),
+        ("no dict", ""),
+    ],
+)
+def test_why_lines_are_missing(status, reason):
+    run = session()
+    run.meta["capture"] = {"sync_lines": status} if status is not None else {}
+    assert lines_missing(run) == reason

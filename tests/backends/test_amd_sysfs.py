@@ -10,6 +10,7 @@ from sysfs_trees import AMD_HWMON, Proc, Tree
 
 from gpusense._protocols import Backend
 from gpusense._records import Unavailable
+from gpusense._window import energy_joules
 from gpusense.backends import amd_sysfs
 
 IDS = "# List\n\n1.0.0\n73BF,\tC0,\tAMD Radeon RX 6900 XT\n73BF,\tC1,\tAMD Radeon RX 6800 XT\n15BF,\t00,\tOne Name\n"
@@ -249,6 +250,27 @@ def test_the_energy_counter_is_read_anew_each_time(tree):
     assert backend.metrics.sample(device).power.energy_joules == 3
     (folder / "gpu_metrics").write_bytes(metrics_table(energy=8 << 16))
     assert backend.metrics.sample(device).power.energy_joules == 8
+
+
+def test_a_windows_energy_is_the_counters(tree):
+    """Without the time of its reading the counter was not believed, and power was integrated instead."""
+    folder = tree.amd(gpu_metrics=metrics_table(energy=3 << 16))
+    backend = opened(tree)
+    (device,) = backend.devices.devices()
+    samples = [backend.metrics.sample(device)]
+    (folder / "gpu_metrics").write_bytes(metrics_table(energy=8 << 16))
+    samples.append(backend.metrics.sample(device))
+    joules, method, _ = energy_joules(samples, 10**9)
+    assert joules == pytest.approx(5)
+    assert method.startswith("counter")
+
+
+@pytest.mark.parametrize("revision", ["", "unknown", "0xZZ"])
+def test_a_revision_that_is_no_number_hides_no_card(tree, revision, tmp_path):
+    ids = tmp_path / "amdgpu.ids"
+    ids.write_text("73BF, C1, AMD Radeon RX 6800 XT\n")
+    tree.card(pci_id="1002:73BF", files={"revision": revision})
+    assert sample(tree, ids=str(ids)).device.name == "AMD Radeon RX 6800 XT"
 
 
 @pytest.mark.parametrize(("pci_id", "joules"), [("1002:740F", 2), ("1002:73BF", None)])

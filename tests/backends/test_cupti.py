@@ -16,7 +16,7 @@ from gpusense._capi import cupti as capi
 from gpusense._capi.binding import MissingSymbol
 from gpusense._errors import BackendError, BackendUnavailable, GpuSenseError
 from gpusense._records import GpuKernel, GpuMemoryTransfer, Unavailable
-from gpusense.backends import _cupti_holders, _cupti_watch, cuda, cupti
+from gpusense.backends import _cupti_graphs, _cupti_holders, _cupti_watch, cuda, cupti
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
@@ -559,10 +559,30 @@ def test_callbacks_are_not_taken_from_a_profiler_that_holds_cupti(fake, fresh, m
 
 
 def torch_that(monkeypatch, profiling):
-    state = types.SimpleNamespace(on=profiling)
-    autograd = types.SimpleNamespace(_profiler_enabled=lambda: state.on)
+    """A stand-in, as it looks from a thread that is not the profiled one: torch's own answer is for the asker only."""
+
+    class profile:
+        entered, kineto_results = False, None
+
+    state = types.SimpleNamespace(on=profiling, steps={}, profile=profile)
+    autograd = types.SimpleNamespace(_profiler_enabled=lambda: False)
+
+    class Profiler:
+        _is_profiler_enabled = property(lambda self: state.on)
+        KinetoStepTracker = types.SimpleNamespace(_step_dict=state.steps)
+
+    Profiler.profile = profile
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(_C=types.SimpleNamespace(_autograd=autograd)))
+    monkeypatch.setitem(sys.modules, "torch.autograd.profiler", Profiler())
+    monkeypatch.setattr(_cupti_holders, "torch_is_prepared", _cupti_holders.Prepared())
     return state
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = types.SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(_cupti_holders, "monotonic", lambda: clock.now)
+    return clock
 
 
 def test_a_subscription_that_torch_merely_kept_does_not_stop_us(fake, start, monkeypatch):
@@ -575,6 +595,41 @@ def test_a_subscription_that_torch_merely_kept_does_not_stop_us(fake, start, mon
     assert len(got.records) == 1
 
 
+def test_our_own_question_is_not_taken_for_another_profiler(fake, start):
+    """Two threads that asked at once each saw the other's subscription."""
+    activity, _ = start()
+    fake.set_subscribe_ms(50)
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(activity.is_held())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [False] * 4
+    assert fake.subscribed() == 0
+
+
+def test_our_own_subscription_for_a_graph_is_not_taken_for_another_profiler(fake, start):
+    activity, got = start()
+    function = ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value
+    end = activity.subscribe(function, None, _cupti_graphs.EVENTS, "a test")
+    assert not activity.is_held()
+    activity.pause("test")
+    activity.resume()
+    fake.kernel()
+    activity.flush()
+    assert len(got.records) == 1
+    activity.stop()
+    with pytest.raises(BackendError, match="gpusense itself holds"):
+        activity.detach()
+    end()
+    end()  # gives back ours, once
+    fake.set_holder(1)
+    assert activity.is_held()
+    fake.set_holder(0)
+    assert not activity.is_held()
+
+
 @pytest.mark.parametrize("form", ["function", "object"])
 def test_proton_is_named(fake, fresh, monkeypatch, form):
     on = types.SimpleNamespace(profiling_on=True)
@@ -585,7 +640,49 @@ def test_proton_is_named(fake, fresh, monkeypatch, form):
         cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
 
 
-@pytest.mark.parametrize("module", ["torch", "triton.profiler.flags", "torch.profiler._cupti.monitor"])
+def test_cupti_is_not_taken_back_before_torch_profiler_records(fake, start, monkeypatch, clock):
+    """With a schedule it takes CUPTI a step before."""
+    torch = torch_that(monkeypatch, False)
+    activity, _ = start()
+    mine = torch.profile()
+    torch.on = mine.entered = True
+    assert _cupti_watch.look(activity, paused=False)
+    torch.on = False  # one cycle is over, and the next is prepared
+    for _ in range(10):
+        clock.now += 10
+        assert _cupti_watch.look(activity, paused=True) is None
+    mine.kineto_results = object()
+    clock.now += 31
+    assert _cupti_watch.look(activity, paused=True) == "resumed"
+
+
+def test_torch_profiler_is_not_joined_before_it_records(fake, fresh, monkeypatch, clock):
+    fake.set_holder(1)
+    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
+    mine = torch_that(monkeypatch, False).profile()
+    mine.entered = True
+    for kind in layouts.DEFAULT_KINDS:
+        fake.library.cuptiActivityEnable(kind)
+    with pytest.raises(BackendError, match=r"torch\.profiler"):
+        cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
+    assert all(fake.enabled(kind) for kind in layouts.DEFAULT_KINDS)
+    del mine
+    clock.now += 4
+    cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
+
+
+def test_stopping_before_torch_profiler_records_leaves_it_the_kinds(fake, start, monkeypatch, clock):
+    activity, _ = start()
+    torch = torch_that(monkeypatch, False)
+    mine, torch.steps["ProfilerStep"] = torch.profile(), 0
+    mine.entered = True
+    activity.stop()
+    assert fake.enabled(10)
+
+
+@pytest.mark.parametrize(
+    "module", ["torch", "torch.autograd.profiler", "triton.profiler.flags", "torch.profiler._cupti.monitor"]
+)
 def test_half_imported_profilers_are_no_profilers(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, types.SimpleNamespace())
     assert _cupti_holders.running() is None
@@ -750,12 +847,13 @@ def test_unified_memory_counters_are_chosen_before_the_kind_is_enabled(fake, sta
 
 def test_graph_node_subscription_is_given_back(fake, start):
     activity, _ = start()
-    end = activity.subscribe_graph_nodes(ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value)
+    function = ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value
+    end = activity.subscribe(function, None, _cupti_graphs.EVENTS, "a test")
     assert fake.subscribed() == 1
     end()
     fake.fail("cuptiEnableCallback", 21)
     with pytest.raises(BackendError):
-        activity.subscribe_graph_nodes(1)
+        activity.subscribe(1, None, _cupti_graphs.EVENTS, "a test")
     assert fake.subscribed() == 0
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from gpusense import _decode as decode
 from gpusense import _layouts as layouts
+from gpusense._capi import cupti_waits, lines_code
 
 HERE = pathlib.Path(__file__).resolve().parent
 _spec = importlib.util.spec_from_file_location("fetch_cupti", HERE.parent / "tools" / "fetch_cupti.py")
@@ -131,6 +132,30 @@ def test_the_library_and_the_decoder_walk_alike(ask, release, tail, end):
     assert answer["end"] in ({12} if end != "unknown" else {21, 999})
 
 
+NAMES = """
+import ctypes, json, sys
+from gpusense._capi import cupti as capi
+from gpusense._capi import cupti_waits
+from gpusense._capi.binding import bind
+api = bind(ctypes.CDLL(sys.argv[1]), capi.PROTOTYPES)
+found = []
+for domain, number in cupti_waits.CALLS:
+    name = ctypes.c_char_p()
+    code = api.cuptiGetCallbackName(domain, number, ctypes.byref(name))
+    found.append([domain, number, name.value.decode() if code == 0 else None])
+print(json.dumps(found))
+"""
+
+
+def test_ids_of_functions_that_wait_are_those_of_the_library(release, wheels, run_python):
+    done = run_python(NAMES, str(fetch_cupti.library(wheels / release)))
+    assert done.returncode == 0, done.stderr
+    tables = {cupti_waits.DOMAIN_DRIVER: cupti_waits.DRIVER, cupti_waits.DOMAIN_RUNTIME: cupti_waits.RUNTIME}
+    for domain, number, name in json.loads(done.stdout):
+        known = at(release) >= at(cupti_waits.SINCE.get((domain, number), "11.7"))
+        assert name == (tables[domain][number] if known else None)
+
+
 # --- the vendor's headers -------------------------------------------------------------------------------------------
 
 STUB = """
@@ -241,4 +266,27 @@ def test_offsets_and_sizes_are_those_of_the_vendors_headers(release, wheels, com
     folders = [f"-I{tmp_path}", f"-I{wheels / release / 'include'}"]
     subprocess.run([*compiler, "-w", *folders, "-o", str(program), str(source)], check=True, timeout=120)
     printed = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10).stdout
+    assert [tuple(map(int, line.split())) for line in printed.splitlines()] == expected
+
+
+def test_what_a_callback_reads_is_where_the_vendors_header_has_it(release, wheels, compiler, tmp_path):
+    (tmp_path / "cuda.h").write_text(STUB)
+    (tmp_path / "builtin_types.h").write_text('#include "cuda.h"\n')
+    members = {"callbackSite": (lines_code.CALL_SITE, 4), "correlationId": (lines_code.CALL_CORRELATION, 4)}
+    constants = {
+        "CUPTI_API_ENTER": lines_code.ENTER,
+        "CUPTI_CB_DOMAIN_DRIVER_API": cupti_waits.DOMAIN_DRIVER,
+        "CUPTI_CB_DOMAIN_RUNTIME_API": cupti_waits.DOMAIN_RUNTIME,
+    }
+    lines = [
+        f'printf("%zu %zu\\n", offsetof(CUpti_CallbackData, {name}), sizeof(((CUpti_CallbackData *)0)->{name}));'
+        for name in members
+    ]
+    lines += [f'printf("%zu 0\\n", (size_t){name});' for name in constants]
+    source, program = tmp_path / "header.c", tmp_path / "header"
+    source.write_text("#include <stdio.h>\n#include <cupti_callbacks.h>\nint main(void) {\n" + "\n".join(lines) + "}\n")
+    folders = [f"-I{tmp_path}", f"-I{wheels / release / 'include'}"]
+    subprocess.run([*compiler, "-w", *folders, "-o", str(program), str(source)], check=True, timeout=120)
+    printed = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10).stdout
+    expected = [*members.values(), *((value, 0) for value in constants.values())]
     assert [tuple(map(int, line.split())) for line in printed.splitlines()] == expected

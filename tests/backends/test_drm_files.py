@@ -7,6 +7,7 @@ from sysfs_trees import Proc, Tree
 
 from gpusense._protocols import Backend
 from gpusense._records import Unavailable
+from gpusense._window import energy_joules
 from gpusense.backends import _drm_clients, drm_files
 
 I915 = """pos:\t0
@@ -166,6 +167,8 @@ def test_i915_load_memory_clock_power_and_processes(tree, proc, clock):
     assert second.utilization.media_percent == pytest.approx(50)  # one of two video engines
     assert second.clocks.graphics_mhz == 1450
     assert (second.power.energy_joules, second.power.average_watts, second.power.draw_watts) == (17, 12, 12)
+    joules, method, _ = energy_joules([first, second], 10**10)
+    assert (joules, method[:7]) == (12, "counter")
     assert second.reason("power.limit_watts") is not None  # 0 says "no limit", not "0 W"
     assert (second.memory.total_bytes, second.memory.used_bytes) == (16000000 * 1024, 12000000 * 1024)
     assert second.memory.unified is True

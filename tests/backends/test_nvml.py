@@ -590,6 +590,24 @@ def test_gpm_is_read_only_on_request_and_needs_two_samples(fake, monkeypatch):
     assert fake.calls("nvmlGpmSampleGet") == 2
 
 
+def test_a_device_that_comes_and_goes_leaves_no_gpm_samples_behind(fake, monkeypatch):
+    now = [10**9]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    fake.value("mig/mode", 1)
+    source = fake.source()
+    (device,) = source.devices()
+    for _ in range(5):
+        for _ in range(3):
+            assert source.sample(device, (*EVERYTHING, "gpm")).state == "ok"
+            now[0] += 100_000_000
+        fake.code("nvmlDeviceGetUtilizationRates", c.GPU_IS_LOST)
+        assert source.sample(device, ("fast", "gpm")).state == "lost"
+        fake.code("nvmlDeviceGetUtilizationRates", 0)
+        now[0] += 60_000_000_000
+    held = fake.calls("nvmlGpmSampleAlloc") - fake.calls("nvmlGpmSampleFree")
+    assert held == 2 * 3  # two for the device and for each of its two instances
+
+
 def test_gpm_on_an_older_device_is_unsupported_and_asked_once(fake):
     fake.value("gpm", 0)
     source = fake.source()
@@ -651,6 +669,46 @@ def test_a_device_without_xid_events_says_so(fake):
     source.watch()
     (device,) = source.devices()
     assert wait_for(lambda: "RegisterEvents" in source.sample(device, ("slow",)).reason("health.xid_count"))
+    source.unwatch()
+
+
+def test_where_nobody_watches_any_more_there_is_no_count(fake):
+    """A count of 0 after the last monitor had ended said that all was well."""
+    source = fake.source()
+    (device,) = source.devices()
+    fake.value("xid/events", 2)
+    source.watch()
+    assert wait_for(lambda: source.sample(device, ("slow",)).health.xid_count == 2)
+    source.unwatch()
+    assert wait_for(lambda: source.sample(device, ("slow",)).health.xid_count is None)
+    assert "running monitor" in source.sample(device, ("slow",)).reason("health.xid_count")
+
+
+def test_a_device_that_is_not_watched_has_no_count_although_another_is(fake):
+    fake.devices(2)
+    fake.code("nvmlDeviceRegisterEvents", 3, device=1)
+    source = fake.source()
+    first, second = source.devices()
+    source.watch()
+    assert wait_for(lambda: source.sample(first, ("slow",)).health.xid_count == 0)
+    sample = source.sample(second, ("slow",))
+    assert sample.health.xid_count is None
+    assert "RegisterEvents" in sample.reason("health.xid_count")
+    source.unwatch()
+
+
+def test_who_begins_to_watch_as_the_last_user_leaves_is_not_left_alone(fake):
+    """The old thread still gave its set back, and no other was started."""
+    source = fake.source()
+    (device,) = source.devices()
+    fake.slow("nvmlEventSetFree", 300)
+    source.watch()
+    assert wait_for(lambda: source.sample(device, ("slow",)).health.xid_count == 0)
+    source.unwatch()
+    assert wait_for(lambda: fake.calls("nvmlEventSetFree") == 1)
+    source.watch()
+    assert wait_for(lambda: fake.calls("nvmlEventSetCreate") == 2)
+    assert wait_for(lambda: source.sample(device, ("slow",)).health.xid_count == 0)
     source.unwatch()
 
 

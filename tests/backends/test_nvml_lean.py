@@ -20,6 +20,7 @@ RX, TX = "field/198", "field/197"
 
 class Listener:
     interval_ns, process_ns = SECOND // 10, 10 * SECOND
+    lanes_ns = SECOND, 10 * SECOND
     gpm = continuous = False
 
     def __init__(self, **settings):

@@ -97,6 +97,7 @@ def test_every_value_of_both_releases(library, version, tree):
     assert (power["average_watts"], power["limit_watts"]) == (150.5, 300)
     assert power["draw_watts"] == (160.25 if version == 6 else 150.5)
     assert power["energy_joules"] == 5
+    assert power["energy_monotonic_ns"] is not None
     assert (instinct["clocks"]["graphics_mhz"], instinct["clocks"]["memory_mhz"]) == (1700, 900)
     pcie = instinct["pcie"]
     assert (pcie["generation"], pcie["width"], pcie["replay_count"]) == (4, 16, 4)

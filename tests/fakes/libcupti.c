@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ typedef struct { uint8_t *data; size_t size, used; pthread_t owner; } buffer_t;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, names_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned flags = PER_THREAD, version = 130001;
 static size_t stride[KINDS];
-static int enabled[KINDS], swallow[KINDS], subscribed, holder;
+static int enabled[KINDS], swallow[KINDS], subscribed, holder, subscribe_ms;
 static struct { char name[56]; unsigned calls; int code; } function_table[MAX_NAMES];
 static int function_names;
 static requested_t requested;
@@ -102,6 +103,7 @@ void fake_cupti_set_flags(unsigned value) { flags = value; }
 void fake_cupti_set_version(unsigned value) { version = value; }
 void fake_cupti_set_stride(unsigned kind, size_t value) { stride[kind] = value; }
 void fake_cupti_set_holder(int value) { holder = value; } /* another profiler has the subscription */
+void fake_cupti_set_subscribe_ms(int value) { subscribe_ms = value; } /* how long subscribing takes */
 void fake_cupti_set_correlation(unsigned value) { correlation = value; }
 void fake_cupti_set_clock_offset(int64_t value) { clock_offset = value; }
 void fake_cupti_swallow(unsigned kind, int count) { swallow[kind] = count; }
@@ -520,7 +522,7 @@ int cuptiGetTimestamp(uint64_t *value) {
 typedef void (*event_t)(void *data, int domain, uint32_t event, const void *facts);
 static event_t on_event;
 static void *event_data;
-static uint8_t resource_on[32];
+static uint8_t resource_on[32], call_on[3][1024]; /* call_on: by domain, driver 1 and runtime 2 */
 
 int cuptiSubscribe(void **subscriber, void *callback, void *data) {
     ENTER(cuptiSubscribe);
@@ -530,7 +532,10 @@ int cuptiSubscribe(void **subscriber, void *callback, void *data) {
     memcpy(&on_event, &callback, sizeof on_event);
     event_data = data;
     memset(resource_on, 0, sizeof resource_on);
+    memset(call_on, 0, sizeof call_on);
     *subscriber = &subscribed;
+    struct timespec time = {0, subscribe_ms * 1000000L};
+    nanosleep(&time, NULL);
     return 0;
 }
 
@@ -554,8 +559,13 @@ int cuptiFinalize(void) {
 
 int cuptiEnableCallback(uint32_t on, void *subscriber, int domain, uint32_t cbid) {
     ENTER(cuptiEnableCallback);
+    if (subscriber != &subscribed) return 1;
     if (domain == 3 && cbid < 32) resource_on[cbid] = (uint8_t)on;
-    return subscriber == &subscribed ? 0 : 1;
+    if (domain == 1 || domain == 2) {
+        if (cbid >= (version < 130000 ? 700u : 900u)) return 1; /* a function that this release does not know */
+        call_on[domain][cbid] = (uint8_t)on;
+    }
+    return 0;
 }
 
 /* A node of a graph is made, or cloned from another; the subscriber hears of it as the client asked. */
@@ -567,6 +577,58 @@ void fake_cupti_graph_node(void *node, void *original) {
     uint32_t event = original ? 20 : 13;
     if (subscribed && resource_on[event]) on_event(event_data, 3, event, &facts);
 }
+
+unsigned fake_cupti_calls_wanted(void) {
+    unsigned found = 0;
+    for (int domain = 1; domain <= 2; domain++)
+        for (int cbid = 0; cbid < 1024; cbid++) found += call_on[domain][cbid];
+    return subscribed ? found : 0;
+}
+
+static void tell(uint32_t site, int domain, uint32_t cbid, unsigned id) {
+    struct { uint32_t site; const char *name; void *rest[5]; uint64_t *shared; uint32_t correlation; } facts = {
+        .site = site, .name = "", .correlation = id,
+    };
+    if (subscribed && call_on[domain][cbid]) on_event(event_data, domain, cbid, &facts);
+}
+
+static int signal_before_call; /* raised on the calling thread as the next call begins */
+void fake_cupti_signal_before_call(int number) { signal_before_call = number; }
+
+/* The program waits in a function of the driver (domain 1) or, with the driver's inside, of the runtime (2). ``type`` as
+ * in records of synchronisations; 0: a copy that returns when it is done. Returns the correlation id. */
+unsigned fake_cupti_wait(int domain, uint32_t cbid, unsigned type, uint64_t duration, unsigned id) {
+    sync_t record = {.kind = 38, .type = type, .start = now(), .correlation = next(id), .context = 1, .stream = 7,
+                     .event = 0xffffffffu};
+    id = record.correlation;
+    int number = __atomic_exchange_n(&signal_before_call, 0, __ATOMIC_SEQ_CST);
+    if (number) raise(number);
+    tell(0, domain, cbid, id);
+    if (domain == 2) tell(0, 1, 126, id), tell(1, 1, 126, id);
+    record.end = record.start + duration;
+    if (type) write_record(38, &record, sizeof record);
+    else fake_cupti_memcpy(2, 4096, 0, 7, record.start, record.end, id);
+    tell(1, domain, cbid, id);
+    return id;
+}
+
+static struct { uint64_t count; unsigned left; } foreign;
+
+static void *wait_here(void *unused) {
+    (void)unused;
+    for (uint64_t i = 0; i < foreign.count; i++) fake_cupti_wait(2, 131, 3, 2000, 0);
+    __atomic_sub_fetch(&foreign.left, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* Threads that Python knows nothing of, each of which waits ``count`` times; how many are not done yet. */
+void fake_cupti_foreign_waits(int threads, uint64_t count) {
+    pthread_t thread;
+    foreign.count = count, foreign.left = (unsigned)threads;
+    while (threads-- > 0)
+        if (pthread_create(&thread, NULL, wait_here, NULL) == 0) pthread_detach(thread);
+}
+unsigned fake_cupti_foreign_left(void) { return __atomic_load_n(&foreign.left, __ATOMIC_SEQ_CST); }
 
 int cuptiActivityRegisterCallbacks(requested_t request, completed_t complete) {
     ENTER(cuptiActivityRegisterCallbacks);

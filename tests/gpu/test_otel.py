@@ -1,4 +1,6 @@
-"""On a real NVIDIA GPU: a torch server whose request spans contain its kernels, by count against the session."""
+"""On a real NVIDIA GPU: a torch server whose request spans contain its kernels, by count against the session in memory
+and against the session file. ``tests/otel/test_server.py`` does the latter with scripted libraries.
+"""
 
 import importlib.util
 import json
@@ -8,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import request_counts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -123,7 +126,7 @@ def serve(style, threads, requests):
 def needs():
     from gpusense import cuda
 
-    for package in ("torch", "opentelemetry.sdk"):
+    for package in ("torch", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
         try:
             found = importlib.util.find_spec(package)
         except ModuleNotFoundError:
@@ -153,3 +156,26 @@ def test_overlapping_requests_keep_their_own_or_are_linked():
     assert found["linked"] <= found["ambiguous"]  # copies may be ambiguous as well
     if not found["linked"]:  # the launching thread was known: exact
         assert found["per_request"] == [[found["kernel_spans"] // 200, 200]]
+
+
+@pytest.mark.parametrize(("style", "clients"), [("spans", 1), ("blocks", 4)])
+def test_each_request_over_otlp_has_the_kernels_of_the_session_file(tmp_path, style, clients):
+    """The way a user has both: live spans below the application's own, and the file when the server has ended."""
+    _told, received, kept, _spans = request_counts.run_server(
+        tmp_path, "torch", style, "--live", clients=clients, requests=50
+    )
+    print(received.counts(), len(received.linked), len(received.outside))
+    assert len(received.requests) == 50
+    assert received == kept  # to the nanosecond
+    if clients == 1 or not received.linked:
+        (one,) = {tuple(sorted(counts.items())) for counts in received.counts().values()}
+        assert dict(one)["kernel"] > 1, "every request runs the same kernels"
+
+
+def test_the_session_file_sent_at_the_end_has_the_same_requests(tmp_path):
+    """Without ``--live`` the kernels are decoded after the server has ended, and requests are blocks of gpusense."""
+    _told, received, kept, _spans = request_counts.run_server(tmp_path, "torch", "file", clients=1, requests=50)
+    assert len(received.requests) == 50
+    assert received == kept
+    (one,) = {tuple(sorted(counts.items())) for counts in received.counts().values()}
+    assert dict(one)["kernel"] > 1, "every request runs the same kernels"

@@ -78,14 +78,16 @@ def test_no_such_kernel(gpusense):
 def test_syncs(gpusense):
     work()
     block = sense.get_tracer().current_block()
-    sense.get_tracer().record([GpuSync("stream_synchronize", block.start_ns, block.start_ns + 500, path=block.path)])
+    sense.get_tracer().record([GpuSync(
+        "stream_synchronize", block.start_ns, block.start_ns + 500, source_line="test_it.py:9 f", path=block.path
+    )])
     gpusense.assert_no_sync()
 """)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
             "*no kernel was named 'conv'; kernels: ampere_sgemm_128x64, softmax*",
-            "*the host waited for the device 1 times, 500 ns in all: stream_synchronize*",
+            "*the host waited for the device 1 times, 500 ns in all: stream_synchronize at test_it.py:9 f*",
         ]
     )
 

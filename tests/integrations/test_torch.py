@@ -102,6 +102,17 @@ def test_modules_forward_and_backward(torch, tracer):
     assert integration.statistics() == integration.Statistics(roots=1)
 
 
+def test_each_node_of_a_backward_pass_runs_in_its_module(torch, tracer):
+    """Also the last child's, whose output is its parent's as well, so that both blocks begin at one node."""
+    integration.instrument(min_us=0)
+    ran = []
+    torch.autograd.Variable._execution_engine.observe = lambda node: ran.append(tracer.current_block().path[1:])
+    with gpusense.trace("step"):
+        model_of(torch)(fake_torch.Tensor()).backward()
+    last, first = ("backward", "Sequential", "1"), ("backward", "Sequential", "0")
+    assert ran == [last] * 4 + [first] * 2
+
+
 def test_backward_blocks_are_of_the_thread_that_runs_the_nodes(torch, tracer):
     integration.instrument(min_us=0)
     step(torch, model_of(torch))

@@ -120,3 +120,28 @@ def test_nothing_seen_is_said(gpu, tmp_path):
     done = gpu("run", "work.py", FAKE_CUPTI_FAIL="cuptiActivityRegisterCallbacks=35,cuptiSubscribe=35")
     assert done.returncode == 5
     assert "no GPU work was seen" in done.stderr or "No GPU work was seen" in done.stderr
+
+
+WAITS = """
+import ctypes, os, time
+driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
+driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+import gpusense
+while gpusense.get_tracer()._recorder.marker is None:
+    with gpusense.trace("waiting"): time.sleep(0.005)
+fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
+def step():
+    for _ in range(40):
+        fake.fake_cupti_wait(2, 165, 4, ctypes.c_uint64(2_000_000), driver.fake_cuda_count_call())
+step()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("mode", [(), ("--live",)])
+def test_the_end_says_at_which_line_was_waited(gpu, tmp_path, mode):
+    (tmp_path / "train.py").write_text(WAITS)
+    done = gpu("run", "-o", "s.gpusense", *mode, "train.py", GPUSENSE_KINDS="sync_lines")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert "waited 80.0 ms in 40 calls at train.py:12 step" in done.stderr.splitlines()

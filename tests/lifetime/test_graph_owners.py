@@ -13,7 +13,12 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
+from gpusense._capi import executable
 from gpusense._graph_owners import GraphOwners
+if "no memfd" in sys.argv:   # as in a Python built for every Linux
+    del os.memfd_create
+if "no code" in sys.argv:
+    executable._PROT_EXEC = 0x1000   # the kernel answers EINVAL
 from gpusense import _select
 path = sys.argv[2]
 if path != "live":
@@ -105,4 +110,19 @@ def test_a_profiler_that_holds_cupti_keeps_it(program):
     facts = program("held", "live")
     assert facts["began"] is False
     assert "another profiler" in facts["reason"]
+    assert set(facts["owners"].values()) == {None}
+
+
+def test_a_python_without_memfd_notes_nodes_too(program):
+    """Builds for every Linux have no ``os.memfd_create``; there the capture itself raised AttributeError."""
+    facts = program("free", "live", "no memfd")
+    assert (facts["began"], facts["reason"]) == (True, "")
+    assert facts["owners"] == OWNERS
+
+
+def test_a_system_without_executable_memory_says_so_and_captures_on(program):
+    facts = program("free", "live", "no memfd", "no code")
+    assert facts["began"] is False
+    assert "memfd" in facts["reason"]
+    assert "mprotect: executable memory refused" in facts["reason"]
     assert set(facts["owners"].values()) == {None}

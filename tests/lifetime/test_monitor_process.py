@@ -105,6 +105,77 @@ print(len(running.history()) > before, flush=True)
     assert child(code) == ["False", "True", "True", "None", "ok", "1", "2", "0", "0", "True"]
 
 
+def test_a_fork_while_the_driver_is_being_initialised_does_not_deadlock_the_child(child):
+    """Nobody in the child gives back the lock that the parent's thread held."""
+    code = """
+import ctypes
+fake = ctypes.CDLL(os.environ["GPUSENSE_LIBNVIDIA_ML"])
+monitor.start_background(interval=0.01, open_timeout=0.05)
+while not fake.fake_calls(b"nvmlInit_v2"): time.sleep(0.005)
+pid = os.fork()
+if pid == 0:
+    with monitor.start_background(interval=0.01, open_timeout=10) as own:
+        print(own.problem, len(own.devices), len(monitor.snapshot(timeout=10)), flush=True)
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+"""
+    assert child(code, "slow=nvmlInit_v2:1000") == ["None", "1", "1", "0"]
+
+
+SIGNALLED = """
+import faulthandler, signal
+from gpusense import testing
+from gpusense._metrics import GpuMetrics
+from gpusense._sampler import DeviceSampler
+faulthandler.dump_traceback_later(15, exit=True)
+source = testing.ScriptedSource(1)
+source.set(0, {"utilization.gpu_percent": 1.0})
+running = monitor.start_background(source=source, interval=0.01)
+while len(running.history()) < 3: time.sleep(0.01)
+asked = []
+def handler(*_):
+    asked.append(len(running.latest()) + len(running.history()))
+    running.stop()
+signal.signal(signal.SIGUSR1, handler)
+"""
+
+
+def test_a_signal_handler_may_ask_and_stop_a_monitor_that_is_being_asked(child):
+    """The lock was held by the very thread that ran the handler."""
+    code = """
+class Signalling(GpuMetrics):
+    @property
+    def monotonic_ns(self):
+        if not raised:
+            raised.append(True)
+            signal.raise_signal(signal.SIGUSR1)
+        return self[2]
+raised = []
+with running._lock:
+    running._samples[0][-1] = Signalling(*running._samples[0][-1])
+print(len(running.history(seconds=60)) >= 3, asked[0] >= 4, running.running)
+"""
+    assert child(SIGNALLED + code) == ["True", "True", "False"]
+
+
+def test_a_signal_handler_may_stop_a_monitor_that_is_being_started(child):
+    code = """
+before = DeviceSampler.attach
+def attach(sampler, listener):
+    before(sampler, listener)
+    global running
+    running = listener
+    signal.raise_signal(signal.SIGUSR1)
+DeviceSampler.attach = attach
+running.stop()
+second = monitor.start_background(source=source, interval=0.01)
+print(second is running, second.running, monitor._samplers)
+while any(thread.name.startswith("gpusense-0") for thread in threading.enumerate()): time.sleep(0.01)
+print("ended")
+"""
+    assert child(SIGNALLED + code) == ["True", "False", "{}", "ended"]
+
+
 def test_a_fork_while_a_lock_is_held_does_not_deadlock_the_child(child):
     code = """
 running = monitor.start_background(lambda s: None, interval=0.005)

@@ -13,8 +13,8 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
-from gpusense import _budget, _recorder
-_budget.PERIOD_NS, _budget.ON_NS, _recorder.TICK_S = 100_000_000, 20_000_000, 0.01
+from gpusense import _budget, _capturing
+_budget.PERIOD_NS, _budget.ON_NS, _capturing.TICK_S = 100_000_000, 20_000_000, 0.01
 gpusense.configure(overhead_budget=0.0001, kinds=("sync",))
 gpusense.enable()
 tracer = gpusense.get_tracer()

@@ -90,9 +90,9 @@ for failure in (MemoryError(), OSError(5, "x"), RuntimeError(), RecursionError()
     recorder.armed, recorder.poke = True, fail
     with gpusense.trace("poke"): entered += 1
     recorder.armed, recorder.poke = False, saved[2]
-    gpusense._tracer._get_ident = fail
+    gpusense._block._get_ident = gpusense._tracer._get_ident = fail
     with gpusense.trace("ident"): entered += 1
-    gpusense._tracer._get_ident = saved[3]
+    gpusense._block._get_ident = gpusense._tracer._get_ident = saved[3]
     tracer.add_block_listener(Rude())
     with gpusense.trace(Name()): entered += 1
     assert tracer.current_block() is None
@@ -629,9 +629,9 @@ print(b.status()["reason"])
 #: As torch.profiler looks from outside.
 TORCH = """
 import types
-torch = types.ModuleType("torch"); profiler = types.SimpleNamespace(_profiler_enabled=lambda: torch.on)
-torch._C = types.SimpleNamespace(_autograd=profiler); torch.on = False
-sys.modules["torch"] = torch
+class Profiler(types.ModuleType): _is_profiler_enabled = property(lambda self: torch.on)
+torch = types.ModuleType("torch"); torch.on = False
+sys.modules["torch"], sys.modules["torch.autograd.profiler"] = torch, Profiler("torch.autograd.profiler")
 def until(condition, seconds=3):
     began = time.monotonic()
     while not condition():

@@ -45,8 +45,10 @@ def read_body(request):
 
 
 @contextmanager
-def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None):
-    """Answers ``status``; 413 above ``limit`` bytes; ``fail_first=(count, status)`` for the first requests."""
+def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, unknown=None):
+    """Answers ``status``; 413 above ``limit`` bytes; ``fail_first=(count, status)`` for the first requests; 404 for
+    paths that end in ``unknown``.
+    """
     got = Received()
 
     class Handler(BaseHTTPRequestHandler):
@@ -60,6 +62,8 @@ def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None):
                 answer = fail_first[1]
             elif limit is not None and len(body) > limit:
                 answer = 413
+            if unknown is not None and self.path.endswith(unknown):
+                answer = 404
             if delay_s:
                 time.sleep(delay_s)
             if answer == 200:

@@ -60,6 +60,21 @@ def test_refusals_are_counted(otel, tracer, answer, caplog):
     assert len(caplog.records) <= 1
 
 
+def test_a_backend_that_takes_no_metrics_gets_its_spans(otel, tracer, caplog):
+    """As Jaeger and Tempo, whose answer to ``/v1/metrics`` is 404."""
+    with receiver(unknown="/v1/metrics") as got:
+        otel.instrument(tracer=tracer, endpoint=got.url, exit_timeout_s=10)
+        otel._active.settings = otel._active.settings._replace(metric_interval_s=0)
+        for _ in range(3):
+            with tracer.trace("step"):
+                tracer.kernel()
+            assert otel.flush(20)
+        assert otel.uninstrument()
+        assert len(got.spans) == 6
+        assert got.requests - len(got.paths) >= 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_a_slow_endpoint_never_slows_the_application(otel, tracer):
     with receiver(delay_s=0.5) as got:
         otel.instrument(tracer=tracer, endpoint=got.url, metrics=False)
@@ -181,6 +196,46 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         assert (done.returncode, done.stderr) == (0, "")
         assert [span.name for span in got.spans] == ["gpu_kernel: child"]
         assert got.spans[0].parent_span_id
+
+
+def test_a_forked_child_without_a_request_sends_its_blocks():
+    """Nothing but a block tells that it works: no span of the application begins, nobody flushes."""
+    body = """
+otel.flush(5)
+pid = os.fork()
+if pid == 0:
+    for number in range(3):
+        with gpusense.trace(f"child {number}"):
+            gpusense.record_kernel("child", duration_ns=200_000)
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        blocks = {span.span_id for span in got.spans if span.name.startswith("child")}
+        kernels = [span for span in got.spans if span.name == "gpu_kernel: child"]
+    assert len(blocks) == len(kernels) == 3
+    assert {span.parent_span_id for span in kernels} == blocks
+
+
+def test_a_worker_of_multiprocessing_that_instruments_itself():
+    body = """
+otel.uninstrument()
+import multiprocessing
+def work():
+    otel.instrument(private=True)
+    with gpusense.trace("worker"):
+        gpusense.record_kernel("in_worker", duration_ns=200_000)
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(span.name for span in got.spans) == ["gpu_kernel: in_worker", "worker"]
 
 
 def test_a_worker_of_multiprocessing_sends_before_it_ends():

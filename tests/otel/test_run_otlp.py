@@ -33,9 +33,9 @@ ENDINGS = {
 }
 
 
-def run(*words, code, cwd):
+def run(*words, code, cwd, **variables):
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSENSE", "OTEL"))}
-    environ |= {"PYTHONPATH": str(ROOT), "GPUSENSE": "on"}
+    environ |= {"PYTHONPATH": str(ROOT), "GPUSENSE": "on", **variables}
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "gpusense", "run", *words, "-c", code],
@@ -75,3 +75,22 @@ def test_a_dead_collector_changes_nothing_but_the_answer(tmp_path, ending, outpu
     (told,) = [line for line in done.stderr.splitlines() if line.startswith("spans: ")]
     assert "did not take all" in told or "0 sent" in told, told
     assert took < 15
+
+
+@pytest.mark.parametrize("output", [(), ("-o", "s.gpusense")], ids=["live", "file"])
+def test_an_endpoint_that_refuses_everything_is_not_said_to_have_it(tmp_path, output):
+    with receiver(status=400) as got:
+        done, _ = run("--otlp", got.url, *output, code=WORK, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "worked\n")
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("spans: ")]
+    assert "did not take all" in told or "0 sent" in told, told
+
+
+@pytest.mark.parametrize("output", [(), ("-o", "s.gpusense")], ids=["live", "file"])
+@pytest.mark.parametrize("switch", ["OTEL_SDK_DISABLED=true", "GPUSENSE_OTEL=off"])
+def test_an_off_switch_is_obeyed_and_said(tmp_path, output, switch):
+    name, _, value = switch.partition("=")
+    with receiver() as got:
+        done, _ = run("--otlp", got.url, *output, code=WORK, cwd=tmp_path, **{name: value})
+        assert (done.returncode, done.stdout, got.requests) == (0, "worked\n", 0)
+    assert f"spans: not sent, because {switch}" in done.stderr.splitlines()

@@ -280,7 +280,7 @@ def test_names_and_attributes_of_every_kind(on, tracer, spans):
         tracer.record(
             [
                 GpuMemset("memset", 4096, now, now + 1, 0, block_id=block.block_id),
-                GpuSync("stream_synchronize", now, now + 5, 0, source_line="train.py:41", block_id=block.block_id),
+                GpuSync("stream_synchronize", now, now + 5, 0, source_line="train.py:41 step", block_id=block.block_id),
                 ComputeBlock("normalise", now, now + 9, elements=10_000, block_id=block.block_id),
             ]
         )
@@ -301,7 +301,9 @@ def test_names_and_attributes_of_every_kind(on, tracer, spans):
     assert upload["gpu.transfer.bytes"] == 10_485_760
     assert upload["gpu.transfer.bandwidth"] == pytest.approx(419_430_400)
     assert upload["gpu.transfer.direction"] == "cpu_to_gpu"
-    assert found["gpu_sync: stream_synchronize"].attributes["code.line.number"] == 41
+    waited = found["gpu_sync: stream_synchronize"].attributes
+    assert waited["code.line.number"] == 41
+    assert (waited["code.file.path"], waited["code.function.name"]) == ("train.py", "step")
     assert found["compute_block: normalise"].attributes["compute.elements"] == 10_000
     assert "gpu_memset: memset" in found
 

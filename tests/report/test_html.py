@@ -10,7 +10,7 @@ import zipfile
 from html.parser import HTMLParser
 
 import pytest
-from sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, training
+from sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
 
 from gpusense._records import Counters, UnseenStretch
 from gpusense.analysis import findings, operations
@@ -87,6 +87,16 @@ def test_every_record_is_on_the_timeline_with_its_nanoseconds():
     assert page.data["timeline"]["start_ns"] == str(T0)
     assert page.data["timeline"]["events"] == len(run.records)
     assert page.data["timeline"]["note"] == ""
+
+
+def test_waits_say_from_which_line():
+    line = "train.py:31 step"
+    run = session(sync(0, MS, source_line=line), sync(2 * MS, 3 * MS), kernel("k", 0, MS), end=4 * MS)
+    page = page_of(run)
+    names = [name for _, row, name, *_ in drawn(page) if "synchronize" in name]
+    assert names == [f"stream_synchronize at {line}", "stream_synchronize"]
+    (table,) = [table for table in page.data["tables"] if table["title"] == "Waits by line"]
+    assert [row[0] for row in table["rows"]] == [line, "(not known)"]
 
 
 def test_no_two_events_of_a_row_overlap():

@@ -8,7 +8,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import HOSTILE, T0, US, block, copy, crowd, kernel, session, training
+from sessions import HOSTILE, T0, US, block, copy, crowd, kernel, session, sync, training
 
 from gpusense.report import perfetto
 from gpusense.report.protobuf import number, varint
@@ -204,3 +204,8 @@ def test_it_is_written_in_pieces():
     file = Pieces()
     perfetto.write(crowd(60_000), file)
     assert file.largest < 2 << 20 < len(file.getvalue())
+
+
+def test_a_wait_has_its_line_among_its_arguments():
+    record = sync(0, US, source_line="train.py:31 step")
+    assert dict(perfetto.arguments(record))["source_line"] == "train.py:31 step"

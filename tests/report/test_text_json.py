@@ -2,11 +2,13 @@
 
 import io
 import json
+import re
 
 import pytest
-from sessions import H100, HOSTILE, MS, T0, US, block, copy, eventful, kernel, sample, session, training
+from sessions import H100, HOSTILE, MS, T0, US, block, copy, eventful, kernel, sample, session, sync, training
 
 from gpusense._records import Aggregate, Counters, UnseenStretch
+from gpusense._summary import print_summary
 from gpusense.report import text
 from gpusense.report.json import to_dict
 from gpusense.report.json import write as write_json
@@ -284,3 +286,28 @@ def test_what_is_unknown_is_null_with_its_reason():
     (energy,) = report["analysis"]["energy"]
     assert (energy["joules"], energy["reason"]) == (None, "fewer than two samples")
     assert (report["duration_ns"], report["window_ns"]) == (None, MS)
+
+
+def test_the_line_that_is_waited_at_stands_in_every_text():
+    syncs = [sync(i * MS, i * MS + 30 * MS // 40, source_line="train.py:31 step") for i in range(40)]
+    run = session(*syncs, kernel("k", 0, MS), end=50 * MS)
+    assert "waited 30.0 ms in 40 calls at train.py:31 step" in text.summary(run)
+    whole = list(text.full(run))
+    place = whole.index("Waits by line")
+    assert re.search(r"train\.py:31 step\s+40\s+30\.0 ms\s+750 µs\s+750 µs", whole[place + 2])
+    run.meta["kinds"] = ["sync_lines", "sync"]
+    printed = io.StringIO()
+    print_summary(run, printed)
+    assert "waited 30 ms in 40 calls at train.py:31 step" in printed.getvalue()
+
+
+def test_why_lines_are_not_known_is_said_where_they_were_asked_for():
+    run = session(kernel("k", 0, MS), sync(0, MS))
+    run.meta["kinds"] = ["sync_lines", "sync"]
+    run.meta["capture"] = {"sync_lines": {"running": False, "reason": "another profiler holds CUPTI", "noted": 0}}
+    sentence = "lines of waits are not known: another profiler holds CUPTI"
+    assert sentence in text.summary(run)
+    assert f"  {sentence}" in list(text.full(run))
+    printed = io.StringIO()
+    print_summary(run, printed)
+    assert sentence in printed.getvalue()

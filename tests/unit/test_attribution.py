@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusense._attribution import CLOSE, OPEN, Attributor, Boundary, Widener
+from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
+from gpusense._unmarked import Unmarked
 
 
 class World:
@@ -164,6 +165,188 @@ def test_interleaved_tasks_on_one_thread_are_ambiguous():
     assert attributor.resolve(5, 25)[0] == (1, 2)
     attributor.boundary(Boundary(CLOSE, 1, None, 5, 40, 50), 30)
     assert attributor.resolve(5, 35)[0] == (2,)
+
+
+class Tasks:
+    """Threads whose loops run tasks, each with blocks of its own, and code outside of loops between. A step is marked
+    as the tracer does: where its block is not the one the thread was in."""
+
+    def __init__(self, seed: int, threads: int, lose: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.attributor = Attributor()
+        self.lose = lose
+        self.corr = self.time = self.next_block = self.token = 0
+        self.parents: dict[int, int | None] = {}
+        self.open: set[int] = set()
+        #: thread → stacks of blocks: of the code outside of loops, and of each task
+        self.stacks: dict[int, list[list[int]]] = {thread: [[]] for thread in range(1, threads + 1)}
+        self.current = dict.fromkeys(self.stacks, 0)  # which stack runs
+        self.inside: dict[int, int] = {}
+        self.events: dict[int, list[tuple[int, bool]]] = {thread: [] for thread in self.stacks}
+        self.markers: list[tuple[int, int]] = []
+        self.rooted: set[int] = set()
+        self.launches: list[tuple[int, int, int, bool]] = []
+
+    def leaf(self, stack: list[int]) -> int:
+        return next((block for block in reversed(stack) if block in self.open), 0)
+
+    def mark(self, thread: int, op: int, block: int, parent: int | None) -> None:
+        self.corr, self.time, self.token = self.corr + 1, self.time + 1000, self.token + 1
+        event = Boundary(op, block, parent, thread, self.time, self.time + 500, f"b{block}", self.token)
+        self.attributor.boundary(event)
+        lost = self.random.random() < self.lose
+        self.events[thread].append((self.corr, lost))
+        if not lost:
+            self.markers.append((self.token, self.corr))
+        elif self.random.random() < 0.5:
+            self.attributor.lose(self.token)
+
+    def step(self) -> None:
+        thread = self.random.choice(list(self.stacks))
+        stacks, stack = self.stacks[thread], self.stacks[thread][self.current[thread]]
+        action = self.random.random()
+        if action < 0.25:
+            self.go_on(thread)
+        elif action < 0.45 and len(stack) < 5:
+            self.next_block += 1
+            parent = self.leaf(stack)
+            self.parents[self.next_block] = parent or None
+            self.open.add(self.next_block)
+            if not parent:
+                self.rooted.add(thread)
+            if thread in self.inside:
+                self.inside[thread] = self.next_block
+            self.mark(thread, OPEN, self.next_block, parent or None)
+            stack.append(self.next_block)
+        elif action < 0.6 and stack and (self.current[thread] == 0 or len(stack) > len(stacks[0])):
+            block = stack.pop()
+            if block not in self.open:
+                return
+            self.open.remove(block)
+            if thread in self.inside:
+                self.inside[thread] = self.leaf(stack)
+            self.mark(thread, CLOSE, block, self.inside.get(thread))
+        else:
+            self.corr += self.random.randint(1, 3)
+            self.launches.append((thread, self.corr, self.leaf(stack), thread in self.inside))
+
+    def go_on(self, thread: int) -> None:
+        """With another task, with a new one, or behind the loop."""
+        stacks = self.stacks[thread]
+        chosen = self.random.randrange(len(stacks) + 1)
+        if chosen == len(stacks):
+            if chosen > 4:
+                return
+            stacks.append(list(stacks[self.current[thread]]))
+        self.current[thread] = chosen
+        leaf = self.leaf(stacks[chosen])
+        if chosen == 0:
+            if self.inside.pop(thread, None) is not None:
+                self.mark(thread, LEAVE, 0, leaf)
+        elif self.inside.get(thread) != leaf:
+            self.inside[thread] = leaf
+            self.mark(thread, SWITCH, 0, leaf)
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+        self.random.shuffle(self.markers)
+        for marker in self.markers:
+            assert self.attributor.token(*marker)
+        self.attributor.give_up(1 << 62)
+
+    def may_be_uncertain(self, thread: int, corr: int) -> bool:
+        """Whether a lost boundary lies between the two found ones around a launch."""
+        before = [event for event in self.events[thread] if event[0] < corr]
+        after = [event for event in self.events[thread] if event[0] > corr]
+        return (bool(before) and before[-1][1]) or (bool(after) and after[0][1])
+
+
+@given(st.integers(0, 10**9), st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_tasks_whose_switches_are_marked_resolve_exactly(seed, threads):
+    world = Tasks(seed, threads)
+    world.run(250)
+    for thread, corr, block, followed in world.launches:
+        leaves, inherited = world.attributor.resolve(thread, corr)
+        if followed or thread in world.rooted:
+            assert leaves == ((block,) if block else ())
+            assert not inherited
+        assert world.attributor.constant(thread, corr, corr) in (None, (leaves, inherited))
+
+
+@given(st.integers(0, 10**9), st.integers(1, 3), st.floats(0.01, 0.5))
+@settings(max_examples=100, deadline=None)
+def test_a_lost_switch_costs_the_stretch_between_its_neighbours(seed, threads, lose):
+    world = Tasks(seed, threads, lose)
+    world.run(250)
+    lost = sum(lost for events in world.events.values() for _, lost in events)
+    assert world.attributor.lost_markers == lost
+    for thread, corr, block, followed in world.launches:
+        leaves, inherited = world.attributor.resolve(thread, corr)
+        if not (followed or thread in world.rooted) or inherited:
+            continue
+        assert block in (leaves or (0,))
+        if len(leaves) > 1:
+            assert world.may_be_uncertain(thread, corr)
+
+
+def test_order_decides_again_with_all_that_is_open():
+    """Exact attribution is switched off while tasks are in the middle of their blocks."""
+    attributor = Attributor()
+    attributor.boundary(Boundary(SWITCH, 0, 0, 5, 0, 1), 1)
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 2, 3, "a"), 10)
+    attributor.boundary(Boundary(SWITCH, 0, 0, 5, 4, 5), 20)
+    attributor.boundary(Boundary(OPEN, 2, None, 5, 6, 7, "b"), 30)
+    attributor.boundary(Boundary(SWITCH, 0, None, 5, 8, 9), 40)
+    attributor.boundary(Boundary(CLOSE, 1, None, 5, 10, 11), 50)
+    assert [attributor.resolve(5, corr)[0] for corr in (5, 15, 25, 35, 45, 55)] == [(), (1,), (), (2,), (1, 2), (2,)]
+
+
+def test_a_thread_whose_steps_are_seen_inherits_nothing():
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 1, "of another thread"), 10)
+    attributor.boundary(Boundary(SWITCH, 0, 0, 6, 2, 3), 20)
+    attributor.boundary(Boundary(LEAVE, 0, 0, 6, 4, 5), 30)
+    assert [attributor.resolve(6, corr) for corr in (15, 25, 35)] == [((1,), True), ((), False), ((1,), True)]
+    assert [attributor.constant(6, corr, corr + 1) for corr in (15, 35)] == [((1,), True), ((1,), True)]
+    assert list(attributor.segments(6, [15, 25, 35])) == [
+        (0, 1, ((1,), True)),
+        (1, 2, ((), False)),
+        (2, 3, ((1,), True)),
+    ]
+
+
+def test_switches_without_blocks_are_forgotten_in_time(monkeypatch):
+    from gpusense import _attribution
+
+    monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 1, "a"), 1)
+    for i in range(2, 1000):
+        attributor.boundary(Boundary(SWITCH, 0, i % 2, 5, i, i), i * 2)
+    assert len(attributor._threads[5].corrs) <= 100
+    assert len(attributor._placed[5]) <= 101
+    assert attributor.resolve(5, 1999) == ((1,), False)
+    assert attributor.resolve(5, 1997) == ((), False)
+
+
+def test_unmarked_boundaries_come_down_to_what_is_open():
+    early = Unmarked()
+    assert early.add(Boundary(OPEN, 1, None, 5, 0, 0, "a"))
+    assert early.add(Boundary(SWITCH, 0, 0, 5, 1, 1))
+    assert early.add(Boundary(OPEN, 2, None, 5, 2, 2, "b"))
+    assert early.add(Boundary(CLOSE, 2, 0, 5, 3, 3))
+    assert early.add(Boundary(OPEN, 3, 1, 6, 4, 4, "c"))
+    assert early.add(Boundary(LEAVE, 0, 3, 6, 5, 5))
+    assert early.add(Boundary(CLOSE, 3, None, 6, 6, 6))
+    assert not early.add(Boundary(CLOSE, 9, None, 6, 7, 7))
+    assert early.drain() == [
+        Boundary(OPEN, 1, None, 5, 0, 0, "a"),
+        Boundary(SWITCH, 0, 0, 5, 3, 3),
+        Boundary(LEAVE, 0, 1, 6, 5, 5),
+    ]
+    assert early.drain() == []
 
 
 def test_paths_chains_and_common_ancestors():

@@ -73,3 +73,13 @@ def test_all_is_observed_within_the_budget():
     budget = Budget(0.05, 0)
     drive(budget, 10, 0.04)
     assert (budget.level, budget.duty) == (0, 1.0)
+
+
+@given(st.integers(-(10**13), 10**13))
+@settings(max_examples=30, deadline=None)
+def test_a_clock_that_was_set_does_not_end_the_budget(step_ns):
+    """Set back by an hour, no cycle ended for an hour, whatever it cost."""
+    budget = Budget(0.02, 10**15)
+    now, spent, kept, _, _ = drive(budget, 5, 0.0, now=10**15)
+    drive(budget, 30, 0.1, now=now + step_ns, spent=spent, kept=kept)
+    assert 0.1 <= budget.duty <= 0.25

@@ -5,12 +5,12 @@ import os
 import platform
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import threading
 
 import pytest
+from assembly import assembler, text_and_symbols
 
 from gpusense._capi import executable, graph_code
 from gpusense._capi import mailbox as boxes
@@ -24,43 +24,6 @@ NATIVE = platform.machine() if LINUX else None
 def require(condition, what):
     if not condition:
         pytest.fail(f"CI must have {what}") if os.environ.get("CI") else pytest.skip(f"needs {what}")
-
-
-def assembler(machine):
-    """A command that assembles for ``machine``: binutils, LLVM, or the clang in the ziglang wheel."""
-    names = [f"{machine}-linux-gnu-as", *(["as"] if machine == NATIVE else [])]
-    for path in filter(None, map(shutil.which, names)):
-        return [path]
-    if shutil.which("llvm-mc"):
-        return ["llvm-mc", "-filetype=obj", f"-triple={machine}-linux-gnu"]
-    try:
-        import ziglang  # noqa: F401
-    except ImportError:
-        return None
-    return [sys.executable, "-m", "ziglang", "cc", "-c", "-target", f"{machine}-linux-gnu"]
-
-
-def text_and_symbols(path):
-    """The .text section and the symbols of a 64-bit ELF object."""
-    raw = path.read_bytes()
-    assert raw[:5] == b"\x7fELF\x02"
-    (table,) = struct.unpack_from("<Q", raw, 40)
-    size, count, names_at = struct.unpack_from("<HHH", raw, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", raw, table + size * i) for i in range(count)]
-
-    def string(section, offset):
-        begin = sections[section][4] + offset
-        return raw[begin : raw.index(b"\0", begin)].decode()
-
-    text, symbols = b"", {}
-    for name, kind, _, _, offset, length, link, *_ in sections:
-        if string(names_at, name) == ".text":
-            text = raw[offset : offset + length]
-        if kind == 2:
-            for at in range(offset, offset + length, 24):
-                number, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", raw, at)
-                symbols[string(link, number)] = value
-    return text, symbols
 
 
 @pytest.mark.parametrize("machine", code.CODES)

@@ -1,6 +1,8 @@
 """The monitor over scripted sources and a clock that only tests move."""
 
+import sys
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from gpusense._dispatcher import Dispatcher
 from gpusense._metrics import GROUPS, GpuMetrics, fill, without_values
 from gpusense._protocols import Backend
 from gpusense._records import Unavailable
-from gpusense._sampler import SECOND, DeviceSampler, Schedule
+from gpusense._sampler import SECOND, Clock, DeviceSampler, Schedule
 from gpusense._sources import METRIC_BACKENDS, Merged
 
 BUSY = {"utilization.gpu_percent": 90.0, "power.draw_watts": 300.0, "power.draw_window_s": 0.0}
@@ -217,6 +219,45 @@ def test_two_monitors_share_one_loop(rig):
     assert first.running
 
 
+def test_the_slower_lanes_follow_the_monitor_that_wants_them_most(rig):
+    """A second monitor of the device had the intervals of the first."""
+    rig.start(interval=0.1, medium_interval=2.0, slow_interval=8.0)
+    rig.clock.advance(7.9)
+    assert (rig.lanes("medium"), rig.lanes("slow")) == (4, 1)
+    eager = rig.start(interval=0.1, medium_interval=0.5, slow_interval=1.0)
+    rig.clock.advance(4)
+    assert rig.lanes("medium") - 4 == pytest.approx(9, abs=1)
+    assert rig.lanes("slow") - 1 == pytest.approx(5, abs=1)
+    assert eager.stats().samplers[0].background_skipped == 0
+    eager.stop()
+    before = rig.lanes("medium"), rig.lanes("slow")
+    rig.clock.advance(8)
+    assert rig.lanes("medium") - before[0] == pytest.approx(4, abs=1)
+    assert rig.lanes("slow") - before[1] <= 2
+
+
+class Listener:
+    """A monitor as its samplers see it; ``act`` runs with each sample."""
+
+    interval_ns = process_ns = SECOND
+    lanes_ns = SECOND, SECOND
+    gpm = continuous = False
+
+    def __init__(self, act=lambda: None):
+        self.accept = lambda sample: act()
+
+
+def test_a_monitor_that_ends_in_the_middle_of_a_tick_is_gone(rig):
+    """It came back with its next due time, and the device was sampled for ever."""
+    sampler = DeviceSampler(rig.source, rig.source.devices()[0], rig.clock, SECOND, SECOND)
+    second = Listener()
+    first = Listener(lambda: sampler.retire(second))
+    sampler._listeners = {first: 0, second: 0}
+    sampler.step()
+    assert list(sampler._listeners) == [first]
+    assert sampler.retire(first)
+
+
 def test_after_the_last_monitor_nothing_is_sampled(rig):
     running = rig.start(interval=0.1)
     rig.clock.advance(1)
@@ -268,6 +309,22 @@ def test_the_strictest_monitor_of_a_device_decides_for_all(rig):
 # -- clocks --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system does not tell how long it slept")
+def test_a_thread_held_up_between_two_clocks_has_not_slept(monkeypatch):
+    """A container that is throttled for a tenth of a second is no suspended machine."""
+    now, slept, held = [10**9], 5 * SECOND, [SECOND // 10] * 2
+
+    def clock_gettime_ns(which):
+        told = now[0] + (slept if which == time.CLOCK_BOOTTIME else 0)
+        now[0] += held.pop() if held and which == time.CLOCK_BOOTTIME else 100
+        return told
+
+    monkeypatch.setattr(time, "clock_gettime_ns", clock_gettime_ns)
+    assert [Clock().suspended_ns() for _ in range(3)] == pytest.approx([slept] * 3, abs=1000)
+    held = [SECOND // 10]
+    assert Clock().suspended_ns() == pytest.approx(slept, abs=1000)
+
+
 def test_a_suspended_machine_leaves_a_gap_that_is_not_billed(rig):
     running = rig.start(interval=0.1)
     rig.clock.advance(1)
@@ -294,6 +351,26 @@ def test_a_step_of_the_wall_clock_disturbs_nothing(rig):
     rig.clock.advance(1)
     assert len(running.history(seconds=3)) == 21
     assert all(sample.gap_ns == 0 for sample in running.history())
+
+
+@pytest.mark.parametrize("step", [-86400, -1, 0, 1, 86400])
+def test_a_step_of_the_wall_clock_takes_nothing_out_of_a_window(rig, step):
+    """After one a day back, no sample lay between the first one's time and now."""
+    running = rig.start(interval=0.1)
+    rig.clock.advance(2)
+    rig.clock.step(step)
+    rig.clock.advance(2)
+    (everything,), (recent,) = running.window(), running.window(seconds=3)
+    assert (everything.samples, recent.samples) == (41, 31)
+    assert (everything.covered_seconds, everything.energy_joules) == pytest.approx((4, 1200))
+    assert (recent.covered_seconds, recent.energy_joules) == pytest.approx((3, 900))
+    now = rig.clock.time_ns()
+    assert (recent.start_ns, recent.end_ns) == (now - 3 * SECOND, now)
+    (before,) = running.window(end_ns=running.history()[20].time_ns) if step > 0 else (recent,)
+    assert before.samples == (21 if step > 0 else 31)
+    rig.source.trouble(0, "lost", "lost: test")
+    rig.clock.advance(5)
+    assert running.window(seconds=3)[0].statistics == {}
 
 
 # -- callbacks -----------------------------------------------------------------------------------------------------
@@ -372,6 +449,24 @@ def test_a_slow_callback_does_not_delay_sampling(rig):
     assert len(running.history()) == 201
     assert running.stats().callbacks_dropped > 100
     release.set()
+
+
+@pytest.mark.parametrize("on_error", [None, lambda error: sys.exit(2)])
+def test_a_callback_that_exits_ends_neither_itself_nor_the_monitor(on_error):
+    """SystemExit ended the thread without a word, and every later sample was dropped."""
+    called = []
+
+    def callback(item):
+        called.append(item)
+        sys.exit(1)
+
+    dispatcher = Dispatcher(callback, on_error)
+    dispatcher.start()
+    for item in range(3):
+        dispatcher.put(item)
+    wait_until(lambda: dispatcher.errors == 3)
+    assert called == [0, 1, 2]
+    dispatcher.stop(5)
 
 
 def test_no_call_after_stop(rig):
@@ -612,6 +707,49 @@ def test_a_machine_that_starts_no_more_threads_is_survived(rig, monkeypatch):
     assert running.latest() == ()
     running.stop()
     assert not monitor._samplers
+
+
+def test_stop_waits_once_for_however_many_drivers_that_hang(rig):
+    hang = threading.Event()
+
+    class Hanging(testing.ScriptedSource):
+        def sample(self, device, lanes=("fast",)):
+            hang.wait(30)
+            return super().sample(device, lanes)
+
+    running = monitor.start_background(lambda sample: None, source=Hanging(4))
+    waited = []
+    for sampler in [sampler for _, sampler in running._samplers]:
+        for thread in sampler._threads:
+            thread.join = lambda timeout, join=thread.join: (waited.append(timeout), join(timeout))
+    running.stop(0.2)
+    hang.set()
+    assert len(waited) == 8
+    assert max(waited) <= 0.2
+    assert sum(waited) < 0.4  # not eight times as long: what the first joins took is gone for the later
+    assert not monitor._samplers
+
+
+def test_a_driver_that_hangs_while_it_is_watched_does_not_hold_the_program():
+    hang, began, order = threading.Event(), threading.Event(), []
+
+    class Hanging(testing.ScriptedSource):
+        def watch(self):
+            began.set()
+            hang.wait(30)
+            order.append("watched")
+            raise RuntimeError("driver bug")
+
+        def unwatch(self):
+            order.append("unwatched")
+
+    running = monitor.start_background(source=Hanging(1), interval=0.01)
+    assert began.wait(10)
+    wait_until(lambda: running.history())
+    assert order == []
+    running.stop(0.05)
+    hang.set()
+    wait_until(lambda: order == ["watched", "unwatched"])
 
 
 def test_stats_stay_after_stop(rig):

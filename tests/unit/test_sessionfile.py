@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import stat
 import struct
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpusense import _config
 from gpusense import _sessionfile as file
 from gpusense._errors import SessionError
 from gpusense._metrics import GpuMetrics, Power
@@ -391,6 +393,7 @@ def test_a_file_that_is_no_session_is_not_overwritten(tmp_path):
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (5500, 5500))
+from gpusense import _config
 from gpusense import _sessionfile as file
 writer = file.Writer(sys.argv[1])
 import os
@@ -431,6 +434,18 @@ def test_the_size_cap_stops_buffers_not_the_end(tmp_path):
     assert writer.size_bytes < 4000 + 700
 
 
+def test_a_full_buffer_of_the_largest_size_is_kept(tmp_path):
+    """Its head made it too long for a chunk, so that every full buffer was dropped."""
+    size = int(_config._RANGES["buffer_size"][1])
+    writer = file.Writer(tmp_path / "run", max_bytes=None)
+    assert writer.buffer(random.Random(0).randbytes(size))  # which cannot be compressed
+    writer.close()
+    with file.Reader(tmp_path / "run") as reader:
+        (buffer,) = [chunk.buffer() for chunk in reader if chunk.type == file.BUFFER]
+        assert len(buffer.data) == size
+        assert reader.damage == []
+
+
 def test_a_chunk_beyond_the_limit_is_dropped_and_counted(tmp_path):
     writer = file.Writer(tmp_path / "s")
     assert not writer.buffer(memoryview(bytes(file.MAX_CHUNK_BYTES + 1)))
@@ -467,6 +482,7 @@ def test_threads_append_whole_chunks(tmp_path):
 
 FORKED = """
 import os, sys
+from gpusense import _config
 from gpusense import _sessionfile as file
 writer = file.Writer(sys.argv[1])
 writer.buffer(b"parent")

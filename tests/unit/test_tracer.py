@@ -289,6 +289,72 @@ def test_enable_and_disable(tracer):
     assert set(blocks(gpusense.get_tracer())) == {"before", "after"}
 
 
+def test_off_and_on_again_by_configuration(tracer):
+    gpusense.configure(mode="off")
+    with gpusense.trace("while off") as block:
+        pass
+    assert isinstance(block, _noop.NoopBlock)
+    gpusense.configure(mode="on")
+    with gpusense.trace("after"):
+        pass
+    assert set(blocks(gpusense.get_tracer())) == {"after"}
+    gpusense.disable()
+    gpusense.configure(threshold_us=7)  # which is not to enable
+    with gpusense.trace("while disabled"):
+        pass
+    assert set(blocks(gpusense.get_tracer())) == {"after"}
+
+
+def test_threads_that_enable_at_once_make_one_tracer(tracer, monkeypatch):
+    """The others went on capturing beside it, each with a thread of its own."""
+    monkeypatch.setattr(_select, "_tracer", None)
+    made, together = [], threading.Barrier(3)
+
+    def live(*arguments, before=_select._live):
+        made.append(before(*arguments))
+        threading.Event().wait(0.05)
+        return made[-1]
+
+    def enable():
+        together.wait(10)
+        assert gpusense.enable()
+
+    monkeypatch.setattr(_select, "_live", live)
+    threads = [threading.Thread(target=enable) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    try:
+        assert len(made) == 1
+        assert gpusense.get_tracer() is made[0]
+    finally:
+        for one in made[1:]:
+            one.close()
+        tracer.close()
+
+
+def test_a_signal_handler_that_configures_in_the_first_decision_leaves_a_tracer(tracer, monkeypatch):
+    """None was active from then on, and every block raised AttributeError."""
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    told = []
+
+    def make(before=_select._make):
+        gpusense.configure(threshold_us=7)
+        told.append(gpusense.enable())
+        return before()
+
+    monkeypatch.setattr(_select, "_make", make)
+    with gpusense.trace("first"):
+        pass
+    with gpusense.trace("second"):
+        pass
+    assert told == [False]
+    assert gpusense.get_tracer().config.threshold_us == 7
+    monkeypatch.setattr(_select, "_tracer", tracer)
+
+
 def test_a_function_decorated_while_disabled_is_traced_after_enabling(tracer):
     gpusense.disable()
 
@@ -439,6 +505,8 @@ def test_configuration_errors_say_what_would_be_right(tracer):
         gpusense.configure(sample_rate=2)
     with pytest.raises(ValueError, match="must be a number"):
         gpusense.configure(threshold_us="fast")
+    with pytest.raises(_config.ConfigurationError, match="'order' or 'exact'"):
+        gpusense.configure(attribution="guessed")
     with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
         gpusense.configure(backends=("cupti",), strict=True)
 
@@ -449,8 +517,9 @@ def test_environment_over_application_over_host(tracer, monkeypatch):
     assert gpusense.configure(defaults=True, threshold_us=3).threshold_us == 2
     monkeypatch.setenv("GPUSENSE_THRESHOLD_US", "7.5")
     monkeypatch.setenv("GPUSENSE_BUFFERS", "many")
+    monkeypatch.setenv("GPUSENSE_ATTRIBUTION", " Exact")
     settings = gpusense.configure()
-    assert (settings.threshold_us, settings.buffers) == (7.5, 8)
+    assert (settings.threshold_us, settings.buffers, settings.attribution) == (7.5, 8, "exact")
 
 
 def test_many_blocks_keep_memory_flat(tracer):

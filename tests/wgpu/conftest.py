@@ -10,7 +10,10 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import traced  # noqa: E402
 import wheels  # noqa: E402
+
+from gpusense.integrations import wgpu_py  # noqa: E402
 
 os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # EGL complains without one
 
@@ -55,3 +58,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _wheel_is_there(request: pytest.FixtureRequest) -> None:
     if "wheel" in request.fixturenames:
         _require(request.getfixturevalue("wheel"), f"wheels in {wheels.VARIABLE} (tests/wgpu/wheels.py fetches them)")
+
+
+@pytest.fixture
+def programs(wgpu):
+    import programs
+
+    return programs
+
+
+@pytest.fixture
+def recording(wgpu):
+    made = traced.Recording()
+    assert wgpu_py.instrument(emit=made.records.extend, block=lambda: made.block) is True
+    yield made
+    wgpu_py.uninstrument()
+
+
+@pytest.fixture
+def both(wgpu, tmp_path: pathlib.Path) -> traced.Both:
+    """Runs a program bare and instrumented."""
+    return traced.Both(tmp_path)

@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 import wheels
@@ -175,3 +177,18 @@ def test_the_child_does_not_need_the_hosts_package(fake: str, tmp_path: pathlib.
     code = "from host._vendor.gpusense.backends import wgpu; b = wgpu.open(); print(b and b.version, b)"
     done = run_python(code, GPUSENSE_LIBWGPU_NATIVE=fake, GPUSENSE_LIBVULKAN="/nowhere/x.so", PYTHONPATH=str(tmp_path))
     assert done.stdout.startswith("29.0.1.1"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_program_that_embeds_python_is_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path, frozen: bool
+) -> None:
+    started = []
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **_: started.append(arguments))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ("python-tool" if frozen else "renderer")))
+    if frozen:
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    answer = _wgpu_child.ask("/nowhere/libwgpu_native.so", "adapters")
+    assert not answer
+    assert "this process runs in" in answer.reason
+    assert started == []

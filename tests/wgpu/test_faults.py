@@ -4,65 +4,12 @@ Each case runs twice in a process of its own; the second time what was recorded 
 """
 
 import importlib.util
-import json
 import os
 import pathlib
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-
-INSTRUMENT = """
-import json, sys
-from gpusense.integrations import wgpu_py
-
-def emit(records):
-    with open({path!r}, "a") as out:
-        for record in records:
-            out.write(json.dumps([type(record).__name__, record.name]) + "\\n")
-
-assert wgpu_py.instrument(emit=emit, copies={copies}) is True
-"""
-
-
-class Outcome:
-    def __init__(self, done: subprocess.CompletedProcess, recorded: list) -> None:
-        self.code, self.out, self.err, self.recorded = done.returncode, done.stdout, done.stderr, recorded
-
-    @property
-    def kernels(self) -> list[str]:
-        return [name for kind, name in self.recorded if kind == "GpuKernel"]
-
-
-@pytest.fixture
-def both(wgpu, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs a program bare and instrumented; the same exit code and standard output are required."""
-
-    def run(code: str, *, copies: bool = False, same_output: bool = True, timeout: float = 60) -> Outcome:
-        path = tmp_path / "records"
-        program = textwrap.dedent(code)
-        bare = python("import programs\n" + program, timeout)
-        traced = python(INSTRUMENT.format(path=str(path), copies=copies) + "import programs\n" + program, timeout)
-        assert traced.returncode == bare.returncode, traced.stderr
-        if same_output:
-            assert traced.stdout == bare.stdout
-        assert "gpusense" not in traced.stderr.replace(str(ROOT), ""), traced.stderr
-        recorded = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return Outcome(traced, recorded)
-
-    def python(program: str, timeout: float) -> subprocess.CompletedProcess:
-        import os
-
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
-        return subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=timeout, env=environ, cwd=tmp_path
-        )
-
-    return run
 
 
 def test_work_pending_at_the_end(both) -> None:

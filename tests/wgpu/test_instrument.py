@@ -7,34 +7,10 @@ import time
 import weakref
 
 import pytest
+from traced import Recording
 
 from gpusense._records import GpuKernel, GpuMemoryTransfer, GpuSync
 from gpusense.integrations import wgpu_py
-
-
-class Recording:
-    def __init__(self) -> None:
-        self.records: list = []
-        self.block = None
-
-    def of(self, kind: type) -> list:
-        assert wgpu_py.flush(10)
-        return [record for record in self.records if type(record) is kind]
-
-
-@pytest.fixture
-def programs(wgpu):
-    import programs
-
-    return programs
-
-
-@pytest.fixture
-def recording(wgpu):
-    made = Recording()
-    assert wgpu_py.instrument(emit=made.records.extend, block=lambda: made.block) is True
-    yield made
-    wgpu_py.uninstrument()
 
 
 @pytest.fixture
@@ -356,8 +332,9 @@ def test_submit_takes_what_wgpu_takes(recording, programs) -> None:
     gpu.queue.submit(commands())
     gpu.queue.submit(tuple(commands()))
     gpu.queue.submit(command_buffers=list(commands()))
+    gpu.queue.submit(command_buffers=commands())
     gpu.queue.submit([])
-    assert len(recording.of(GpuKernel)) == 6
+    assert len(recording.of(GpuKernel)) == 8
     with pytest.raises(TypeError):
         gpu.queue.submit(None)
     with pytest.raises(AttributeError):

@@ -36,9 +36,9 @@ def _no() -> bool:
 
 
 def _profiling(torch: Any) -> Callable[[], bool]:
-    """Whether torch.profiler is recording right now: an explicit profiler is not to be disturbed."""
-    found = getattr(getattr(getattr(torch, "_C", None), "_autograd", None), "_profiler_enabled", None)
-    return found or _no
+    """Whether torch.profiler is recording right now, for any thread: an explicit profiler is not to be disturbed."""
+    profiler: Any = getattr(getattr(torch, "autograd", None), "profiler", None)
+    return (lambda: bool(profiler._is_profiler_enabled)) if hasattr(profiler, "_is_profiler_enabled") else _no
 
 
 class State:

@@ -67,15 +67,30 @@ def instrument(
         if wanted is not None and "wgpu" not in wanted:
             return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
         emit, block = _to_active_tracer(), block or tracer.current_block
+    return _install(api, emit, block or _no_block, copies, tracer)
+
+
+def _install(
+    api: Any, emit: Callable[[list[Record]], Any], block: Callable[[], Any], copies: bool, tracer: Any
+) -> bool | Unavailable:
+    """Wraps all of wgpu-py or nothing."""
     from . import _passes, _transfers
     from ._hooks import Hooks
     from ._host import Host
     from ._patch import Patches
 
-    hooks = Hooks(Host(api), emit, block or _no_block, copies, tracer)
     patches = Patches()
-    _passes.install(hooks, patches)
-    _transfers.install(hooks, patches)
+    hooks = None
+    try:
+        hooks = Hooks(Host(api), emit, block, copies, tracer)
+        _passes.install(hooks, patches)
+        _transfers.install(hooks, patches)
+    except Exception as error:  # noqa: BLE001 - a wgpu-py that is not as known
+        patches.undo()
+        if hooks is not None:
+            hooks.close()
+        reason = f"this wgpu-py is not as known: {type(error).__name__}: {error}"
+        return Unavailable("wgpu_py", reason, "update gpusense")
     _State.hooks, _State.patches = hooks, patches
     return True
 

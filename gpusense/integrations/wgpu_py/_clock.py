@@ -72,7 +72,7 @@ class _Facts(NamedTuple):
 IDENTITY = (("backend_type", ""), ("vendor_id", 0), ("device_id", 0), ("device", ""))
 
 _known: dict[tuple[Any, ...], _Facts] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def _facts(card: tuple[Any, ...]) -> _Facts:
@@ -98,10 +98,4 @@ def _ask_vulkan(vendor_id: int, device_id: int, name: str) -> _Facts:
     calibrator = _vulkan.calibrator(vendor_id, device_id, name)
     if isinstance(calibrator, Unavailable):
         return _Facts(str(calibrator), period, bits)
-    guard = threading.Lock()
-
-    def read() -> Any:
-        with guard:
-            return calibrator.sample()
-
-    return _Facts("", period, bits, read)
+    return _Facts("", period, bits, calibrator.sample)

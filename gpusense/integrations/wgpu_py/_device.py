@@ -37,7 +37,7 @@ class Pass:
     dispatches = 0
     label_source = "pass"
     own: tuple[Any, int, int] | None = None  # the program's own query set and indices
-    pipeline: Any = None
+    piped = False  # a pipeline has been set
     submitted_ns = 0
     where: tuple[str, int] | None = None
 
@@ -91,7 +91,7 @@ class DeviceTimer:
         self.lock = threading.RLock()
         self.copies = False
         self._deliver, self._miss, self._pending_timers = deliver, miss, pending
-        self._submitted: deque[list[Pass]] = deque()
+        self._submitted: deque[tuple[Any, list[Pass]]] = deque()  # with the device, which lives until they are read
         self._ready: list[Pass] = []
         self._undated: list[Timed] = []
         self._oldest_ns = self._last_ns = 0
@@ -113,8 +113,12 @@ class DeviceTimer:
             str(self.info.get("backend_type")) == "Metal"
         )  # submissions with such stamps never end (wgpu-native#624)
         self.copies = "timestamp-query-inside-encoders" in features and not metal
-        self.query_set = host.query_set(device._internal, QUERIES, self._keep)
-        self.writes = {kind: host.writes(kind, self.query_set, QUERIES // 2) for kind in ("compute", "render")}
+        try:
+            self.query_set = host.query_set(device._internal, QUERIES, self._keep)
+            self.writes = {kind: host.writes(kind, self.query_set, QUERIES // 2) for kind in ("compute", "render")}
+        except Exception as error:  # noqa: BLE001 - Metal allows few a process; once is enough to know
+            self.dead = f"no query set could be made ({type(error).__name__})"
+            return
         self.free.extend(range(0, QUERIES, 2))
         self.clock = ClockSetup(self.info, host.period_ns(self._queue))
 
@@ -122,9 +126,8 @@ class DeviceTimer:
 
     def submitted(self, device: Any, passes: list[Pass]) -> None:
         """Passes that the program has just submitted."""
-        self._submitted.append(passes)
+        self._submitted.append((device, passes))
         self._last_ns = passes[0].submitted_ns
-        self._device = device
         self._pending_timers.add(self)
 
     def pump(self, force: bool = False) -> None:
@@ -132,11 +135,14 @@ class DeviceTimer:
         if not self.lock.acquire(blocking=False):
             return
         try:
-            if not self._stepping:  # a callback of the program, run by our own submit, may come here again
-                self._stepping = True
+            if self._stepping:  # a callback or finalizer of the program, run in the middle of a step, came here again
+                return
+            self._stepping = True
+            try:
                 self._step(force)
+            finally:
+                self._stepping = False
         finally:
-            self._stepping = False
             self.lock.release()
 
     @property
@@ -197,7 +203,7 @@ class DeviceTimer:
             action, arguments = self.events.popleft()
             action(*arguments)
         while self._submitted:
-            passes = self._submitted.popleft()
+            self._device, passes = self._submitted.popleft()
             if not self._ready:
                 self._oldest_ns = passes[0].submitted_ns
             self._ready += passes
@@ -232,7 +238,8 @@ class DeviceTimer:
     def _gate(self) -> None:
         batch, self._ready = self._ready[:BATCH], self._ready[BATCH:]
         self._oldest_ns = time_ns()
-        if not batch:
+        if not batch or self.gone:
+            self.give_up(batch, self.dead or "")
             return
         number, events = next(self._numbers), self.events
 
@@ -314,19 +321,26 @@ class DeviceTimer:
     ) -> None:
         """Resolves ``runs`` and, when the data has arrived, takes the stamps at ``begins`` and ``ends``."""
         device = self._device
-        if device is None or device._internal is None:
-            self.give_up(batch, "the device was released before its queries were read")
+        if device is None or device._internal is None or self.gone:
+            self.give_up(batch, self.dead or "the device was released before its queries were read")
             return
         number, events = next(self._numbers), self.events
-        pair = self._borrow(device, size)
+        try:
+            pair = self._borrow(device, size)
+        except Exception:
+            self.give_up(batch, "no buffer to read the queries into could be made")
+            raise
 
         def arrived(data: bytes | None) -> None:
             events.append((self._arrived, (number, begins, ends, pair, data, seen_ns or time_ns())))
 
         self._flying[number] = batch
         try:
-            self.host.resolve(device._internal, self._queue, runs, pair, size)
-            self.host.read(pair.mapped, size, arrived)
+            if self.host.resolve(device._internal, self._queue, runs, pair, size, self._alive):
+                self.host.read(pair.mapped, size, arrived)
+            else:
+                del self._flying[number]
+                self.give_up(batch, self.dead or "")
         except Exception:
             del self._flying[number]
             self.give_up(batch, "resolving the queries failed")
@@ -360,6 +374,10 @@ class DeviceTimer:
             [found.ends[at] for at in kept],
             found.seen_ns,
         )
+
+    def _alive(self) -> bool:
+        """False once a callback, finalizer or signal handler of the program has destroyed the device during a step."""
+        return not self.gone
 
     def _borrow(self, device: Any, size: int) -> Pair:
         for index, pair in enumerate(self._pool):

@@ -19,6 +19,14 @@ IDLE_NS = 200_000_000
 ATTRIBUTE = "_gpusense"
 
 
+class Local(threading.local):
+    """What the wrappers on one thread tell each other."""
+
+    nested = False  # inside a transfer that is recorded as a whole
+    writes: Any = None  # for the pass that is being begun
+    taken: Any = None  # the last ``writes`` that reached a pass
+
+
 class Hooks:
     """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer."""
 
@@ -34,13 +42,13 @@ class Hooks:
     ) -> None:
         self.host, self.emit, self.block, self.copies = host, emit, block, copies
         self.on = True
-        self.local = threading.local()
+        self.local = Local()
         self.staged: deque[Staged] = deque()
         self.pending: set[DeviceTimer] = set()
         self.counts: Counter[str] = Counter()
         self.untimed: Counter[str] = Counter()
         self._timers: weakref.WeakSet[DeviceTimer] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a lost device is reported in the middle of a call made under it
         self._errors = 0
         self._tracer = tracer
         _process.register(self)
@@ -117,7 +125,10 @@ class Hooks:
         for timer in timers:
             pause = 0.0002
             while True:
-                timer.pump(force=True)
+                try:
+                    timer.pump(force=True)
+                except Exception:  # noqa: BLE001 - what failed has been given up; the next step is another one
+                    self.fail("flush")
                 if timer.idle:
                     break
                 left = deadline - time.monotonic()
@@ -137,7 +148,7 @@ class Hooks:
 
     def flush(self, timeout_s: float) -> bool:
         """Everything submitted so far has been timed and handed on; False when that took too long."""
-        return self.drain(self.timers(), timeout_s)
+        return self.host.exiting or self.drain(self.timers(), timeout_s)
 
     def status(self) -> dict[str, Any]:
         """The fields of ``Statistics``."""
@@ -172,7 +183,7 @@ class Hooks:
         """A forked child has no GPU."""
         self.on = False
         self.host.exiting = True
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _emit(self, records: list[Record], counter: str) -> None:
         self.counts[counter] += len(records)

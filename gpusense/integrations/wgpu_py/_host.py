@@ -2,7 +2,8 @@
 
 Rule of this file: every call is one that cannot abort given what :mod:`._device` guarantees — live handles of a device
 that is neither destroyed nor lost, commands that ``finish()`` accepted, mapped data copied inside the map callback.
-Callbacks run on whatever thread polls; they look up what to do by number, so that no cffi closure dies too early.
+Callbacks run on whatever thread polls; they look up what to do by number. The closures behind them are never freed:
+what was asked for before ``uninstrument()`` may be answered long after it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from ... import _log
 #: (query set, first query, count, offset in the resolve buffer)
 Run = tuple[Any, int, int, int]
 
+WORK_DONE, MAP = "wgpuQueueOnSubmittedWorkDone", "wgpuBufferMapAsync"
 USAGE_QUERY_RESOLVE, USAGE_COPY_SRC, USAGE_COPY_DST, USAGE_MAP_READ = 0x200, 0x4, 0x8, 0x1
 
 
@@ -52,12 +54,7 @@ class Host:
         self.api = api
         self.ffi, self.lib, self.checked = api.ffi, api.lib, api.libf
         self.exiting = False
-        self._numbers = count(1)
-        self._actions: dict[int, Callable[[bool], None]] = {}
-        self._plain = len(self.ffi.typeof(self.lib.wgpuQueueOnSubmittedWorkDone).args) == 3
-        self._success = 0 if self._plain else 1
-        self._done_type, self._done_callback = self._callback(self.lib.wgpuQueueOnSubmittedWorkDone)
-        self._map_type, self._map_callback = self._callback(self.lib.wgpuBufferMapAsync)
+        self._callbacks = _callbacks(api)
         self._encoder_info = self.ffi.new("WGPUCommandEncoderDescriptor *")
 
     def period_ns(self, queue: Any) -> float | None:
@@ -89,8 +86,13 @@ class Host:
     def write_timestamp(self, encoder: Any, query_set: Handle, index: int) -> None:
         self.checked.wgpuCommandEncoderWriteTimestamp(encoder, query_set._internal, index)
 
-    def resolve(self, device: Any, queue: Any, runs: Sequence[Run], pair: Pair, size: int) -> None:
-        """Submits a command buffer of ours that copies the queries to ``pair.mapped``. Raises before submitting."""
+    def resolve(
+        self, device: Any, queue: Any, runs: Sequence[Run], pair: Pair, size: int, alive: Callable[[], bool]
+    ) -> bool:
+        """Submits a command buffer of ours that copies the queries to ``pair.mapped``. Raises before submitting.
+
+        False, and nothing is submitted, when the device is not ``alive()`` any more: that submit would abort.
+        """
         checked, lib = self.checked, self.lib
         encoder = checked.wgpuDeviceCreateCommandEncoder(device, self._encoder_info)
         try:
@@ -101,12 +103,16 @@ class Host:
             command = checked.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
         finally:
             lib.wgpuCommandEncoderRelease(encoder)
-        checked.wgpuQueueSubmit(queue, 1, self.ffi.new("WGPUCommandBuffer[]", [command]))
+        commands = self.ffi.new("WGPUCommandBuffer[]", [command])
+        usable = alive()
+        if usable:
+            checked.wgpuQueueSubmit(queue, 1, commands)
         lib.wgpuCommandBufferRelease(command)
+        return usable
 
     def when_done(self, queue: Any, action: Callable[[bool], None]) -> None:
         """``action(succeeded)`` once everything submitted so far has been executed."""
-        self._ask(self.checked.wgpuQueueOnSubmittedWorkDone, (queue,), self._done_type, self._done_callback, action)
+        self._callbacks.ask(WORK_DONE, (queue,), action)
 
     def read(self, buffer: Handle, size: int, action: Callable[[bytes | None], None]) -> None:
         """``action(bytes)`` once ``buffer`` could be mapped, None when it could not; it is unmapped again."""
@@ -119,8 +125,7 @@ class Host:
                 self.lib.wgpuBufferUnmap(internal)
             action(data)
 
-        arguments = (internal, 1, 0, size)
-        self._ask(self.checked.wgpuBufferMapAsync, arguments, self._map_type, self._map_callback, mapped)
+        self._callbacks.ask(MAP, (internal, 1, 0, size), mapped)
 
     def poll(self, device: Any, wait: bool = False) -> None:
         self.lib.wgpuDevicePoll(device, wait, self.ffi.NULL)
@@ -130,17 +135,22 @@ class Host:
         info.size, info.usage = size, usage
         return Handle(self, "Buffer", self.checked.wgpuDeviceCreateBuffer(device, info), keep)
 
-    def _callback(self, function: Any) -> tuple[Any, Any]:
-        """The callback-info type of a function (None in the first family) and one closure for all its calls."""
-        arguments = self.ffi.typeof(function).args
-        if self._plain:
-            return None, self.ffi.callback(arguments[-2], self._called)
-        info = arguments[-1]
-        return info, self.ffi.callback(dict(info.fields)["callback"].type, self._called)
 
-    def _ask(
-        self, function: Any, arguments: Any, info_type: Any, callback: Any, action: Callable[[bool], None]
-    ) -> None:
+class _Callbacks:
+    """One closure a kind of callback, and what each of its calls is to do."""
+
+    def __init__(self, api: Any) -> None:
+        self.ffi, self.lib, self.checked = api.ffi, api.lib, api.libf
+        self._actions: dict[int, Callable[[bool], None]] = {}
+        self._numbers = count(1)
+        self._plain = len(self.ffi.typeof(getattr(self.lib, WORK_DONE)).args) == 3
+        self._success = 0 if self._plain else 1
+        self._closures = {name: self._closure(getattr(self.lib, name)) for name in (WORK_DONE, MAP)}
+
+    def ask(self, name: str, arguments: tuple[Any, ...], action: Callable[[bool], None]) -> None:
+        """Calls the function ``name``; ``action(succeeded)`` runs when it answers, on whatever thread polls."""
+        function = getattr(self.checked, name)
+        info_type, callback = self._closures[name]
         number = next(self._numbers)
         self._actions[number] = action
         token = self.ffi.cast("void *", number)
@@ -156,6 +166,14 @@ class Host:
             self._actions.pop(number, None)
             raise
 
+    def _closure(self, function: Any) -> tuple[Any, Any]:
+        """The callback-info type of a function (None in the first family) and one closure for all its calls."""
+        arguments = self.ffi.typeof(function).args
+        if self._plain:
+            return None, self.ffi.callback(arguments[-2], self._called)
+        info = arguments[-1]
+        return info, self.ffi.callback(dict(info.fields)["callback"].type, self._called)
+
     def _called(self, status: int, *rest: Any) -> None:
         """Every callback: (status[, message], userdata) or (status[, message], userdata1, userdata2)."""
         try:
@@ -165,3 +183,15 @@ class Host:
                 action(int(status) == self._success)
         except Exception:  # noqa: BLE001 - cffi would print it into the program's stderr
             _log.exception("wgpu callback", "gpusense: a wgpu callback failed")
+
+
+#: By wgpu-py's backend module: held until the process ends.
+_made: list[tuple[Any, _Callbacks]] = []
+
+
+def _callbacks(api: Any) -> _Callbacks:
+    found = next((callbacks for known, callbacks in _made if known is api), None)
+    if found is None:
+        found = _Callbacks(api)
+        _made.append((api, found))
+    return found

@@ -7,6 +7,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from ... import _log
+
 
 def watch(name: str, ready: Callable[[], None]) -> "_Finder":
     """Calls ``ready()`` once ``name`` has been executed; ``remove()`` of the result takes that back."""
@@ -45,4 +47,7 @@ class _After(Loader):
     def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self._inner  # as if we had never been there
         self._inner.exec_module(module)
-        self._ready()
+        try:
+            self._ready()
+        except Exception:  # noqa: BLE001 - never into the program's import
+            _log.exception(f"after import {module.__name__}", "gpusense: %s could not be instrumented", module.__name__)

@@ -16,6 +16,7 @@ from ._patch import Patches
 FEATURES = ("timestamp-query",)
 COPY_FEATURES = ("timestamp-query", "timestamp-query-inside-encoders")
 ENTRY = "_gpusense_entry"
+UNDEFINED = 0xFFFFFFFF  # WGPU_QUERY_SET_INDEX_UNDEFINED: no time stamp at this end
 
 
 def install(hooks: Hooks, patches: Patches) -> None:
@@ -89,7 +90,7 @@ def _made(hooks: Hooks, function: Any) -> Any:
 def _destroy(hooks: Hooks, function: Any) -> Any:
     def destroy(self: Any, *args: Any, **kwargs: Any) -> Any:
         timer = getattr(self, ATTRIBUTE, None)
-        if timer is not None:
+        if timer is not None and not hooks.host.exiting:
             try:
                 hooks.drain([timer], 0.5)
                 timer.stop("the program destroyed the device")
@@ -103,7 +104,7 @@ def _destroy(hooks: Hooks, function: Any) -> Any:
 def _destroy_queries(hooks: Hooks, function: Any) -> Any:
     def destroy(self: Any, *args: Any, **kwargs: Any) -> Any:
         timer = getattr(self._device, ATTRIBUTE, None)
-        if timer is None:
+        if timer is None or hooks.host.exiting:  # a forked child may find the lock taken for ever
             return function(self, *args, **kwargs)
         with timer.lock:  # not while a step of ours resolves from it
             return function(self, *args, **kwargs)
@@ -115,9 +116,12 @@ def _named_pipeline(stage: str) -> Callable[[Any], Any]:
     def make(function: Any) -> Any:
         def create_pipeline(self: Any, *args: Any, **kwargs: Any) -> Any:
             made = function(self, *args, **kwargs)
-            entry = kwargs.get(stage)
-            if type(entry) is dict and type(entry.get("entry_point")) is str:
-                setattr(made, ENTRY, entry["entry_point"])
+            try:
+                entry = kwargs[stage]["entry_point"]  # a dict or one of wgpu-py's structs
+            except Exception:  # noqa: BLE001 - it need not be given
+                return made
+            if type(entry) is str:
+                setattr(made, ENTRY, entry)
             return made
 
         return create_pipeline
@@ -155,15 +159,18 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
                 hooks.fail("begin_pass")
             if timed is None:
                 return function(self, *args, **kwargs)
-            if timed.slot >= 0:
-                local.writes = timer.writes[kind] + (timed.slot >> 1)
+            writes = timer.writes[kind] + (timed.slot >> 1) if timed.slot >= 0 else None
+            # Not None: this is a finalizer or signal handler in the middle of beginning another pass.
+            before, local.writes = local.writes, writes
             try:
                 encoder = function(self, *args, **kwargs)
             except BaseException:
-                _give_back(local, timer, timed)
+                _give_back(timer, timed)
                 raise
-            if timed.slot >= 0 and local.writes is not None:
-                _give_back(local, timer, timed)  # never written, so never to be resolved (wgpu#7238)
+            finally:
+                local.writes = before
+            if writes is not None and local.taken is not writes:
+                _give_back(timer, timed)  # never written, so never to be resolved (wgpu#7238)
                 hooks.miss("another tool times the pass")
             else:
                 setattr(encoder, ATTRIBUTE, timed)
@@ -175,8 +182,7 @@ def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
     return make
 
 
-def _give_back(local: Any, timer: Any, timed: Pass) -> None:
-    local.writes = None
+def _give_back(timer: Any, timed: Pass) -> None:
     if timed.slot >= 0:
         timer.free.append(timed.slot)
 
@@ -203,10 +209,10 @@ def _native_begin(hooks: Hooks, function: Any) -> Any:
     local = hooks.local
 
     def begin(encoder: Any, descriptor: Any) -> Any:
-        writes = getattr(local, "writes", None)
+        writes = local.writes
         if writes is not None and not descriptor.timestampWrites:
-            descriptor.timestampWrites = writes
-            local.writes = None  # taken
+            descriptor.timestampWrites = local.taken = writes
+            local.writes = None
         return function(encoder, descriptor)
 
     return begin
@@ -236,7 +242,7 @@ def _open_own(hooks: Hooks, kind: str, kwargs: dict[str, Any], own: Any) -> Pass
         query_set._internal  # noqa: B018 - something to resolve from
     except Exception:  # noqa: BLE001 - the program's mistake, for wgpu-py to report
         return None
-    if begin is None or end is None:
+    if begin is None or end is None or UNDEFINED in (begin, end):
         hooks.miss("the program times only one end of the pass")
         return None
     timed = Pass(kind, kwargs.get("label") or "", -1)
@@ -248,11 +254,23 @@ def _open_own(hooks: Hooks, kind: str, kwargs: dict[str, Any], own: Any) -> Pass
 def _set_pipeline(function: Any) -> Any:
     def set_pipeline(self: Any, pipeline: Any) -> Any:
         timed = getattr(self, ATTRIBUTE, None)
-        if timed is not None and timed.pipeline is None and not timed.name:
-            timed.pipeline = pipeline
+        if timed is not None and not timed.piped and not timed.name:
+            timed.piped = True
+            _name_by_pipeline(timed, pipeline)
         return function(self, pipeline)
 
     return set_pipeline
+
+
+def _name_by_pipeline(timed: Pass, pipeline: Any) -> None:
+    """Now, and not when the record is made: the pipeline may die before."""
+    label = getattr(pipeline, "label", None)
+    if label:
+        timed.name, timed.label_source = label, "pipeline"
+        return
+    entry = getattr(pipeline, ENTRY, None)
+    if entry:
+        timed.name, timed.label_source = entry, "entry_point"
 
 
 def _dispatch(function: Any) -> Any:
@@ -294,9 +312,12 @@ def _submit(hooks: Hooks, function: Any) -> Any:
         if not hooks.on:
             return function(self, *args, **kwargs)
         commands: Any = args[0] if args else kwargs.get("command_buffers")
-        if args and type(commands) is not list and type(commands) is not tuple and hasattr(commands, "__iter__"):
+        if type(commands) is not list and type(commands) is not tuple and hasattr(commands, "__iter__"):
             commands = list(commands)  # a generator can be read only once
-            args = (commands, *args[1:])
+            if args:
+                args = (commands, *args[1:])
+            else:
+                kwargs["command_buffers"] = commands
         start = time_ns()
         result = function(self, *args, **kwargs)
         try:
@@ -318,8 +339,11 @@ def _submitted(hooks: Hooks, queue: Any, commands: Any, start_ns: int) -> None:
             passes.clear()  # its death returns no query any more
             for timed in taken:
                 timed.submitted_ns = start_ns
-            passes.timer.submitted(device, taken)
-    if timer is not None and timer.dead is None:
+            if passes.timer is timer:
+                timer.submitted(device, taken)
+            else:
+                hooks.miss("the pass was begun before uninstrument()", len(taken))
+    if timer is not None and (timer.dead is None or not timer.idle):
         hooks.pump(timer)
     elif hooks.staged:
         hooks.hand_on()

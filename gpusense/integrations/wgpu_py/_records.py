@@ -111,7 +111,7 @@ def _record(
 ) -> Record:
     if item.bytes is not None:
         return _copy(item, start, end, {"operation": item.kind, **common})
-    name, source = (item.name, item.label_source) if item.name else _name(item)
+    name, source = (item.name, item.label_source) if item.name else _fallback(item)
     dispatches = item.dispatches
     key = (item.kind, source, dispatches)
     attributes = cache.get(key)
@@ -163,19 +163,8 @@ def _grid(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int, int]
     return int(axes[0]), int(axes[1]), int(axes[2])
 
 
-def _name(item: Pass) -> tuple[str, str]:
-    """A name for a pass without one, and where it comes from: pipeline, entry point, or the line that began the pass.
-
-    The encoder's label was tried before.
-    """
-    pipeline = item.pipeline
-    if pipeline is not None:
-        label = pipeline.label
-        if label:
-            return label, "pipeline"
-        entry = getattr(pipeline, "_gpusense_entry", None)
-        if entry:
-            return entry, "entry_point"
+def _fallback(item: Pass) -> tuple[str, str]:
+    """A name for a pass without one, and where it comes from: the line that began the pass."""
     if item.where is None:
         return item.kind, "kind"
     file, line = item.where

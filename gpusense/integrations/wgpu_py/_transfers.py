@@ -103,7 +103,7 @@ def _write_texture(hooks: Hooks, function: Any) -> Any:
 
 def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, Any], Any]) -> Any:
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hooks.on or getattr(hooks.local, "nested", False):
+        if not hooks.on or hooks.local.nested:
             return function(self, *args, **kwargs)
         try:
             source = source_of(args, kwargs)
@@ -166,7 +166,7 @@ def _texture_of(args: Any, kwargs: Any) -> Any:
 def _read_mapped(hooks: Hooks, function: Any) -> Any:
     def read_mapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Without a copy nothing is transferred.
-        if not hooks.on or getattr(hooks.local, "nested", False) or not kwargs.get("copy", True):
+        if not hooks.on or hooks.local.nested or not kwargs.get("copy", True):
             return function(self, *args, **kwargs)
         start = time_ns()
         result = function(self, *args, **kwargs)
@@ -200,7 +200,7 @@ def _mapped(hooks: Hooks, buffer: Any, method: str, direction: str, data: Any, s
 
 def _map(hooks: Hooks, function: Any) -> Any:
     def map_buffer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hooks.on or getattr(hooks.local, "nested", False):
+        if not hooks.on or hooks.local.nested:
             return function(self, *args, **kwargs)
         start = time_ns()
         hooks.local.nested = True
@@ -216,7 +216,7 @@ def _map(hooks: Hooks, function: Any) -> Any:
 
 def _promise_wait(hooks: Hooks, function: Any) -> Any:
     def sync_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mapping = hooks.on and getattr(self, "_title", "") == "buffer.map" and not getattr(hooks.local, "nested", False)
+        mapping = hooks.on and getattr(self, "_title", "") == "buffer.map" and not hooks.local.nested
         start = time_ns()
         result = function(self, *args, **kwargs)
         if mapping:

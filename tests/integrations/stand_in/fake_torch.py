@@ -87,6 +87,7 @@ class Engine:
 
     def __init__(self, own_thread):
         self.callbacks = []
+        self.observe = lambda node: None  # called where a node runs
         self.work = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.serve, daemon=True) if own_thread else None
         if self.thread:
@@ -120,6 +121,7 @@ class Engine:
             ready.remove(node)
             for hook in list(node.prehooks):
                 assert hook(None) is None
+            self.observe(node)
             for other in node.inputs:
                 waits[other] -= 1
                 if not waits[other]:
@@ -158,13 +160,17 @@ def make(own_thread=True):
     torch.nn = layers()
     torch.is_grad_enabled = lambda: True
     torch.compiler = namespace(is_compiling=lambda: False)
-    torch._C = namespace(_autograd=namespace(_profiler_enabled=lambda: profiling.on))
+    torch._C = namespace()
     torch.profiling = profiling
+
+    class Profiler(namespace):
+        _is_profiler_enabled = property(lambda self: profiling.on)
+
     own_range = type("record_function", (record_function,), {})
     torch.autograd = namespace(
         backward=backward,
         grad=backward,
-        profiler=namespace(record_function=own_range),
+        profiler=Profiler(record_function=own_range),
         Variable=namespace(_execution_engine=engine),
     )
     nvtx = namespace(names=[], range_push=push, range_pop=lambda: len(nvtx.names) - bool(nvtx.names.pop()))

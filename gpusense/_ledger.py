@@ -1,0 +1,144 @@
+"""What became of finished work: records kept one by one, sums of the others, busy time of the devices. Pure.
+
+Nothing is lost: what is not kept, or no longer, is in the sums.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import _layouts as layouts
+from ._aggregate import Busy, GroupKey, Groups
+from ._decode import Batch
+from ._records import KINDS, Aggregate, BlockRecord, DeviceBusy, Path, Record
+from ._tally import Piles, Spot
+
+WITH_BYTES = frozenset({"transfer", "memset", "allocation"})
+
+
+class Ledger:
+    """``emit`` gets each list of kept records. At most ``max_records`` of them stay; the oldest are then summed."""
+
+    def __init__(self, max_records: int, emit: Callable[[list[Record]], None] | None) -> None:
+        self.kept: deque[Record] = deque()
+        self.stored = 0  # records in ``kept``
+        self.counted = 0  # records in sums
+        self._max_records = max_records
+        self._emit = emit
+        self._out: list[Record] = []
+        self._groups = Groups()
+        self.piles = Piles(self._groups, operation_name)
+        self._busy = Busy()
+
+    # --- one by one -------------------------------------------------------------------------------------------------
+
+    def limit(self, max_records: int) -> None:
+        self._max_records = max_records
+        while len(self.kept) > max_records:
+            self._evict()
+
+    def store(self, item: Record) -> None:
+        self.stored += 1
+        self._out.append(item)
+        self.kept.append(item)
+        if len(self.kept) > self._max_records:
+            self._evict()
+
+    def _evict(self) -> None:
+        self.stored -= 1
+        self.demote(self.kept.popleft())
+
+    def demote(self, item: Any) -> None:
+        """Counts a record instead of keeping it."""
+        kind = KINDS[type(item)]
+        path = item.path[:-1] if type(item) is BlockRecord else item.path
+        key: GroupKey = (
+            path,
+            kind,
+            item.name,
+            getattr(item, "backend", "cpu"),
+            getattr(item, "device", None),
+            getattr(item, "stream", None),
+            getattr(item, "direction", None),
+        )
+        line = getattr(item, "source_line", None)
+        if line is not None:
+            key = (*key[:7], line)
+        self.counted += 1
+        self._groups.add(key, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
+
+    def hand_on(self) -> None:
+        """Gives what was stored since the last call to ``emit``."""
+        if self._out:
+            out, self._out = self._out, []
+            if self._emit is not None:
+                self._emit(out)
+
+    # --- summed up --------------------------------------------------------------------------------------------------
+
+    def count(self, spot: Spot, keys: list[int], durations: list[int], sizes: list[int] | None) -> None:
+        """Counts records that share path, kind, device and stream."""
+        piles = self.piles.at(spot, len(durations))
+        for key, duration in zip(keys, durations, strict=True):
+            piles[key].append(duration)
+        if sizes is not None:
+            self.piles.add_bytes(spot, keys, sizes)
+
+    def count_by_stream(self, path: Path, kind: str, batch: Batch, part: slice, contexts: Mapping[int, int]) -> None:
+        """Counts one part of a batch. ``contexts``: the device of records that name their context only."""
+        places = list(zip(batch.device[part], batch.context[part], batch.stream[part], strict=True))
+        rows: defaultdict[Any, list[int]] = defaultdict(list)
+        for i, place in enumerate(places, part.start or 0):
+            rows[place].append(i)
+        for (device, context, stream), chosen in rows.items():
+            known = contexts.get(context) if device is None else device
+            sizes = [batch.bytes[i] for i in chosen] if kind in WITH_BYTES else None
+            durations = [batch.duration[i] for i in chosen]
+            self.count((path, kind, known, stream), [batch.key[i] for i in chosen], durations, sizes)
+
+    def count_migrations(self, batch: Batch) -> None:
+        """Counters of unified memory: pages and bytes that moved, and faults."""
+        for counter, value, duration, device in zip(batch.key, batch.bytes, batch.duration, batch.device, strict=True):
+            name = layouts.UNIFIED_MEMORY_COUNTERS.get(counter, f"counter_{counter}")
+            fault = counter in layouts.UNIFIED_MEMORY_FAULTS
+            row = [value if fault else 1, duration, duration, duration, duration * duration, 0 if fault else value]
+            self._groups.add_row(((), "unified_memory", name, "cuda", device, None, None), row)
+
+    def aggregates(self) -> list[Aggregate]:
+        self.piles.fold()
+        return self._groups.rows()
+
+    # --- busy time --------------------------------------------------------------------------------------------------
+
+    def occupy(self, kernels: bool, batch: Batch) -> None:
+        """The times of a batch of kernels, or of copies and memsets."""
+        if uniform(batch.device):
+            self._busy.add("cuda", batch.device[0], kernels, batch.start, batch.end, sum(batch.duration))
+            return
+        for device in set(batch.device):
+            chosen = [i for i, other in enumerate(batch.device) if other == device]
+            self._busy.add("cuda", device, kernels, [batch.start[i] for i in chosen], [batch.end[i] for i in chosen])
+
+    def occupy_once(self, backend: str, device: int | None, kernel: bool, start_ns: int, end_ns: int) -> None:
+        self._busy.add(backend, device, kernel, [start_ns], [end_ns])
+
+    def busy(self) -> list[DeviceBusy]:
+        return self._busy.rows()
+
+
+def operation_name(kind: str, key: int) -> tuple[str, str | None]:
+    """Name of an operation that is no kernel, and a copy's direction."""
+    if kind == "transfer":
+        direction = layouts.COPY_DIRECTIONS.get(key) or ("gpu_to_gpu" if key == layouts.COPY_PEER else "on_device")
+        return direction, direction
+    if kind == "sync":
+        return layouts.SYNC_TYPES.get(key, f"synchronize_{key}"), None
+    if kind == "launch":
+        return layouts.LAUNCH_CALLS[key], None
+    if kind == "allocation":
+        return {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(key, "unknown"), None
+    return kind, None
+
+
+def uniform(column: "list[int] | list[None]") -> bool:
+    return column.count(column[0]) == len(column)  # type: ignore[arg-type]
