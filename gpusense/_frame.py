@@ -8,18 +8,18 @@ from ._draw import (
     Line,
     Theme,
     bar,
-    buckets,
     cells,
-    graph,
     load_style,
     pad,
     paint,
+    paint_fitting,
     percent_text,
     printable,
     rate_text,
     size_text,
 )
 from ._metrics import GpuMetrics, ProcessUsage
+from ._trails import Trails, dots
 
 #: How far back the graphs reach.
 HISTORY_S = 60
@@ -40,19 +40,22 @@ class State(NamedTuple):
     allocations: str | None = None  # of a recorded session
 
 
-def frame(state: State, width: int, height: int, theme: Theme) -> list[str]:
-    """At most ``height`` lines of at most ``width`` cells; what has no room is left out, least important first."""
+def frame(state: State, width: int, height: int, theme: Theme, trails: Trails | None = None) -> list[str]:
+    """At most ``height`` lines of at most ``width`` cells; what has no room is left out, least important first.
+
+    ``trails``, given again for the next picture, keeps what the graphs have drawn.
+    """
     width, height = max(width, 1), max(height, 1)
-    lines = [_title(state, width, theme)]
+    lines: list[Line | str] = [_title(state, width, theme)]  # a str is painted already
     if state.latest:
-        lines += _body(state, width, height - 2, theme)
+        lines += _body(state, width, height - 2, theme, trails or Trails())
     else:
         lines += _nothing(state, width)
     lines = lines[: max(height - 1, 1)]
     if height > 2:
         lines += [[] for _ in range(height - 1 - len(lines))]
         lines.append([(state.keys, "dim")])
-    return [paint(line, width, theme) for line in lines[:height]]
+    return [line if isinstance(line, str) else paint(line, width, theme) for line in lines[:height]]
 
 
 def band(metrics: GpuMetrics) -> str | None:
@@ -103,10 +106,10 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def _body(state: State, width: int, height: int, theme: Theme) -> list[Line]:
+def _body(state: State, width: int, height: int, theme: Theme, trails: Trails) -> list[Line | str]:
     selected = min(state.selected, len(state.latest) - 1)
     metrics = state.latest[selected]
-    lines: list[Line] = []
+    lines: list[Line | str] = []
     if len(state.latest) > 1:
         lines += _overview(state.latest, selected, width, max(min(len(state.latest), height // 3), 1), theme)
     lines.append(_heading(metrics, width, theme))
@@ -119,7 +122,7 @@ def _body(state: State, width: int, height: int, theme: Theme) -> list[Line]:
     lines += core + shown
     room -= len(shown)
     processes = _processes(metrics, width, theme)
-    graphs = _graphs(state, metrics, width, min(max(room - min(len(processes), 6), 0), 16), theme)
+    graphs = _graphs(state, metrics, width, min(max(room - min(len(processes), 6), 0), 16), theme, trails)
     lines += graphs
     lines += processes[: max(room - len(graphs), 0)]
     return lines
@@ -353,36 +356,46 @@ def _health_words(metrics: GpuMetrics) -> list[str]:
     return words + ([f"Xid {health.last_xid}"] if health.last_xid is not None else [])
 
 
-def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme) -> list[Line]:
+def _graphs(
+    state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, trails: Trails
+) -> list[Line | str]:
     """The last minute of load, memory, power and temperature, as many as have values and room."""
     columns = width - _LABEL
     if height < 2 or columns < 8 or not state.history:
         return []
-    limit = metrics.power.limit_watts
-    draws = [m.power.draw_watts for m in state.history if m.power.draw_watts is not None]
-    most = limit or (max(draws) if draws else 0) or 1.0
-    hot = _hot_limit(metrics)
-    series = [
-        ("gpu", [m.utilization.gpu_percent for m in state.history]),
-        ("mem", [_used_percent(m) for m in state.history]),
-        ("power", [None if (w := m.power.draw_watts) is None else w / most * 100 for m in state.history]),
-        ("temp", [None if (c := m.thermal.gpu_celsius) is None else c / hot * 100 for m in state.history]),
-    ]
-    known = [(name, values) for name, values in series if any(value is not None for value in values)]
+    most, hot = _most_watts(metrics, state.history), _hot_limit(metrics)
+    readers = (
+        lambda sample: sample.utilization.gpu_percent,
+        _used_percent,
+        lambda sample: None if (watts := sample.power.draw_watts) is None else watts / most * 100,
+        lambda sample: None if (degrees := sample.thermal.gpu_celsius) is None else degrees / hot * 100,
+    )
+    side = 1 if theme.ascii else 2  # points a cell
+    key = metrics.device, most, hot
+    found = trails.codes(key, state.history, state.now_ns, readers, columns * side, side, HISTORY_S)
+    known = [(name, codes) for name, codes in zip(_GRAPHS, found, strict=True) if codes.strip(b"\0")]
     known = known[: height - 1]
     if not known:
         return []
     rows = max(min((height - 1) // len(known), 4), 1)
-    times = [m.monotonic_ns for m in state.history]
-    lines: list[Line] = []
-    for name, values in known:
-        points = buckets(times, values, state.now_ns, HISTORY_S, columns if theme.ascii else columns * 2)
-        for row, line in enumerate(graph(points, rows, theme)):
-            lines.append([(f"{'' if row else name:<{_LABEL}}", "dim"), *line])
+    lines: list[Line | str] = []
+    for name, codes in known:
+        for row, line in enumerate(dots(codes, rows, theme)):
+            lines.append(paint_fitting([(f"{'' if row else name:<{_LABEL}}", "dim"), *line], theme))
     ago = f"{HISTORY_S} s ago"
     gap = columns - len(ago) - 3
     lines.append([(" " * _LABEL + ago + " " * max(gap, 1) + "now", "dim")])
     return lines
+
+
+_GRAPHS = ("gpu", "mem", "power", "temp")
+
+
+def _most_watts(metrics: GpuMetrics, history: Sequence[GpuMetrics]) -> float:
+    """What the graph of power calls full: the limit, or where there is none the most of the last minute."""
+    if metrics.power.limit_watts:
+        return metrics.power.limit_watts
+    return max((sample.power.draw_watts or 0.0 for sample in history), default=0.0) or 1.0
 
 
 def _processes(metrics: GpuMetrics, width: int, theme: Theme) -> list[Line]:

@@ -92,7 +92,7 @@ def dumps(value: Any, *, portable: bool = False, indent: int | None = None) -> s
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, allow_nan=False, separators=separators, indent=indent)
     if portable and "\\ud" in text:
-        text = json.dumps(_replaced(value), allow_nan=False, separators=separators, indent=indent)
+        text = json.dumps(replaced(value), allow_nan=False, separators=separators, indent=indent)
     return text
 
 
@@ -145,13 +145,14 @@ def _text(value: Any) -> str:
     return str(value)[:_MAX_TEXT]
 
 
-def _replaced(value: Any) -> Any:
+def replaced(value: Any) -> Any:
+    """``value`` with the replacement character for what strict readers do not take."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_replaced(key): _replaced(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_replaced(item) for item in value]
+        return {replaced(key): replaced(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [replaced(item) for item in value]
     return value
 
 

@@ -1,6 +1,9 @@
 """The tracer that does nothing, with the same methods and result types; no ``if`` is left on its path."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from os import PathLike
 
 _LIMIT = 1000  # distinct names remembered
 
@@ -201,7 +204,13 @@ class NoopTracer:
 
         print_bottlenecks(self.session(), top_n, file)
 
-    def export_json(self, path: Any = None) -> str:
+    @overload
+    def export_json(self, path: None = None) -> str: ...
+
+    @overload
+    def export_json(self, path: "str | PathLike[str]") -> None: ...
+
+    def export_json(self, path: Any = None) -> str | None:
         from ._summary import export_json
 
         return export_json(self.session(), path)

@@ -218,6 +218,7 @@ class DeviceSampler:
     def _set_period(self) -> None:
         self._continuous = any(listener.continuous for listener in self._listeners)
         self._process_ns = min(listener.process_ns for listener in self._listeners)
+        self._listing_ns = min(self._listing_ns, self._clock.monotonic_ns() + self._process_ns)
         gpm = ("gpm",) if any(listener.gpm for listener in self._listeners) else ()
         self._fast_words = ("fast", "lean", *gpm, *(("pcie",) if self._continuous else ()))
         now = self._clock.monotonic_ns()

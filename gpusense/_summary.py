@@ -461,13 +461,13 @@ def _write(lines: list[str], file: Any) -> None:
     stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))
 
 
-def export_json(session: Any, path: Any = None) -> str:
-    """The session in the shape of ``gpusense report --json``."""
-    from ._json import dumps
+def export_json(session: Any, path: Any = None) -> str | None:
+    """The session in the shape of ``gpusense report --json``: as text, or written to ``path`` piece by piece."""
     from .report import json as renderer
 
-    text = dumps(renderer.to_dict(session), indent=2)
-    if path is not None:
-        with open(path, "w", encoding="utf-8") as target:
-            target.write(text)
-    return text
+    pieces = renderer.pieces(session, indent=2)
+    if path is None:
+        return "".join(pieces)
+    with open(path, "w", encoding="utf-8") as target:
+        target.writelines(pieces)
+    return None

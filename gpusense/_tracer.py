@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from . import _log, _native, _process
 from ._attribution import CLOSE, OPEN, SWITCH
@@ -16,6 +16,9 @@ from ._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, R
 from ._steps import Steps
 from ._tally import BlockTotals
 from ._worker import Worker
+
+if TYPE_CHECKING:
+    from os import PathLike
 
 _tokens = count(1)
 _get_ident = _native.thread_id()
@@ -344,8 +347,17 @@ class Tracer:
 
         print_bottlenecks(self.session(), top_n, file)
 
-    def export_json(self, path: Any = None) -> str:
-        """The session as JSON text (schema ``gpusense.report/1``), also written to ``path`` where one is given."""
+    @overload
+    def export_json(self, path: None = None) -> str: ...
+
+    @overload
+    def export_json(self, path: "str | PathLike[str]") -> None: ...
+
+    def export_json(self, path: Any = None) -> str | None:
+        """The session as JSON (schema ``gpusense.report/1``): its text, or None where it was written to ``path``.
+
+        To a path it is written piece by piece, so that a long session needs no more memory than it takes itself.
+        """
         from ._summary import export_json
 
         return export_json(self.session(), path)

@@ -28,6 +28,7 @@ NOT_CORE = (
     "_ptx.py",
     "_strace.py",
     "_terminal.py",
+    "_trails.py",
     "_vendor.py",
     "_wgpu_clock.py",
     "_workload.py",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 from ._draw import Theme
 from ._frame import HISTORY_S, State, frame
 from ._metrics import GpuMetrics
+from ._trails import Trails
 
 if TYPE_CHECKING:
     from .session import Session
@@ -37,7 +38,8 @@ class Feed(Protocol):
 class Live:
     """The samples of a running monitor (anything with ``latest()`` and ``history(seconds, device)``).
 
-    ``absent()`` gives the sentences that explain an empty list of devices.
+    ``absent()`` gives the sentences that explain an empty list of devices; ``focus(index)`` is told which device is
+    shown in full.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class Live:
         monitor: Any,
         absent: Callable[[], tuple[str, ...]] = tuple,
         clock: Callable[[], int] = time.monotonic_ns,
+        focus: Callable[[int], object] | None = None,
     ) -> None:
         self._monitor = monitor
+        self._focus = focus
         self._absent = absent
         self._clock = clock
         self._reasons: tuple[str, ...] | None = None
@@ -59,7 +63,10 @@ class Live:
                 self._reasons = self._absent()
             return State(notes=(problem,) if problem else self._reasons or (), keys="q quit")
         selected = view.selected % len(latest)
-        history = self._monitor.history(HISTORY_S, latest[selected].device.index)
+        device = latest[selected].device.index
+        if self._focus is not None:
+            self._focus(device)
+        history = self._monitor.history(HISTORY_S, device)
         return State(latest, history, selected, self._clock(), notes=(problem,) if problem else (), keys=_keys(latest))
 
     def seek(self, seconds: float) -> bool:
@@ -170,7 +177,7 @@ def run(
     feed: Feed, screen: Any, theme: Theme, interval: float = 0.5, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Draws until the user quits. A key or a resize redraws at once, without taking new samples while paused."""
-    view = View()
+    view, trails = View(), Trails()
     frozen: State | None = None
     due = clock()
     while True:
@@ -180,7 +187,7 @@ def run(
             state = feed.state(view)
         frozen = state
         width, height = screen.size()
-        screen.draw(frame(state._replace(paused=view.paused), width, height, theme))
+        screen.draw(frame(state._replace(paused=view.paused), width, height, theme, trails))
         now = clock()
         if now >= due:
             due += interval * (int((now - due) / interval) + 1)

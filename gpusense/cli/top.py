@@ -3,12 +3,18 @@
 import argparse
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _terminal, dashboard
 from .._frame import HISTORY_S
 from .._metrics import GpuMetrics
 from .._records import Unavailable
+
+if TYPE_CHECKING:
+    from ..monitor import Monitor
+
+
+_BESIDE_S = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +58,54 @@ def _live(args: argparse.Namespace) -> int:
     if args.once or args.json or not _drawable():
         samples = monitor.snapshot(devices)
         return _print(args, samples, {} if samples else _absent())
-    room = int(HISTORY_S / args.interval) + 2
-    with monitor.start_background(None, args.interval, devices, history=room, process_interval=2.0) as running:
-        _draw(dashboard.Live(running, lambda: _sentences(_absent())), args)
+    with watching(args.interval, devices) as running, Focus(args.interval) as focus:
+        _draw(dashboard.Live(running, lambda: _sentences(_absent()), focus=focus.on), args)
     return 0
+
+
+def watching(interval: float, devices: Any = None, **more: Any) -> "Monitor":
+    """The monitor behind the dashboard: as long a history as the graphs reach back.
+
+    What is beside the graphs is read every two seconds, the processes of a device that is not shown rarely. ``more``
+    goes to ``start_background``.
+    """
+    from .. import monitor
+
+    room = int(HISTORY_S / interval) + 2
+    return monitor.start_background(None, interval, devices, history=room, medium_interval=_BESIDE_S, **more)
+
+
+class Focus:
+    """Keeps the list of processes fresh for the one device that shows it: a monitor of that device alone.
+
+    It shares the loops of the first monitor, so that it costs no sample of its own.
+    """
+
+    def __init__(self, interval: float, **more: Any) -> None:
+        self._interval = interval
+        self._more = more
+        self._device: int | None = None
+        self._monitor: Monitor | None = None
+
+    def on(self, device: int) -> None:
+        """Looks at ``device`` (its index) from now on."""
+        if device == self._device:
+            return
+        from .. import monitor
+
+        self._device = device
+        before = self._monitor
+        beside: dict[str, Any] = {"medium_interval": _BESIDE_S, "process_interval": _BESIDE_S, "open_timeout": 0}
+        self._monitor = monitor.start_background(None, self._interval, device, history=1, **beside, **self._more)
+        if before is not None:
+            before.stop(0)
+
+    def __enter__(self) -> "Focus":  # noqa: PYI034  (typing.Self is Python 3.11)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._monitor is not None:
+            self._monitor.stop(0)
 
 
 def _absent() -> dict[str, str]:

@@ -1,11 +1,14 @@
 """A session as one JSON object of documented, versioned shape: everything the other reports show is in it."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import filterfalse
 from typing import IO, Any
 
-from .._json import dumps, encode, plain
-from .._records import Aggregate, BlockRecord, Record
+from .. import _json_stream
+from .._json import encode, plain
+from .._json_stream import Rows, is_flat
+from .._records import KINDS, Aggregate, BlockRecord, Record
 from ..analysis.anomalies import anomalies
 from ..analysis.backends import side_by_side
 from ..analysis.blocks import BlockNode, block_tree
@@ -16,6 +19,7 @@ from ..analysis.memory import memory
 from ..analysis.ranking import ranked
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
+from ..analysis.transfers import TransferGroup
 from ..session import Session
 
 SCHEMA = "gpusense.report/1"
@@ -27,30 +31,36 @@ def to_dict(session: Session) -> dict[str, Any]:
     Times are nanoseconds (since the Unix epoch where they are moments), sizes bytes, shares 0…1. What is unknown is
     null.
     """
+    return {name: list(value) if isinstance(value, Rows) else value for name, value in _members(session, _record)}
+
+
+def pieces(session: Session, *, portable: bool = False, indent: int | None = None) -> Iterator[str]:
+    """The same as JSON text, in pieces: of what a session has many of, a few hundred rows are held at a time."""
+    return _json_stream.pieces(_members(session, _record_for_text), portable=portable, indent=indent)
+
+
+def _members(session: Session, record_row: Callable[[Record], Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values, one after the other, so that nothing is held longer than it takes to write it."""
     facts = Facts(session)
     found = [plain(finding._asdict()) for finding in ranked(facts)]
-    return {
-        "schema": SCHEMA,
-        "meta": plain(session.meta),
-        "duration_ns": session.duration_ns,
-        "window_ns": facts.window_ns or None,
-        "verdict": found[0],
-        "findings": found,
-        "counters": encode(session.counters, full=True),
-        "devices": [encode(device, full=True) for device in session.devices],
-        "busy": [{**plain(time._asdict()), "busy_share": time.busy_share} for time in facts.times],
-        "idle": [_idle(row) for row in facts.idle],
-        "operations": [plain(row._asdict()) for row in facts.operations],
-        "transfers": [
-            {**plain(row._asdict()), "bandwidth_bytes_per_s": row.bandwidth_bytes_per_s} for row in facts.transfers
-        ],
-        "blocks": [_record(block) for block in session.blocks],
-        "records": [_record(record) for record in session.records if type(record) is not BlockRecord],
-        "aggregates": [_aggregate(row) for row in session.aggregates],
-        "analysis": _analysis(session, facts),
-        "metrics": [encode(sample) for sample in session.metrics],
-        "unseen": [encode(stretch, full=True) for stretch in session.unseen],
-    }
+    yield "schema", SCHEMA
+    yield "meta", plain(session.meta)
+    yield "duration_ns", session.duration_ns
+    yield "window_ns", facts.window_ns or None
+    yield "verdict", found[0]
+    yield "findings", found
+    yield "counters", encode(session.counters, full=True)
+    yield "devices", [encode(device, full=True) for device in session.devices]
+    yield "busy", [{**plain(time._asdict()), "busy_share": time.busy_share} for time in facts.times]
+    yield "idle", [_idle(row) for row in facts.idle]
+    yield "operations", [plain(row._asdict()) for row in facts.operations]
+    yield "transfers", [_transfer(row) for row in facts.transfers]
+    yield "blocks", Rows(filter(_is_block, session.records), record_row)
+    yield "records", Rows(filterfalse(_is_block, session.records), record_row)
+    yield "aggregates", Rows(session.aggregates, _aggregate)
+    yield "analysis", _analysis(session, facts)
+    yield "metrics", Rows(session.metrics, encode)
+    yield "unseen", [encode(stretch, full=True) for stretch in session.unseen]
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, indent: int | None = None) -> None:
@@ -58,12 +68,29 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, inden
     from .files import output
 
     with output(target) as file:
-        file.write(dumps(to_dict(session), portable=True, indent=indent))
+        for piece in pieces(session, portable=True, indent=indent):
+            file.write(piece)
         file.write("\n")
+
+
+def _is_block(record: Record) -> bool:
+    return type(record) is BlockRecord
+
+
+def _record_for_text(record: Record) -> dict[str, Any]:
+    """As :func:`_record`; a tuple stays one, which is the same in JSON."""
+    if not is_flat(record):
+        return _record(record)
+    duration = record.end_ns - record.start_ns
+    return {"kind": KINDS[type(record)], **dict(zip(record._fields, record, strict=True)), "duration_ns": duration}
 
 
 def _record(record: Record) -> dict[str, Any]:
     return {**encode(record, full=True), "duration_ns": record.end_ns - record.start_ns}
+
+
+def _transfer(row: TransferGroup) -> dict[str, Any]:
+    return {**plain(row._asdict()), "bandwidth_bytes_per_s": row.bandwidth_bytes_per_s}
 
 
 def _aggregate(row: Aggregate) -> dict[str, Any]:

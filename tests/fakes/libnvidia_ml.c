@@ -38,7 +38,14 @@ static void add(rule *rules, int *n, const char *name, int device_, long after, 
 }
 
 void fake_code(const char *name, int device_, long after, int code) { add(codes, &n_codes, name, device_, after, (u64)code); }
-void fake_value(const char *name, int device_, u64 value) { add(values, &n_values, name, device_, 0, value); }
+/* Replaces the last rule of that name where it is for the same device: a script may change a value for hours. */
+void fake_value(const char *name, int device_, u64 value) {
+    rule *last = NULL;
+    for (int i = 0; i < n_values; i++)
+        if (!strcmp(values[i].name, name) && (values[i].device == device_ || values[i].device == -1 || device_ == -1)) last = &values[i];
+    if (last && last->device == device_) last->value = value;
+    else add(values, &n_values, name, device_, 0, value);
+}
 void fake_slow(const char *name, int ms) { add(delays, &n_delays, name, -1, 0, (u64)ms); }
 void fake_devices(int n) { n_devices = n; }
 void fake_name(int device_, const char *raw, int n) { memset(names[device_], 'x', 96); memcpy(names[device_], raw, (size_t)n); }

@@ -5,9 +5,10 @@ import json
 import pytest
 from scripted_devices import SECOND, sample
 
-from gpusense import _sessionfile, cli, monitor
+from gpusense import _sessionfile, cli, monitor, testing
 from gpusense._metrics_json import metrics_from_dict
 from gpusense._records import Unavailable
+from gpusense.cli import top
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +114,25 @@ def test_a_session_that_is_none_is_code_2(tmp_path, capsys):
     assert cli.main(["top", "--replay", str(path)]) == 2
     assert cli.main(["top", "--replay", str(tmp_path / "none")]) == 2
     assert "gpusense top:" in capsys.readouterr().err
+
+
+def test_the_processes_of_the_shown_device_are_listed_often_and_of_the_others_rarely():
+    clock = testing.ManualClock()
+    source = testing.ScriptedSource(8, clock=clock)
+
+    def listings(seconds):
+        source.calls.clear()
+        clock.advance(seconds)
+        return [sum(device == index and "processes" in lanes for device, lanes in source.calls) for index in range(8)]
+
+    with top.watching(0.5, source=source, clock=clock) as running, top.Focus(0.5, source=source, clock=clock) as focus:
+        clock.advance(1)
+        focus.on(3)
+        assert listings(20) == [2, 2, 2, 9, 2, 2, 2, 2]
+        focus.on(5)
+        focus.on(5)
+        assert listings(3)[5] == 1  # soon, not when its old turn comes
+        assert listings(20) == [2, 2, 2, 2, 2, 10, 2, 2]
+        # Looking at one costs no samples.
+        assert len(running.history(20, 5)) == len(running.history(20, 0)) == 41
+    assert not monitor._samplers

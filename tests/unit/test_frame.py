@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_devices import SECOND, device, sample
 
-from gpusense._draw import Theme, bar, buckets, cells, clip, graph, load_style, pad, paint
+from gpusense._draw import Theme, bar, cells, clip, load_style, pad, paint
 from gpusense._frame import State, band, frame
 from gpusense._metrics import Clocks, GpuMetrics, Memory, Pcie, Power, ProcessUsage, Thermal, Utilization
 
@@ -215,44 +215,6 @@ def test_colour_costs_no_cells():
     assert ESCAPES.sub("", paint(line, 7, Theme())) == "redplai"
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 70 * SECOND), st.one_of(st.none(), st.floats(-50, 200))), max_size=80),
-    st.integers(1, 400),
-)
-def test_buckets_hold_means_of_what_fell_into_them(points, count):
-    points.sort(key=lambda point: point[0])
-    times, values = [time for time, _ in points], [value for _, value in points]
-    found = buckets(times, values, 65 * SECOND, 60, count)
-    assert len(found) == count
-    seen = [value for time, value in points if value is not None and 5 * SECOND <= time <= 65 * SECOND]
-    known = [value for value in found if value is not None]
-    assert bool(known) == bool(seen)
-    if known:
-        assert min(seen) - 1e-9 <= min(known) <= max(known) <= max(seen) + 1e-9
-
-
-def test_a_hole_of_more_than_three_seconds_stays_a_hole():
-    times = [0, 1 * SECOND, 2 * SECOND, 30 * SECOND]
-    found = buckets(times, [5.0] * 4, 60 * SECOND, 60, 60)
-    assert found[:3] == [5, 5, 5]
-    assert found[4:30] == [None] * 26
-
-
-def test_a_graph_fills_from_the_bottom():
-    points = [0.0, 0.0, 50.0, 50.0, 100.0, 100.0, None, None]
-    (top, bottom) = ["".join(text for text, _ in line) for line in graph(points, 2, PLAIN)]
-    assert bottom == "⣀⣿⣿⠀"
-    assert top == "⠀⠀⣿⠀"
-    (line,) = graph([0.0, 50.0, 100.0, None], 1, ASCII)
-    assert "".join(text for text, _ in line) == ".+@ "
-
-
-def test_a_graph_is_coloured_by_its_load():
-    (line,) = graph([10.0, 10.0, 75.0, 75.0, 95.0, 95.0], 1, Theme())
-    assert [style for _, style in line] == ["good", "warm", "hot"]
-
-
 @pytest.mark.parametrize(
     ("fields", "label", "text"),
     [
@@ -273,3 +235,12 @@ def test_rows_show_what_is_known_and_nothing_else(fields, label, text):
 
 def test_allocations_are_shown_where_known():
     assert "alloc  12 live, 340 MiB" in drawn(allocations="12 live, 340 MiB")
+
+
+def test_a_steady_load_draws_the_same_graph_every_time():
+    history = minute(240, utilization=Utilization(42.0))
+    pictures = {
+        tuple(frame(State((history[-1],), history, now_ns=now_ns), 100, 40, PLAIN))
+        for now_ns in range(119 * SECOND, 120 * SECOND, SECOND // 7)
+    }
+    assert len(pictures) == 1

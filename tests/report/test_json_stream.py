@@ -1,0 +1,111 @@
+"""JSON written in pieces: character for character the text of the whole, with no more than a few rows held."""
+
+import io
+import json
+import math
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sessions import H100, HOSTILE, MS, block, crowd, eventful, kernel, sample, session, training
+
+from gpusense import _json, _json_stream
+from gpusense._json_stream import Rows
+from gpusense._summary import export_json
+from gpusense.report.json import pieces, to_dict, write
+from gpusense.session import Session
+
+leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+leaves |= st.text() | st.sampled_from(HOSTILE)
+values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+rows = st.lists(values, max_size=8)
+
+
+@given(st.dictionaries(st.text(), st.tuples(st.booleans(), rows), max_size=5), st.sampled_from([None, 0, 1, 2, 7]))
+def test_pieces_are_the_text_of_the_whole(members, indent):
+    made = ((name, Rows(items, lambda item: item) if many else items) for name, (many, items) in members.items())
+    whole = {name: items for name, (_, items) in members.items()}
+    for portable in (False, True):
+        made = [(name, Rows(items, lambda item: item) if many else items) for name, (many, items) in members.items()]
+        text = "".join(_json_stream.pieces(made, portable=portable, indent=indent))
+        assert text == _json.dumps(whole, portable=portable, indent=indent)
+
+
+def test_more_rows_than_are_held_at_once():
+    for count in (255, 256, 257, 1000):
+        made = [("rows", Rows(range(count), lambda number: {"number": number}))]
+        assert json.loads("".join(_json_stream.pieces(made))) == {"rows": [{"number": n} for n in range(count)]}
+
+
+class Odd:
+    def __str__(self):
+        return "odd \ud83d"
+
+
+def sessions_of_every_kind():
+    odd = {"none": None, "inf": math.inf, "list": [1, (2, "x")], "odd": Odd(), "deep": {"a": {"b": [()]}}, "b": b"\xff"}
+    hostile = [
+        kernel(name, place, place + 1, path=("step", name), grid=(1, 2, 3), ambiguous=(1, 2), attributes={name: name})
+        for place, name in enumerate(HOSTILE)
+    ]
+    return {
+        "empty": Session(),
+        "eventful": eventful(),
+        "training": training(),
+        "hostile": session(*hostile, block(("step",), 0, MS, attributes=odd), kernel("k", 0, 1, occupancy=0.5)),
+        "odd floats": session(
+            kernel("k", 0, 1, occupancy=math.nan), kernel("k", 1, 2, attributes={"x": math.inf, "y": (1.5, -math.inf)})
+        ),
+        "metrics": session(devices=(H100,), metrics=[sample(place * MS, watts=300.5) for place in range(600)]),
+    }
+
+
+@pytest.mark.parametrize("name", sessions_of_every_kind())
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_report_is_the_text_of_its_dictionary(name, indent):
+    made = sessions_of_every_kind()[name]
+    for portable in (False, True):
+        text = "".join(pieces(made, portable=portable, indent=indent))
+        assert text == _json.dumps(to_dict(made), portable=portable, indent=indent)
+    out = io.StringIO()
+    write(made, out, indent=indent)
+    assert out.getvalue() == _json.dumps(to_dict(made), portable=True, indent=indent) + "\n"
+
+
+def test_the_dictionary_holds_lists_and_not_what_makes_them():
+    report = to_dict(training())
+    assert {type(report[name]) for name in ("blocks", "records", "aggregates", "metrics")} == {list}
+    assert isinstance(report["records"][0]["path"], list)
+
+
+def test_exported_text_and_file_are_the_same(tmp_path):
+    made = training()
+    assert export_json(made, tmp_path / "run.json") is None
+    assert (tmp_path / "run.json").read_text("utf-8") == export_json(made) == _json.dumps(to_dict(made), indent=2)
+
+
+class Nowhere(io.TextIOBase):
+    def __init__(self):
+        self.written = self.longest = 0
+
+    def write(self, text):
+        self.written += len(text)
+        self.longest = max(self.longest, len(text))
+        return len(text)
+
+
+def test_writing_holds_a_few_rows_whatever_their_number():
+    """Of ten times the records ten times the text, and only what the analyses need of memory."""
+    needed, longest = [], []
+    for count in (2_000, 20_000):
+        made, out = crowd(count), Nowhere()
+        write(made, Nowhere())  # what is made once, and modules
+        tracemalloc.start()
+        write(made, out)
+        needed.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        longest.append(out.longest)
+    assert out.written > 400 * 20_000
+    assert longest[1] < 300_000
+    assert needed[1] < 400 * 20_000  # less than half of the text alone
