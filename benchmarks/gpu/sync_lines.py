@@ -9,7 +9,8 @@ of its own; all but the costs beside each other. With ``--json`` the facts of on
   gives a record and the line that the callback gave it can be compared. Live, and from a session file.
 - profiler: kernels that torch.profiler saw of those launched, started while lines are on, and after they were stopped.
 - gil: threads that hold the GIL in the driver beside threads that give it up, and one of pure Python.
-- exit: a program ends while daemon threads wait.
+- exit: a program ends with status 3 while daemon threads wait, in the driver itself, and in torch, which may abort
+  then without gpusense, too.
 - cost: microseconds of a call without extra kinds, with "sync", and with "sync_lines", in turn within one process.
 """
 
@@ -189,13 +190,15 @@ answer(holding=counts[:2], releasing=counts[2:4], status=tracer.status()["sync_l
 """
 
 EXIT = r"""
-tracer, _ = begin(("sync_lines",))
+who, lines = sys.argv[1:]
+if lines == "on": tracer, _ = begin(("sync_lines",))
+driver = ctypes.CDLL("libcuda.so.1")
 def forever():
     mine = torch.ones(1024, device="cuda")
-    while True: mine.add_(1.0).sum().item()
+    while True: mine.add_(1.0).sum().item() if who == "torch" else driver.cuCtxSynchronize()
 for _ in range(4): threading.Thread(target=forever, daemon=True).start()
 time.sleep(1)
-answer(noted=tracer.status()["sync_lines"]["noted"])
+answer(noted=tracer.status()["sync_lines"]["noted"] if lines == "on" else None)
 sys.exit(3)
 """
 
@@ -266,8 +269,8 @@ class Case:
             text=True,
         )
 
-    def facts(self, status: int = 0) -> dict[str, Any]:
-        """What it answered; ``failed`` says why it did not."""
+    def facts(self, status: "int | None" = 0) -> dict[str, Any]:
+        """What it answered; ``failed`` says why it did not, or that it ended with another status than that one."""
         try:
             out, errors = self.process.communicate(timeout=max(1.0, self.end - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -279,7 +282,8 @@ class Case:
             facts: dict[str, Any] = json.loads(lines[-1])
         except (IndexError, ValueError):
             facts = {"failed": f"exit {self.process.returncode}: {' | '.join(errors.strip().splitlines()[-3:])}"}
-        if self.process.returncode != status:
+        facts["exit"] = self.process.returncode
+        if status is not None and self.process.returncode != status:
             facts.setdefault(
                 "failed", f"exit {self.process.returncode}: {' | '.join(errors.strip().splitlines()[-3:])}"
             )
@@ -296,7 +300,9 @@ BEGIN = {
     "lines": begin_lines,
     "profiler": lambda: [Case("while lines are on", PROFILER, "while"), Case("after lines", PROFILER, "after")],
     "gil": lambda: [Case("gil", GIL)],
-    "exit": lambda: [Case(f"exit {number}", EXIT) for number in (1, 2)],
+    "exit": lambda: [
+        Case(f"{who}, lines {lines}", EXIT, who, lines) for who in ("driver", "torch") for lines in ("on", "off")
+    ],
     "cost": lambda: [Case("cost", COST, limit_s=COST_LIMIT_S)],
 }
 
@@ -321,7 +327,7 @@ def show(part: str, name: str, facts: dict[str, Any]) -> None:
     elif part == "gil":
         print(f"{part:9}no hang; holding {facts['holding']}, releasing {facts['releasing']}; {facts['status']}")
     elif part == "exit":
-        print(f"{part:9}{name}: status 3 as asked, {facts['noted']} noted, stderr {facts['stderr']}")
+        print(f"{part:9}{name}: status {facts['exit']} (3 was asked), noted {facts['noted']}, stderr {facts['stderr']}")
     else:
         print(f"{part:9}µs a call, median (least) of {facts['rounds']} rounds; {facts['status']}")
         for measure, row in facts["times"].items():
@@ -336,7 +342,7 @@ def main() -> None:
     options = parser.parse_args()
     beside = [options.part] if options.part else [part for part in BEGIN if part != "cost"]
     cases = [(part, case) for part in beside for case in BEGIN[part]()]
-    found = [(part, case.name, case.facts(3 if part == "exit" else 0)) for part, case in cases]
+    found = [(part, case.name, case.facts(None if part == "exit" else 0)) for part, case in cases]
     for row in found:
         show(*row)
     if options.part is None:  # alone, when nothing else runs
