@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ._records import Aggregate, DeviceBusy, Path
 
-#: (path, kind, name, backend, device, stream, direction)
-GroupKey = tuple[Path, str, str, str, int | None, int | None, str | None]
+#: (path, kind, name, backend, device, stream, direction, owner)
+GroupKey = tuple[Path, str, str, str, int | None, int | None, str | None, Path | None]
 
 MAX_GROUPS = 50_000
 OTHER = "(other)"
@@ -53,14 +53,14 @@ class Groups:
         mine = self._rows.get(key)
         if mine is None:
             if len(self._rows) >= MAX_GROUPS:
-                key = (key[0][:1], key[1], OTHER, key[3], key[4], None, None)
+                key = (key[0][:1], key[1], OTHER, key[3], key[4], None, None, None)
             mine = self._rows.setdefault(key, [0, 0, row[2], row[3], 0, 0])
         merge_row(mine, row)
         self.count += row[0]
 
     def rows(self) -> list[Aggregate]:
         return [
-            Aggregate(*key[:6], row[0], row[1], row[2], row[3], row[4], row[5], key[6])
+            Aggregate(*key[:6], row[0], row[1], row[2], row[3], row[4], row[5], *key[6:])
             for key, row in list(self._rows.items())
         ]
 

@@ -286,6 +286,7 @@ class Aggregate(NamedTuple):
     sum_squares_ns2: int
     bytes: int = 0
     direction: str | None = None
+    owner: Path | None = None  # for nodes of a replayed CUDA graph: the block that captured them
 
     @property
     def avg_ns(self) -> float:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from ._aggregate import Groups, Row, merge_row, row_of
 from ._records import Path
 
-#: Path, kind, device, stream: what records of one pile share.
-Spot = tuple[Path, str, int | None, int | None]
+#: Path, kind, device, stream, owner: what records of one pile share.
+Spot = tuple[Path, str, int | None, int | None, Path | None]
 #: ``name(kind, key) → (name, direction or None)``
 Name = Callable[[str, int], tuple[str, str | None]]
 
@@ -62,12 +62,12 @@ class Piles:
     def fold(self) -> None:
         """Adds everything to the groups."""
         for spot, pile in self._piles.items():
-            path, kind, device, stream = spot
+            path, kind, device, stream, owner = spot
             sizes: Mapping[int, int] = self._bytes.get(spot, {})
             for key, durations in pile.items():
                 name, direction = self.name(kind, key)
                 row = row_of(durations, sizes.get(key, 0))
-                self._groups.add_row((path, kind, name, "cuda", device, stream, direction), row)
+                self._groups.add_row((path, kind, name, "cuda", device, stream, direction, owner), row)
         self._piles.clear()
         self._bytes.clear()
         self._held = 0

@@ -295,6 +295,7 @@ def fold(session: Session, threshold_ns: int) -> None:
             getattr(place, "device", None),
             getattr(place, "stream", None),
             getattr(place, "direction", None),
+            getattr(place, "owner", None),
         )
         short.setdefault(key, []).append(record)
     session.aggregates.extend(_aggregate(key, members) for key, members in short.items())
@@ -306,7 +307,7 @@ def fold(session: Session, threshold_ns: int) -> None:
 
 
 def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
-    path, kind, name, backend, device, stream, direction = key
+    path, kind, name, backend, device, stream, direction, owner = key
     lengths = [record.end_ns - record.start_ns for record in members]
     return Aggregate(
         path=path,
@@ -322,4 +323,5 @@ def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
         sum_squares_ns2=sum(length * length for length in lengths),
         bytes=sum(getattr(record, "bytes", 0) for record in members),
         direction=direction,
+        owner=owner,
     )
