@@ -7,11 +7,8 @@ from typing import NamedTuple
 
 from ._records import Aggregate, DeviceBusy, Path
 
-#: (path, kind, name, backend, device, stream, direction) and, where it is known, the line of the program.
-GroupKey = (
-    tuple[Path, str, str, str, int | None, int | None, str | None]
-    | tuple[Path, str, str, str, int | None, int | None, str | None, str]
-)
+#: (path, kind, name, backend, device, stream, direction, source_line, owner)
+GroupKey = tuple[Path, str, str, str, int | None, int | None, str | None, str | None, Path | None]
 
 MAX_GROUPS = 50_000
 OTHER = "(other)"
@@ -56,7 +53,7 @@ class Groups:
         mine = self._rows.get(key)
         if mine is None:
             if len(self._rows) >= MAX_GROUPS:
-                key = (key[0][:1], key[1], OTHER, key[3], key[4], None, None)
+                key = (key[0][:1], key[1], OTHER, key[3], key[4], None, None, None, None)
             mine = self._rows.setdefault(key, [0, 0, row[2], row[3], 0, 0])
         merge_row(mine, row)
         self.count += row[0]

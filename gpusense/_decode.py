@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from . import _layouts as layouts
 from ._decode_record import record, unpack
 
-__all__ = ["Batch", "Tally", "batches", "name_pointers", "pick", "record", "unpack"]
+__all__ = ["Batch", "Tally", "batches", "name_pointers", "numbers", "pick", "record", "unpack"]
 
 #: Nothing on a device lasts thirty days; CUPTI's broken time stamps differ by decades.
 LONGEST_NS = 30 * 24 * 3600 * 10**9
@@ -143,6 +143,15 @@ def name_pointers(buffer: memoryview, strides: Mapping[int, int]) -> set[int]:
             pointers.update([quads[(at + field) // 8] for at in place.singles])
     pointers.discard(0)
     return pointers
+
+
+def numbers(buffer: memoryview, batch: Batch, name: str) -> list[int] | None:
+    """An eight-byte field that no column holds, of each record; None where the records of this size have none."""
+    field = layouts.LAYOUTS[batch.kind].field(name)
+    if field is None or field.end > batch.stride:
+        return None
+    quads, first = buffer[: len(buffer) & ~7].cast("Q"), field.offset
+    return [quads[(at + first) >> 3] for at in batch.offsets]
 
 
 def _pointer_fields(kind: int, stride: int) -> list[int]:

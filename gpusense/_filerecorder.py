@@ -15,7 +15,7 @@ from ._decode import name_pointers
 from ._names import base_name, text
 from ._names_cache import RECHECK_S
 from ._recorder import Recorder
-from ._records import Record
+from ._records import Path, Record
 
 LAYOUT_ID = 1
 
@@ -101,9 +101,12 @@ class FileRecorder(Recorder):
         if self._rows:
             self.writer.rows(file.BOUNDARY, self._rows)
 
+    def own(self, owners: dict[int, Path]) -> None:
+        super().own(owners)
+        self.writer.json(file.META, {"graph_owners": _written(owners)})
+
     def meta(self) -> dict[str, Any]:
-        owners = self.pipeline.owners
-        return {**super().meta(), "graph_owners": {str(node): list(path) for node, path in owners.items()}}
+        return {**super().meta(), "graph_owners": _written(self.pipeline.owners)}
 
     def end_results(self, deliver: bool = True) -> None:
         ended = self._end_ns is not None
@@ -133,3 +136,7 @@ class FileRecorder(Recorder):
         if self.writer.failure:
             session.meta.setdefault("damage", []).append(f"writing ended early: {self.writer.failure}")
         return session
+
+
+def _written(owners: dict[int, Path]) -> dict[str, list[str]]:
+    return {str(node): list(path) for node, path in list(owners.items())}

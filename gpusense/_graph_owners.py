@@ -11,8 +11,6 @@ from typing import Any
 from ._attribution import CLOSE, OPEN, Attributor, Boundary
 from ._records import Path, Unavailable
 
-MAX_OWNERS = 500_000
-
 
 class GraphOwners:
     """Announce each capture with :meth:`capture_began`, and its end, after instantiation, with :meth:`capture_ended`.
@@ -70,13 +68,16 @@ class GraphOwners:
             log, self._log = self._log, None
             nodes, overflowed = log.end()
             self.overflowed += overflowed
-            owners = self._tracer._recorder.pipeline.owners
+            recorder = self._tracer._recorder
+            known, fresh = recorder.pipeline.owners, dict[int, Path]()
             for index, node in enumerate(nodes):
-                owner = owners.get(node.original_id) if node.original_id else self._owner(node.thread, index)
+                if node.original_id:
+                    owner = fresh.get(node.original_id) or known.get(node.original_id)
+                else:
+                    owner = self._owner(node.thread, index)
                 if owner:
-                    owners[node.node_id] = owner
-            while len(owners) > MAX_OWNERS:
-                del owners[next(iter(owners))]
+                    fresh[node.node_id] = owner
+            recorder.own(fresh)
 
     def _owner(self, thread: int, index: int) -> Path:
         leaves, _ = self._order.resolve(thread, index)

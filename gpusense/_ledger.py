@@ -5,6 +5,7 @@ Nothing is lost: what is not kept, or no longer, is in the sums.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from typing import Any
 
 from . import _layouts as layouts
@@ -12,6 +13,9 @@ from ._aggregate import Busy, GroupKey, Groups
 from ._decode import Batch
 from ._records import KINDS, Aggregate, BlockRecord, DeviceBusy, Path, Record
 from ._tally import Piles, Spot
+
+#: For each record of a batch the path of the block that captured it, where it is a node of a replayed graph.
+Owners = list[Path | None]
 
 WITH_BYTES = frozenset({"transfer", "memset", "allocation"})
 
@@ -60,10 +64,9 @@ class Ledger:
             getattr(item, "device", None),
             getattr(item, "stream", None),
             getattr(item, "direction", None),
+            getattr(item, "source_line", None),
+            getattr(item, "owner", None),
         )
-        line = getattr(item, "source_line", None)
-        if line is not None:
-            key = (*key[:7], line)
         self.counted += 1
         self._groups.add(key, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
 
@@ -77,24 +80,34 @@ class Ledger:
     # --- summed up --------------------------------------------------------------------------------------------------
 
     def count(self, spot: Spot, keys: list[int], durations: list[int], sizes: list[int] | None) -> None:
-        """Counts records that share path, kind, device and stream."""
+        """Counts records of one spot."""
         piles = self.piles.at(spot, len(durations))
         for key, duration in zip(keys, durations, strict=True):
             piles[key].append(duration)
         if sizes is not None:
             self.piles.add_bytes(spot, keys, sizes)
 
-    def count_by_stream(self, path: Path, kind: str, batch: Batch, part: slice, contexts: Mapping[int, int]) -> None:
-        """Counts one part of a batch. ``contexts``: the device of records that name their context only."""
-        places = list(zip(batch.device[part], batch.context[part], batch.stream[part], strict=True))
+    def count_apart(
+        self,
+        path: Path,
+        kind: str,
+        batch: Batch,
+        part: slice,
+        contexts: Mapping[int, int],
+        owners: Owners | None,
+    ) -> None:
+        """Counts one part of a batch whose records differ in device, stream or owner. ``contexts``: the device of
+        records that name their context only."""
+        owned = owners[part] if owners is not None else repeat(None)
+        places = zip(batch.device[part], batch.context[part], batch.stream[part], owned, strict=False)
         rows: defaultdict[Any, list[int]] = defaultdict(list)
         for i, place in enumerate(places, part.start or 0):
             rows[place].append(i)
-        for (device, context, stream), chosen in rows.items():
+        for (device, context, stream, owner), chosen in rows.items():
             known = contexts.get(context) if device is None else device
             sizes = [batch.bytes[i] for i in chosen] if kind in WITH_BYTES else None
             durations = [batch.duration[i] for i in chosen]
-            self.count((path, kind, known, stream), [batch.key[i] for i in chosen], durations, sizes)
+            self.count((path, kind, known, stream, owner), [batch.key[i] for i in chosen], durations, sizes)
 
     def count_migrations(self, batch: Batch) -> None:
         """Counters of unified memory: pages and bytes that moved, and faults."""
@@ -102,7 +115,7 @@ class Ledger:
             name = layouts.UNIFIED_MEMORY_COUNTERS.get(counter, f"counter_{counter}")
             fault = counter in layouts.UNIFIED_MEMORY_FAULTS
             row = [value if fault else 1, duration, duration, duration, duration * duration, 0 if fault else value]
-            self._groups.add_row(((), "unified_memory", name, "cuda", device, None, None), row)
+            self._groups.add_row(((), "unified_memory", name, "cuda", device, None, None, None, None), row)
 
     def aggregates(self) -> list[Aggregate]:
         self.piles.fold()

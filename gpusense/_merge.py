@@ -89,7 +89,8 @@ class _Move:
         return moved
 
     def aggregate(self, row: Aggregate) -> Aggregate:
-        return row._replace(path=self.path(row.path), device=self.device(row.device))
+        owner = self.path(row.owner) if row.owner is not None else None
+        return row._replace(path=self.path(row.path), device=self.device(row.device), owner=owner)
 
 
 class _Devices:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from . import _layouts as layouts
 from ._attribution import Attributor, Boundary, Leaves, Widener
-from ._decode import Batch, batches, pick
+from ._decode import Batch, batches, numbers, pick
 from ._decode_record import record as decode_record
-from ._ledger import WITH_BYTES, Ledger, uniform
+from ._ledger import WITH_BYTES, Ledger, Owners, uniform
 from ._records import KINDS, Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
 from ._sync_lines import Lines
 from ._tally import BlockTotals
@@ -81,6 +81,7 @@ class _Work(NamedTuple):
     names: Mapping[int, str]
     kept: dict[int, Record]  # index in the batch → record, still without its block
     newest_ns: int  # nothing in it ended later
+    owners: Owners | None = None  # where some of it was captured in a block
 
 
 class Pipeline:
@@ -240,7 +241,20 @@ class Pipeline:
             item = item._replace(correlation_id=corrs[i])
             kept[i] = _with_line(item, lines[i]) if lines is not None else item
         short = {pointer: text[0] for pointer, text in known.items()}
-        self._waiting.append(_Work(kind, thread, batch, corrs, low, high, short, kept, batch.latest))
+        owners = self._owners(buffer, batch) if self.owners else None
+        self._waiting.append(_Work(kind, thread, batch, corrs, low, high, short, kept, batch.latest, owners))
+
+    def _owners(self, buffer: memoryview, batch: Batch) -> Owners | None:
+        """Who captured each record; None where that is known of none."""
+        nodes = numbers(buffer, batch, "graph_node")
+        if nodes is None or not any(nodes):
+            return None
+        find = self.owners.get
+        found: Owners = [find(node) for node in nodes]
+        sources = numbers(buffer, batch, "source_graph_node")
+        if sources is not None:
+            found = [owner or find(source) for owner, source in zip(found, sources, strict=True)]
+        return found if any(found) else None
 
     def _wanted(self, kind: int) -> bool:
         kinds, marker = self.limits.kinds, self.marker
@@ -330,7 +344,8 @@ class Pipeline:
             if rest is None or len(rest) == high - low:
                 self._count(work, place, where, slice(low, high))
             elif rest:
-                self._count(work._replace(batch=pick(batch, rest)), place, where, slice(None))
+                owners = [work.owners[i] for i in rest] if work.owners is not None else None
+                self._count(work._replace(batch=pick(batch, rest), owners=owners), place, where, slice(None))
         for i, item in kept.items():
             self._keep(item, *places[i], now_ns)
         if work.kind in ("kernel", "transfer", "memset"):
@@ -364,10 +379,10 @@ class Pipeline:
             self._inherited += len(durations)
         keys = batch.key[part]
         sizes = batch.bytes[part] if kind in WITH_BYTES else None
-        if where is not None:
-            self._ledger.count((path, kind, *where), keys, durations, sizes)
+        if where is not None and work.owners is None:
+            self._ledger.count((path, kind, *where, None), keys, durations, sizes)
         else:
-            self._ledger.count_by_stream(path, kind, batch, part, self._contexts)
+            self._ledger.count_apart(path, kind, batch, part, self._contexts, work.owners)
         if self.watched and leaves:
             self._watch_part(kind, keys, durations, sizes, blocks, place)
 

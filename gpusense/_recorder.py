@@ -20,7 +20,7 @@ from ._delivery import Delivery
 from ._hang import HangWatch
 from ._names_cache import NameCache
 from ._pipeline import Limits, Pipeline
-from ._records import Counters, Record, UnseenStretch
+from ._records import Counters, Path, Record, UnseenStretch
 from ._tally import BlockTotals
 from ._unmarked import Unmarked
 
@@ -30,6 +30,7 @@ PAUSE_S = 0.0001
 DONE_PATIENCE_NS = 1_500_000_000
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
+MAX_OWNERS = 500_000  # of graph nodes; the oldest are then forgotten
 
 
 class Recorder(Capturing):
@@ -162,6 +163,14 @@ class Recorder(Capturing):
             now_ns=time_ns(),
             pause=_pause,
         )
+
+    def own(self, owners: dict[int, Path]) -> None:
+        """Nodes of CUDA graphs by id, and the blocks that captured them, before any of them is replayed."""
+        with self._lock:
+            known = self.pipeline.owners
+            known.update(owners)
+            while len(known) > MAX_OWNERS:
+                del known[next(iter(known))]
 
     # --- the recording thread ---------------------------------------------------------------------------------------
 

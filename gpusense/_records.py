@@ -287,6 +287,7 @@ class Aggregate(NamedTuple):
     bytes: int = 0
     direction: str | None = None
     source_line: str | None = None  # of waits, where lines were asked for: sums are then kept by line
+    owner: Path | None = None  # for nodes of a replayed CUDA graph: the block that captured them
 
     @property
     def avg_ns(self) -> float:

@@ -24,6 +24,7 @@ class _Replay:
         self._layouts: dict[int, dict[int, int]] = {}
         self._pipeline: Pipeline | None = None
         self._buffers = 0
+        self.owners: dict[int, Path] = {}
         self.damage: list[str] = []
 
     @property
@@ -38,6 +39,7 @@ class _Replay:
                 max_records=1 << 62,
             )
             self._pipeline = Pipeline(limits, start_ns=meta.get("start_ns") or 0)
+            self._pipeline.owners = self.owners
         return self._pipeline
 
     def take(self, chunk: file.Chunk) -> None:
@@ -49,6 +51,12 @@ class _Replay:
                 self.builder.take(chunk)
         except (ValueError, TypeError, KeyError, IndexError) as error:
             self.damage.append(f"the chunk at offset {chunk.offset} was left out: {error}")
+
+    def take_meta(self, chunk: file.Chunk) -> None:
+        """Owners of graph nodes come as graphs are captured, and all of them once more at the end."""
+        self.builder.take(chunk)
+        owners = self.builder.meta.pop("graph_owners", None) or {}
+        self.owners.update((int(node), tuple(path)) for node, path in owners.items())
 
     def take_names(self, chunk: file.Chunk) -> None:
         self._texts.update(chunk.names())
@@ -99,6 +107,7 @@ class _Replay:
 
 
 _HANDLERS: dict[int, Callable[[_Replay, file.Chunk], None]] = {
+    file.META: _Replay.take_meta,
     file.NAME: _Replay.take_names,
     file.LAYOUT: _Replay.take_layout,
     file.BOUNDARY: _Replay.take_boundaries,
@@ -116,8 +125,7 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     pipeline = state.pipeline
     pipeline.cycle(0, final=True)
     session = state.builder.session()
-    owners = {int(node): tuple(path) for node, path in (session.meta.pop("graph_owners", None) or {}).items()}
-    session.records = sorted(map(_owned_by(owners), pipeline.kept), key=lambda record: record.start_ns)
+    session.records = sorted(map(_owned_by(state.owners), pipeline.kept), key=lambda record: record.start_ns)
     session.aggregates = pipeline.aggregates()
     session.busy = pipeline.busy()
     counted, outside = pipeline.counters(), session.counters

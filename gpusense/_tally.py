@@ -8,11 +8,11 @@ summed up when there are many, when a name moves, or when someone asks.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from ._aggregate import GroupKey, Groups, Row, merge_row, row_of
+from ._aggregate import Groups, Row, merge_row, row_of
 from ._records import Path
 
-#: Path, kind, device, stream: what records of one pile share.
-Spot = tuple[Path, str, int | None, int | None]
+#: Path, kind, device, stream, owner: what records of one pile share.
+Spot = tuple[Path, str, int | None, int | None, Path | None]
 #: ``name(kind, key) → (name, direction or None)``
 Name = Callable[[str, int], tuple[str, str | None]]
 
@@ -76,15 +76,13 @@ class Piles:
         """Adds everything to the groups."""
         lines = list(self._lines)
         for spot, pile in self._piles.items():
-            path, kind, device, stream = spot
+            path, kind, device, stream, owner = spot
             sizes: Mapping[int, int] = self._bytes.get(spot, {})
             for key, durations in pile.items():
                 name, direction = self.name(kind, key)
                 row = row_of(durations, sizes.get(key, 0))
-                place: GroupKey = (path, kind, name, "cuda", device, stream, direction)
-                if kind == "sync" and key >> LINE_SHIFT:
-                    place = (*place[:7], lines[(key >> LINE_SHIFT) - 1])
-                self._groups.add_row(place, row)
+                line = lines[(key >> LINE_SHIFT) - 1] if kind == "sync" and key >> LINE_SHIFT else None
+                self._groups.add_row((path, kind, name, "cuda", device, stream, direction, line, owner), row)
         self._piles.clear()
         self._bytes.clear()
         self._held = 0

@@ -300,6 +300,7 @@ def fold(session: Session, threshold_ns: int) -> None:
             getattr(place, "stream", None),
             getattr(place, "direction", None),
             getattr(place, "source_line", None),
+            getattr(place, "owner", None),
         )
         short.setdefault(key, []).append(record)
     session.aggregates.extend(_aggregate(key, members) for key, members in short.items())
@@ -311,7 +312,7 @@ def fold(session: Session, threshold_ns: int) -> None:
 
 
 def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
-    path, kind, name, backend, device, stream, direction, source_line = key
+    path, kind, name, backend, device, stream, direction, source_line, owner = key
     lengths = [record.end_ns - record.start_ns for record in members]
     return Aggregate(
         path=path,
@@ -328,4 +329,5 @@ def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
         bytes=sum(getattr(record, "bytes", 0) for record in members),
         direction=direction,
         source_line=source_line,
+        owner=owner,
     )

@@ -24,6 +24,7 @@ class BlockNode:
         "own_kernels",
         "own_sync_ns",
         "own_transfer_ns",
+        "owners",
         "parent",
         "passes",
         "path",
@@ -37,6 +38,8 @@ class BlockNode:
         self.children: dict[str, BlockNode] = {}
         #: (kind, name) → [calls, ns] of what was launched in this very block
         self.operations: dict[tuple[str, str], list[int]] = {}
+        #: of what was replayed here from CUDA graphs: the block that captured it → [kernels, GPU ns]
+        self.owners: dict[Path, list[int]] = {}
         self.passes = self.wall_ns = self.gpu_ns = self.kernels = 0
         self.own_kernels = self.own_kernel_ns = self.own_transfer_ns = self.own_bytes = self.own_sync_ns = 0
 
@@ -44,7 +47,11 @@ class BlockNode:
     def own_gpu_ns(self) -> int:
         return self.own_kernel_ns + self.own_transfer_ns
 
-    def add(self, kind: str, name: str, count: int, spent: int, size: int) -> None:
+    def add(self, kind: str, name: str, count: int, spent: int, size: int, owner: Path | None) -> None:
+        if owner is not None:
+            captured = self.owners.setdefault(owner, [0, 0])
+            captured[0] += count if kind == "kernel" else 0
+            captured[1] += spent
         row = self.operations.setdefault((kind, name), [0, 0])
         row[0] += count
         row[1] += spent
@@ -100,9 +107,10 @@ def block_tree(session: Session) -> BlockNode:
         kind = OPERATIONS.get(type(record))
         if kind is not None and kind != "allocation":
             size = getattr(record, "bytes", 0) or 0
-            tree.node(record.path).add(kind, record.name, 1, duration_ns(record), size)
+            owner = getattr(record, "owner", None)
+            tree.node(record.path).add(kind, record.name, 1, duration_ns(record), size, owner)
     for row in session.aggregates:
         if row.kind not in ("block", "allocation") and row.count:
-            tree.node(row.path).add(row.kind, row.name, row.count, row.total_ns, row.bytes)
+            tree.node(row.path).add(row.kind, row.name, row.count, row.total_ns, row.bytes, row.owner)
     tree.add_up()
     return tree.root

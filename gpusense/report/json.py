@@ -149,6 +149,10 @@ def _block_tree(root: BlockNode) -> Iterator[dict[str, Any]]:
                 {"kind": kind, "name": name, "count": count, "total_ns": spent}
                 for (kind, name), (count, spent) in node.operations.items()
             ],
+            "owners": [
+                {"path": list(path), "kernels": kernels, "gpu_ns": spent}
+                for path, (kernels, spent) in node.owners.items()
+            ],
         }
 
 

@@ -325,7 +325,18 @@ def _blocks(session: Session) -> Iterator[str]:
             f"{node.passes:>8,}{time_text(node.wall_ns):>10}{time_text(node.gpu_ns):>10}{node.kernels:>10,}"
             f"  {indent}{clean(node.name)}"
         )
+        yield from (f"{'':>18}{row}" for row in _owners(node, indent))
         stack += [(depth + 1, child) for child in _by_time(node)]
+
+
+def _owners(node: BlockNode, indent: str) -> Iterator[str]:
+    """Of the GPU time of a block what it replayed from CUDA graphs, by the block that captured it."""
+    rows = sorted(node.owners.items(), key=lambda row: -row[1][1])
+    for path, (kernels, spent) in rows[:_TOP]:
+        place = clean("/".join(path), 80)
+        yield f"{time_text(spent):>10}{kernels:>10,}  {indent}  replayed, captured in {place}"
+    if len(rows) > _TOP:
+        yield f"{'':>20}  {indent}  … and from {count_text(len(rows) - _TOP, 'more block')}"
 
 
 def _by_time(node: BlockNode) -> list[BlockNode]:

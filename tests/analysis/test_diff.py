@@ -73,6 +73,17 @@ def test_equal_runs_show_no_difference_and_fail_nothing():
     assert diff.failures(0.0) == ()
 
 
+def test_who_captured_a_replayed_kernel_is_no_difference():
+    def run(*owners):
+        row = Aggregate(("run",), "kernel", "k", "cuda", 0, 7, 10, 10 * US, US, US, 10 * US * US)
+        return session(aggregates=[row._replace(owner=owner) for owner in owners], end=MS)
+
+    diff = compare([run(("build", "forward"), ("build", "backward"))], [run(None, None)])
+    assert {row.verdict for row in diff.counts} == {"same"}
+    assert next(row for row in diff.counts if row.what == "kernels").before == (20,)
+    assert (diff.appeared, diff.vanished) == ((), ())
+
+
 def test_counts_are_recomputed_and_decide_with_one_run_a_side():
     before, after = training(4), training(5)
     diff = compare([before], [after])

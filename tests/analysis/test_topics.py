@@ -208,6 +208,22 @@ def test_the_block_tree_adds_up_kept_and_counted():
     assert a.operations["compute", "cpu"] == [1, 10]
 
 
+def test_the_block_tree_tells_what_was_replayed_by_who_captured_it():
+    path, captured = ("replay",), ("build", "forward")
+    run = session(
+        kernel("k", 0, 100, path=path, owner=captured),
+        memset(64, 300, 310, path=path)._replace(owner=captured),
+        kernel("j", 100, 300, path=path),
+        aggregates=[
+            Aggregate(path, "kernel", "k", "cuda", 0, 7, 5, 500, 100, 100, 50_000, owner=captured),
+            Aggregate(path, "kernel", "k", "cuda", 0, 7, 2, 90, 40, 50, 4_100, owner=("build",)),
+        ],
+    )
+    replay = block_tree(run).children["replay"]
+    assert replay.owners == {captured: [6, 610], ("build",): [2, 90]}
+    assert replay.gpu_ns == 900
+
+
 # Energy
 
 

@@ -20,13 +20,14 @@ if "no memfd" in sys.argv:   # as in a Python built for every Linux
 if "no code" in sys.argv:
     executable._PROT_EXEC = 0x1000   # the kernel answers EINVAL
 from gpusense import _select
-path = sys.argv[2]
+path, everything = sys.argv[2], sys.argv[3] == "each"
 if path != "live":
-    run = _select.start_session("file", path, trace_all=True)
+    run = _select.start_session("file", path, trace_all=everything)
 else:
-    gpusense.configure(trace_all=True)
+    gpusense.configure(trace_all=everything)
     gpusense.enable()
 tracer = gpusense.get_tracer()
+def kernels(session): return [row for row in session.aggregates if row.kind == "kernel"]
 while tracer._recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
@@ -66,7 +67,9 @@ else:
     session = tracer.session()
 print(json.dumps({
     "began": began, "reason": owners.reason, "subscribed": subscribed,
-    "owners": {k.name: k.owner for k in session.kernels}, "paths": sorted({tuple(k.path) for k in session.kernels}),
+    "owners": {k.name: k.owner for k in (session.kernels if everything else kernels(session))},
+    "paths": sorted({tuple(k.path) for k in (session.kernels if everything else kernels(session))}),
+    "sums": len(kernels(session)), "meta": "graph_owners" in session.meta,
 }))
 """
 
@@ -86,17 +89,20 @@ def program(answer):
     return functools.partial(answer, PROGRAM)
 
 
+@pytest.mark.parametrize("kept", ["each", "summed"])
 @pytest.mark.parametrize("mode", ["live", "file"])
-def test_replayed_kernels_have_owner_and_replaying_block(program, mode, tmp_path):
-    facts = program("free", mode if mode == "live" else str(tmp_path / "run.gpusense"))
+def test_replayed_kernels_have_owner_and_replaying_block(program, mode, kept, tmp_path):
+    facts = program("free", mode if mode == "live" else str(tmp_path / "run.gpusense"), kept)
     assert facts["began"] is True
     assert facts["owners"] == OWNERS
     assert facts["paths"] == [["replay"]]
     assert facts["subscribed"] == 0
+    assert facts["sums"] == (0 if kept == "each" else len(OWNERS))
+    assert facts["meta"] is False
 
 
 def test_a_profiler_that_holds_cupti_keeps_it(program):
-    facts = program("held", "live")
+    facts = program("held", "live", "each")
     assert facts["began"] is False
     assert "another profiler" in facts["reason"]
     assert set(facts["owners"].values()) == {None}

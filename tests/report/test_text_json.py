@@ -280,6 +280,24 @@ def test_the_block_tree_holds_what_each_block_launched():
     assert inner["operations"] == [{"kind": "kernel", "name": "tiny", "count": 4, "total_ns": 400}]
 
 
+def test_replayed_time_is_shown_by_the_block_that_captured_it():
+    rows = [
+        Aggregate(("step", "replay"), "kernel", "k", "cuda", 0, 7, 4, total, 100, 100, 4 * 10**4, owner=owner)
+        for owner, total in ((("build", "forward"), 4 * MS), (None, 2 * MS), *((("b", str(i)), MS) for i in range(6)))
+    ]
+    run = session(block(("step",), 0, MS), block(("step", "replay"), 0, MS, number=2), aggregates=rows, end=MS)
+    report = to_dict(run)
+    replay = report["analysis"]["block_tree"][2]
+    assert replay["owners"][0] == {"path": ["build", "forward"], "kernels": 4, "gpu_ns": 4 * MS}
+    assert len(replay["owners"]) == 7
+    assert [row["owner"] for row in report["aggregates"]][:2] == [["build", "forward"], None]
+    lines = list(text.full(run))
+    at = next(i for i, line in enumerate(lines) if line.endswith("    replay"))
+    assert lines[at + 1].split() == ["4.00", "ms", "4", "replayed,", "captured", "in", "build/forward"]
+    assert lines[at + 6].split() == ["…", "and", "from", "2", "more", "blocks"]
+    assert lines[at + 1].index("ms") == lines[at].index("ms", lines[at].index("ms") + 1)  # in the column of GPU time
+
+
 def test_what_is_unknown_is_null_with_its_reason():
     run = session(kernel("k", 0, MS), metrics=[sample(0, watts=300.0)])
     report = to_dict(run)

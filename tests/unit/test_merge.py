@@ -52,6 +52,19 @@ def test_nothing_and_one():
     assert merge([one]) is one
 
 
+def test_owners_move_with_their_process(tmp_path):
+    one = rank(0)
+    owned = Aggregate(("step",), "kernel", "s", "cuda", 0, 7, 1, 5, 5, 5, 25, owner=("build", "forward"))
+    one.aggregates.append(owned)
+    one.records.append(kernel("r", 0, MS, path=("step",), owner=("build",)))
+    merged = merge([one, rank(1)])
+    assert [row.owner for row in merged.aggregates] == [None, ("rank 0", "build", "forward"), None]
+    assert merged.kernels[-1].owner is None
+    assert {item.owner for item in merged.kernels if item.name == "r"} == {("rank 0", "build")}
+    save(merged, tmp_path / "m.gpusense")
+    assert load(tmp_path / "m.gpusense").aggregates == merged.aggregates
+
+
 def test_ids_paths_and_counters():
     merged = merge([rank(0), rank(1)])
     blocks = {block.path: block for block in merged.blocks}

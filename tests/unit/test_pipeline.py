@@ -1,5 +1,7 @@
 """The way of a record: threshold, counting, attribution, budgets, memory."""
 
+import struct
+
 import pytest
 from cupti_bytes import MARKER_CBID, STRIDES, T0, kernel, marker, memcpy, sync, view
 from hypothesis import given, settings
@@ -94,6 +96,91 @@ def test_work_from_before_the_session_is_counted_apart():
     made.cycle(T0)
     assert len(out) == 1
     assert made.counters().pre_session == 1
+
+
+def of_graph(record, node, source=None):
+    """A record that replays a node of a graph; ``source`` needs the size of CUDA 13.4."""
+    raw = bytearray(record)
+    kind, late = struct.unpack_from("<I", raw)[0], 240
+    offset = {10: 144, 1: 64}[kind]
+    struct.pack_into("<Q", raw, offset, node)
+    if source is not None:
+        raw += bytes(late + 8 - len(raw))
+        struct.pack_into("<Q", raw, late, source)
+    return bytes(raw)
+
+
+FORWARD, BACKWARD = ("step", "forward"), ("step", "backward")
+
+
+def sums(made):
+    return {(row.name, row.stream, row.owner): (row.count, row.total_ns, row.bytes) for row in made.aggregates()}
+
+
+def test_sums_of_replayed_kernels_carry_who_captured_them():
+    made, out = pipeline()
+    made.owners = {1: FORWARD, 2: BACKWARD}
+    feed(
+        made,
+        of_graph(kernel(T0, T0 + 1000, 1), 1),
+        of_graph(kernel(T0, T0 + 2000, 2), 2),
+        of_graph(kernel(T0, T0 + 200_000, 3), 2),
+        of_graph(kernel(T0, T0 + 4000, 4), 1),
+        of_graph(kernel(T0, T0 + 8000, 5), 9),
+        kernel(T0, T0 + 16_000, 6),
+        of_graph(kernel(T0, T0 + 32_000, 7, stream=8), 1),
+        of_graph(memcpy(T0, T0 + 64_000, 8, size=64), 2),
+    )
+    made.cycle(T0)
+    assert [item.owner for item in out] == [BACKWARD]
+    assert sums(made) == {
+        ("k100", 7, FORWARD): (2, 5000, 0),
+        ("k100", 7, BACKWARD): (1, 2000, 0),
+        ("k100", 7, None): (2, 24_000, 0),
+        ("k100", 8, FORWARD): (1, 32_000, 0),
+        ("cpu_to_gpu", 7, BACKWARD): (1, 64_000, 64),
+    }
+    counted = made.counters()
+    assert counted.seen == counted.kept + counted.aggregated == 8
+
+
+def test_owners_in_sums_keep_to_the_blocks_that_replay():
+    made, _ = pipeline()
+    made.owners = {1: FORWARD}
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), 10)
+    made.boundary(Boundary(CLOSE, 1, None, MAIN, T0, T0), 20)
+    feed(made, *(of_graph(kernel(T0, T0 + 1000, corr), 1) for corr in (5, 12, 14, 25)))
+    made.cycle(T0, final=True)
+    assert {row.path: (row.owner, row.count) for row in made.aggregates()} == {(): (FORWARD, 2), ("a",): (FORWARD, 2)}
+
+
+def test_a_kept_record_that_is_evicted_keeps_its_owner_in_the_sums():
+    made, _ = pipeline(max_records=1)
+    made.owners = {1: FORWARD}
+    feed(made, *(of_graph(kernel(T0, T0 + 200_000, corr), 1) for corr in (1, 2)))
+    made.cycle(T0)
+    assert sums(made) == {("k100", 7, FORWARD): (1, 200_000, 0)}
+
+
+def test_the_source_of_a_node_names_the_owner_where_the_node_does_not():
+    made, _ = pipeline()
+    made.owners = {1: FORWARD, 5: BACKWARD}
+    records = [
+        of_graph(kernel(T0, T0 + 1000, corr), node, source) for corr, node, source in ((1, 1, 5), (2, 7, 5), (3, 7, 8))
+    ]
+    made.feed(view(*records), MAIN, {10: 248}, names, now_ns=T0)
+    made.cycle(T0)
+    assert sums(made) == {("k100", 7, owner): (1, 1000, 0) for owner in (FORWARD, BACKWARD, None)}
+
+
+def test_without_known_graphs_nothing_is_looked_up(monkeypatch):
+    from gpusense import _pipeline
+
+    monkeypatch.setattr(_pipeline, "numbers", None)
+    made, _ = pipeline()
+    feed(made, of_graph(kernel(T0, T0 + 1000), 1))
+    made.cycle(T0)
+    assert sums(made) == {("k100", 7, None): (1, 1000, 0)}
 
 
 def test_kernels_wait_for_the_marker_of_their_block():

@@ -628,6 +628,14 @@ def test_a_lower_threshold_and_trace_all_bring_nothing_back(tmp_path):
     assert load(tmp_path / "s", threshold_us=0.04, trace_all=True).records == session().records
 
 
+def test_folding_keeps_owners_apart():
+    whole = Session(
+        records=[GpuKernel("k", 0, length, owner=owner) for length, owner in ((5, ("a",)), (7, None), (9, ("a",)))]
+    )
+    fold(whole, 100)
+    assert {row.owner: (row.count, row.total_ns) for row in whole.aggregates} == {("a",): (2, 14), None: (1, 7)}
+
+
 @given(st.lists(st.integers(0, 200), max_size=30), st.integers(0, 200))
 def test_folding_keeps_count_and_time(lengths, threshold):
     whole = Session(records=[GpuKernel("k", 0, length) for length in lengths])
