@@ -33,7 +33,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(collections\.abc|typing|types|os)\..*"),
     (
         "py:class",
-        r"threading\.Thread|gpusense\._(tracer\._ComputeBlock|sampler\.Clock)|gpusense\._capi\.cuda_objects\.Driver|Redact",
+        r"threading\.Thread|gpusense\._(block\.TimedBlock|sampler\.Clock)|gpusense\._capi\.cuda_objects\.Driver|Redact|F",
     ),
     ("py:class", r"(Iterable|Iterator|Sequence|Mapping|Literal|IO|PathLike|os\.PathLike\[str\])"),
 ]

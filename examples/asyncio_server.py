@@ -35,5 +35,7 @@ async def main():
 
 
 asyncio.run(main())
-row = gpusense.get_tracer().summary().operation("request")
-print(f"{row.count} requests, {row.avg_ns / 1e6:.1f} ms on average, GPU {row.gpu_ns / 1e6:.1f} ms")
+tracer = gpusense.get_tracer()
+row = tracer.summary().operation("request")
+gpu = f"{row.gpu_ns / 1e6:.1f} ms" if tracer.status()["state"] == "running" else "not seen"
+print(f"{row.count} requests, {row.avg_ns / 1e6:.1f} ms on average, GPU {gpu}")

@@ -1,6 +1,7 @@
 """What blocks and tracers answer when asked: summaries as NamedTuples, and their printed forms."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ._records import Aggregate, BlockRecord, Path
@@ -161,16 +162,21 @@ def _std(row: list[int]) -> float:
     return float(variance**0.5) if variance > 0 else 0.0
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + "s" * (count != 1)
+
+
 def block_text(summary: BlockSummary) -> str:
     """A few lines for people."""
     if summary.kernel_count is None and not summary.operations:
         return f"{summary.name}: {summary.reason}"
     parts = [f"{nanoseconds(summary.wall_ns)} wall"]
     if summary.kernel_count is not None:
-        parts.append(f"{nanoseconds(summary.gpu_ns)} in {summary.kernel_count} kernels")
+        parts.append(f"{nanoseconds(summary.gpu_ns)} in {_counted(summary.kernel_count, 'kernel')}")
     if summary.transfer_count is not None:
         size = (summary.transfer_bytes or 0) / 1e6
-        parts.append(f"{summary.transfer_count} transfers ({size:.2f} MB in {nanoseconds(summary.transfer_ns)})")
+        copies = _counted(summary.transfer_count, "transfer")
+        parts.append(f"{copies} ({size:.2f} MB in {nanoseconds(summary.transfer_ns)})")
     if summary.wait_ns:
         parts.append(f"{nanoseconds(summary.wait_ns)} waiting")
     lines = [f"{summary.name}: {', '.join(parts)}"]
@@ -400,8 +406,8 @@ def print_summary(session: Any, file: Any = None) -> None:
     summary = summarise(session)
     seen = _gpu_work_was_seen(session, summary)
     lines = [f"{'block':<32}{'calls':>8}{'total':>11}{'avg':>11}{'min':>11}{'max':>11}{'GPU':>11}{'kernels':>9}"]
-    for row in summary.operations:
-        label = "  " * (len(row.path) - 1) + row.name
+    for depth, row in as_tree(summary.operations):
+        label = "  " * depth + row.name
         gpu_ns = row.gpu_ns if seen else None
         times = "".join(f"{nanoseconds(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, gpu_ns))
         lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count if seen else '?':>9}")
@@ -422,6 +428,24 @@ def print_summary(session: Any, file: Any = None) -> None:
             f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
         )
     _write(lines, file)
+
+
+def as_tree(rows: Sequence[BlockOperation]) -> list[tuple[int, BlockOperation]]:
+    """Each row with its depth, below that of the block it ran in; beside each other they stay in order."""
+    known = {row.path for row in rows}
+    below: dict[tuple[str, ...], list[BlockOperation]] = {}
+    for row in rows:
+        parent = row.path[:-1]
+        while parent and parent not in known:
+            parent = parent[:-1]
+        below.setdefault(parent, []).append(row)
+    found = []
+    left = [(0, row) for row in reversed(below.get((), ()))]
+    while left:
+        depth, row = left.pop()
+        found.append((depth, row))
+        left += [(depth + 1, child) for child in reversed(below.get(row.path, ()))]
+    return found
 
 
 def _waited(session: Any) -> list[str]:

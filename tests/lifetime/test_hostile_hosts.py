@@ -191,6 +191,31 @@ os._exit(0)
     assert run(code, "-W", "ignore") == "runs True\n"
 
 
+def test_a_subinterpreter_disturbs_nothing_in_the_main_one(run):
+    """It comes, runs blocks and goes while the main interpreter captures; then the process forks."""
+    code = f"""
+try:
+    import _xxsubinterpreters as sub
+except ImportError:
+    import _interpreters as sub
+first, status = work()
+one = sub.create()
+failed = sub.run_string(one, '''
+import sys, time; sys.path[:0] = [{str(ROOT)!r}]
+import gpusense
+with gpusense.trace("block"): time.sleep(0.001)
+gpusense.get_tracer().flush()
+''')
+second, status = work()
+sub.destroy(one)
+third, status = work()
+pid = os.fork()
+if pid == 0: os._exit(0)
+print(failed, first, second, third, status["state"], os.waitpid(pid, 0)[1])
+"""
+    assert run(WORK + code, "-W", "ignore") == "None True True True running 0\n"
+
+
 @pytest.mark.parametrize("place", ["/proc/s.gpusense", "/dev/full"])
 def test_a_place_that_takes_no_file(run, place):
     """The program runs, or is refused before it began; it never dies of it in the middle."""

@@ -1,0 +1,51 @@
+"""The printed table of blocks: a tree, whatever took how long."""
+
+import io
+
+from gpusense._records import BlockRecord
+from gpusense._summary import as_tree, print_summary, summarise
+from gpusense.session import Session
+
+MS = 1_000_000
+
+
+def session(*lengths):
+    """Blocks by path and length in milliseconds."""
+    ids = {path: number for number, (path, _) in enumerate(lengths, 1)}
+    return Session(
+        records=[
+            BlockRecord(path[-1], ids[path], ids.get(path[:-1]), path, 0, length * MS, 1, None, None)
+            for path, length in lengths
+        ]
+    )
+
+
+def test_rows_stand_below_the_block_they_ran_in():
+    run = session(
+        (("step",), 90),
+        (("step", "zero"), 1),
+        (("step", "backward"), 50),
+        (("step", "backward", "0"), 49),
+        (("step", "forward"), 30),
+        (("step", "forward", "0"), 10),
+        (("step", "forward", "1"), 20),
+        (("loader",), 5),
+    )
+    text = io.StringIO()
+    print_summary(run, text)
+    assert [line[:31].rstrip() for line in text.getvalue().splitlines()[1:-1]] == [
+        "step",
+        "  backward",
+        "    0",
+        "  forward",
+        "    1",
+        "    0",
+        "  zero",
+        "loader",
+    ]
+
+
+def test_a_block_whose_parent_is_unknown_stands_below_the_next_that_is_known():
+    run = session((("a",), 9), (("a", "lost", "b"), 5), (("gone", "c"), 7))
+    found = as_tree(summarise(run).operations)
+    assert [(depth, row.name) for depth, row in found] == [(0, "a"), (1, "b"), (0, "c")]
