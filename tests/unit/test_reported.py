@@ -1,7 +1,5 @@
 """Defects that are shown and not mended yet: each test is expected to fail, and says so when it does not any more."""
 
-import subprocess
-import sys
 import threading
 import time
 from itertools import count
@@ -11,7 +9,6 @@ from cupti_bytes import STRIDES, T0, kernel, view
 
 import gpusense
 from gpusense import _broker, _config, _select, _tracer, monitor, testing
-from gpusense import _sessionfile as file
 from gpusense._config import Settings
 from gpusense._errors import BackendError
 from gpusense._recorder import Recorder
@@ -160,35 +157,3 @@ def test_a_file_holds_every_device_sample_of_the_run(tmp_path, monkeypatch):
         taken = running.stats().samples
         found = run.finish()
     assert len(found.metrics) >= taken or found.meta["damage"]
-
-
-# --- session files that somebody made up ----------------------------------------------------------------------------
-
-HOSTILE = {
-    "a block that is its own parent": {"boundary": [[1, 1, 1, 5, T0, T0 + 1, "n", 0, 50]]},
-    "blocks in a circle": {"boundary": [[1, 1, 2, 5, T0, T0 + 1, "n", 0, 50], [1, 2, 1, 5, T0, T0 + 1, "n", 0, 60]]},
-    "text for times": {"boundary": [[1, 1, None, 5, "a", "b", "n", 7, None]]},
-    "text for an id": {"boundary": [[1, 1, None, 5, T0, T0 + 1, "n", 0, "x"], [1, 2, None, 5, T0, T0 + 1, "n", 0, 60]]},
-    "an object for a name": {"boundary": [[1, 1, None, 5, T0, T0 + 1, {"a": 1}, 0, 50]]},
-    "a list of owners": {"meta": {"graph_owners": [1]}},
-    "an owner without number": {"meta": {"graph_owners": {"x": ["a"]}}},
-    "an owner without path": {"meta": {"graph_owners": {"1": 5}}},
-}
-
-
-@defect
-@pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_file_loads_with_damage(case, tmp_path):
-    """Circles are followed for ever, with memory growing; the others raise something else than SessionError."""
-    writer = file.Writer(tmp_path / "run")
-    meta = {"version": "1", "mode": "file", "start_ns": T0 - 10**9, "end_ns": T0 + 10**9}
-    writer.json(file.META, meta | HOSTILE[case].get("meta", {}))
-    writer.layout(1, STRIDES, marker=[])
-    writer.rows(file.BOUNDARY, HOSTILE[case].get("boundary", []))
-    records = [kernel(T0 + i * 1000, T0 + i * 1000 + 500, correlation=100 + i) for i in range(20)]
-    writer.buffer(view(*records), thread=5, layout=1)
-    writer.close()
-    code = "import sys; from gpusense import session; print(len(session.load(sys.argv[1]).meta['damage']))"
-    done = subprocess.run([sys.executable, "-c", code, writer.path], capture_output=True, text=True, timeout=10)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 1
