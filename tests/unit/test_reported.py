@@ -17,56 +17,6 @@ defect = pytest.mark.xfail(strict=True)
 KERNELS = 10
 
 
-# --- the hub --------------------------------------------------------------------------------------------------------
-
-
-class Engine:
-    """Two threads register at once; the second is refused once the first has enabled its kinds."""
-
-    def __init__(self):
-        self.disabled, self.both, self.first_done = [], threading.Barrier(2), threading.Event()
-        self.turns = count(1)
-
-    def register(self):
-        turn = next(self.turns)
-        self.both.wait(10)
-        if turn == 2:
-            self.first_done.wait(10)
-            raise BackendError("cuptiActivityRegisterCallbacks", 7, "not now")
-
-    def disable(self, kind):
-        self.disabled.append(kind)
-
-    enable = flush = give = finalize = lambda *_: None
-    take = lambda self: None  # noqa: E731
-    status = lambda self, ask: {}  # noqa: E731
-
-
-@defect
-def test_a_second_join_that_is_refused_leaves_the_kinds_of_the_first_on(monkeypatch):
-    """``_remove`` subtracts kinds that ``_open`` never added: those of the first fall to zero and are disabled."""
-    monkeypatch.setattr(_broker._process, "start_thread", lambda target, name: None)
-    engine = Engine()
-    hub = _broker.Hub(engine)
-    refused = []
-
-    def join():
-        try:
-            hub.join({KERNELS}, print)
-            engine.first_done.set()
-        except BackendError:
-            refused.append(True)
-
-    threads = [threading.Thread(target=join) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert refused == [True]
-    assert hub.status()["kinds"] == [KERNELS]
-    assert engine.disabled == []
-
-
 # --- the recorder ---------------------------------------------------------------------------------------------------
 
 
