@@ -1,16 +1,14 @@
 """Defects that are shown and not mended yet: each test is expected to fail, and says so when it does not any more."""
 
 import threading
-import time
 from itertools import count
 
 import pytest
 from cupti_bytes import STRIDES, T0, kernel, view
 
 import gpusense
-from gpusense import _broker, _config, _select, _tracer, monitor, testing
+from gpusense import _config, _select, _tracer
 from gpusense._config import Settings
-from gpusense._errors import BackendError
 from gpusense._recorder import Recorder
 
 defect = pytest.mark.xfail(strict=True)
@@ -90,20 +88,3 @@ def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
         event = [0] * 8
         tracer._mark(event, lambda token: tokens.append(token))
     assert all(0 < token <= 0xFFFFFFFF for token in tokens)
-
-
-@defect
-def test_a_file_holds_every_device_sample_of_the_run(tmp_path, monkeypatch):
-    """Only what the monitor still remembers at the end is written: the last minute, by default."""
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "_layers", _config.Layers())
-    run = _select.start_session("file", str(tmp_path / "run.gpusense"))
-    source = testing.ScriptedSource(1)
-    source.set(0, {"power.draw_watts": 1.0})
-    with monitor.start_background(source=source, interval=0.01, history=20) as running:
-        while running.stats().samples < 100:
-            time.sleep(0.01)
-        taken = running.stats().samples
-        found = run.finish()
-    assert len(found.metrics) >= taken or found.meta["damage"]
