@@ -375,10 +375,14 @@ class Attributor:
         """Names of the block and its ancestors, outermost first."""
         if block_id is None:
             return ()
-        known = self._paths.get(block_id)
-        if known is None:
-            known = (*self.path(self._parents.get(block_id)), self._names.get(block_id, "?"))
-            self._paths[block_id] = known
+        missing: list[int] = []  # no recursion: blocks may be nested deeper than Python's limit
+        at: int | None = block_id
+        while at is not None and at not in self._paths:
+            missing.append(at)
+            at = self._parents.get(at)
+        known = self._paths[at] if at is not None else ()
+        for block in reversed(missing):
+            known = self._paths[block] = (*known, self._names.get(block, "?"))
         return known
 
     def chain(self, block_id: int) -> tuple[int, ...]:

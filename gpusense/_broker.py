@@ -121,6 +121,7 @@ class Hub:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = _native.lock()  # members and kinds
+        self._registering = _native.lock()  # never asked for where CUPTI calls us
         self._reading = _native.lock()  # the mailbox has one reader at a time
         self._reader = 0  # thread that holds it
         self._members: list[_Member] = []
@@ -185,9 +186,7 @@ class Hub:
         with self._lock:
             self._members.append(member)
         try:
-            if not self._registered:
-                self._engine.register()
-                self._registered = True
+            self._register()
         except BaseException:  # its kinds were not touched: another profiler may have them on
             self._forget(member)
             raise
@@ -198,6 +197,17 @@ class Hub:
             raise
         self._start_thread()
         return lambda: self._leave(member)
+
+    def _register(self, anew: bool = False) -> None:
+        """One thread at a time; who waited meanwhile finds it done. With a limit: CUPTI may not come back."""
+        locked = self._registering.acquire(timeout=CLOSE_WAIT_S)
+        try:
+            if anew or not self._registered:
+                self._engine.register()
+                self._registered = True
+        finally:
+            if locked:
+                self._registering.release()
 
     def _forget(self, member: _Member) -> None:
         with self._lock:
@@ -424,7 +434,7 @@ class Hub:
         """Registers our callbacks and enables our kinds again. Raises :class:`BackendError` where CUPTI refuses."""
         if not self.alive:
             return
-        self._engine.register()
+        self._register(anew=True)
         with self._lock:
             kinds = sorted(self._kinds)
             self._resting = frozenset()
@@ -455,6 +465,7 @@ class Hub:
         self._members = []
         self._thread = None
         self._lock = _native.lock()
+        self._registering = _native.lock()
         self._reading = _native.lock()
         self._reader = 0
         self._wake = _native.Bell()

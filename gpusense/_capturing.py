@@ -29,6 +29,7 @@ class Capturing:
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.marker: Callable[[int], Any] | None = None
         self.armed = capture is not None
+        self.disabled = False  # between pause_capture and resume_capture
         self.wake: Callable[[], None] = lambda: None
         self.elsewhere: Callable[[Callable[[], None]], bool] = lambda action: False
         self.start_ns = time_ns()
@@ -124,6 +125,7 @@ class Capturing:
         with self._attaching:
             self.marker = None
             self.armed = False
+            self.disabled = True
             if self.capture is not None and self.capture.attached:
                 self._stop(self.capture)
                 with self._lock:
@@ -131,7 +133,9 @@ class Capturing:
                 self.unseen.append(UnseenStretch(time_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
-        if self.capture is not None and self.capture.rearm():
+        self.disabled = False
+        # Also where it was disabled before it had begun.
+        if self.capture is not None and (self.capture.rearm() or self.capture.waiting):
             self.armed = True
             if self.unseen and self.unseen[-1].end_ns is None:
                 self.unseen[-1] = self.unseen[-1]._replace(end_ns=time_ns())

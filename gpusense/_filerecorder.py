@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from time import monotonic, time_ns
 from typing import Any
 
+from . import _log, _native
 from . import _sessionfile as file
 from ._attribution import Boundary
 from ._capture import Capture
@@ -18,6 +19,8 @@ from ._recorder import Recorder
 from ._records import Path, Record
 
 LAYOUT_ID = 1
+#: Between two looks for device samples: the monitor forgets what is older than its history. The first is the shortest.
+FIRST_SAMPLES_S, SAMPLES_S = 0.1, 10.0
 
 
 class FileRecorder(Recorder):
@@ -34,6 +37,8 @@ class FileRecorder(Recorder):
         self._check_at = 0.0
         self._others_markers: frozenset[int] = frozenset()  # as the file says
         self._kept_to = 0  # monotonic time of the newest device sample in the file
+        self._samples_wait_s, self._samples_at = FIRST_SAMPLES_S, 0.0
+        self._keeping = _native.lock()
 
     def _attached(self) -> None:
         capture = self.capture
@@ -120,11 +125,29 @@ class FileRecorder(Recorder):
         self.writer.rows(file.COUNTERS, [self.counters()._replace(bytes_dropped=self.writer.bytes_dropped)])
         self.writer.close(end_ns=self._end_ns or time_ns())
 
+    def _round(self) -> None:
+        super()._round()
+        if monotonic() >= self._samples_at and self._end_ns is None:
+            self._keep_samples()
+            self._samples_at = monotonic() + self._samples_wait_s
+
     def _keep_samples(self) -> None:
-        fresh = [sample for sample in self.samples() if sample.monotonic_ns > self._kept_to]
-        if fresh:
-            self._kept_to = max(sample.monotonic_ns for sample in fresh)
-            self.writer.rows(file.METRICS, fresh)
+        """The samples that the file does not have yet. Raises nothing."""
+        if not self._keeping.acquire(timeout=0.5):  # another thread is at it
+            return
+        try:
+            known = self.samples()
+            fresh = [sample for sample in known if sample.monotonic_ns > self._kept_to]
+            if fresh:
+                self._kept_to = max(sample.monotonic_ns for sample in fresh)
+                self.writer.rows(file.METRICS, fresh)
+            # Soon again where much of the history is new: the monitor forgets fast, or has just begun.
+            change = 2.0 if len(fresh) * 4 <= len(known) else 0.5
+            self._samples_wait_s = min(SAMPLES_S, max(FIRST_SAMPLES_S, self._samples_wait_s * change))
+        except Exception:  # noqa: BLE001 - a source of samples never reaches the program
+            _log.exception("samples", "gpusense: device samples could not be kept")
+        finally:
+            self._keeping.release()
 
     def session(self) -> Any:
         """What the file holds by now."""

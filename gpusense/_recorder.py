@@ -88,8 +88,10 @@ class Recorder(Capturing):
         if old.hang_after != settings.hang_after:
             self._hang = self._new_hang_watch()
         if any(getattr(old, name) != getattr(settings, name) for name in _OF_CAPTURE):
+            disabled = self.disabled
             self.pause_capture()
-            self.resume_capture()
+            if not disabled:
+                self.resume_capture()
 
     def _new_pipeline(self) -> Pipeline:
         pipeline = Pipeline(self._limits(), emit=self._delivery.put, start_ns=self.start_ns)

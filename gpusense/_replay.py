@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _sessionfile as file
-from ._attribution import CLOSE, Boundary
+from ._attribution import CLOSE, LEAVE, OPEN, Boundary
 from ._names_cache import NameCache
 from ._pipeline import Limits, Marker, Pipeline, owner_of
 from ._records import GpuKernel, Path
@@ -49,14 +49,13 @@ class _Replay:
                 handler(self, chunk)
             else:
                 self.builder.take(chunk)
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            self.damage.append(f"the chunk at offset {chunk.offset} was left out: {error}")
+        except Exception as error:  # noqa: BLE001 - somebody may have made the file up
+            self.damage.append(f"the chunk at offset {chunk.offset} was left out: {_told(error)}")
 
     def take_meta(self, chunk: file.Chunk) -> None:
         """Owners of graph nodes come as graphs are captured, and all of them once more at the end."""
         self.builder.take(chunk)
-        owners = self.builder.meta.pop("graph_owners", None) or {}
-        self.owners.update((int(node), tuple(path)) for node, path in owners.items())
+        self.owners.update(self.graph_owners(self.builder.meta.pop("graph_owners", None) or {}))
 
     def take_names(self, chunk: file.Chunk) -> None:
         self._texts.update(chunk.names())
@@ -72,11 +71,18 @@ class _Replay:
         pipeline.others_markers = frozenset(facts.get("others_markers", ()))
 
     def take_boundaries(self, chunk: file.Chunk) -> None:
-        for *event, corr in chunk.json():
-            boundary = Boundary(*event)
+        refused, reason = 0, ""
+        for row in chunk.json():
+            try:
+                boundary, corr = _boundary(row)
+            except (TypeError, ValueError) as error:
+                refused, reason = refused + 1, reason or str(error)
+                continue
             if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
                 corr = self.pipeline.newest_correlation + 1
             self.pipeline.boundary(boundary, corr)
+        if refused:
+            self.damage.append(f"{refused} rows of the chunk at offset {chunk.offset} were left out; first: {reason}")
 
     def take_buffer(self, chunk: file.Chunk) -> None:
         buffer = chunk.buffer()
@@ -94,6 +100,15 @@ class _Replay:
     def _name(self, pointer: int) -> tuple[str, str | None, str | None]:
         return self.names.resolve(pointer, lambda address: self._texts.get(address, b""))
 
+    def graph_owners(self, rows: dict[Any, Any]) -> dict[int, Path]:
+        owners: dict[int, Path] = {}
+        for node, path in rows.items():
+            if node.isdecimal() and len(node) <= 20 and isinstance(path, list) and {*map(type, path)} <= {str}:
+                owners[int(node)] = tuple(path)
+            else:
+                self.damage.append(f"the owner of the graph node {node[:40]!r} was left out")
+        return owners
+
     def take_lines(self, chunk: file.Chunk) -> None:
         self.pipeline.lines.add([(int(correlation), str(line)) for correlation, line in chunk.json()])
 
@@ -104,6 +119,27 @@ class _Replay:
         fresh = self.builder.records[before:]
         del self.builder.records[before:]
         self.pipeline.record(fresh)
+
+
+def _boundary(row: Any) -> tuple[Boundary, int | None]:
+    """The boundary in a row of a file, and its correlation id. Raises where it is none that a tracer writes.
+
+    A block has a lower number than those inside it; otherwise a chain of parents could be a circle.
+    """
+    *event, corr = row
+    found = Boundary(*event)
+    numbers = found.op, found.block_id, found.thread, found.before_ns, found.after_ns, found.token
+    if {*map(type, numbers)} != {int} or {type(found.parent_id), type(corr)} - {int, type(None)}:
+        raise ValueError("a number is missing")
+    if type(found.name) is not str or not CLOSE <= found.op <= LEAVE or min(numbers) < 0:
+        raise ValueError("no boundary of a block")
+    if found.op == OPEN and found.parent_id is not None and not 0 <= found.parent_id < found.block_id:
+        raise ValueError(f"block {found.block_id} is inside block {found.parent_id}, which is not older")
+    return found, corr
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 _HANDLERS: dict[int, Callable[[_Replay, file.Chunk], None]] = {
@@ -123,7 +159,10 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     for chunk in chunks:
         state.take(chunk)
     pipeline = state.pipeline
-    pipeline.cycle(0, final=True)
+    try:
+        pipeline.cycle(0, final=True)
+    except Exception as error:  # noqa: BLE001 - as for a chunk
+        state.damage.append(f"the last records were left out: {_told(error)}")
     session = state.builder.session()
     session.records = sorted(map(_owned_by(state.owners), pipeline.kept), key=lambda record: record.start_ns)
     session.aggregates = pipeline.aggregates()

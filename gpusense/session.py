@@ -118,7 +118,7 @@ _OF_THE_FILE = ("path", "complete", "file")
 #: What ``meta`` must hold where it holds it at all; anything else is left out and named.
 _META_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("start_ns", "end_ns", "threshold_ns", "pid", "rank", "world_size"), (int, type(None))),
-    **dict.fromkeys(("backends", "overhead", "capture"), dict),
+    **dict.fromkeys(("backends", "overhead", "capture", "graph_owners"), dict),
     "trace_all": bool,
     "damage": list,
     "processes": list,

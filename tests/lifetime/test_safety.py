@@ -326,7 +326,6 @@ print(block.summary().kernel_count)
     clean(done, "running None\n1 0\n1\n")
 
 
-@pytest.mark.xfail(strict=True, reason="reported: Recorder.reconfigure resumes whatever was before")
 def test_other_kinds_while_disabled_do_not_begin_capture(run):
     done = run(
         """
@@ -338,6 +337,23 @@ print(tracer.status()["state"], tracer.status()["members"])
 """
     )
     clean(done, "stopped 0\n")
+
+
+@pytest.mark.parametrize("off", ["gpusense.disable()", "gpusense.configure(kinds=('sync',))"])
+def test_capture_begins_though_it_was_off_or_changed_before_cuda_was_live(run, off):
+    done = run(
+        f"""
+assert gpusense.enable()
+{off}
+assert gpusense.enable()
+driver.cuInit(0)
+buffer = cuda.Buffer(64, cuda.Device(0))
+begin()
+print(gpusense.get_tracer().status()["state"])
+""",
+        head=HEAD.replace("driver.cuInit(0)\n", "").replace("buffer = ", "# "),
+    )
+    clean(done, "running\n")
 
 
 def test_a_thousand_times_off_and_on_leaves_nothing_behind(run):
@@ -587,7 +603,6 @@ print(kernels(a.session()) == kernels(b.session()) == count, fake.fake_cupti_cal
     clean(done, "True\nTrue 1\n")
 
 
-@pytest.mark.xfail(strict=True, reason="reported: a copy does not know the other's stream of markers")
 def test_the_marks_of_one_copys_blocks_are_no_memsets_of_the_other(copies):
     done = copies(
         """

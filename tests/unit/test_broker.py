@@ -82,6 +82,56 @@ def test_callbacks_are_registered_once_and_kinds_counted(hub, engine):
     assert engine.calls[-2:] == [("register",), ("enable", KERNELS)]
 
 
+def test_two_that_join_at_once_are_registered_once(hub, engine):
+    inside, second = [], threading.Event()
+
+    def register():
+        inside.append(threading.get_ident())
+        if len(inside) == 2:
+            second.set()
+        second.wait(0.5)  # time for the other to come here, too
+        engine.calls.append(("register",))
+
+    engine.register = register
+    threads = [threading.Thread(target=hub.join, args=({KERNELS}, print)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert engine.named("register") == [("register",)]
+    assert hub.status()["members"] == 2
+
+
+def test_who_is_refused_beside_another_leaves_its_kinds_on(hub, engine, monkeypatch):
+    """Both found that nothing was registered, since the first took longer than anyone waits."""
+    monkeypatch.setattr(_broker, "CLOSE_WAIT_S", 0.01)
+    both, joined, refused = threading.Barrier(2), threading.Event(), []
+
+    def register():
+        both.wait(20)
+        if threading.current_thread() is last:
+            assert joined.wait(20)
+            raise BackendError("cuptiActivityRegisterCallbacks", 7, "not now")
+
+    def join():
+        try:
+            hub.join({KERNELS}, print)
+            joined.set()
+        except BackendError:
+            refused.append(True)
+
+    engine.register = register
+    threads = [threading.Thread(target=join) for _ in range(2)]
+    last = threads[1]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert refused == [True]
+    assert hub.status()["kinds"] == [KERNELS]
+    assert engine.named("disable") == []
+
+
 def test_every_buffer_is_shown_once_to_all_and_given_back(hub, engine):
     shown = []
     hub.join({KERNELS}, lambda *full: shown.append(("a", *full)))

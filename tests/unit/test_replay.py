@@ -1,11 +1,14 @@
 """Raw session files made by hand, read back."""
 
+import subprocess
+import sys
 import time
 
-from cupti_bytes import STRIDES, T0, kernel
+import pytest
+from cupti_bytes import STRIDES, T0, kernel, view
 
 from gpusense import _sessionfile as file
-from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH
+from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor
 from gpusense.session import load
 
 MAIN = 5
@@ -60,3 +63,68 @@ def test_switches_between_tasks(tmp_path):
         (90,),
     )
     assert paths == {10: ("a",), 30: ("b",), 50: (), 70: ("a",), 90: ()}
+
+
+# --- session files that somebody made up ----------------------------------------------------------------------------
+
+HOSTILE = {
+    "a block that is its own parent": {"boundary": [[1, 1, 1, 5, T0, T0 + 1, "n", 0, 50]]},
+    "blocks in a circle": {"boundary": [[1, 1, 2, 5, T0, T0 + 1, "n", 0, 50], [1, 2, 1, 5, T0, T0 + 1, "n", 0, 60]]},
+    "text for times": {"boundary": [[1, 1, None, 5, "a", "b", "n", 7, None]]},
+    "text for an id": {"boundary": [[1, 1, None, 5, T0, T0 + 1, "n", 0, "x"], [1, 2, None, 5, T0, T0 + 1, "n", 0, 60]]},
+    "an object for a name": {"boundary": [[1, 1, None, 5, T0, T0 + 1, {"a": 1}, 0, 50]]},
+    "text for a row": {"boundary": ["row", 5]},
+    "a layout without sizes": {"layout": {"id": 2, "strides": []}},
+    "a list of owners": {"meta": {"graph_owners": [1]}},
+    "an owner without number": {"meta": {"graph_owners": {"x": ["a"]}}},
+    "an owner without path": {"meta": {"graph_owners": {"1": 5}}},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_loads_with_damage(case, tmp_path):
+    writer = file.Writer(tmp_path / "run")
+    meta = {"version": "1", "mode": "file", "start_ns": T0 - 10**9, "end_ns": T0 + 10**9}
+    writer.json(file.META, meta | HOSTILE[case].get("meta", {}))
+    writer.layout(1, STRIDES, marker=[])
+    if "layout" in HOSTILE[case]:
+        writer.json(file.LAYOUT, HOSTILE[case]["layout"])
+    writer.rows(file.BOUNDARY, HOSTILE[case].get("boundary", []))
+    records = [kernel(T0 + i * 1000, T0 + i * 1000 + 500, correlation=100 + i) for i in range(20)]
+    writer.buffer(view(*records), thread=5, layout=1)
+    writer.close()
+    code = """
+import sys
+from gpusense import session
+found = session.load(sys.argv[1])
+print(len(found.meta["damage"]), found.counters.seen, found.counters.kept + found.counters.aggregated)
+"""
+    done = subprocess.run([sys.executable, "-c", code, writer.path], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 0, done.stderr
+    damage, *counts = map(int, done.stdout.split())
+    assert damage >= 1
+    assert counts == [20, 20]
+
+
+def test_a_bad_row_costs_itself_alone(tmp_path):
+    rows = [row(OPEN, 1, None, 0, "good", corr=0), row(OPEN, 3, 3, 1, "its own parent", corr=0)]
+    assert write(tmp_path / "a.gpusense", rows, (10,)) == {10: ("good",)}
+    damage = load(str(tmp_path / "a.gpusense")).meta["damage"]
+    assert len(damage) == 1
+    assert "1 rows" in damage[0]
+    assert "block 3 is inside block 3" in damage[0]
+
+
+def test_owners_of_graph_nodes_that_are_fine_stay(tmp_path):
+    writer = file.Writer(tmp_path / "run")
+    writer.json(file.META, {"graph_owners": {"7": ["a", "b"], "8": "b", "-1": ["a"]}, "mode": "file"})
+    writer.close()
+    damage = load(writer.path).meta["damage"]
+    assert damage == [f"the owner of the graph node {node!r} was left out" for node in ("8", "-1")]
+
+
+def test_blocks_nested_deeper_than_pythons_stack():
+    tree = Attributor()
+    for block in range(1, 5001):
+        tree.know(block, block - 1 or None, str(block))
+    assert tree.path(5000) == tuple(map(str, range(1, 5001)))

@@ -1,73 +1,18 @@
 """Defects that are shown and not mended yet: each test is expected to fail, and says so when it does not any more."""
 
-import subprocess
-import sys
 import threading
-import time
 from itertools import count
 
 import pytest
 from cupti_bytes import STRIDES, T0, kernel, view
 
 import gpusense
-from gpusense import _broker, _config, _select, _tracer, monitor, testing
-from gpusense import _sessionfile as file
+from gpusense import _config, _select, _tracer
 from gpusense._config import Settings
-from gpusense._errors import BackendError
 from gpusense._recorder import Recorder
 
 defect = pytest.mark.xfail(strict=True)
 KERNELS = 10
-
-
-# --- the hub --------------------------------------------------------------------------------------------------------
-
-
-class Engine:
-    """Two threads register at once; the second is refused once the first has enabled its kinds."""
-
-    def __init__(self):
-        self.disabled, self.both, self.first_done = [], threading.Barrier(2), threading.Event()
-        self.turns = count(1)
-
-    def register(self):
-        turn = next(self.turns)
-        self.both.wait(10)
-        if turn == 2:
-            self.first_done.wait(10)
-            raise BackendError("cuptiActivityRegisterCallbacks", 7, "not now")
-
-    def disable(self, kind):
-        self.disabled.append(kind)
-
-    enable = flush = give = finalize = lambda *_: None
-    take = lambda self: None  # noqa: E731
-    status = lambda self, ask: {}  # noqa: E731
-
-
-@defect
-def test_a_second_join_that_is_refused_leaves_the_kinds_of_the_first_on(monkeypatch):
-    """``_remove`` subtracts kinds that ``_open`` never added: those of the first fall to zero and are disabled."""
-    monkeypatch.setattr(_broker._process, "start_thread", lambda target, name: None)
-    engine = Engine()
-    hub = _broker.Hub(engine)
-    refused = []
-
-    def join():
-        try:
-            hub.join({KERNELS}, print)
-            engine.first_done.set()
-        except BackendError:
-            refused.append(True)
-
-    threads = [threading.Thread(target=join) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert refused == [True]
-    assert hub.status()["kinds"] == [KERNELS]
-    assert engine.disabled == []
 
 
 # --- the recorder ---------------------------------------------------------------------------------------------------
@@ -143,52 +88,3 @@ def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
         event = [0] * 8
         tracer._mark(event, lambda token: tokens.append(token))
     assert all(0 < token <= 0xFFFFFFFF for token in tokens)
-
-
-@defect
-def test_a_file_holds_every_device_sample_of_the_run(tmp_path, monkeypatch):
-    """Only what the monitor still remembers at the end is written: the last minute, by default."""
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "_layers", _config.Layers())
-    run = _select.start_session("file", str(tmp_path / "run.gpusense"))
-    source = testing.ScriptedSource(1)
-    source.set(0, {"power.draw_watts": 1.0})
-    with monitor.start_background(source=source, interval=0.01, history=20) as running:
-        while running.stats().samples < 100:
-            time.sleep(0.01)
-        taken = running.stats().samples
-        found = run.finish()
-    assert len(found.metrics) >= taken or found.meta["damage"]
-
-
-# --- session files that somebody made up ----------------------------------------------------------------------------
-
-HOSTILE = {
-    "a block that is its own parent": {"boundary": [[1, 1, 1, 5, T0, T0 + 1, "n", 0, 50]]},
-    "blocks in a circle": {"boundary": [[1, 1, 2, 5, T0, T0 + 1, "n", 0, 50], [1, 2, 1, 5, T0, T0 + 1, "n", 0, 60]]},
-    "text for times": {"boundary": [[1, 1, None, 5, "a", "b", "n", 7, None]]},
-    "text for an id": {"boundary": [[1, 1, None, 5, T0, T0 + 1, "n", 0, "x"], [1, 2, None, 5, T0, T0 + 1, "n", 0, 60]]},
-    "an object for a name": {"boundary": [[1, 1, None, 5, T0, T0 + 1, {"a": 1}, 0, 50]]},
-    "a list of owners": {"meta": {"graph_owners": [1]}},
-    "an owner without number": {"meta": {"graph_owners": {"x": ["a"]}}},
-    "an owner without path": {"meta": {"graph_owners": {"1": 5}}},
-}
-
-
-@defect
-@pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_file_loads_with_damage(case, tmp_path):
-    """Circles are followed for ever, with memory growing; the others raise something else than SessionError."""
-    writer = file.Writer(tmp_path / "run")
-    meta = {"version": "1", "mode": "file", "start_ns": T0 - 10**9, "end_ns": T0 + 10**9}
-    writer.json(file.META, meta | HOSTILE[case].get("meta", {}))
-    writer.layout(1, STRIDES, marker=[])
-    writer.rows(file.BOUNDARY, HOSTILE[case].get("boundary", []))
-    records = [kernel(T0 + i * 1000, T0 + i * 1000 + 500, correlation=100 + i) for i in range(20)]
-    writer.buffer(view(*records), thread=5, layout=1)
-    writer.close()
-    code = "import sys; from gpusense import session; print(len(session.load(sys.argv[1]).meta['damage']))"
-    done = subprocess.run([sys.executable, "-c", code, writer.path], capture_output=True, text=True, timeout=10)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 1
