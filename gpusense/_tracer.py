@@ -145,7 +145,7 @@ class Tracer:
             self._tell(listener, "block_opened", block)
 
     def _mark(self, event: list[Any], marker: Callable[[int], Any]) -> None:
-        token = event[7] = next(_tokens) & 0xFFFFFFFF or next(_tokens)
+        token = event[7] = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
         self._append(event)  # before the call: its record may be read before it returns
         failed: Any = True
         try:
