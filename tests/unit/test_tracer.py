@@ -1,6 +1,8 @@
 """Blocks, decorators, manual records, sinks, enabling: the tracer as a user meets it, without a GPU."""
 
 import asyncio
+import copy
+import gc
 import io
 import json
 import threading
@@ -577,6 +579,23 @@ def test_configuration_errors_say_what_would_be_right(tracer):
         gpusense.configure(attribution="guessed")
     with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
         gpusense.configure(backends=("cupti",), strict=True)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("name", ["buffers", "max_records", "threshold_us"])
+def test_a_setting_that_is_no_number(name, value):
+    with pytest.raises(_config.ConfigurationError, match=name):
+        _config.check(name, value)
+
+
+def test_a_copy_of_a_block_that_cannot_be_made_prints_nothing(tracer, monkeypatch):
+    seen = []
+    monkeypatch.setattr("sys.unraisablehook", seen.append)
+    block = gpusense.trace("copied")
+    with pytest.raises(TypeError):
+        copy.deepcopy(block)
+    gc.collect()
+    assert seen == []
 
 
 def test_environment_over_application_over_host(tracer, monkeypatch):
