@@ -27,7 +27,7 @@ class Keeper(Protocol):
     def _opened(self, block: "Block") -> None: ...
     def _closed(self, block: "Block") -> None: ...
     def record_compute_block(
-        self, name: str, start_ns: int, end_ns: int, elements: int | None, *, attributes: Any
+        self, name: Any, start_ns: int, end_ns: int, elements: int | None, *, attributes: Any
     ) -> None: ...
 
 
@@ -151,7 +151,10 @@ class Block:
         return decorated(function, self.name, self.attributes, self.links)
 
     def __del__(self) -> None:
-        self._tracer._watched.pop(self.block_id, None)
+        try:
+            self._tracer._watched.pop(self.block_id, None)
+        except AttributeError:  # a copy that was never finished
+            pass
 
     def wait(self, timeout_s: float = 5.0) -> bool:
         """Waits until the work launched inside has finished and been read; False where that did not happen in time."""
@@ -172,7 +175,7 @@ class TimedBlock:
 
     def __init__(self, tracer: Keeper, name: Any, elements: int | None, attributes: Any) -> None:
         self._tracer = tracer
-        self._name = str(name)
+        self._name = name
         self._elements = elements
         self._attributes = attributes
 
@@ -186,11 +189,6 @@ class TimedBlock:
         )
 
     def __call__(self, function: Any) -> Any:
-        import functools
+        from ._decorate import compute_decorated
 
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with TimedBlock(self._tracer, self._name, self._elements, self._attributes):
-                return function(*args, **kwargs)
-
-        return wrapper
+        return compute_decorated(function, self._name, self._elements, self._attributes)

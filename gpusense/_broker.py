@@ -43,11 +43,11 @@ Rest = tuple[int, int | None, Wants | None]
 class Engine(Protocol):
     """What the hub drives: CUPTI and the mailbox, or a fake. Calls that CUPTI refuses raise :class:`BackendError`.
 
-    ``discard``: what a taken buffer holds takes no memory from now on. ``status(ask)``: as builtins; without a call to
-    CUPTI unless ``ask``.
+    ``register``: true where all buffers are other ones from now on. ``discard``: what a taken buffer holds takes no
+    memory from now on. ``status(ask)``: as builtins; without a call to CUPTI unless ``ask``.
     """
 
-    def register(self) -> None: ...
+    def register(self) -> bool | None: ...
     def enable(self, kind: int) -> None: ...
     def disable(self, kind: int) -> None: ...
     def flush(self, forced: bool) -> None: ...
@@ -203,7 +203,8 @@ class Hub:
         locked = self._registering.acquire(timeout=CLOSE_WAIT_S)
         try:
             if anew or not self._registered:
-                self._engine.register()
+                if self._engine.register():
+                    self._held_back = []
                 self._registered = True
         finally:
             if locked:

@@ -312,6 +312,8 @@ class Capture:
             status["sync_lines"] = self._activity.lines.status()
         if self.marker_shape is not None:
             status["marker"] = list(self.marker_shape)
+        elif self.running and self._plan.lacking:
+            status["unmarked"] = f"blocks cannot be marked yet, so no GPU work is theirs: {self._plan.lacking}"
         # For how long CUDA has been live, as far as was seen.
         status["cuda_live_ns"] = time_ns() - self._cuda_live_ns if self._cuda_live_ns is not None else None
         return status

@@ -156,7 +156,9 @@ def _sequence(name: str, value: Any) -> tuple[Any, ...]:
 
 def _number(name: str, value: Any) -> Any:
     wanted = float if name in ("threshold_us", "sample_rate", "overhead_budget", "hang_after") else int
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (wanted is int and value != int(value)):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # Not zero for infinity, and for what is no number.
+    if not number or value - value != 0 or (wanted is int and value != int(value)):
         raise ConfigurationError(f"{name} must be a number, not {value!r}")
     low, high = _RANGES[name]
     if not low <= value <= high:

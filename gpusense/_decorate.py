@@ -18,6 +18,13 @@ def decorated(function: Any, name: Any, attributes: Any, links: Any) -> Any:
     return wrapped(function, functools.partial(trace, label, attributes, links))
 
 
+def compute_decorated(function: Any, name: Any, elements: Any, attributes: Any) -> Any:
+    """``function`` as CPU work at every call; whether that is recorded is looked up then."""
+    from . import compute_block
+
+    return wrapped(function, functools.partial(compute_block, name, elements, attributes))
+
+
 def wrapped(function: Any, block: Callable[[], Any]) -> Any:
     """``function`` inside ``block()`` at every call; see :func:`decorated`."""
     if isinstance(function, (staticmethod, classmethod)):

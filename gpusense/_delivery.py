@@ -31,38 +31,48 @@ class Delivery:
     def forget_in_child(self) -> None:
         """After a fork: the sinks are the parent's."""
         self._sinks = ()
+        self._outbox = []
         self._changing = _native.OwnedLock()
         self._turn = _native.OwnedLock()
 
     def put(self, records: list[Record]) -> None:
-        """Records for the next :meth:`take`. Under the recorder's lock, as that one."""
+        """Records for the next :meth:`hand_out`."""
         if self._sinks:
-            self._outbox.extend(records)
+            with self._changing:
+                self._outbox.extend(records)
 
-    def take(self) -> Callable[[], None]:
-        """What hands out everything that was put; call it without the lock."""
-        records, self._outbox = self._outbox, []
-        sinks = self._sinks
-        return lambda: self._hand_out(sinks, records)
+    def hand_out(self, timeout_s: float = -1) -> bool:
+        """Hands out everything that was put; call it without the recorder's lock. False where another thread was in a
+        sink for all of ``timeout_s`` (negative: no limit): then it waits for the next call.
 
-    def _hand_out(self, sinks: tuple[Sink, ...], records: list[Record]) -> None:
-        """One thread at a time, in order; a sink that flushes gets what that brings inside its call."""
-        if not records:
-            return
+        One thread at a time, in order; a sink that flushes gets what that brings inside its call.
+        """
+        if not self._outbox:
+            return True
         nested = self._turn.mine
-        if not nested:
-            self._turn.acquire()
+        if not nested and not self._turn.acquire(timeout_s):
+            return False
         try:
-            for sink in sinks:
+            with self._changing:
+                records, self._outbox = self._outbox, []
+            for sink in self._sinks if records else ():
                 self._give(sink, records)
         finally:
             if not nested:
                 self._turn.release()
+        return True
 
     def _give(self, sink: Sink, records: list[Record]) -> None:
         try:
             sink(list(records))
-        except (Exception, SystemExit):  # noqa: BLE001 - a sink never reaches the program
+        except BaseException as error:  # a sink never reaches the program
+            if _is_the_programs(error):
+                raise
             self.errors += 1
             self.remove(sink)
             _log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")
+
+
+def _is_the_programs(error: BaseException) -> bool:
+    """What is thrown from outside into whatever runs: Ctrl-C, and how gevent ends a greenlet."""
+    return isinstance(error, KeyboardInterrupt) or type(error).__module__.partition(".")[0] in ("gevent", "greenlet")

@@ -67,12 +67,9 @@ class NoopComputeBlock(NoopBlock):
 
         if mode() == "off":
             return function
-        import functools
+        from ._decorate import compute_decorated
 
-        from . import compute_block
-        from ._decorate import wrapped
-
-        return wrapped(function, functools.partial(compute_block, self.name, self.elements, self.attributes))
+        return compute_decorated(function, self.name, self.elements, self.attributes)
 
 
 class _Blocks(dict[Any, NoopBlock]):

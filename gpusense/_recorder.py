@@ -27,6 +27,8 @@ from ._unmarked import Unmarked
 #: Between two slices of decoding, so that the program's threads get the GIL.
 PAUSE_S = 0.0001
 
+#: That a round waits for another thread which is in a sink.
+SINK_WAIT_S = 0.5
 DONE_PATIENCE_NS = 1_500_000_000
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
@@ -134,8 +136,10 @@ class Recorder(Capturing):
                 self._consume()
                 self._read(buffer, thread)
                 self._read_ns = time_ns()
-            except Exception as error:  # noqa: BLE001 - the next buffer may be better
+            except BaseException as error:
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")
+                if not isinstance(error, Exception):  # Ctrl-C is the program's; otherwise the next buffer may be better
+                    raise
         self._drain_cpu_ns += int((thread_time() - began) * 1e9)
 
     def _lost(self, reason: str) -> None:
@@ -176,17 +180,22 @@ class Recorder(Capturing):
 
     # --- the recording thread ---------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """One round: attach if possible, move events into the pipeline, attribute, tell the sinks."""
+    def tick(self, timeout_s: float = SINK_WAIT_S) -> bool:
+        """One round: attach if possible, move events into the pipeline, attribute, tell the sinks.
+
+        False where another thread was in a sink for all of ``timeout_s``.
+        """
         if self._lock.mine:
-            return  # a signal handler that interrupted one
+            return True  # a signal handler that interrupted one
         began = thread_time()
         self._round()
+        handed = self._delivery.hand_out(timeout_s)
         self._tick_cpu_ns += int((thread_time() - began) * 1e9)
         with self._lock:
             self._duty.look(self.capture)
             on = self._duty.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture)
         self._duty.observe(on, self.capture)
+        return handed
 
     def _round(self) -> None:
         self._look_after_capture()
@@ -195,8 +204,6 @@ class Recorder(Capturing):
         with self._lock:
             self._consume()
             self.pipeline.cycle(time_ns(), patience_ns=self._patience())
-            hand_out = self._delivery.take()
-        hand_out()
 
     def _look_for_hang(self) -> None:
         watch, capture = self._hang, self.capture
@@ -270,9 +277,9 @@ class Recorder(Capturing):
         while True:
             if self.capture is not None and self.capture.running:
                 self.capture.flush()
-            self.tick()
+            handed = self.tick(max(0.0, deadline - monotonic()))
             if self.pipeline.idle:
-                return read
+                return read and handed
             if monotonic() >= deadline:
                 return False
             sleep(0.002)
@@ -385,12 +392,11 @@ class Recorder(Capturing):
                 self.pipeline.cycle(time_ns(), final=True)
             elif self.capture is not None:
                 self.unseen.append(UnseenStretch(time_ns(), None, "capture did not end in time as the program ended"))
-            hand_out = self._delivery.take()
         finally:
             self._lock.release()
         self._end_ns = self._end_ns or time_ns()
         if deliver:
-            hand_out()
+            self._delivery.hand_out(SINK_WAIT_S)
 
     def after_fork_in_child(self) -> None:
         self.forget_capture_in_child()

@@ -12,7 +12,7 @@ from ._attribution import CLOSE, OPEN, SWITCH
 from ._block import Block, TimedBlock, innermost
 from ._config import Settings
 from ._recorder import Recorder
-from ._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from ._records import KINDS, BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from ._steps import Steps
 from ._tally import BlockTotals
 from ._worker import Worker
@@ -45,7 +45,7 @@ class Tracer:
         self._append = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
         self._share = 1 - 1e-9  # so that the first block is opened
-        self.failed_blocks = self.shed_blocks = 0
+        self.failed_blocks = self.shed_blocks = self.ignored_records = 0
         self._left_behind = False
         self._steps: Steps | None = None  # of tasks, with exact attribution
         self._worker = Worker(recorder)
@@ -145,7 +145,7 @@ class Tracer:
             self._tell(listener, "block_opened", block)
 
     def _mark(self, event: list[Any], marker: Callable[[int], Any]) -> None:
-        token = event[7] = next(_tokens) & 0xFFFFFFFF or next(_tokens)
+        token = event[7] = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
         self._append(event)  # before the call: its record may be read before it returns
         failed: Any = True
         try:
@@ -225,7 +225,10 @@ class Tracer:
     def record(self, records: Iterable[Record]) -> None:
         """Finished records of any kind, with wall-clock nanoseconds; they go through threshold and sinks as all do."""
         for item in records:
-            self._append(item)
+            if type(item) in KINDS:
+                self._append(item)
+            else:
+                self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
 
     def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
         if "block_id" not in fields:
@@ -247,10 +250,10 @@ class Tracer:
         """One kernel or pass timed by the caller, in wall-clock nanoseconds (``time.time_ns()``).
 
         Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not given is now. Further
-        ``fields`` are those of :class:`GpuKernel`. A record with an unknown field is left out and logged once.
+        ``fields`` are those of :class:`GpuKernel`. A record with an unknown field, or with a value that is no number
+        where one is needed, is left out, logged once and counted as ``ignored_records`` of :meth:`status`.
         """
-        start, end = _times(start_ns, end_ns, duration_ns)
-        self._add(GpuKernel, name, {"name": name, "start_ns": start, "end_ns": end, **fields})
+        self._add(GpuKernel, name, (start_ns, end_ns, duration_ns), fields)
 
     def record_transfer(
         self,
@@ -268,9 +271,8 @@ class Tracer:
         ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" (between devices) or "on_device" (inside one). Further
         ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is given.
         """
-        start, end = _times(start_ns, end_ns, duration_ns)
-        values = {"name": name, "direction": direction, "bytes": bytes, "start_ns": start, "end_ns": end}
-        self._add(GpuMemoryTransfer, name, {"timing": "host", "label": name, **values, **fields})
+        values = {"timing": "host", "direction": direction, "bytes": bytes, **fields}
+        self._add(GpuMemoryTransfer, name, (start_ns, end_ns, duration_ns), values)
 
     def record_compute_block(
         self,
@@ -283,15 +285,25 @@ class Tracer:
         **fields: Any,
     ) -> None:
         """CPU work timed by the caller, with times as for :meth:`record_kernel`, on the calling thread."""
-        start, end = _times(start_ns, end_ns, duration_ns)
-        values = {"name": name, "start_ns": start, "end_ns": end, "elements": elements, "thread": _get_ident()}
-        self._add(ComputeBlock, name, {**values, **fields})
+        values = {"elements": elements, "thread": _get_ident(), **fields}
+        self._add(ComputeBlock, name, (start_ns, end_ns, duration_ns), values)
 
-    def _add(self, kind: Callable[..., Any], name: str, values: dict[str, Any]) -> None:
+    def _add(self, kind: Any, name: Any, times: tuple[Any, Any, Any], values: dict[str, Any]) -> None:
         try:
-            self._append(kind(**self._here(values)))
-        except TypeError as error:
-            _log.once(f"record {kind}", "gpusense: record %r is ignored: %s", name, error)
+            text = name if type(name) is str else str(name)
+            values["start_ns"], values["end_ns"] = _times(*times)
+            if kind is GpuMemoryTransfer:
+                values.setdefault("label", text)
+            for field in NUMBERS.intersection(values):
+                if values[field] is not None or field == "bytes":
+                    values[field] = _whole(values[field])
+            self._append(kind(name=text, **self._here(values)))
+        except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
+            self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
+
+    def _ignored(self, key: str, reason: str) -> None:
+        self.ignored_records += 1
+        _log.once(key, "gpusense: a record is ignored: %s", reason)
 
     # --- sinks ------------------------------------------------------------------------------------------------------
 
@@ -365,8 +377,10 @@ class Tracer:
     def status(self) -> dict[str, Any]:
         """What capture is doing, for people. ``state`` is "armed" (CUDA is not live yet), "running", "paused" (another
         profiler holds CUPTI), "unavailable" or "stopped"; ``reason`` says why it is not running. ``sync_lines``, where
-        they are asked for, says the same of the lines of waits."""
-        return {**self._recorder.status(), "failed_blocks": self.failed_blocks, "shed_blocks": self.shed_blocks}
+        they are asked for, says the same of the lines of waits; ``unmarked`` says why capture runs and blocks get no
+        GPU work, for want of memory for example."""
+        own = {name: getattr(self, name) for name in ("failed_blocks", "shed_blocks", "ignored_records")}
+        return {**self._recorder.status(), **own}
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -442,14 +456,25 @@ def _switch(op: int, thread: int, leaf: int | None) -> list[Any]:
     return [op, 0, leaf, thread, before, before + OPEN_ENDED_NS, "", 0]
 
 
-def _times(start_ns: int | None, end_ns: int | None, duration_ns: int | None) -> tuple[int, int]:
-    """Start and end from any two of the three; an end that is not given is now."""
-    if start_ns is not None and end_ns is not None:
-        return int(start_ns), int(end_ns)
-    if start_ns is not None:
-        return int(start_ns), int(start_ns) + int(duration_ns) if duration_ns is not None else time_ns()
-    end = int(end_ns) if end_ns is not None else time_ns()
-    return end - int(duration_ns or 0), end
+def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:
+    """Start and end from any two of the three; an end that is not given is now. Raises where one is no number."""
+    start, end, duration = (None if time is None else _whole(time) for time in (start_ns, end_ns, duration_ns))
+    if start is not None:
+        if end is None:
+            end = start + duration if duration is not None else time_ns()
+        return start, end
+    end = end if end is not None else time_ns()
+    return end - (duration or 0), end
+
+
+#: Fields of records by hand that every report reckons with.
+NUMBERS = frozenset({"bytes", "elements", "device", "stream", "context", "correlation_id", "thread", "block_id"})
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, (str, bytes, bytearray)):
+        raise TypeError(f"{value!r:.40} is no number")
+    return int(value)
 
 
 __all__ = ["Tracer"]

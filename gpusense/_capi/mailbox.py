@@ -3,7 +3,7 @@
 A Python callback needs the GIL, and a library that calls it under a lock of its own hangs with a thread that waits for
 that lock and holds the GIL. The machine code (``mailbox_code.py``) waits for nothing and outlives the interpreter:
 CUPTI may hold a buffer, or the callbacks' addresses, until the process ends, so everything given to it is mapped with
-libc and never unmapped. There is one mailbox a process.
+libc and never unmapped. There is one mailbox in use a process.
 """
 
 import ctypes
@@ -178,6 +178,41 @@ class Mailbox:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
         self.requested, self.completed = (ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in callbacks)
         self.take, self.give = take, free.append
+        self._free, self._lent, self._full = free, lent, full
+
+    # --- what is known ---
+
+    def holds(self, address: int) -> bool:
+        """Whether a buffer is one of these."""
+        return self.arena <= address < self.arena + (self.count + self.scrap) * self.buffer_size
+
+    def lent(self) -> tuple[int, int]:
+        """Buffers that CUPTI has, and those that are not with the reader: what there is to lend."""
+        if self.mode == "ctypes":
+            lent = len([address for address in list(self._lent) if self.arena <= address < self._first_scrap])
+            return lent, lent + len(self._free) + len(self._full)
+        states = self._states()
+        return states.count(code.LENT), self.count - states.count(code.TAKEN)
+
+    def _states(self) -> list[int]:
+        first = code.STATE // 8
+        return list(self._words[first : first + self.count])
+
+    @property
+    def _first_scrap(self) -> int:
+        return self.arena + self.count * self.buffer_size
+
+    def retire(self) -> None:
+        """Another takes its place: what the reader has not seen stays, the rest takes no memory. It is still mapped,
+        since CUPTI may write there."""
+        if self.mode == "ctypes":
+            kept = {full[0] for full in list(self._full)}
+            idle = [at for at in range(self.arena, self._first_scrap, self.buffer_size) if at not in kept]
+        else:
+            states = enumerate(self._states())
+            idle = [self.arena + i * self.buffer_size for i, state in states if state in (code.FREE, code.LENT)]
+        for address in idle:
+            self.discard(address)
 
     def discard(self, address: int) -> None:
         """Gives the memory of a taken buffer back to the system until it is filled again."""

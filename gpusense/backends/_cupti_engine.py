@@ -8,12 +8,13 @@ from typing import Any
 from .. import _layouts as layouts
 from .. import _native
 from .._capi import cupti as capi
-from .._capi.mailbox import Mailbox
+from .._capi.mailbox import Mailbox, MailboxCounters
 from .._errors import BackendError
 from . import _cupti_holders
 from ._cupti_clock import keep_wall_clock
 
 SCRAP_BUFFERS = 32
+LOST_SHARE = 4  # with more than one in so many buffers lost to other profilers, all are replaced
 COUNTERS = (1, 2, 3, 4)  # bytes moved in both directions, page faults of both processors
 
 
@@ -27,24 +28,60 @@ class Engine:
         self._holder = holder or _cupti_holders.holder
         scrap = 0 if version(api) >= capi.VERSION_BEARS_REFUSAL else SCRAP_BUFFERS
         self.mailbox = Mailbox(buffers, buffer_size, scrap=scrap)
-        self.give, self.discard = self.mailbox.give, self.mailbox.discard
+        self._before: Mailbox | None = None  # what the mailbox in use has taken the place of
+        self._totals = MailboxCounters(0, 0, 0, 0)  # of all before
+        self._lost = self._lost_before = 0  # buffers of the mailbox in use, and of all before
         self.per_thread = False
         self._dropped = 0
         self._registrations = 0
         self._clocks = 0  # times another tool's clock was replaced
 
-    def register(self) -> None:
-        """Makes our callbacks CUPTI's. Raises :class:`BackendError` where another profiler holds it."""
+    def register(self) -> bool:
+        """Makes our callbacks CUPTI's; true where all buffers are other ones from now on. Raises :class:`BackendError`
+        where another profiler holds it."""
         self._ask_whether_free()
         self._ask_for_buffers_per_thread()
-        box = self.mailbox
-        capi.check(
-            "cuptiActivityRegisterCallbacks", self._api.cuptiActivityRegisterCallbacks(box.requested, box.completed)
-        )
+        self._hand_over(self.mailbox)
+        renewed = self._registrations > 0 and self._renew()
         self._registrations += 1
         if keep_wall_clock(self._api, timestamp_ns(self._api)):
             self._clocks += 1
         self.per_thread = self._has_buffers_per_thread()
+        return renewed
+
+    def _hand_over(self, box: Mailbox) -> None:
+        code = self._api.cuptiActivityRegisterCallbacks(box.requested, box.completed)
+        capi.check("cuptiActivityRegisterCallbacks", code)
+
+    def _renew(self) -> bool:
+        """Whether a new mailbox took the place of one that has lost many of its buffers.
+
+        CUPTI returns a buffer to whoever is registered at that time. One that another profiler was given in our place
+        never comes back, and must not be lent again, since CUPTI may still write into it.
+        """
+        if not self.mailbox.lent()[0]:
+            self._lost = 0
+            return False
+        self._api.cuptiActivityFlushAll(0)  # what still comes back to us does so now
+        self._lost, usable = self.mailbox.lent()
+        if self._lost * LOST_SHARE <= usable:
+            return False
+        old = self.mailbox
+        try:
+            box = Mailbox(old.count, old.buffer_size, scrap=old.scrap)
+        except OSError:
+            return False
+        if box.mode != old.mode:  # what was decided by it holds for good
+            return False
+        self._hand_over(box)
+        self._totals = MailboxCounters(*map(sum, zip(self._totals, self._before_counters(), strict=True)))
+        self._lost_before, self._lost = self._lost_before + self._lost, 0
+        self._before, self.mailbox = old, box
+        old.retire()
+        return True
+
+    def _before_counters(self) -> MailboxCounters:
+        return self._before.counters() if self._before is not None else MailboxCounters(0, 0, 0, 0)
 
     def _ask_for_buffers_per_thread(self) -> None:
         """CUDA 12.3 and later can, 13.0 and later do so unasked. Must be said before anything is recorded."""
@@ -62,8 +99,16 @@ class Engine:
 
     def take(self) -> tuple[int, int, int] | None:
         """As :meth:`Mailbox.take`, with thread 0 where a buffer is filled by several threads."""
-        full = self.mailbox.take()
+        full = (self._before.take() if self._before is not None else None) or self.mailbox.take()
         return full if full is None or self.per_thread else (full[0], full[1], 0)
+
+    def give(self, address: int) -> None:
+        for box in (self.mailbox, self._before):
+            if box is not None and box.holds(address):
+                box.give(address)
+
+    def discard(self, address: int) -> None:
+        self.mailbox.discard(address)
 
     def _ask_whether_free(self) -> None:
         """Callbacks are never taken from a profiler that holds CUPTI.
@@ -121,7 +166,8 @@ class Engine:
 
     def status(self, ask: bool) -> dict[str, Any]:
         """Counters and facts, as builtins; what only CUPTI knows is asked anew where ``ask``."""
-        counters = self.mailbox.counters()
+        three = zip(self._totals, self._before_counters(), self.mailbox.counters(), strict=True)
+        counters = MailboxCounters(*map(sum, three))
         return {
             "callbacks": self.mailbox.mode,
             "callbacks_reason": self.mailbox.reason,
@@ -133,6 +179,7 @@ class Engine:
             "completed": counters.completed,
             "missed": counters.missed,
             "foreign_buffers": counters.foreign,
+            "buffers_lost": self._lost_before + self._lost,
             "dropped": self._count_dropped(ask),
             "registrations": self._registrations,
             "clocks_replaced": self._clocks,

@@ -36,6 +36,7 @@ class Memset:
         self._stream = c_void_p()
         self._memory = c_uint64()
         self._retry_at = 0.0
+        self.lacking = ""  # why blocks cannot be marked although there is a context
         self.call: Call = lambda token: None
 
     def prepare(self) -> tuple[Call, Marker]:
@@ -72,10 +73,10 @@ class Memset:
                 if not codes[1]:
                     api.cuStreamDestroy_v2(stream)
                 self._retry_at = monotonic() + RETRY_S
-                reason = f"cuMemAlloc and cuStreamCreate answered {codes}"
+                reason = self.lacking = f"cuMemAlloc and cuStreamCreate answered {codes}"
                 _log.once("marker", "gpusense: blocks cannot be marked yet, so no GPU work is theirs: %s", reason)
                 raise NotYet(reason)
-        self._context, self._memory, self._stream = context, memory, stream
+        self._context, self._memory, self._stream, self.lacking = context, memory, stream, ""
 
     def idle(self) -> bool:
         """Whether the device has done every marker that was given to it."""

@@ -13,6 +13,7 @@ import pytest
 from gpusense import _broker, _decode
 from gpusense import _layouts as layouts
 from gpusense._capi import cupti as capi
+from gpusense._capi import mailbox_code
 from gpusense._capi.binding import MissingSymbol
 from gpusense._errors import BackendError, BackendUnavailable, GpuSenseError
 from gpusense._records import GpuKernel, GpuMemoryTransfer, Unavailable
@@ -797,6 +798,69 @@ def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, sta
     fake.kernel()
     activity.flush()
     assert sum(type(record) is GpuKernel for record in got.records) == 1
+
+
+@pytest.fixture
+def other(fake):
+    """A profiler that registers its own callbacks while our buffers are in flight, and is given those."""
+    from gpusense._capi.mailbox import COMPLETE, REQUEST
+
+    class Other:
+        def __init__(self):
+            self.own = [ctypes.create_string_buffer(4096) for _ in range(4)]
+            self.given = []
+            self.callbacks = REQUEST(self._requested), COMPLETE(self._completed)
+
+        def _requested(self, buffer, length, records):
+            buffer[0], length[0], records[0] = ctypes.addressof(self.own[0]), 4096, 0
+
+        def _completed(self, context, stream, buffer, size, valid):
+            self.given.append(buffer)
+
+        def take_over(self):
+            assert fake.library.cuptiActivityRegisterCallbacks(*self.callbacks) == 0
+            assert fake.library.cuptiActivityFlushAll(1) == 0
+
+    return Other()
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["machine code", "ctypes"])
+def test_buffers_that_other_profilers_were_given_are_replaced(fake, start, other, native, monkeypatch):
+    if not native:
+        monkeypatch.setattr(mailbox_code, "CODES", {})
+    activity, receiver = start()
+    before = activity.status()
+    launched = []
+    for _ in range(300):
+        fake.kernel()  # is in flight when the other comes
+        activity.pause("another profiler")
+        other.take_over()
+        activity.resume()
+        launched.append(fake.kernel())
+        activity.flush()
+        after = activity.status()
+        for name in ("requested", "completed", "missed", "foreign_buffers"):
+            assert after[name] >= before[name]
+        before = after
+    assert len(other.given) == 300
+    assert receiver.correlations == launched
+    assert (after["missed"], after["requested"], after["buffers_lost"]) == (0, 600, 300)
+    assert after["buffer_count"] == SMALL["buffers"]
+
+
+def test_buffers_that_come_back_at_the_next_registration_are_not_lost(fake, start):
+    """Many threads have one each in flight while capture was merely paused."""
+    activity, receiver = start()
+    threads = [threading.Thread(target=fake.kernel) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    activity.pause("another profiler")
+    activity.resume()
+    activity.flush()
+    assert len(receiver.records) == 10
+    assert activity.status()["buffers_lost"] == 0
 
 
 @pytest.mark.parametrize("case", ["no context", "shared buffers", "a long kernel"])

@@ -309,7 +309,7 @@ def wait(ready):
         time.sleep(0.005)
     raise SystemExit(str(tracer.status()))
 wait(lambda: driver.fake_cuda_calls(b"cuMemAlloc_v2") >= 4)
-print(tracer.status()["state"], tracer._recorder.marker)
+print(tracer.status()["state"], tracer._recorder.marker, "cuMemAlloc" in tracer.status()["unmarked"])
 launch = driver.fake_cuda_count_call
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 zero = ctypes.c_uint64(0)
@@ -320,10 +320,10 @@ driver.fake_cuda_fail(b"cuMemAlloc_v2", 0)
 wait(lambda: tracer._recorder.marker)
 with gpusense.trace("marked") as block:
     cupti.fake_cupti_kernel(b"k", 0, 7, zero, zero, launch())
-print(block.summary().kernel_count)
+print(block.summary().kernel_count, "unmarked" in tracer.status())
 """
     )
-    clean(done, "running None\n1 0\n1\n")
+    clean(done, "running None True\n1 0\n1 False\n")
 
 
 def test_other_kinds_while_disabled_do_not_begin_capture(run):

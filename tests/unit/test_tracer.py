@@ -1,15 +1,21 @@
 """Blocks, decorators, manual records, sinks, enabling: the tracer as a user meets it, without a GPU."""
 
 import asyncio
+import copy
+import gc
 import io
 import json
 import threading
 import time
+from itertools import count
 
 import pytest
+from cupti_bytes import STRIDES, T0, kernel, view
 
 import gpusense
-from gpusense import _config, _noop, _select
+from gpusense import _config, _noop, _select, _tracer
+from gpusense._recorder import Recorder
+from gpusense._sharing import Sharing
 from gpusense._tracer import Tracer
 
 
@@ -411,6 +417,67 @@ def test_sink_gets_lists_and_one_that_raises_is_removed(tracer):
     assert tracer.session().counters.sink_errors == 1
 
 
+def test_asking_with_a_limit_ends_though_a_sink_hangs(tracer):
+    hang, inside = threading.Event(), threading.Event()
+
+    got = []
+
+    def sink(records):
+        got.extend(records)
+        inside.set()
+        hang.wait(30)
+
+    tracer.add_sink(sink)
+    with gpusense.trace("one"):
+        pass
+    assert inside.wait(10)
+    with gpusense.trace("two"):
+        pass
+    asking = threading.Thread(target=tracer.flush, args=(0.1,))
+    asking.start()
+    asking.join(5)
+    ended = not asking.is_alive()
+    told = tracer.flush(0.01)
+    hang.set()
+    asking.join(10)
+    assert ended
+    assert told is False
+    assert tracer.flush(10)
+    assert [record.name for record in got] == ["one", "two"]  # what it could not be given then came later
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit()], ids=repr)
+def test_a_sink_that_ends_with_more_than_an_exception_is_removed(tracer, error):
+    def sink(records):
+        raise error
+
+    tracer.add_sink(sink)
+    gpusense.record_kernel("k", duration_ns=10**9)
+    tracer.flush(5)
+    gpusense.record_kernel("k", duration_ns=10**9)
+    tracer.flush(5)
+    assert tracer.session().counters.sink_errors == 1
+
+
+def test_ctrl_c_in_a_sink_is_the_programs(tracer):
+    tracer._worker.end()
+    tracer._worker._thread.join(10)
+    calls = []
+
+    def sink(records):
+        calls.append(records)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    tracer.add_sink(sink)
+    gpusense.record_kernel("k", duration_ns=10**9)
+    with pytest.raises(KeyboardInterrupt):
+        tracer.flush(5)
+    gpusense.record_kernel("k", duration_ns=10**9)
+    tracer.flush(5)
+    assert len(calls) == 2
+
+
 def test_a_sink_given_before_recording_begins_is_kept_for_it(tracer, monkeypatch):
     tracer.close()
     monkeypatch.setattr(_select, "_tracer", None)
@@ -514,6 +581,23 @@ def test_configuration_errors_say_what_would_be_right(tracer):
         gpusense.configure(backends=("cupti",), strict=True)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("name", ["buffers", "max_records", "threshold_us"])
+def test_a_setting_that_is_no_number(name, value):
+    with pytest.raises(_config.ConfigurationError, match=name):
+        _config.check(name, value)
+
+
+def test_a_copy_of_a_block_that_cannot_be_made_prints_nothing(tracer, monkeypatch):
+    seen = []
+    monkeypatch.setattr("sys.unraisablehook", seen.append)
+    block = gpusense.trace("copied")
+    with pytest.raises(TypeError):
+        copy.deepcopy(block)
+    gc.collect()
+    assert seen == []
+
+
 def test_environment_over_application_over_host(tracer, monkeypatch):
     assert gpusense.configure(defaults=True, threshold_us=1, buffers=8).threshold_us == 1
     assert gpusense.configure(threshold_us=2).threshold_us == 2
@@ -523,6 +607,40 @@ def test_environment_over_application_over_host(tracer, monkeypatch):
     monkeypatch.setenv("GPUSENSE_ATTRIBUTION", " Exact")
     settings = gpusense.configure()
     assert (settings.threshold_us, settings.buffers, settings.attribution) == (7.5, 8, "exact")
+
+
+def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
+    """The one after 2**32 - 1 has 33 bits, and its record another value."""
+    monkeypatch.setattr(_tracer, "_tokens", count(0xFFFFFFFF))
+    tokens = []
+    for _ in range(3):
+        event = [0] * 8
+        tracer._mark(event, lambda token: tokens.append(token))
+    assert tokens == [0xFFFFFFFF, 1, 2]
+
+
+def test_a_buffer_whose_reading_is_interrupted_is_told():
+    """Ctrl-C during ``block.summary()``: it is the program's, and the records that it cost are told."""
+    recorder = Recorder(_config.Settings(), None)
+    recorder.start_ns = recorder.pipeline.start_ns = 0
+
+    class Interrupted:
+        strides, marker_shape, running, sharing = STRIDES, None, True, Sharing()
+
+        def lines(self):
+            return []
+
+        def name(self, pointer):
+            raise KeyboardInterrupt
+
+        def unseen_now(self):
+            return None
+
+    recorder.capture = Interrupted()
+    buffer = view(*[kernel(T0 + i * 1000, T0 + i * 1000 + 500, correlation=100 + i) for i in range(20)])
+    with pytest.raises(KeyboardInterrupt):
+        recorder._on_buffer(buffer, 5)
+    assert "KeyboardInterrupt" in recorder.unseen_stretches()[0].reason
 
 
 def test_many_blocks_keep_memory_flat(tracer):
