@@ -446,14 +446,19 @@ print(sums(session()) == called, lines()["lost"])
 
 def test_nothing_is_noted_while_the_overhead_budget_keeps_capture_off(program):
     done = program("""
-capture = tracer._recorder.capture
-print(capture.duty(False))
+duty, wanted = tracer._recorder._duty, [True]
+duty.step = lambda *_: wanted[0]
+def switch(on):
+    wanted[0] = on
+    until(lambda: (duty._lasting is None) == on)
+switch(False)
 waits(RUNTIME)
-print(lines()["noted"], lines()["running"], capture.duty(True))
+print(lines()["noted"], lines()["running"])
+switch(True)
 waits(RUNTIME)  # again
 print(lines()["noted"], [sync.source_line for sync in session().syncs])
 """)
-    clean(done, f"True\n0 True True\n1 ['train.py:{program.at('again')} <module>']\n")
+    clean(done, f"0 True\n1 ['train.py:{program.at('again')} <module>']\n")
 
 
 def test_a_second_copy_is_told_who_notes_lines(program, tmp_path):
