@@ -10,22 +10,26 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from . import _json
+from ._records import KINDS
 
 _BATCH = 256
 _encode = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-#: What JSON text is made of without a look inside; of a tuple of these nothing is a list before it is text.
-_ATOMS = frozenset({str, int, bool, type(None)})
-_FLAT = _ATOMS | {tuple}
 
 
 class Rows:
-    """Many rows, made one at a time by ``row`` of each of ``items``. May be read more than once if ``items`` may."""
+    """Many rows, made one at a time by ``row`` of each of ``items``.
 
-    def __init__(self, items: Iterable[Any], row: Callable[[Any], Any]) -> None:
-        self._items, self._row = items, row
+    With ``derived``, the items are NamedTuples and a row is what ``_json.encode(item, full=True)`` gives and then those
+    figures of it, by name: its text is made without making the row.
+    """
+
+    def __init__(
+        self, items: Iterable[Any], row: Callable[[Any], Any], derived: dict[str, Callable[[Any], Any]] | None = None
+    ) -> None:
+        self.items, self.row, self.derived = items, row, derived
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._row, self._items)
+        return map(self.row, self.items)
 
 
 def pieces(members: Iterable[tuple[str, Any]], *, portable: bool = False, indent: int | None = None) -> Iterator[str]:
@@ -44,22 +48,82 @@ def pieces(members: Iterable[tuple[str, Any]], *, portable: bool = False, indent
 
 def _list(rows: Rows, portable: bool, indent: int | None) -> Iterator[str]:
     line = "" if indent is None else "\n" + " " * (2 * indent)
-    indented = partial(_indented, line=line, step=" " * (indent or 0))
+    step = None if indent is None else " " * indent
+    text_of = _text_of(line, step) if rows.derived is None else _Texts(line, step, rows.derived).of
     before = "[" + line
-    waiting = iter(rows)
+    waiting = iter(rows if rows.derived is None else rows.items)
     while batch := list(islice(waiting, _BATCH)):
+        texts = [text_of(item) for item in batch]
+        if portable:
+            texts = [
+                _text_of(line, step)(_json.replaced(item if rows.derived is None else rows.row(item)))
+                if "\\ud" in text
+                else text
+                for item, text in zip(batch, texts, strict=True)
+            ]
         yield before
         before = "," + line
-        if indent is None:
-            yield _portable(_encode, batch, portable)[1:-1]
-        else:
-            yield before.join([_portable(indented, row, portable) for row in batch])
+        yield before.join(texts)
     yield "[]" if before[0] == "[" else "]" if indent is None else "\n" + " " * indent + "]"
 
 
-def _portable(text_of: Callable[[Any], str], value: Any, portable: bool) -> str:
-    text = text_of(value)
-    return text_of(_json.replaced(value)) if portable and "\\ud" in text else text
+def _text_of(line: str, step: str | None) -> Callable[[Any], str]:
+    """The text of plain values; ``line`` begins a line at their depth, ``step`` is one more."""
+    return _encode if step is None else partial(_indented, line=line, step=step)
+
+
+class _Texts:
+    """Text of NamedTuples of few classes, field by field into a template of the class."""
+
+    def __init__(self, line: str, step: str | None, derived: dict[str, Callable[[Any], Any]]) -> None:
+        self._line, self._step = line, step
+        self._inner = line + (step or "")
+        self._value = _text_of(self._inner, step)
+        self._derived = derived
+        self._templates: dict[type, str] = {}
+        self._tuples: dict[type, dict[tuple[Any, ...], str]] = {str: {}, int: {}}
+        self._forms: dict[type, Callable[[Any], str]] = {
+            int: int.__repr__,
+            str: encode_basestring_ascii,
+            type(None): {None: "null"}.__getitem__,
+            bool: {False: "false", True: "true"}.__getitem__,
+            tuple: self._tuple,
+        }
+
+    def of(self, item: Any) -> str:
+        kind = type(item)
+        template = self._templates.get(kind) or self._template(kind)
+        forms, other = self._forms, self._other
+        texts = [forms.get(type(value), other)(value) for value in item]
+        texts += [forms.get(type(value := figure(item)), other)(value) for figure in self._derived.values()]
+        return template % tuple(texts)
+
+    def _template(self, kind: Any) -> str:
+        name = KINDS.get(kind)
+        head = [] if name is None else [f'"kind": "{name}"']
+        rows = [*head, *(f'"{field}": %s' for field in (*kind._fields, *self._derived))]
+        text = "{" + self._inner + ("," + self._inner).join(rows) + self._line + "}"
+        made = self._templates[kind] = text if self._step is not None else text.replace('": ', '":')
+        return made
+
+    def _tuple(self, value: tuple[Any, ...]) -> str:
+        """Of the same few paths and sizes in many records."""
+        kinds = set(map(type, value))
+        known = self._tuples.get(kinds.pop()) if len(kinds) == 1 else None  # 1 and True are equal, their texts are not
+        if known is None:
+            return self._other(value)
+        text = known.get(value)
+        if text is None:
+            text = self._other(value)
+            if len(known) < _MOST_KNOWN:
+                known[value] = text
+        return text
+
+    def _other(self, value: Any) -> str:
+        return self._value(_json.plain(value, 1))
+
+
+_MOST_KNOWN = 10_000
 
 
 def _indented(value: Any, line: str, step: str) -> str:
@@ -84,11 +148,3 @@ def _indented(value: Any, line: str, step: str) -> str:
             return "[]"
         return "[" + inner + ("," + inner).join([_indented(item, inner, step) for item in value]) + line + "]"
     return _encode(value)  # a float
-
-
-def is_flat(record: tuple[Any, ...]) -> bool:
-    """Whether every field has a JSON form as it stands: atoms and tuples of atoms."""
-    kinds = set(map(type, record))
-    if kinds <= _ATOMS:
-        return True
-    return kinds <= _FLAT and all(set(map(type, value)) <= _ATOMS for value in record if type(value) is tuple)

@@ -8,6 +8,8 @@ from .operation import OPERATIONS, duration_ns
 
 #: Fewer calls than this say nothing about what is usual.
 MINIMUM_CALLS = 8
+#: Beyond so many calls an anomaly holds the nearest: a million calls have thousands of anomalies.
+MOST_SAMPLES = 200
 
 
 class Anomaly(NamedTuple):
@@ -21,7 +23,8 @@ class Anomaly(NamedTuple):
     typical_ns: float  # median (robust) or mean (sigma)
     score: float  # robust z, or standard deviations
     path: Path
-    samples: tuple[int, ...]  # durations of all compared calls in order of start
+    samples: tuple[int, ...]  # durations of compared calls in order of start: all, or of many those around this one
+    calls: int = 0  # how many were compared
 
     @property
     def excess_ns(self) -> int:
@@ -62,14 +65,24 @@ def anomalies(
         if spread <= 0:
             continue
         floor = max(centre + minimum_ns, centre * (1 + minimum_effect), centre + limit * spread)
-        for record, length in zip(records[1:], durations[1:], strict=True):
+        for place, (record, length) in enumerate(zip(records[1:], durations[1:], strict=True), 1):
             if length >= floor:
                 device = getattr(record, "device", None)
                 value = (length - centre) / spread
+                near = _around(durations, place)
                 found.append(
-                    Anomaly(key[0], key[1], device, record.start_ns, length, centre, value, record.path, durations)
+                    Anomaly(
+                        key[0], key[1], device, record.start_ns, length, centre, value, record.path, near, len(records)
+                    )
                 )
     return sorted(found, key=lambda row: -row.excess_ns)
+
+
+def _around(durations: tuple[int, ...], place: int) -> tuple[int, ...]:
+    if len(durations) <= MOST_SAMPLES:
+        return durations
+    first = min(max(place - MOST_SAMPLES // 2, 0), len(durations) - MOST_SAMPLES)
+    return durations[first : first + MOST_SAMPLES]
 
 
 def _alike(kind: Any, record: Any) -> tuple[Any, ...]:

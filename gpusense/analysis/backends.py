@@ -20,13 +20,13 @@ class SideBySide(NamedTuple):
         return self.sides[-1].avg_ns / fastest if fastest else None
 
 
-def side_by_side(session: Session) -> list[SideBySide]:
+def side_by_side(session: Session, table: list[Operation] | None = None) -> list[SideBySide]:
     """Operations that ran on more than one backend or device, heaviest first.
 
     Kernels go by name and copies by direction; compute blocks count as the CPU's version of a kernel of that name.
     """
     groups: dict[tuple[str, str], list[Operation]] = {}
-    for row in operations(session):
+    for row in operations(session) if table is None else table:
         kind = "kernel" if row.kind == "compute" else row.kind
         if kind in ("kernel", "transfer", "memset"):
             groups.setdefault((kind, row.direction or row.name), []).append(row)

@@ -1,6 +1,6 @@
 """When each device and stream was busy: unions of intervals, so that concurrent work counts once."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._records import DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
 from ..session import Session
@@ -90,6 +90,7 @@ def timelines(session: Session) -> dict[DeviceKey, Timeline]:
     """A :class:`Timeline` for every device that did anything, in order of backend and number."""
     spans: dict[DeviceKey, dict[str, list[Interval]]] = {}
     streams: dict[DeviceKey, dict[int | None, list[Interval]]] = {}
+    places: dict[tuple[Any, ...], tuple[list[Interval], list[Interval]]] = {}
     known: dict[str, str] = {}
     for record in session.records:
         kind = type(record)
@@ -100,10 +101,15 @@ def timelines(session: Session) -> dict[DeviceKey, Timeline]:
             what = "transfer"
         else:
             continue
-        key = (record.backend, record.device)  # type: ignore[union-attr]
+        place = (record.backend, record.device, record.stream, what)  # type: ignore[union-attr]
+        both = places.get(place)
+        if both is None:
+            key, stream = place[:2], place[2]
+            of_stream = streams.setdefault(key, {}).setdefault(stream, [])
+            both = places[place] = (spans.setdefault(key, {}).setdefault(what, []), of_stream)
         span = (record.start_ns, record.end_ns or record.start_ns)
-        spans.setdefault(key, {}).setdefault(what, []).append(span)
-        streams.setdefault(key, {}).setdefault(record.stream, []).append(span)  # type: ignore[union-attr]
+        both[0].append(span)
+        both[1].append(span)
     counted = {(row.backend, row.device) for row in session.aggregates if row.kind in DEVICE_KINDS and row.count}
     keys = set(spans) | counted | {(busy.backend, busy.device) for busy in session.busy if busy.busy_ns}
     return {

@@ -3,6 +3,7 @@
 from functools import cached_property
 
 from ..session import Session
+from .anomalies import Anomaly, anomalies
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, window
 from .coverage import Coverage, coverage
 from .idle import DeviceIdle, idle
@@ -43,15 +44,15 @@ class Facts:
 
     @cached_property
     def idle(self) -> list[DeviceIdle]:
-        return idle(self.session, self.timelines)
+        return idle(self.session, self.timelines, self.times)
 
     @cached_property
     def overlap(self) -> list[Overlap]:
-        return overlap(self.session, self.timelines)
+        return overlap(self.session, self.timelines, self.times)
 
     @cached_property
     def launches(self) -> list[LaunchProfile]:
-        return launches(self.session, self.timelines)
+        return launches(self.session, self.timelines, self.times)
 
     @cached_property
     def transfers(self) -> list[TransferGroup]:
@@ -60,6 +61,10 @@ class Facts:
     @cached_property
     def waits(self) -> list[Wait]:
         return waits(self.session)
+
+    @cached_property
+    def anomalies(self) -> list[Anomaly]:
+        return anomalies(self.session)
 
     @cached_property
     def coverage(self) -> list[Coverage]:

@@ -44,7 +44,9 @@ class DeviceIdle(NamedTuple):
         return int(getattr(self, f"{reason}_ns"))
 
 
-def idle(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> list[DeviceIdle]:
+def idle(
+    session: Session, lines: dict[DeviceKey, Timeline] | None = None, times: list[DeviceTime] | None = None
+) -> list[DeviceIdle]:
     """One :class:`DeviceIdle` a device that worked."""
     lines = timelines(session) if lines is None else lines
     whole = window(session)
@@ -53,7 +55,8 @@ def idle(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> li
     hosts: dict[frozenset[str] | None, _Host] = {}
     owners = _owners(session)
     rows = []
-    for time, line in zip(device_times(session, lines), lines.values(), strict=True):
+    times = device_times(session, lines) if times is None else times
+    for time, line in zip(times, lines.values(), strict=True):
         key = (time.backend, time.device)
         if line.counted:
             rows.append(_counted(time, whole))

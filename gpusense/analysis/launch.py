@@ -33,7 +33,9 @@ class LaunchProfile(NamedTuple):
         return self.short_kernels / self.kernels if self.kernels else 0.0
 
 
-def launches(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> list[LaunchProfile]:
+def launches(
+    session: Session, lines: dict[DeviceKey, Timeline] | None = None, times: list[DeviceTime] | None = None
+) -> list[LaunchProfile]:
     """One :class:`LaunchProfile` a device with kernels.
 
     Launch-bound: at least 100 kernels, most of them short, and small gaps taking at least a fifth of the active time.
@@ -53,8 +55,9 @@ def launches(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -
             row[0] += aggregate.count
             row[1] += aggregate.count if aggregate.avg_ns < SHORT_NS else 0
             row[2] += aggregate.total_ns
-    times = {(time.backend, time.device): time for time in device_times(session, lines)}
-    return [_profile(times[key], lines[key], *counts[key]) for key in times if key in counts]
+    times = device_times(session, lines) if times is None else times
+    by_key = {(time.backend, time.device): time for time in times}
+    return [_profile(by_key[key], lines[key], *counts[key]) for key in by_key if key in counts]
 
 
 def _profile(time: DeviceTime, line: Timeline, kernels: int, short: int, spent: int) -> LaunchProfile:

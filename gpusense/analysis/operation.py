@@ -83,11 +83,12 @@ def _group(records: list[Record], aggregates: list[Aggregate]) -> dict[_Key, _Gr
         group = groups.get(key)
         if group is None:
             group = groups[key] = _Group()
-        length = duration_ns(record)
+        start, end = record.start_ns, record.end_ns
+        length = end - start if end is not None and end > start else 0
         group.durations.append(length)
         group.bytes += getattr(record, "bytes", 0) or 0
-        if group.first is None or record.start_ns < group.first[0]:
-            group.first = (record.start_ns, length)
+        if group.first is None or start < group.first[0]:
+            group.first = (start, length)
         if kind == "kernel" and record.full_name:
             group.names.add(record.full_name)
     for aggregate in aggregates:

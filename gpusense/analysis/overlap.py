@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ..session import Session
-from .busy import DeviceKey, Timeline, device_times, timelines
+from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines
 from .intervals import intersect, total
 
 
@@ -21,11 +21,14 @@ class Overlap(NamedTuple):
     collective_exposed_ns: int | None
 
 
-def overlap(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> list[Overlap]:
+def overlap(
+    session: Session, lines: dict[DeviceKey, Timeline] | None = None, times: list[DeviceTime] | None = None
+) -> list[Overlap]:
     """One :class:`Overlap` a device. From counts, hidden = kernels + copies − busy (inclusion and exclusion)."""
     lines = timelines(session) if lines is None else lines
     rows = []
-    for time, line in zip(device_times(session, lines), lines.values(), strict=True):
+    times = device_times(session, lines) if times is None else times
+    for time, line in zip(times, lines.values(), strict=True):
         if line.counted:
             hidden = max(0, time.kernel_ns + time.transfer_ns - time.busy_ns) if time.source == "union" else 0
             exposed = time.transfer_ns - hidden

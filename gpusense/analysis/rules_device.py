@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-from .anomalies import anomalies
 from .facts import Facts
 from .finding import Finding
 from .operation import DEVICE_KINDS
@@ -168,7 +167,7 @@ def low_coverage(facts: Facts) -> Iterator[Finding]:
 
 def unusual(facts: Facts) -> Iterator[Finding]:
     steady = max((row.until_ns for row in facts.warm_ups), default=0)
-    rows = [row for row in anomalies(facts.session) if row.kind in DEVICE_KINDS and row.start_ns >= steady]
+    rows = [row for row in facts.anomalies if row.kind in DEVICE_KINDS and row.start_ns >= steady]
     excess = sum(row.excess_ns for row in rows)
     if rows and excess >= 0.01 * facts.window_ns:
         yield Finding(
@@ -176,7 +175,7 @@ def unusual(facts: Facts) -> Iterator[Finding]:
             f"{count_text(len(rows), 'call')} took {time_text(excess)} longer than calls like them do.",
             tuple(
                 f"{clean(row.name)}: {time_text(row.duration_ns)} where {time_text(row.typical_ns)} is typical "
-                f"(robust z {row.score:.1f}, {count_text(len(row.samples), 'call')})."
+                f"(robust z {row.score:.1f}, {count_text(row.calls, 'call')})."
                 for row in rows[:3]
             ),
             "Look at these calls on the timeline: clocks, another process on the device, or different data.",

@@ -14,7 +14,7 @@ from ..analysis.busy import window
 from ..analysis.idle import idle
 from ..session import Session
 from .files import output
-from .perfetto import arguments
+from .perfetto import named, values_of
 from .series import REASONS, device_series
 from .tracks import end_of, group_name, label, tracks
 
@@ -27,23 +27,27 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
         file.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{base},"traceEvents":[')
         mark = "\n"
         for event in events(session, base):
-            file.write(mark + _json(event))
+            file.write(mark + (event if isinstance(event, str) else _json(event)))
             mark = ",\n"
         file.write("\n]}\n")
 
 
-def _json(event: dict[str, Any]) -> str:
+def _json(event: dict[str, Any] | str) -> str:
     # Perfetto shows \\u escapes of names as they stand, so only what UTF-8 cannot hold is replaced.
-    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace").decode("utf-8")
+    text = _encode(event)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _micros(ns: int) -> float:
     return ns / 1000
 
 
-def events(session: Session, base: int) -> Iterator[dict[str, Any]]:
-    """Trace events: complete ones on lanes that do not overlap, flows from blocks to their work, counters."""
+def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
+    """Trace events: complete ones (as JSON text) on lanes that do not overlap, flows from blocks to their work,
+    counters."""
     groups: dict[str, int] = {}
     blocks = {record.block_id: record for record in session.records if type(record) is BlockRecord}
     places: dict[int, tuple[int, int]] = {}
@@ -54,8 +58,9 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any]]:
         process, lane = groups[track.group], lane + 1
         yield _named("thread_name", process, lane, track.name)
         yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": lane, "args": {"sort_index": lane}}
+        slices = _Slices(base, process, lane)
         for record in track.records:
-            yield _complete(record, base, process, lane)
+            yield slices.text(record)
             if type(record) is BlockRecord:
                 places[record.block_id] = (process, lane)
             elif record.block_id in places and type(record) in (GpuKernel, GpuMemoryTransfer):
@@ -89,19 +94,33 @@ def _named(what: str, process: int, lane: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": lane, "args": {"name": name}}
 
 
-def _complete(record: Any, base: int, process: int, lane: int) -> dict[str, Any]:
-    event = {
-        "ph": "X",
-        "name": label(record.name) or "(unnamed)",
-        "pid": process,
-        "tid": lane,
-        "ts": _micros(record.start_ns - base),
-        "dur": _micros(end_of(record) - record.start_ns),
-    }
-    facts = dict(arguments(record))
-    if facts:
-        event["args"] = facts
-    return event
+class _Slices:
+    """Complete events of one lane as text; what is the same in many of them is encoded once."""
+
+    def __init__(self, base: int, process: int, lane: int) -> None:
+        self._base = base
+        self._place = f'"pid":{process},"tid":{lane},"ts":'
+        self._known: dict[Any, tuple[str, str]] = {}
+
+    def text(self, record: Any) -> str:
+        start = record.start_ns
+        facts = values_of(record)
+        key = (type(record), record.name, facts) if facts[-1] is None else None  # attributes are no key
+        around = self._known.get(key)
+        if around is None:
+            around = self._around(record, facts)
+            if key is not None and len(self._known) < _MOST_KNOWN:
+                self._known[key] = around
+        before, after = around
+        return f'{before}{_micros(start - self._base)!r},"dur":{_micros(end_of(record) - start)!r}{after}'
+
+    def _around(self, record: Any, facts: tuple[Any, ...]) -> tuple[str, str]:
+        shown = dict(named(type(record), facts))
+        before = f'{{"ph":"X","name":{_json(label(record.name) or "(unnamed)")},{self._place}'
+        return before, f',"args":{_json(shown)}}}' if shown else "}"
+
+
+_MOST_KNOWN = 100_000
 
 
 def _flow(phase: str, number: int, at: int, process: int, lane: int) -> dict[str, Any]:

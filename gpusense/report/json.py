@@ -7,9 +7,8 @@ from typing import IO, Any
 
 from .. import _json_stream
 from .._json import encode, plain
-from .._json_stream import Rows, is_flat
-from .._records import KINDS, Aggregate, BlockRecord, Record
-from ..analysis.anomalies import anomalies
+from .._json_stream import Rows
+from .._records import Aggregate, BlockRecord, Record
 from ..analysis.backends import side_by_side
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.energy import energy
@@ -31,15 +30,15 @@ def to_dict(session: Session) -> dict[str, Any]:
     Times are nanoseconds (since the Unix epoch where they are moments), sizes bytes, shares 0…1. What is unknown is
     null.
     """
-    return {name: list(value) if isinstance(value, Rows) else value for name, value in _members(session, _record)}
+    return {name: list(value) if isinstance(value, Rows) else value for name, value in _members(session)}
 
 
 def pieces(session: Session, *, portable: bool = False, indent: int | None = None) -> Iterator[str]:
     """The same as JSON text, in pieces: of what a session has many of, a few hundred rows are held at a time."""
-    return _json_stream.pieces(_members(session, _record_for_text), portable=portable, indent=indent)
+    return _json_stream.pieces(_members(session), portable=portable, indent=indent)
 
 
-def _members(session: Session, record_row: Callable[[Record], Any]) -> Iterator[tuple[str, Any]]:
+def _members(session: Session) -> Iterator[tuple[str, Any]]:
     """Names and values, one after the other, so that nothing is held longer than it takes to write it."""
     facts = Facts(session)
     found = [plain(finding._asdict()) for finding in ranked(facts)]
@@ -55,8 +54,8 @@ def _members(session: Session, record_row: Callable[[Record], Any]) -> Iterator[
     yield "idle", [_idle(row) for row in facts.idle]
     yield "operations", [plain(row._asdict()) for row in facts.operations]
     yield "transfers", [_transfer(row) for row in facts.transfers]
-    yield "blocks", Rows(filter(_is_block, session.records), record_row)
-    yield "records", Rows(filterfalse(_is_block, session.records), record_row)
+    yield "blocks", Rows(filter(_is_block, session.records), _record, _DERIVED)
+    yield "records", Rows(filterfalse(_is_block, session.records), _record, _DERIVED)
     yield "aggregates", Rows(session.aggregates, _aggregate)
     yield "analysis", _analysis(session, facts)
     yield "metrics", Rows(session.metrics, encode)
@@ -77,16 +76,11 @@ def _is_block(record: Record) -> bool:
     return type(record) is BlockRecord
 
 
-def _record_for_text(record: Record) -> dict[str, Any]:
-    """As :func:`_record`; a tuple stays one, which is the same in JSON."""
-    if not is_flat(record):
-        return _record(record)
-    duration = record.end_ns - record.start_ns
-    return {"kind": KINDS[type(record)], **dict(zip(record._fields, record, strict=True)), "duration_ns": duration}
-
-
 def _record(record: Record) -> dict[str, Any]:
-    return {**encode(record, full=True), "duration_ns": record.end_ns - record.start_ns}
+    return {**encode(record, full=True), **{name: figure(record) for name, figure in _DERIVED.items()}}
+
+
+_DERIVED: dict[str, Callable[[Any], Any]] = {"duration_ns": lambda record: record.end_ns - record.start_ns}
 
 
 def _transfer(row: TransferGroup) -> dict[str, Any]:
@@ -109,8 +103,8 @@ def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
         "roofline": roofline(session),
         "first_calls": facts.first_calls,
         "warm_ups": facts.warm_ups,
-        "backends": side_by_side(session),
-        "anomalies": anomalies(session),
+        "backends": side_by_side(session, facts.operations),
+        "anomalies": facts.anomalies,
         "ranks": [ranks(split(session))] if len(processes_of(session)) > 1 else [],
     }
     shown = {name: [_row(row) for row in rows] for name, rows in parts.items()}

@@ -66,7 +66,7 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
             "Side by side",
             "the same operation on several backends",
             ("Operation", "Where", "Calls", "Average", "Total"),
-            lambda: _backends(session),
+            lambda: _backends(session, facts),
         ),
     )
     tables = []
@@ -203,7 +203,7 @@ def _ranks(session: Session) -> _Rows:
     ]
 
 
-def _backends(session: Session) -> _Rows:
+def _backends(session: Session, facts: Facts) -> _Rows:
     return [
         (
             DIRECTIONS.get(pair.name, clean(pair.name)),
@@ -212,7 +212,7 @@ def _backends(session: Session) -> _Rows:
             time_text(row.avg_ns),
             time_text(row.total_ns),
         )
-        for pair in side_by_side(session)
+        for pair in side_by_side(session, facts.operations)
         if len({row.backend for row in pair.sides}) > 1
         for row in pair.sides
     ]

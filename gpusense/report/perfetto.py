@@ -6,8 +6,10 @@ a sequence of packets, so a file that was cut off opens up to the cut.
 
 import os
 from array import array
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Callable, Iterator
+from functools import cache
+from operator import attrgetter
+from typing import IO, Any, NamedTuple
 
 from .._records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from ..analysis.busy import window
@@ -34,6 +36,9 @@ _SEQUENCE_BYTES = number(_SEQUENCE, 1)
 _STATE_BYTES = _SEQUENCE_BYTES + number(_FLAGS, _NEEDS_STATE)
 _END_BYTES = number(_TYPE, _END)
 _TIMESTAMP_KEY = varint(_TIMESTAMP << 3)
+#: Wall-clock times of our century take nine bytes.
+_NINE_BYTES = (1 << 56, 1 << 63)
+_MOST_KNOWN = 100_000
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[bytes]") -> None:
@@ -78,6 +83,21 @@ def packets(session: Session) -> Iterator[bytes]:
         yield from writer.counter(groups[group], name, unit, points)
 
 
+class _Frame(NamedTuple):
+    """An event, and what stands before and after the nine bytes of the time in its packet."""
+
+    head: bytes
+    tail: bytes
+    event: bytes
+
+
+def _frame(event: bytes, more: int = 0) -> _Frame:
+    """For a packet whose event goes on for ``more`` bytes. Few events differ in more than their time."""
+    tail = _STATE_BYTES + varint(_EVENT << 3 | 2) + varint(len(event) + more) + event
+    length = len(_TIMESTAMP_KEY) + 9 + len(tail) + more
+    return _Frame(varint(_PACKET << 3 | 2) + varint(length) + _TIMESTAMP_KEY, tail, event)
+
+
 class _Writer:
     """Numbers tracks, names and flows while it encodes."""
 
@@ -87,7 +107,6 @@ class _Writer:
         self._names: dict[str, bytes] = {}
         self._texts: dict[str, int] = {}
         self._notes: dict[str, int] = {}
-        self._annotations: dict[Any, bytes] = {}
         self._flows: dict[int, array[int]] = {}
         self._flow = 0
         self._pending = b""  # interned data that the next packet must bring along
@@ -115,18 +134,27 @@ class _Writer:
     def track(self, track: Track, parent: int) -> Iterator[bytes]:
         uuid, descriptor = self._child(track.name, parent)
         yield descriptor
-        begin, end = number(_TYPE, _BEGIN) + number(_TRACK, uuid), _END_BYTES + number(_TRACK, uuid)
+        begin, ended = number(_TYPE, _BEGIN) + number(_TRACK, uuid), _frame(_END_BYTES + number(_TRACK, uuid))
+        begun: dict[Any, _Frame] = {}
         stack: list[int] = []
         for record in track.records:
             start = record.start_ns
-            closed = b""
             while stack and stack[-1] <= start:
-                closed += self._packet(stack.pop(), end)
-            body = begin + self._name(label(record.name)) + self._annotate(record) + self._flows_of(record)
+                yield self._timed(stack.pop(), ended)
+            flows = self._flows_of(record)
+            kind = type(record)
+            facts = values_of(record)
+            key = (kind, record.name, len(flows), facts) if facts[-1] is None else None  # attributes are no key
+            frame = begun.get(key)
+            if frame is None:
+                event = begin + self._name(label(record.name)) + self._annotate(kind, facts)
+                frame = _frame(event, len(flows))
+                if key is not None and len(begun) < _MOST_KNOWN:
+                    begun[key] = frame
             stack.append(end_of(record))
-            yield closed + self._packet(start, body)
+            yield self._timed(start, frame, flows)
         while stack:
-            yield self._packet(stack.pop(), end)
+            yield self._timed(stack.pop(), ended)
 
     def gaps(self, row: DeviceIdle, parent: int) -> Iterator[bytes]:
         """A track that says what an idle device waited for."""
@@ -158,6 +186,12 @@ class _Writer:
     def _describe(self, body: bytes) -> bytes:
         return message(_PACKET, _SEQUENCE_BYTES + message(_DESCRIPTOR, body))
 
+    def _timed(self, time: int, frame: _Frame, more: bytes = b"") -> bytes:
+        """The packet of ``frame`` at ``time``, whose event ends with ``more``."""
+        if self._pending or not _NINE_BYTES[0] <= time < _NINE_BYTES[1]:
+            return self._packet(time, frame.event + more)
+        return frame.head + self._time(time) + frame.tail + more
+
     def _packet(self, time: int, event: bytes) -> bytes:
         pending, self._pending = self._pending, b""
         interned = message(_INTERNED, pending) if pending else b""
@@ -183,15 +217,8 @@ class _Writer:
             self._pending += message(_INTERNED_NAME, number(1, iid) + text(2, name or "(unnamed)"))
         return known
 
-    def _annotate(self, record: Any) -> bytes:
-        """Arguments of a slice, encoded once for every combination that occurs."""
-        facts = arguments(record)
-        known = self._annotations.get(facts)
-        if known is None:
-            known = b"".join(self._note(name, value) for name, value in facts)
-            if len(self._annotations) < 100_000:
-                self._annotations[facts] = known
-        return known
+    def _annotate(self, kind: type, facts: tuple[Any, ...]) -> bytes:
+        return b"".join(self._note(name, value) for name, value in named(kind, facts))
 
     def _note(self, name: str, value: "int | float | str") -> bytes:
         iid = self._notes.get(name)
@@ -236,15 +263,32 @@ _ARGUMENTS = (
 )
 
 
-def arguments(record: Any) -> "tuple[tuple[str, int | float | str], ...]":
-    facts: list[tuple[str, int | float | str]] = []
-    for name in _ARGUMENTS:
-        value = getattr(record, name, None)
+@cache
+def _reader(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Names and a reader of the fields of a kind of record that are shown; the last two are path and attributes."""
+    names = (*(name for name in _ARGUMENTS if name in kind._fields), "path", "attributes")
+    return names, attrgetter(*names)
+
+
+def values_of(record: Any) -> tuple[Any, ...]:
+    """What :func:`named` makes the arguments of a slice from; equal for equal ones, the last is the attributes."""
+    kind: Any = type(record)
+    values: tuple[Any, ...] = _reader(kind)[1](record)
+    return values
+
+
+def named(kind: type, values: tuple[Any, ...]) -> "Iterator[tuple[str, int | float | str]]":
+    """Arguments of a slice by name."""
+    *names, _, _ = _reader(kind)[0]
+    *plain, path, attributes = values
+    for name, value in zip(names, plain, strict=True):
         if value is not None:
-            facts.append((name, " × ".join(map(str, value)) if isinstance(value, tuple) else value))
-    path = getattr(record, "path", ())
+            yield name, " × ".join(map(str, value)) if isinstance(value, tuple) else value
     if path:
-        facts.append(("block path", " › ".join(path)))
-    for name, value in (getattr(record, "attributes", None) or {}).items():
-        facts.append((str(name), value if isinstance(value, (int, float, str)) else repr(value)))
-    return tuple(facts)
+        yield "block path", " › ".join(path)
+    for name, value in (attributes or {}).items():
+        yield str(name), value if isinstance(value, (int, float, str)) else repr(value)
+
+
+def arguments(record: Any) -> "tuple[tuple[str, int | float | str], ...]":
+    return tuple(named(type(record), values_of(record)))

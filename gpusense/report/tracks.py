@@ -123,8 +123,12 @@ def spread(records: Iterable[Any]) -> list[list[Any]]:
     lanes: list[list[Any]] = []
     ends: list[int] = []
     for record in records:
-        lane = next((lane for lane, end in enumerate(ends) if end <= record.start_ns), len(lanes))
-        if lane == len(lanes):
+        start = record.start_ns
+        for lane, end in enumerate(ends):  # noqa: B007
+            if end <= start:
+                break
+        else:
+            lane = len(lanes)
             lanes.append([])
             ends.append(0)
         lanes[lane].append(record)

@@ -94,6 +94,17 @@ def test_a_kernel_delayed_on_purpose_is_flagged_with_its_samples_and_nothing_els
     assert found.excess_ns == pytest.approx(calls[40].duration_ns - middle, abs=1)
 
 
+def test_of_very_many_calls_an_anomaly_holds_those_around_it():
+    calls = steady(1000, call3=3, call500=4, call998=5)
+    durations = [call.duration_ns for call in calls]
+    found = sorted(anomalies(session(*calls)), key=lambda row: row.start_ns)
+    assert [durations.index(row.duration_ns) for row in found] == [3, 500, 998]
+    assert [row.calls for row in found] == [1000] * 3
+    assert [row.samples for row in found] == [
+        tuple(durations[:200]), tuple(durations[400:600]), tuple(durations[800:])
+    ]  # fmt: skip
+
+
 def test_healthy_noise_has_no_anomaly_where_two_sigma_finds_many():
     calls = steady(400, spread=0.05)
     assert anomalies(session(*calls)) == []
