@@ -7,6 +7,11 @@ and hand-written PTX give. Each function reads its text once from left to right,
 import re
 
 UNNAMED = "(unnamed)"
+#: Kernels of CUTLASS that are a frame for their template argument, which is what runs; cuBLAS names its kernels so too.
+_FRAMES = ("Kernel", "Kernel2", "device_kernel")
+_FRAME = re.compile(rf"\bcutlass::(?:{'|'.join(_FRAMES)})(?=<)")
+_MANGLED_FRAME = re.compile(rf"7cutlass(?:{'|'.join(f'{len(name)}{name}' for name in _FRAMES)})I")
+_SKIPPED = re.compile(r"St|L|S[0-9A-Z]*_")  # std, internal linkage, what stood before
 _OPEN = {"(": ")", "<": ">", "{": "}", "[": "]"}
 # Longest first, so that ``<<`` is not taken for ``<``; the space is that of ``operator< <int>``.
 _SIGNS = r"<=>|<<=|>>=|->\*|\(\)|\[\]|<<|>>|->|\+\+|--|&&|\|\||[<>=!+\-*/%&|^]=|[<>=!+\-*/%&|^~,]"
@@ -21,12 +26,17 @@ def text(raw: "bytes | str") -> str:
 def base_name(name: "bytes | str") -> str:
     """The last component without namespaces, template arguments, parameters and return type; never empty.
 
-    ``void at::native::reduce_kernel<512, 1>(R)`` → ``reduce_kernel``; ``triton_poi_fused_add_0`` stays as it is.
+    ``void at::native::reduce_kernel<512, 1>(R)`` → ``reduce_kernel``; ``triton_poi_fused_add_0`` stays as it is; what
+    only frames another is passed by: ``void cutlass::Kernel2<cutlass_80_simt_sgemm>(P)`` → ``cutlass_80_simt_sgemm``.
     """
     name = text(name).strip()
     if name.startswith("_Z"):
-        return _of_mangled(name) or name
-    return _of_demangled(name) or name or UNNAMED
+        found = _of_mangled(name)
+        frame = _MANGLED_FRAME.search(name) if found in _FRAMES else None
+        return (_of_mangled("_Z" + name[frame.end() :]) if frame else "") or found or name
+    found = _of_demangled(name)
+    frame = _FRAME.search(name) if found in _FRAMES else None
+    return (_of_demangled(_first(name, frame.end())) if frame else "") or found or name or UNNAMED
 
 
 def _of_demangled(name: str) -> str:
@@ -57,6 +67,14 @@ def _of_demangled(name: str) -> str:
             parts.append(character)
             at += 1
     return "".join(parts)
+
+
+def _first(name: str, at: int) -> str:
+    """The first of the arguments in the angle brackets that open at ``at``."""
+    first = at = at + 1
+    while at < len(name) and name[at] not in ",>":
+        at = _closing(name, at) if name[at] in _OPEN else at + 1
+    return name[first:at].strip()
 
 
 def _closing(name: str, at: int) -> int:
@@ -94,18 +112,17 @@ def _of_mangled(name: str) -> str:
     at, found = 2, ""
     if name.startswith("L", at):  # internal linkage
         at += 1
-    if name.startswith("N", at):
+    nested = name.startswith("N", at)
+    if nested:
         at += 1
         while at < len(name) and name[at] in "rVKRO":
             at += 1
     while at < len(name):
-        if name.startswith("St", at):
-            at += 2
-        elif name[at] == "L":
-            at += 1
+        if skipped := _SKIPPED.match(name, at):
+            at = skipped.end()
         elif name[at] == "B" and found:  # an ABI tag, not a component
             at, _ = _source_name(name, at + 1)
-        elif "0" <= name[at] <= "9":
+        elif "0" <= name[at] <= "9" and (nested or not found):  # else the type of a parameter
             at, found = _source_name(name, at)
         else:
             break

@@ -39,6 +39,11 @@ def demangle(name: str, *, may_load: bool = False) -> str | None:
     return known
 
 
+def bring_in() -> None:
+    """Brings a C++ runtime into this process, so that every later name is readable. For a process of our own."""
+    _resolve(may_load=True)
+
+
 def _call(functions: tuple[Any, Any], name: str) -> str | None:
     run, free = functions
     status = c_int()

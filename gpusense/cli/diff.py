@@ -17,9 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0, or 3 where ``--fail-over`` was given and exceeded."""
+    from .._capi import demangle
     from ..report import compare
     from ..session import load
 
+    demangle.bring_in()
     before, after = ([load(path) for path in side.split(",")] for side in (arguments.before, arguments.after))
     return int(
         compare.command(

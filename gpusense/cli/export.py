@@ -21,9 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """0 where the endpoint took every span, 1 where it did not, 2 where the packages for it are missing."""
+    from .._capi import demangle
     from ..exporters.opentelemetry import export_session
     from ..session import load
 
+    demangle.bring_in()
     session = load(args.file, threshold_us=args.threshold_us, trace_all=args.trace_all)
     try:
         done = export_session(session, args.otlp or None, timeout_s=args.timeout)

@@ -39,8 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0, also for a damaged file that could be read in part: the report says what is missing."""
+    from .._capi import demangle
     from ..session import load, merge
 
+    demangle.bring_in()
     session = merge(
         [load(path, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all) for path in arguments.sessions]
     )
