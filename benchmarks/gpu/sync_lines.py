@@ -9,7 +9,7 @@ of its own; all but the costs beside each other. With ``--json`` the facts of on
   gives a record and the line that the callback gave it can be compared. Live, and from a session file.
 - profiler: kernels that torch.profiler saw of those launched, started while lines are on, and after they were stopped.
 - gil: threads that hold the GIL in the driver beside threads that give it up, and one of pure Python.
-- exit: a program ends while daemon threads wait.
+- exit: a program ends while daemon threads wait, and the same program without gpusense, which torch may end otherwise.
 - cost: microseconds of a call without extra kinds, with "sync", and with "sync_lines", in turn within one process.
 """
 
@@ -26,10 +26,18 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S, COST_LIMIT_S = 25, 33
 
-HEAD = r"""
+TORCH = r"""
 import ctypes, json, os, statistics, sys, threading, time
 import torch
 x = torch.ones(1 << 16, device="cuda"); x.sum().item(); torch.cuda.synchronize()
+
+def answer(**facts):
+    print(json.dumps(facts), flush=True)
+"""
+
+HEAD = (
+    TORCH
+    + r"""
 import gpusense
 from gpusense import _select
 
@@ -51,10 +59,8 @@ def begin(kinds, path=""):
     if not until(lambda: tracer._recorder.marker is not None):
         sys.exit(f"capture did not begin: {tracer.status()}")
     return tracer, run
-
-def answer(**facts):
-    print(json.dumps(facts), flush=True)
 """
+)
 
 LINES = r"""
 CALLS = 50
@@ -188,14 +194,22 @@ tracer.flush()
 answer(holding=counts[:2], releasing=counts[2:4], status=tracer.status()["sync_lines"])
 """
 
-EXIT = r"""
-tracer, _ = begin(("sync_lines",))
+THREADS = r"""
 def forever():
     mine = torch.ones(1024, device="cuda")
     while True: mine.add_(1.0).sum().item()
 for _ in range(4): threading.Thread(target=forever, daemon=True).start()
 time.sleep(1)
+"""
+EXIT = f"""
+tracer, _ = begin(("sync_lines",))
+{THREADS}
 answer(noted=tracer.status()["sync_lines"]["noted"])
+sys.exit(3)
+"""
+EXIT_WITHOUT = f"""
+{THREADS}
+answer()
 sys.exit(3)
 """
 
@@ -250,13 +264,13 @@ answer(rounds=rounds, status=tracer.status().get("sync_lines"),
 class Case:
     """A program in a process of its own, begun at once."""
 
-    def __init__(self, name: str, code: str, *arguments: str, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, name: str, code: str, *arguments: str, limit_s: float = LIMIT_S, head: str = HEAD) -> None:
         self.name = name
         self.limit_s = limit_s
         self.end = time.monotonic() + limit_s
         self.folder = pathlib.Path(tempfile.mkdtemp())
         program = self.folder / "train.py"
-        program.write_text(HEAD + code)
+        program.write_text(head + code)
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             [sys.executable, str(program), *arguments],
@@ -266,8 +280,8 @@ class Case:
             text=True,
         )
 
-    def facts(self, status: int = 0) -> dict[str, Any]:
-        """What it answered; ``failed`` says why it did not."""
+    def facts(self, any_status: bool = False) -> dict[str, Any]:
+        """What it answered, and its exit status; ``failed`` says why it did not."""
         try:
             out, errors = self.process.communicate(timeout=max(1.0, self.end - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -279,7 +293,8 @@ class Case:
             facts: dict[str, Any] = json.loads(lines[-1])
         except (IndexError, ValueError):
             facts = {"failed": f"exit {self.process.returncode}: {' | '.join(errors.strip().splitlines()[-3:])}"}
-        if self.process.returncode != status:
+        facts["status_of_exit"] = self.process.returncode
+        if self.process.returncode and not any_status:
             facts.setdefault(
                 "failed", f"exit {self.process.returncode}: {' | '.join(errors.strip().splitlines()[-3:])}"
             )
@@ -296,7 +311,10 @@ BEGIN = {
     "lines": begin_lines,
     "profiler": lambda: [Case("while lines are on", PROFILER, "while"), Case("after lines", PROFILER, "after")],
     "gil": lambda: [Case("gil", GIL)],
-    "exit": lambda: [Case(f"exit {number}", EXIT) for number in (1, 2)],
+    "exit": lambda: [
+        *(Case(f"exit {number}", EXIT) for number in (1, 2)),
+        *(Case(f"without {number}", EXIT_WITHOUT, head=TORCH) for number in (1, 2)),
+    ],
     "cost": lambda: [Case("cost", COST, limit_s=COST_LIMIT_S)],
 }
 
@@ -321,7 +339,7 @@ def show(part: str, name: str, facts: dict[str, Any]) -> None:
     elif part == "gil":
         print(f"{part:9}no hang; holding {facts['holding']}, releasing {facts['releasing']}; {facts['status']}")
     elif part == "exit":
-        print(f"{part:9}{name}: status 3 as asked, {facts['noted']} noted, stderr {facts['stderr']}")
+        print(f"{part:9}{name}: status {facts['status_of_exit']}, {facts.get('noted')} noted, stderr {facts['stderr']}")
     else:
         print(f"{part:9}µs a call, median (least) of {facts['rounds']} rounds; {facts['status']}")
         for measure, row in facts["times"].items():
@@ -336,7 +354,7 @@ def main() -> None:
     options = parser.parse_args()
     beside = [options.part] if options.part else [part for part in BEGIN if part != "cost"]
     cases = [(part, case) for part in beside for case in BEGIN[part]()]
-    found = [(part, case.name, case.facts(3 if part == "exit" else 0)) for part, case in cases]
+    found = [(part, case.name, case.facts(part == "exit")) for part, case in cases]
     for row in found:
         show(*row)
     if options.part is None:  # alone, when nothing else runs

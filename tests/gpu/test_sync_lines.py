@@ -62,6 +62,13 @@ def test_threads_that_hold_the_gil_in_the_driver_hang_nothing(part):
 
 
 def test_a_program_ends_as_it_would_while_threads_wait(part):
-    for facts in part("exit").values():
-        assert facts["noted"] > 0
-        assert facts["stderr"] == []
+    """Some releases of torch abort where daemon threads launch as the interpreter ends, with gpusense and without."""
+    facts = part("exit")
+    usual = {case["status_of_exit"] for name, case in facts.items() if name.startswith("without")}
+    cases = [case for name, case in facts.items() if not name.startswith("without")]
+    assert usual
+    assert len(cases) == 2
+    for case in cases:
+        assert case["noted"] > 0
+        assert case["status_of_exit"] in usual
+        assert case["stderr"] == [] or case["status_of_exit"] != 3
