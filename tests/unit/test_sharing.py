@@ -109,9 +109,6 @@ class Capture:
         self.sharing = sharing
         self.flushes = 0
 
-    def hold_lines(self, held):
-        pass
-
     def flush(self):
         self.flushes += 1
 
