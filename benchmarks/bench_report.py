@@ -113,7 +113,8 @@ def main(records: int, forms: "tuple[str, ...]") -> None:
         for form in forms:
             command = [sys.executable, __file__, "--child", form, str(records), folder]
             done = subprocess.run(command, capture_output=True, text=True)
-            print(done.stdout.rstrip() or f"{form:14} not run: {done.stderr.strip().splitlines()[-1]}", flush=True)
+            why = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+            print(done.stdout.rstrip() or f"{form:14} not run: {why[0]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -128,11 +128,12 @@ def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
         slow = next(row for row in answer.ranks if row.rank == answer.straggler)
         waits = [row.waited_ns for row in answer.ranks if row.rank != answer.straggler]
         cost = round(sum(waits) / len(waits))
+        others = f"the others {time_text(cost)} each" if len(waits) > 1 else f"the other {time_text(cost)}"
         found.append(
             Finding(
                 "straggler",
                 f"Rank {slow.rank} arrives last in {percent_text(slow.last_arrivals / answer.collectives)} of "
-                f"{count_text(answer.collectives, 'collective')}: the others wait {time_text(cost)} on average.",
+                f"{count_text(answer.collectives, 'collective')}; waiting for it costs {others}.",
                 (
                     (
                         f"It computes {time_text(slow.compute_ns)}; the mean is "

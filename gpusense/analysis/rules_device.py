@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator
 
+from .._records import BlockRecord
 from .facts import Facts
 from .finding import Finding
-from .operation import DEVICE_KINDS
+from .operation import DEVICE_KINDS, Operation
 from .ranks import processes_of, rank_findings, split
 from .transfers import TransferGroup
 from .words import clean, count_text, device_text, percent_text, rate_text, size_text, time_text
 
 _WORTH = 0.05
+_WORTH_NS = 100_000_000
 #: Reasons for lower clocks that are not "idle" or "as set".
 _HARMFUL = ("thermal", "power_brake", "hw_slowdown", "sw_thermal", "hw_thermal")
 _DIRECTIONS = {
@@ -130,20 +132,63 @@ def heaviest(facts: Facts) -> Iterator[Finding]:
                 "medium",
             )
         return
-    top, busiest = kernels[0], max(facts.times, key=lambda time: time.busy_ns)
-    evidence = tuple(
-        f"{clean(row.name)}: {percent_text(row.share)}, {count_text(row.count, 'call')}, {time_text(row.avg_ns)} each."
-        for row in kernels[:3]
-    )
+    busiest = max(facts.times, key=lambda time: time.busy_ns)
+    heavy = _by_name(kernels)
+    top, share, _, _ = heavy[0]
     yield Finding(
         "heaviest_kernel",
         f"{device_text(busiest.device, busiest.backend)} is busy {percent_text(busiest.busy_share)} of the run; "
-        f"{clean(top.name, 60)} takes {percent_text(top.share)} of the GPU time.",
-        evidence,
+        f"{clean(top, 60)} takes {percent_text(share)} of the GPU time.",
+        tuple(
+            f"{clean(name)}: {percent_text(part)}, {count_text(count, 'call')}, {time_text(spent / count)} each."
+            for name, part, count, spent in heavy[:3]
+        ),
         "To go faster, make this kernel faster or call it less: lower precision, a fused or tuned implementation.",
         "high",
         None,
     )
+
+
+def _by_name(kernels: list[Operation]) -> list[tuple[str, float, int, int]]:
+    """(name, share of the GPU time, calls, time) of the kernels of all devices, heaviest first."""
+    sums: dict[str, tuple[str, float, int, int]] = {}
+    for row in kernels:
+        _, share, count, spent = sums.get(row.name, ("", 0.0, 0, 0))
+        sums[row.name] = row.name, share + row.share, count + row.count, spent + row.total_ns
+    return sorted(sums.values(), key=lambda row: -row[3])
+
+
+def mostly_nothing(facts: Facts) -> Iterator[Finding]:
+    """Most of the run is none of the device's: start-up, imports, loading. What it did besides says little then."""
+    row = max(facts.idle, key=lambda row: row.compute_ns, default=None)
+    if row is None or row.no_work_ns < max(row.window_ns // 2, _WORTH_NS) or row.no_work_ns == row.window_ns:
+        return
+    rest = row.window_ns - row.no_work_ns
+    parts = [(name, row.part(reason) / rest) for reason, name in _DID if row.part(reason)]
+    did = ", ".join(f"{name} {percent_text(share)}" for name, share in sorted(parts, key=lambda part: -part[1])[:3])
+    outside, inside = "before its first and after its last work", "between them"
+    fix = "Let it run longer, or put gpusense.trace() around the part that matters"
+    if any(type(record) is BlockRecord for record in facts.session.records):
+        outside, inside = "outside any block", "inside blocks"
+        fix = "Let the part that matters run longer, or look at its blocks alone"
+    yield Finding(
+        "mostly_nothing",
+        f"{device_text(row.device, row.backend)} had nothing to do {percent_text(row.no_work_ns / row.window_ns)} of "
+        f"the run: {time_text(row.no_work_ns)} of {time_text(row.window_ns)} are {outside}.",
+        (f"In the {time_text(rest)} {inside} it {did}.",),
+        f"{fix}: start-up and imports count here.",
+        "high",
+    )
+
+
+_DID = (
+    ("compute", "computed"),
+    ("collective", "communicated"),
+    ("copy", "copied"),
+    ("synchronisation", "stood empty after a wait of the host"),
+    ("host", "waited for the host"),
+    ("unattributed", "stood empty"),
+)
 
 
 def low_coverage(facts: Facts) -> Iterator[Finding]:
@@ -230,5 +275,6 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     unusual,
     across_ranks,
     device_state,
+    mostly_nothing,
     heaviest,
 )

@@ -1,6 +1,7 @@
 """A session as text: the answer at the end of a run (at most fifteen lines) and the full report."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -15,6 +16,16 @@ from ..session import Session
 from .page_tables import small_tables
 from .style import PLAIN, Style
 
+#: The parts of a device's time, as they are called beside their length.
+_PARTS = {
+    "compute": "computes",
+    "collective": "communicates only",
+    "copy": "copies only",
+    "synchronisation": "empty after the host waited",
+    "host": "waits for the host",
+    "no_work": "no work",
+    "unattributed": "idle, reason unknown",
+}
 _MOST_LINES = 15
 _TOP = 5
 _MOST_ROWS = 50
@@ -90,9 +101,10 @@ def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Ite
 
 
 def _head(session: Session, facts: Facts, style: Style) -> str:
-    names = list(dict.fromkeys(clean(device.name, 40) for device in session.devices if _worked(facts, device)))
-    names = names or list(dict.fromkeys(clean(device.name, 40) for device in session.devices))[:1]
-    parts = [" + ".join(names) or "no device seen", time_text(facts.window_ns)]
+    names = Counter(clean(device.name, 40) for device in session.devices if _worked(facts, device))
+    names = names or Counter([clean(device.name, 40) for device in session.devices][:1])
+    shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
+    parts = [" + ".join(shown) or "no device seen", time_text(facts.window_ns)]
     if len(session.meta.get("processes") or ()) > 1:
         parts.insert(0, count_text(len(session.meta["processes"]), "process", "processes"))
     if facts.times:
@@ -213,10 +225,11 @@ def _top(facts: Facts, most: int) -> list[str]:
     kernels = [row for row in facts.device_operations if row.kind == "kernel"]
     if not kernels:
         return ["no kernel ran"]
+    several = len({(row.backend, row.device) for row in kernels}) > 1
     lines = [f"{'time %':>8}{'total':>10}{'calls':>11}{'avg':>10}  kernel"]
     lines += [
         f"{percent_text(row.share):>8}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
-        f"  {clean(row.name)}"
+        f"  {_where(row) if several else ''}{clean(row.name)}"
         for row in kernels[:most]
     ]
     return lines
@@ -268,32 +281,33 @@ def _table(rows: list[Operation]) -> Iterator[str]:
             time_text(row.std_ns),
             size_text(row.bytes) if row.bytes else "",
         )
-        where = "" if row.device is None else f"[{row.device}] "
         kind = "" if row.kind == "kernel" else f"{row.kind}: "
         yield (
             "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
-            + f"  {where}{kind}{clean(row.name)}"
+            + f"  {_where(row)}{kind}{clean(row.name)}"
         )
     if len(rows) > _MOST_ROWS:
         rest = rows[_MOST_ROWS:]
         yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
 
 
+def _where(row: Operation) -> str:
+    return "" if row.device is None else f"[{row.device}] "
+
+
 def _devices(facts: Facts) -> Iterator[str]:
+    divided = {(row.backend, row.device): row for row in facts.idle}
     for time in facts.times:
-        number = "–" if time.device is None else time.device
+        name = f"{time.backend} {'–' if time.device is None else time.device}: "
         note = {"sum": " (upper bound: a sum of durations)"}.get(time.source, "")
         yield (
-            f"{time.backend} {number}: busy {time_text(time.busy_ns)}, {percent_text(time.busy_share)}{note}; "
+            f"{name}busy {time_text(time.busy_ns)}, {percent_text(time.busy_share)}{note}; "
             f"kernels {time_text(time.kernel_ns)}, copies {time_text(time.transfer_ns)}"
         )
-    for row in facts.idle:
-        parts = [
-            f"{name.replace('_', ' ')} {time_text(row.part(name))}"
-            for name in ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed")
-            if row.part(name)
-        ]
-        yield f"{row.backend} {'–' if row.device is None else row.device}: {', '.join(parts)}"
+        row = divided.get((time.backend, time.device))
+        if row is not None:
+            parts = [f"{words} {time_text(row.part(part))}" for part, words in _PARTS.items() if row.part(part)]
+            yield f"{'':{len(name)}}{', '.join(parts)}"
 
 
 def _aligned(table: dict[str, Any]) -> Iterator[str]:
@@ -322,7 +336,8 @@ def _blocks(session: Session) -> Iterator[str]:
             return
         indent = "  " * min(depth, 20)
         yield (
-            f"{node.passes:>8,}{time_text(node.wall_ns):>10}{time_text(node.gpu_ns):>10}{node.kernels:>10,}"
+            f"{node.passes or '–':>8}{time_text(node.wall_ns if node.passes else None):>10}"
+            f"{time_text(node.gpu_ns):>10}{node.kernels:>10,}"
             f"  {indent}{clean(node.name)}"
         )
         yield from (f"{'':>18}{row}" for row in _owners(node, indent))

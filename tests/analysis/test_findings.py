@@ -44,6 +44,33 @@ def test_capture_that_was_off_for_most_of_the_run_comes_first():
     assert "capture_off_in_part" in kinds(short)
 
 
+def test_of_a_run_that_is_mostly_start_up_the_verdict_speaks_of_the_rest():
+    work = [kernel("gemm", 800 * MS + place * 10 * MS, 807 * MS + place * 10 * MS) for place in range(10)]
+    found = verdict(session(*work, end=1000 * MS))
+    assert found.kind == "mostly_nothing"
+    assert found.title == (
+        "GPU 0 had nothing to do 90 % of the run: 903 ms of 1.00 s are before its first and after its last work."
+    )
+    assert found.evidence == ("In the 97.0 ms between them it computed 72 %, waited for the host 28 %.",)
+    run = session(block(("train",), 795 * MS, 900 * MS), *work, end=1000 * MS)
+    assert verdict(run).title == "GPU 0 had nothing to do 90 % of the run: 895 ms of 1.00 s are outside any block."
+    assert "In the 105 ms inside blocks it computed 67 %" in verdict(run).evidence[0]
+    assert "heaviest_kernel" in kinds(run)
+
+
+@pytest.mark.parametrize(("before_ms", "end_ms"), [(90, 180), (400, 820)])
+def test_a_start_up_that_is_short_or_the_lesser_part_is_not_worth_a_word(before_ms, end_ms):
+    run = session(kernel("gemm", before_ms * MS, end_ms * MS), end=end_ms * MS)
+    assert "mostly_nothing" not in kinds(run)
+
+
+def test_kernels_of_several_devices_are_named_once():
+    run = session(*[kernel("gemm", 0, MS, device=device) for device in (0, 1)], kernel("k", MS, 2 * MS), end=2 * MS)
+    found = find(run, "heaviest_kernel")
+    assert "gemm takes 67 % of the GPU time" in found.title
+    assert found.evidence == ("gemm: 67 %, 2 calls, 1.00 ms each.", "k: 33 %, 1 call, 1.00 ms each.")
+
+
 def test_launch_bound():
     run = session(*[kernel("k", i * 10 * US, i * 10 * US + 4 * US) for i in range(2000)], end=20 * MS)
     found = verdict(run)
