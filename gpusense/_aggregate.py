@@ -80,9 +80,10 @@ class Span(NamedTuple):
     ends: list[int]
 
 
-def span_of(starts: list[int], ends: list[int], total: int | None = None) -> Span:
-    """The span of some intervals, in any order, at least one; ``total``: their lengths together, if known."""
-    if not all(map(le, ends, starts[1:])):
+def span_of(starts: list[int], ends: list[int], total: int | None = None, sequential: bool = False) -> Span:
+    """The span of some intervals, in any order, at least one. ``total``: their lengths together, if known;
+    ``sequential``: it is known that none begins before the one before it has ended."""
+    if not sequential and not all(map(le, ends, starts[1:])):
         starts, ends = _merged(zip(starts, ends, strict=True))
     elif total is not None:
         return Span(starts[0], ends[-1], total, starts, ends)
@@ -206,12 +207,13 @@ class Busy:
         starts: list[int],
         ends: list[int],
         total: int | None = None,
+        sequential: bool = False,
     ) -> None:
-        """Intervals as two columns of equal length, at least one."""
+        """Intervals as two columns of equal length, at least one; see :func:`span_of`."""
         unions = self._devices.get((backend, device))
         if unions is None:
             unions = self._devices[backend, device] = (IntervalUnion(), IntervalUnion(), IntervalUnion())
-        span = span_of(starts, ends, total)
+        span = span_of(starts, ends, total, sequential)
         unions[0 if kernels else 1].add(span)
         unions[2].add(span)
 

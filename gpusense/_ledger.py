@@ -126,7 +126,8 @@ class Ledger:
     def occupy(self, kernels: bool, batch: Batch) -> None:
         """The times of a batch of kernels, or of copies and memsets."""
         if uniform(batch.device):
-            self._busy.add("cuda", batch.device[0], kernels, batch.start, batch.end, sum(batch.duration))
+            total = sum(batch.duration)
+            self._busy.add("cuda", batch.device[0], kernels, batch.start, batch.end, total, batch.sequential)
             return
         for device in set(batch.device):
             chosen = [i for i, other in enumerate(batch.device) if other == device]

@@ -335,7 +335,7 @@ class Pipeline:
         if same is not None:
             segments: Iterable[tuple[int, int, Place]] = ((0, len(work.corrs), same),)
         else:
-            segments = self.attribution.segments(work.thread, work.corrs)
+            segments = self.attribution.segments(work.thread, work.corrs, work.low, work.high)
         for low, high, place in segments:
             rest: list[int] | None = None
             if kept:

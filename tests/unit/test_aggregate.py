@@ -85,6 +85,12 @@ def test_union_is_bounded_and_exact_in_order():
     assert len(union._spans) <= _aggregate.FOLD_AT // 16
 
 
+def test_a_span_that_is_known_to_be_in_order_is_what_it_is_found_to_be():
+    starts, ends = [0, 10, 30], [10, 20, 31]
+    assert span_of(starts, ends, 21, True) == span_of(starts, ends, 21) == span_of(starts, ends)
+    assert span_of([0, 5], [10, 20]) == (0, 20, 20, [0], [20])
+
+
 def test_busy_by_device_and_side():
     busy = Busy()
     busy.add("cuda", 0, True, [0, 5], [10, 20])

@@ -310,7 +310,7 @@ def test_a_thread_whose_steps_are_seen_inherits_nothing():
     attributor.boundary(Boundary(LEAVE, 0, 0, 6, 4, 5), 30)
     assert [attributor.resolve(6, corr) for corr in (15, 25, 35)] == [((1,), True), ((), False), ((1,), True)]
     assert [attributor.constant(6, corr, corr + 1) for corr in (15, 35)] == [((1,), True), ((1,), True)]
-    assert list(attributor.segments(6, [15, 25, 35])) == [
+    assert list(attributor.segments(6, [15, 25, 35], 15, 35)) == [
         (0, 1, ((1,), True)),
         (1, 2, ((), False)),
         (2, 3, ((1,), True)),

@@ -1,5 +1,6 @@
 """Columns and records against an independent slow decoder, on fabricated, random and truncated buffers."""
 
+import itertools
 import random
 import struct
 
@@ -342,3 +343,36 @@ def test_helper_records_do_not_become_records():
     assert (tally.seen, tally.other, found[0].thread, found[0].key) == (0, 1, [4242], [211])
     with pytest.raises(ValueError, match="helpers"):
         decode.record(memoryview(raw), found[0], 0, NAMES.__getitem__)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(-2, 20)), min_size=1, max_size=12))
+def test_bounds_are_those_of_what_is_valid_and_sequential_means_it(times):
+    """Starts as steps from the end before, so that both orders are common; a negative length is no record."""
+    records, at = [], 1_000_000
+    for step, length in times:
+        at += step - 5
+        records.append((at, at + length))
+        at += length
+    buffer = b"".join(raw_kernel(start, end) for start, end in records)
+    found, tally = decode.batches(memoryview(buffer), {10: STRIDES[10][0]})
+    good = [(start, end) for start, end in records if end >= start]
+    assert tally.invalid == len(records) - len(good)
+    if not good:
+        assert found == []
+        return
+    (batch,) = found
+    assert (batch.start, batch.end) == tuple(map(list, zip(*good, strict=True)))
+    assert batch.earliest == min(batch.start)
+    assert batch.latest == max(batch.end)
+    assert batch.longest == max(batch.duration)
+    in_order = all(end <= start for (_, end), (start, _) in itertools.pairwise(good))
+    assert in_order or not batch.sequential
+    if tally.invalid == 0:
+        assert batch.sequential == in_order
+
+
+def raw_kernel(start, end):
+    raw = bytearray(STRIDES[10][0])
+    struct.pack_into("<I", raw, 0, 10)
+    struct.pack_into("<QQ", raw, 16, start, end)
+    return bytes(raw)

@@ -112,6 +112,9 @@ class Capture:
     def flush(self):
         self.flushes += 1
 
+    def hold_lines(self, held):
+        self.held = held
+
 
 @pytest.fixture
 def clock(monkeypatch):
