@@ -181,11 +181,11 @@ class Hub:
             raise BackendError("cuptiActivityEnable", 999, "this process was forked from one that traced")
         if self._paused:
             raise BackendError("cuptiSubscribe", 39, self._paused)
-        self.rest(())
         member = _Member(frozenset(kinds), on_buffer, wants)
         with self._lock:
             self._members.append(member)
         try:
+            self.rest(())  # whoever switched kinds off until now did not know of this member
             self._register()
         except BaseException:  # its kinds were not touched: another profiler may have them on
             self._forget(member)

@@ -167,7 +167,7 @@ def mostly_nothing(facts: Facts) -> Iterator[Finding]:
     parts = [(name, row.part(reason) / rest) for reason, name in _DID if row.part(reason)]
     did = ", ".join(f"{name} {percent_text(share)}" for name, share in sorted(parts, key=lambda part: -part[1])[:3])
     outside, inside = "before its first and after its last work", "between them"
-    fix = "Let it run longer, or put gpusense.trace() around the part that matters"
+    fix = "Let it run longer, or put a trace() block around the part that matters"
     if any(type(record) is BlockRecord for record in facts.session.records):
         outside, inside = "outside any block", "inside blocks"
         fix = "Let the part that matters run longer, or look at its blocks alone"

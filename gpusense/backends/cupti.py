@@ -305,10 +305,10 @@ class CuptiActivity:
         ``some`` calls that the loaded library does not know are left out. Takes the one subscriber of the process, so
         that a profiler that wants it gets a refusal; raises :class:`BackendError` where another has it.
         """
-        ours = self._shared.get(SUBSCRIBED_FOR)
         try:
             subscriber, give_back = engine.take_subscription(self._api, callback, data)
         except BackendError as error:
+            ours = self._shared.get(SUBSCRIBED_FOR)
             if error.code == capi.MULTIPLE_SUBSCRIBERS and ours:
                 told = f"gpusense itself holds CUPTI's subscription, for {ours}"
                 raise BackendError(error.call, error.code, told) from None
