@@ -1,5 +1,6 @@
 """Capture on a real GPU, with torch as the program: counts, attribution, names, sessions."""
 
+import asyncio
 import json
 import pathlib
 import subprocess
@@ -81,6 +82,35 @@ def test_two_threads_resolve_exactly(recording):
     for i in range(4):
         summary = results[f"t{i}"].summary()
         assert (summary.kernel_count, summary.ambiguous) == (100 + i * 37, 0)
+
+
+def test_tasks_that_take_turns_resolve_exactly_on_request(recording):
+    tensor = torch.randn(64, 64, device="cuda")
+    if not recording.status()["per_thread_buffers"]:
+        pytest.skip("this CUPTI does not tell which thread launched")
+
+    async def task(number):
+        launched(1, tensor)  # in no block, while others wait inside theirs
+        with gpusense.trace(f"task {number}") as block:
+            for _ in range(20):
+                launched(number, tensor)
+                await asyncio.sleep(0)
+        return block
+
+    async def all_of_them():
+        return await asyncio.gather(*(task(number) for number in range(1, 5)))
+
+    gpusense.configure(attribution="exact")
+    try:
+        before = recording.session().counters
+        blocks = asyncio.run(all_of_them())
+        launched(3, tensor)
+        found = [(block.summary().kernel_count, block.summary().ambiguous) for block in blocks]
+    finally:
+        gpusense.configure(attribution="order")
+    assert found == [(20 * number, 0) for number in range(1, 5)]
+    after = recording.session().counters
+    assert (after.ambiguous, after.lost_markers) == (before.ambiguous, before.lost_markers)
 
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
