@@ -7,7 +7,7 @@ import pytest
 
 import gpusense
 from gpusense import integrations
-from gpusense.integrations import cupy, jax
+from gpusense.integrations import cupy, jax, wgpu_py
 
 
 class Range:
@@ -153,6 +153,7 @@ def test_watch_instruments_what_gets_imported(fake_jax, tracer):
 
     taken = Tracer()
     integrations.watch(taken)
+    wgpu_py.uninstrument()  # it waits for an import that would come in another test
     assert [watcher() for watcher in taken.watchers] == [name == "jax" for name in integrations.POLLED]
     assert jax._Active.ranges is not None
 
