@@ -411,6 +411,10 @@ class Widener:
     def __init__(self) -> None:
         self.newest = 0
 
+    def restart(self) -> None:
+        """The ids that come begin anew, and are later than all so far."""
+        self.newest = (self.newest | 0xFFFFFFFF) + 1
+
     def widen(self, corrs: list[int]) -> tuple[list[int], int, int]:
         """The wide ids, the lowest and the highest of them; ``corrs`` must not be empty."""
         ordered = sorted(corrs)  # most are, and then this is faster than looking for both ends

@@ -53,6 +53,7 @@ class Engine(Protocol):
     def flush(self, forced: bool) -> None: ...
     def take(self) -> tuple[int, int, int] | None: ...
     def give(self, address: int) -> None: ...
+    def newest(self) -> Callable[[], int] | None: ...
     def discard(self, address: int) -> None: ...
     def finalize(self) -> None: ...
     def status(self, ask: bool) -> dict[str, Any]: ...
@@ -63,7 +64,8 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
 
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer, wants) -> leave``, ``wants() -> list``,
     ``flush(forced)``, ``pause(reason)``, ``resume()``, ``rest(kinds, wants) -> bool``,
-    ``rests(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``.
+    ``rests(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``,
+    ``newest() -> function or None``.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -163,6 +165,7 @@ class Hub:
             "cpu_ns": self.cpu_ns,
             "detach": self.detach,
             "status": self.status,
+            "newest": self.newest,
         }
 
     @property
@@ -322,6 +325,10 @@ class Hub:
         with self._lock:
             fresh = min(self._rest_count - after, len(self._rests))
             return self._rest_count, list(self._rests)[-fresh:] if fresh > 0 else [], self._rest
+
+    def newest(self) -> Callable[[], int] | None:
+        """What gives the newest correlation id of all that was launched, where the engine knows; anew after a resume."""
+        return self._engine.newest()
 
     def cpu_ns(self) -> int:
         """CPU time of the drain thread so far."""

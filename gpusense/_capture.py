@@ -29,6 +29,7 @@ class Capture:
         self.state = "armed"
         self.reason = "CUDA is not live in this process yet"
         self.marker: Callable[[int], Any] | None = None
+        self.newest: Callable[[], int] | None = None  # the newest correlation id, where that does without a marker
         self.marker_shape: Marker | None = None
         self.strides: dict[int, int] = {}
         self.layout: dict[str, Any] = {}
@@ -47,6 +48,7 @@ class Capture:
         self._cuda_live_ns: int | None = None
         self.kinds: frozenset[int] | None = None  # CUPTI's numbers for what was asked for, once capture has begun
         self.sharing = Sharing()
+        self.epoch = 0  # times CUPTI was taken out of the process before: correlation ids begin anew with each
         self.per_thread: bool | None = None  # whether buffers tell who launched; None before capture runs
 
     @property
@@ -122,7 +124,9 @@ class Capture:
         kinds = set(layouts.chosen(chosen))
         self.kinds = frozenset(kinds)
         activity = self._activity
-        self._plan = _cupti_markers.Memset(activity)
+        if self._plan is None:
+            self._plan = _cupti_markers.Memset(activity)
+        self._plan.activity, self.marker = activity, None  # to be prepared anew: CUPTI may number streams anew
         if not activity.can_select_api():
             kinds.discard(layouts.DRIVER)
         size, buffers = self.settings.buffer_size, self.settings.buffers
@@ -130,7 +134,9 @@ class Capture:
         activity.start(kinds, on_view, buffer_size=size, buffers=buffers, wants=wants)
         self.sharing.met(activity.shared)
         self.strides = dict(activity.strides)
-        self.per_thread = bool(activity.status().get("per_thread_buffers"))
+        status = activity.status()
+        self.per_thread = bool(status.get("per_thread_buffers"))
+        self.epoch = int(status.get("detached") or 0)
         self._select_launches()
         if "sync_lines" in chosen:
             activity.note_lines(self.settings.line_packages)
@@ -149,7 +155,14 @@ class Capture:
                 return False
             self._activity.canary = self._plan
             self.sharing.marks(self.marker_shape.stream if self.marker_shape is not None else None)
+        if self.newest is None:
+            self._read_instead()
         return True
+
+    def _read_instead(self) -> None:
+        """Where only work is recorded: records of other kinds may be begun later than their call returns."""
+        if self.kinds is not None and self.kinds <= layouts.BEGUN_BY_LAUNCH:
+            self.newest = self._plan.reading()
 
     def markers_done(self) -> bool:
         """Whether the device has come to every marker so far."""
@@ -182,6 +195,9 @@ class Capture:
             self.state, self.reason, self._paused_ns = "paused", verdict, self._alive_ns[0]
             return None
         self._select_launches()
+        self.newest = None
+        if self.marker is not None:
+            self._read_instead()
         now = time_ns()
         stretch = UnseenStretch(self._paused_ns or now, now, self.reason)
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
@@ -259,6 +275,7 @@ class Capture:
     def stop(self) -> None:
         if self._activity is not None and self.attached:
             self._activity.stop()
+        self.newest = None
         if self.state != "unavailable":
             self.state, self.reason = "stopped", "capture was stopped"
 
@@ -312,6 +329,7 @@ class Capture:
             status["sync_lines"] = self._activity.lines.status()
         if self.marker_shape is not None:
             status["marker"] = list(self.marker_shape)
+            status["boundaries"] = "read" if self.newest is not None else "marked"
         elif self.running and self._plan.lacking:
             status["unmarked"] = f"blocks cannot be marked yet, so no GPU work is theirs: {self._plan.lacking}"
         # For how long CUDA has been live, as far as was seen.

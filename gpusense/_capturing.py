@@ -19,7 +19,8 @@ MAX_WAIT_S = 1.0  # that blocks wait, all together, while another thread attache
 class Capturing:
     """Base of the recorders, which say what is done with buffers.
 
-    ``marker`` marks a block's boundary, None while that is not possible; ``armed`` while it may become possible any
+    ``marker`` marks a block's boundary, None while that is not possible; ``newest``, where it is not None then, gives
+    the newest correlation id in its place; ``armed`` while it may become possible any
     moment, so that blocks ask (:meth:`poke`).
     """
 
@@ -28,6 +29,7 @@ class Capturing:
         self.capture = capture
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.marker: Callable[[int], Any] | None = None
+        self.newest: Callable[[], int] | None = None
         self.armed = capture is not None
         self.disabled = False  # between pause_capture and resume_capture
         self.wake: Callable[[], None] = lambda: None
@@ -107,14 +109,20 @@ class Capturing:
         with self._lock:
             self._marks(capture)
             self.armed = False
-            self.marker = capture.marker
+            self._mark_with(capture)
 
     def _watch(self, capture: Capture) -> None:
         change = capture.watch()
         if change is not None:
             self.unseen.append(change)
         # While another profiler has CUPTI our markers would only be noise in its records.
-        self.marker = capture.marker if capture.running else None
+        self._mark_with(capture if capture.running else None)
+
+    def _mark_with(self, capture: Capture | None) -> None:
+        if capture is not None and capture.newest is not self.newest:
+            self.marker = None  # never the new marker with the old way of reading
+            self.newest = capture.newest
+        self.marker = capture.marker if capture is not None else None
 
     # --- pause and end ----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from ._config import Settings
 from ._decode import name_pointers
 from ._names import base_name, text
 from ._names_cache import RECHECK_S
-from ._recorder import Recorder
+from ._recorder import BOUNDARY_FIELDS, Recorder
 from ._records import Path, Record
 
 LAYOUT_ID = 1
@@ -54,6 +54,7 @@ class FileRecorder(Recorder):
             marker=list(capture.marker_shape or ()),
             kinds=sorted(capture.kinds or ()),
             others_markers=sorted(self._others_markers),
+            epoch=self._epoch,
         )
 
     def _place(self, event: Boundary, corr: int | None) -> None:
@@ -94,8 +95,13 @@ class FileRecorder(Recorder):
         self.writer.records(kept)
         self._delivery.put(kept)
 
+    def _place_after(self, event: Boundary, newest: int) -> None:
+        self._rows.append([*event, None, newest])
+
     def _boundary(self, item: list[Any]) -> None:
-        if item[7] or self.capture is None:
+        if len(item) > BOUNDARY_FIELDS:
+            super()._boundary(item)
+        elif item[7] or self.capture is None:
             self._rows.append([*item, None if item[7] else 0])
         else:
             super()._boundary(item)

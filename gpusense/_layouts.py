@@ -6,7 +6,7 @@ uses, measured at start, tells which late fields exist. ``sizes`` names the rele
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -28,6 +28,9 @@ EXTERNAL_CORRELATION = 39
 MEMORY2 = 49
 
 DEFAULT_KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMCPY2, MEMSET)
+
+#: Their records are begun by the launch itself, as of CUDA 13, so that its correlation id can be read when it returns.
+BEGUN_BY_LAUNCH = frozenset((*DEFAULT_KINDS, KERNEL))
 
 #: Kinds that become records of a session; the others only help to interpret them.
 WORK_KINDS = frozenset({KERNEL, CONCURRENT_KERNEL, MEMCPY, MEMCPY2, MEMSET, SYNCHRONIZATION, MEMORY2})
@@ -400,6 +403,16 @@ def unpacker(kind: int, stride: int) -> Unpacker:
         text += f"{field.offset - at}x{field.code}"
         at = field.end
     return Unpacker(struct.Struct(text), tuple(field.name for field in present))
+
+
+def correlation_places(strides: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """Of each kind its size, and where in it the correlation id of the launch that began it is; 0 where none is."""
+    return {
+        kind: (size, next(field.offset for field in LAYOUTS[kind].fields if field.name == "correlation"))
+        if kind in BEGUN_BY_LAUNCH
+        else (size, 0)
+        for kind, size in strides.items()
+    }
 
 
 def minimum_stride(kind: int) -> int:

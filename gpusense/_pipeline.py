@@ -149,9 +149,18 @@ class Pipeline:
             if pause is not None and offset < size:
                 pause()
 
+    def restart_ids(self) -> None:
+        """CUPTI was taken out of the process and is in it again: correlation ids begin anew."""
+        self._widener.restart()
+
     def boundary(self, event: Boundary, corr: int | None = None) -> None:
         """A block was opened or closed."""
         self.attribution.boundary(event, corr)
+
+    def boundary_after(self, event: Boundary, newest: int) -> None:
+        """As :meth:`boundary`, where the newest correlation id at that moment was read: launches from the next id on
+        come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
+        self.attribution.boundary(event, self._widener.widen([(newest + 1) & 0xFFFFFFFF])[1])
 
     def record(self, records: Iterable[Record], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""

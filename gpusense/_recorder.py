@@ -32,6 +32,7 @@ SINK_WAIT_S = 0.5
 DONE_PATIENCE_NS = 1_500_000_000
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
+BOUNDARY_FIELDS = len(Boundary._fields)  # of what the program's threads leave; where read, the newest id follows
 MAX_OWNERS = 500_000  # of graph nodes; the oldest are then forgotten
 
 
@@ -51,6 +52,7 @@ class Recorder(Capturing):
         self._unmarked = Unmarked()  # boundaries while no capture was running
         self._names = NameCache()
         self._read_ns = self.start_ns
+        self._epoch = 0  # of correlation ids, as the capture counts them
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self.pipeline = self._new_pipeline()
         self._hang = self._new_hang_watch()
@@ -113,6 +115,10 @@ class Recorder(Capturing):
     def _captures(self, capture: Capture) -> None:
         self.pipeline.configure(self._limits())
         self.pipeline.occupancy = capture.occupancy
+        if capture.epoch > self._epoch:
+            self._epoch = capture.epoch
+            self._consume()
+            self.pipeline.restart_ids()
         self._attached()
 
     def _marks(self, capture: Capture) -> None:
@@ -127,6 +133,10 @@ class Recorder(Capturing):
 
     def _place(self, event: Boundary, corr: int | None) -> None:
         self.pipeline.boundary(event, corr)
+
+    def _place_after(self, event: Boundary, newest: int) -> None:
+        """``newest``: the 32 bits of the newest correlation id when the boundary was crossed."""
+        self.pipeline.boundary_after(event, newest)
 
     def _on_buffer(self, buffer: memoryview, thread: int) -> None:
         """On the drain thread, with the buffer valid during the call."""
@@ -257,6 +267,9 @@ class Recorder(Capturing):
         self.pipeline.record(records, time_ns())
 
     def _boundary(self, item: list[Any]) -> None:
+        if len(item) > BOUNDARY_FIELDS:
+            self._place_after(Boundary(*item[:BOUNDARY_FIELDS]), item[BOUNDARY_FIELDS])
+            return
         event = Boundary(*item)
         if event.token:
             self._place(event, None)

@@ -24,6 +24,7 @@ class _Replay:
         self._layouts: dict[int, dict[int, int]] = {}
         self._pipeline: Pipeline | None = None
         self._buffers = 0
+        self._epoch = 0
         self.owners: dict[int, Path] = {}
         self.damage: list[str] = []
 
@@ -68,15 +69,22 @@ class _Replay:
             pipeline.marker = Marker(*marker)
         if kinds:
             pipeline.limits = pipeline.limits._replace(kinds=frozenset(kinds))
+        epoch = facts.get("epoch", 0)
+        if epoch > self._epoch:
+            self._epoch = epoch
+            pipeline.restart_ids()
         pipeline.others_markers = frozenset(facts.get("others_markers", ()))
 
     def take_boundaries(self, chunk: file.Chunk) -> None:
         refused, reason = 0, ""
         for row in chunk.json():
             try:
-                boundary, corr = _boundary(row)
+                boundary, corr, newest = _boundary(row)
             except (TypeError, ValueError) as error:
                 refused, reason = refused + 1, reason or str(error)
+                continue
+            if newest is not None:
+                self.pipeline.boundary_after(boundary, newest)
                 continue
             if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
                 corr = self.pipeline.newest_correlation + 1
@@ -121,21 +129,27 @@ class _Replay:
         self.pipeline.record(fresh)
 
 
-def _boundary(row: Any) -> tuple[Boundary, int | None]:
-    """The boundary in a row of a file, and its correlation id. Raises where it is none that a tracer writes.
+def _boundary(row: Any) -> tuple[Boundary, int | None, int | None]:
+    """The boundary in a row of a file, whether its place is only known roughly, and the newest correlation id where
+    that was read. Raises where it is none that a tracer writes.
 
     A block has a lower number than those inside it; otherwise a chain of parents could be a circle.
     """
-    *event, corr = row
+    event, (corr, newest) = row[: len(Boundary._fields)], (*row[len(Boundary._fields) :], None)[:2]
     found = Boundary(*event)
     numbers = found.op, found.block_id, found.thread, found.before_ns, found.after_ns, found.token
-    if {*map(type, numbers)} != {int} or {type(found.parent_id), type(corr)} - {int, type(None)}:
+    if {*map(type, numbers)} != {int} or {type(found.parent_id), type(corr), type(newest)} - {
+        int,
+        type(None),
+    }:
         raise ValueError("a number is missing")
     if type(found.name) is not str or not CLOSE <= found.op <= LEAVE or min(numbers) < 0:
         raise ValueError("no boundary of a block")
     if found.op == OPEN and found.parent_id is not None and not 0 <= found.parent_id < found.block_id:
         raise ValueError(f"block {found.block_id} is inside block {found.parent_id}, which is not older")
-    return found, corr
+    if newest is not None and not 0 <= newest <= 0xFFFFFFFF:
+        raise ValueError("no correlation id")
+    return found, corr, newest
 
 
 def _told(error: Exception) -> str:

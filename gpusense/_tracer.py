@@ -24,6 +24,7 @@ _tokens = count(1)
 _get_ident = _native.thread_id()
 
 #: A call that has not returned yet is taken to end within this time after it began.
+LAST_ID = 0xFFFFFFFF  # more from ``newest()``: it may have missed some
 OPEN_ENDED_NS = 50_000_000
 #: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
 MAX_WAITING = 200_000
@@ -145,6 +146,14 @@ class Tracer:
             self._tell(listener, "block_opened", block)
 
     def _mark(self, event: list[Any], marker: Callable[[int], Any]) -> None:
+        newest = self._recorder.newest
+        if newest is not None:
+            corr = newest()
+            if corr <= LAST_ID:
+                event[5] = event[4]
+                event.append(corr)
+                self._append(event)
+                return
         token = event[7] = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
         self._append(event)  # before the call: its record may be read before it returns
         failed: Any = True

@@ -1,7 +1,9 @@
 """What each tool costs a program on the GPU: one process a tool, short stretches without and with it in turn.
 
-For each pair the ratio of the two times; the median of the ratios with its 95 % interval (order statistics). A tool is
-measured until the interval is ±0.8 % or its seconds are over. ``before``, ``off``, ``on`` and ``after``: milliseconds a
+For each pair the ratio of the two times; of the ratios the median with its 95 % interval (order statistics), and the
+Hodges-Lehmann estimate, the median of the means of all pairs of ratios, with its interval (signed ranks), which needs a
+third fewer pairs for the same width. A tool is measured until that interval is ±0.8 % or its seconds are over. *floor*
+is CUPTI itself: the same kinds on, its buffers handed back by machine code, nothing read. ``before``, ``off``, ``on`` and ``after``: milliseconds a
 step before the tool was made, in its stretches, and once it was stopped; a tool that leaves something on between its
 stretches shows it there. ``stop``: how long ending the tool took with everything recorded. Ratios of one run only:
 these machines are noisy.
@@ -12,6 +14,8 @@ The processes of one workload start together, since importing torch takes longes
 """
 
 import argparse
+import gc
+import itertools
 import json
 import os
 import pathlib
@@ -25,7 +29,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STEPS = {"small": 2, "big": 2, "graph": 6, "copies": 6, "storm": 2}
-TOOLS = ("none", "file", "live", "live+blocks", "exact", "torch-cuda", "torch-all", "proton", "cupti-python")
+TOOLS = ("none", "floor", "file", "live", "live+blocks", "exact", "torch-cuda", "torch-all", "proton", "cupti-python")
 ENOUGH, FEWEST = 0.008, 30  # half the interval's width at which a tool has been measured, and pairs at least
 
 
@@ -45,6 +49,40 @@ class Tool:
         return {}
 
 
+class Floor(Tool):
+    """What CUPTI costs whoever has the kinds on: buffers go round, nobody looks into them, nothing is flushed."""
+
+    def __init__(self, step):
+        super().__init__(step)
+        from gpusense import _layouts
+        from gpusense.backends._cupti_engine import Engine
+        from gpusense.backends.cupti import CuptiActivity
+
+        activity = CuptiActivity()
+        assert activity.load() is None
+        self.kinds, self.records = _layouts.DEFAULT_KINDS, 0
+        self.engine = Engine(activity._api, 256 << 10, 128)
+        self.engine.register()
+        threading.Thread(target=self.recycle, daemon=True).start()
+
+    def recycle(self):
+        while True:
+            time.sleep(0.2)
+            while full := self.engine.take():
+                self.engine.give(full[0])
+
+    def on(self):
+        for kind in self.kinds:
+            self.engine.enable(kind)
+
+    def off(self):
+        for kind in self.kinds:
+            self.engine.disable(kind)
+
+    def facts(self):
+        return {"missed": self.engine.mailbox.counters().missed}
+
+
 class Gpusense(Tool):
     mode = "live"
     settings: dict = {}  # noqa: RUF012
@@ -56,6 +94,7 @@ class Gpusense(Tool):
         self.path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
         self.run = _select.start_session(mode=self.mode, path=self.path, **self.settings)
         self.recorder = self.run.tracer._recorder
+        self.on_s, self.since = 0.0, time.monotonic()
         self.off()
 
     def on(self):
@@ -64,8 +103,10 @@ class Gpusense(Tool):
         while not self.recorder.capture.running and time.monotonic() < deadline:
             time.sleep(0.002)
         assert self.recorder.capture.running, self.recorder.status()
+        self.since = time.monotonic()
 
     def off(self):
+        self.on_s += time.monotonic() - self.since
         self.recorder.pause_capture()
 
     def stop(self):
@@ -74,7 +115,14 @@ class Gpusense(Tool):
     def facts(self):
         counters = self.recorder.session().counters
         size = os.path.getsize(self.path) if os.path.exists(self.path) else 0
-        return {"records": counters.seen, "lost": counters.dropped + counters.missed, "file_mb": round(size / 1e6, 1)}
+        status = self.recorder.capture._activity.status()
+        return {
+            "records": counters.seen,
+            "lost": counters.dropped + counters.missed,
+            "file_mb": round(size / 1e6, 1),
+            "drain_cpu": f"{status.get('drain_cpu_ns', 0) / self.on_s / 1e7:.2f}%",
+            "rounds": f"{self.recorder.spent_s / self.on_s * 100:.2f}%",
+        }
 
 
 class File(Gpusense):
@@ -210,7 +258,7 @@ class CuptiPython(Tool):
 
 
 MAKE = {
-    "none": Tool, "file": File, "live": Gpusense, "live+blocks": Blocks, "exact": Exact, "torch-cuda": TorchProfiler,
+    "none": Tool, "floor": Floor, "file": File, "live": Gpusense, "live+blocks": Blocks, "exact": Exact, "torch-cuda": TorchProfiler,
     "torch-all": TorchAll, "proton": Proton, "cupti-python": CuptiPython,
 }  # fmt: skip
 
@@ -259,6 +307,8 @@ def child(workload, tool, seconds):
 
     for _ in range(4):
         stretch(step)
+    gc.collect()
+    gc.freeze()  # torch's own half a million objects: what is left to collect is what steps and tools make
     print("ready", flush=True)
     sys.stdin.readline()
     before = [stretch(step) for _ in range(20)]
@@ -287,6 +337,7 @@ def child(workload, tool, seconds):
         "after": statistics.median(after) * 1e3,
         "ratio": statistics.median(ratios),
         "interval": interval(ratios),
+        "estimate": estimate(ratios),
         "cpu": statistics.median(cpu),
         "stop_s": stop_s,
         **made.facts(),
@@ -303,9 +354,9 @@ def measured(stretch, step):
 
 
 def precise(pairs):
-    if len(pairs) < FEWEST or len(pairs) % 10:
+    if len(pairs) < FEWEST or len(pairs) % (10 if len(pairs) < 200 else 50):  # the estimate takes its time
         return False
-    low, high = interval(sorted(on / off for off, on in pairs))
+    _, low, high = estimate([on / off for off, on in pairs])
     return high - low <= 2 * ENOUGH
 
 
@@ -314,6 +365,15 @@ def interval(ratios):
     n = len(ratios)
     half = 0.98 * n**0.5
     return [ratios[max(0, int(n / 2 - half))], ratios[min(n - 1, int(n / 2 + half))]]
+
+
+def estimate(ratios):
+    """Hodges-Lehmann estimate and its 95 % interval: middle and quantiles of the Walsh averages, by the normal
+    approximation of Wilcoxon's signed ranks."""
+    n = len(ratios)
+    means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(ratios, 2))
+    edge = max(0, int(n * (n + 1) / 4 - 1.96 * (n * (n + 1) * (2 * n + 1) / 24) ** 0.5))
+    return [statistics.median(means), means[edge], means[len(means) - 1 - edge]]
 
 
 def measure(workload, tools, seconds):
@@ -344,10 +404,11 @@ def start(workload, tool, seconds):
 
 def show(row):
     times = ("before", "off", "on", "after")
-    known = ("workload", "tool", "pairs", *times, "ratio", "interval", "cpu", "stop_s")
+    known = ("workload", "tool", "pairs", *times, "ratio", "interval", "estimate", "cpu", "stop_s")
     facts = " ".join(f"{key}={value}" for key, value in row.items() if key not in known)
-    low, high = row["interval"]
-    ratio = f"{row['ratio']:8.4f}  [{low:.4f}, {high:.4f}]{row['pairs']:6d}{row['cpu']:8.3f}"
+    medians = "{:8.4f} [{:.4f}, {:.4f}]".format(row["ratio"], *row["interval"])
+    estimates = "{:8.4f} [{:.4f}, {:.4f}]".format(*row["estimate"])
+    ratio = f"{medians}{estimates}{row['pairs']:6d}{row['cpu']:8.3f}"
     begin = f"{row['workload']:9}{row['tool']:14}" + "".join(f"{row[name]:8.2f}" for name in times)
     print(f"{begin}{ratio}{row['stop_s']:8.3f}  {facts}", flush=True)
 
@@ -361,8 +422,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.child:
         child(*arguments.child, arguments.seconds)
-    head = f"{'workload':9}{'tool':14}{'before':>8}{'off':>8}{'on':>8}{'after':>8}{'ratio':>8}"
-    print(f"{head}  95 % interval   pairs{'CPU':>8}{'stop s':>8}  facts")
+    head = f"{'workload':9}{'tool':14}{'before':>8}{'off':>8}{'on':>8}{'after':>8}{'median, 95 %':>25}{'Hodges-Lehmann, 95 %':>25}"
+    print(f"{head} pairs{'CPU':>8}{'stop s':>8}  facts")
     for workload in arguments.workloads.split(","):
         measure(workload, arguments.tools.split(","), arguments.seconds)
 

@@ -62,6 +62,9 @@ VERSION_BEARS_REFUSAL = 27
 #: Since this answer (CUDA 12.6) CUPTI may be taken out of a process that has CUDA graphs.
 VERSION_BEARS_FINALIZE = 24
 
+#: Since this answer (CUDA 13.0) a record is in its buffer, with the correlation id, before the launch returns.
+VERSION_BEGINS_RECORDS = 130000
+
 ALL_DEVICES = 2  # scope of a unified-memory counter
 
 MAX_LIMIT_REACHED = 12

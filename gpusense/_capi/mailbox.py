@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
@@ -29,6 +29,9 @@ COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_voi
 
 Full = tuple[int, int, int]
 
+#: What :attr:`Mailbox.newest` adds where ids may be missing.
+MISSING = 1 << 32
+
 
 class MailboxCounters(NamedTuple):
     requested: int  # calls of CUPTI for a buffer
@@ -45,6 +48,10 @@ class Mailbox:
 
     ``take()`` gives (address, valid bytes, ``threading.get_ident()`` of the thread that asked for the buffer) or None;
     ``give(address)`` makes a taken buffer free. Both are for one reader at a time.
+
+    ``newest()``, where there is machine code for it, is the newest correlation id (32 bits, 0 before the first) among
+    all records that CUPTI has begun to write into these buffers, by any thread's launches that have returned;
+    :data:`MISSING` and more where ids may be missing. Needs :meth:`know`. Any thread; some 0.2 µs.
     """
 
     mode: str
@@ -53,6 +60,7 @@ class Mailbox:
     completed: int
     take: Callable[[], Full | None]
     give: Callable[[int], None]
+    newest: Callable[[], int] | None = None
 
     def __init__(
         self, count: int = 128, size: int = 256 << 10, *, scrap: int = 0, modes: tuple[str, ...] = ("memfd", "mprotect")
@@ -119,9 +127,12 @@ class Mailbox:
             words[code.STATE // 8 + slot] = code.FREE
         # The first page faults then do not fall into a kernel launch. Old kernels refuse, which costs only that.
         self._libc.madvise(self.arena, min(total, 4) * self.buffer_size, _MADV_POPULATE_WRITE)
+        words[code.NEWEST // 8] = code.UNSET
         words[code.TOTAL // 8] = total
         words[code.SLOTS // 8] = self.count
         self._words = words
+        if native.newest:
+            self.newest = ctypes.PYFUNCTYPE(ctypes.c_uint64)(base + native.newest)
         # glibc's thread id is the thread pointer, or lies at a fixed distance below it.
         distance = _native.thread_id()() - int(pointer())
         out = (ctypes.c_uint64 * 3)()
@@ -180,6 +191,28 @@ class Mailbox:
         self.take, self.give = take, free.append
         self._free, self._lent, self._full = free, lent, full
 
+    # --- newest id ---
+
+    def know(self, kinds: Mapping[int, tuple[int, int]]) -> None:
+        """Of each record kind that may come, its size and where in it the correlation id is, 0 for none."""
+        if self.newest is not None:
+            for kind, (size, place) in kinds.items():
+                if 0 <= kind < code.MAX_KINDS:
+                    self._words[code.KINDS // 8 + kind] = place << 32 | size
+
+    def forget_newest(self) -> None:
+        """The ids begin anew."""
+        if self.newest is not None:
+            self._words[code.NEWEST // 8] = code.UNSET
+
+    def follow(self, other: "Mailbox") -> None:
+        """Takes the place of ``other``, whose ``newest()`` says from now on that ids may be missing."""
+        if self.newest is not None and other.newest is not None:
+            for place in range(code.KINDS // 8, code.KINDS // 8 + code.MAX_KINDS):
+                self._words[place] = other._words[place]
+            self._words[code.NEWEST // 8] = other._words[code.NEWEST // 8]
+            other._words[code.BLIND // 8] = 1
+
     # --- what is known ---
 
     def holds(self, address: int) -> bool:
@@ -217,6 +250,8 @@ class Mailbox:
     def discard(self, address: int) -> None:
         """Gives the memory of a taken buffer back to the system until it is filled again."""
         self._libc.madvise(address, self.buffer_size, _MADV_DONTNEED)
+        if self.mode != "ctypes":
+            self._words[code.VALID // 8 + (address - self.arena) // self.buffer_size] = 0  # it is clean already
 
     def counters(self) -> MailboxCounters:
         """Totals since the mailbox was made."""

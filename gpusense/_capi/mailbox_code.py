@@ -1,6 +1,6 @@
 """The mailbox between CUPTI's threads and ours as machine code, with the assembly that it comes from. Data only.
 
-``tests/unit/test_mailbox.py`` assembles the sources and compares. Five functions, position independent, that touch
+``tests/unit/test_mailbox.py`` assembles the sources and compares. Six functions, position independent, that touch
 nothing but their arguments and one control block whose address stands in the eight bytes before them. No lock, no
 call, no allocation; every access to the control block and to the arena is bounded by numbers in the control block,
 so that a forked child, in which it is all zeros, finds no buffer to hand out, takes none in and cannot fault.
@@ -9,9 +9,15 @@ Each buffer of the arena has a state that goes round FREE, LENT (to CUPTI), FULL
 is no queue that could overflow. Buffers behind the first SLOTS are scrap: lent where nothing else is free and CUPTI
 cannot bear a refusal, never read.
 
-``requested`` and ``completed`` are CUPTI's buffer callbacks (the first version of that interface); ``take``, ``give``
-and ``thread`` are for our side. States change with acquire and release order, so that what a buffer holds, its length
-and its thread are seen with the state.
+``requested`` and ``completed`` are CUPTI's buffer callbacks (the first version of that interface); ``take``, ``give``,
+``thread`` and ``newest`` are for our side. States change with acquire and release order, so that what a buffer holds,
+its length and its thread are seen with the state.
+
+``newest`` looks into the buffers that are lent: a CUPTI that reserves a record as its work is launched has the
+correlation id in there when the launch returns. It steps over what is there by the table KINDS and keeps in CURSOR how
+far it came in each; ``completed`` looks at the rest, so that no id is missed. Both keep the newest id they meet in
+NEWEST. Buffers are handed out clean for that: ``give`` clears what was filled. ``newest``, ``take`` and ``give`` are
+called with the GIL, one at a time, so a buffer is not cleared while it is looked into.
 """
 
 from typing import NamedTuple
@@ -29,10 +35,18 @@ REQUESTED = 0x40  # counters
 COMPLETED = 0x48
 MISSED = 0x50  # requests that found no free slot
 FOREIGN = 0x58  # completed pointers that were not lent by us
+HIGH = 0x60  # slots that were ever lent: all before this one
+NEWEST = 0x68  # correlation id, the newest by 32-bit distance; UNSET before the first
+BLIND = 0x70  # 1 once there was a record that KINDS does not know: ids may have been missed
 STATE = 0x100
 THREAD = STATE + 8 * MAX_SLOTS  # thread pointer of the thread that requested
 VALID = THREAD + 8 * MAX_SLOTS  # bytes that CUPTI filled
-CONTROL_BYTES = VALID + 8 * MAX_SLOTS
+CURSOR = VALID + 8 * MAX_SLOTS  # bytes of a lent buffer that were looked at
+KINDS = CURSOR + 8 * MAX_SLOTS  # of each record kind its size, and from bit 32 on where its id is (0: it has none)
+MAX_KINDS = 64
+CONTROL_BYTES = KINDS + 8 * MAX_KINDS
+
+UNSET = 1 << 63
 
 FREE, LENT, FULL, TAKEN = 1, 2, 3, 4
 
@@ -47,9 +61,15 @@ CONSTANTS = """
     .set COMPLETED, 0x48
     .set MISSED, 0x50
     .set FOREIGN, 0x58
+    .set HIGH, 0x60
+    .set NEWEST, 0x68
+    .set BLIND, 0x70
     .set STATE, 0x100
     .set THREAD, 0x2100
     .set VALID, 0x4100
+    .set CURSOR, 0x6100
+    .set KINDS, 0x8100
+    .set MAX_KINDS, 64
     .set FREE, 1
     .set LENT, 2
     .set FULL, 3
@@ -58,7 +78,7 @@ CONSTANTS = """
 
 
 class Code(NamedTuple):
-    """Machine code for one processor: the bytes, the offset of each function in them, and the source."""
+    """Machine code for one processor: the bytes, the offset of each function in them (0: it has none), and the source."""
 
     machine: bytes
     requested: int
@@ -66,6 +86,7 @@ class Code(NamedTuple):
     take: int
     give: int
     thread: int
+    newest: int
     head: str
     source: str
 
@@ -78,21 +99,28 @@ class Code(NamedTuple):
 X86_64 = Code(
     bytes.fromhex(
         "0000000000000000f30f1efa4c8b05edfffffff049ff404048c70200000000498b48084531c94939c973274b83bcc800"
-        "010000017517b80100000041ba02000000f04f0fb194c800010000741549ffc1ebd4f049ff4050493b0874374c8d49ff"
-        "eb1b64488b0425000000004b8984c8002100004d3b087205f049ff4050498b481049d3e14d0348204c890f498b401848"
-        "8906c331c0488907488906c3f30f1efa4c8b0d59fffffff049ff41484889d0492b4120493b412873474d8b51184d8d5a"
-        "ff4c85d8753a498b491048d3e84983bcc1000100000275284d39d04d0f47c24d8984c100410000493b01b901000000ba"
-        "030000000f42ca49898cc100010000c3f049ff4158c3f30f1efa4c8b05effeffff498b084531c94939c973274b83bcc8"
-        "00010000037517b80300000041ba04000000f04f0fb194c800010000740849ffc1ebd431c0c34b8b84c8004100004889"
-        "47084b8b84c80021000048894710498b481049d3e14d0348204c890fb801000000c3f30f1efa4c8b0583feffff492b78"
-        "20493b78287324498b481048d3efb80400000041b901000000f04d0fb18cf8000100007506b801000000c331c0c3f30f"
-        "1efa64488b042500000000c3"
+        "010000017517b80100000041ba02000000f04f0fb194c800010000741549ffc1ebd4f049ff4050493b08744e4c8d49ff"
+        "eb3264488b0425000000004b8984c8002100004d3b087207f049ff4050eb154d8d5101498b40604939c27608f04d0fb1"
+        "506075f3498b481049d3e14d0348204c890f498b4018488906c331c0488907488906c3f30f1efa4c8b0d42fffffff049"
+        "ff41484889d0492b4120493b4128735d4d8b51184d8d5aff4c85d87550498b491048d3e84983bcc10001000002753e4d"
+        "39d04d0f47c24d8984c1004100004d89c24989c0498b94c100610000e85b0100004c89c0493b01b901000000ba030000"
+        "000f42ca49898cc100010000c3f049ff4158c3f30f1efa4c8b05c2feffff498b084531c94939c973274b83bcc8000100"
+        "00037517b80300000041ba04000000f04f0fb194c800010000740849ffc1ebd431c0c34b8b84c800410000488947084b"
+        "8b84c80021000048894710498b481049d3e14d0348204c890fb801000000c3f30f1efa4c8b0556feffff4889fe492b70"
+        "20493b7028734b498b481048d3ee4983bcf0000100000475394889f748d3e749037820498b8cf0004100004883c10748"
+        "c1e90331c0f348ab498984f00061000049c784f00001000001000000b801000000c331c0c3f30f1efa64488b04250000"
+        "0000c3f30f1efa4c8b0de2fdffff4531c04d3b4160732c4b83bcc10001000002751c4c89c04b8b94c1006100004d8b51"
+        "18e8260000004b8994c10061000049ffc0ebce498b416831c94885c0480f48c1498b497048c1e1204809c8c3498b4910"
+        "4989c349d3e34d03592048c7c7ffffffff488d4a084c39d17753418b0c1381e1ffffff7f744783f940733a498b8cc900"
+        "81000089ce85f6742c488d04324c39d0772b48c1e92074184801d1418b0c0b85c9741a4885ff780689ce29fe780289cf"
+        "4889c2ebac49c74170010000004885ff7819498b41684885c0780889f929c1780a7408f0490fb1796875ebc3"
     ),
     requested=0x008,
-    completed=0x09C,
-    take=0x106,
-    give=0x172,
-    thread=0x1AE,
+    completed=0x0B3,
+    take=0x133,
+    give=0x19F,
+    thread=0x205,
+    newest=0x213,
     head="    .intel_syntax noprefix\n",
     source="""
 control:
@@ -123,8 +151,15 @@ requested:                              # (rdi: uint8_t **buffer, rsi: size_t *s
 4:  mov     rax, fs:[0]
     mov     [r8 + r9*8 + THREAD], rax
     cmp     r9, [r8 + SLOTS]
-    jb      5f
+    jb      7f
     lock inc qword ptr [r8 + MISSED]       # a scrap buffer: what goes in there is lost
+    jmp     5f
+7:  lea     r10, [r9 + 1]
+    mov     rax, [r8 + HIGH]
+8:  cmp     r10, rax
+    jbe     5f
+    lock cmpxchg [r8 + HIGH], r10
+    jne     8b
 5:  mov     rcx, [r8 + SHIFT]
     shl     r9, cl
     add     r9, [r8 + ARENA]
@@ -156,6 +191,11 @@ completed:                              # (rdi: context, esi: stream, rdx: uint8
     cmp     r8, r10
     cmova   r8, r10
     mov     [r9 + rax*8 + VALID], r8
+    mov     r10, r8
+    mov     r8, rax
+    mov     rdx, [r9 + rax*8 + CURSOR]
+    call    look
+    mov     rax, r8
     cmp     rax, [r9 + SLOTS]
     mov     ecx, FREE
     mov     edx, FULL
@@ -193,18 +233,27 @@ take:                                   # (rdi: uint64_t out[3]) -> eax: 1 where
     mov     eax, 1
     ret
 
-give:                                   # (rdi: uint8_t *buffer) -> eax: 1 where it had been taken
+give:                                   # (rdi: uint8_t *buffer) -> eax: 1 where it had been taken; clears it
     endbr64
     mov     r8, [rip + control]
-    sub     rdi, [r8 + ARENA]
-    cmp     rdi, [r8 + ARENA_BYTES]
+    mov     rsi, rdi
+    sub     rsi, [r8 + ARENA]
+    cmp     rsi, [r8 + ARENA_BYTES]
     jae     1f
     mov     rcx, [r8 + SHIFT]
-    shr     rdi, cl
-    mov     eax, TAKEN
-    mov     r9d, FREE
-    lock cmpxchg [r8 + rdi*8 + STATE], r9
+    shr     rsi, cl
+    cmp     qword ptr [r8 + rsi*8 + STATE], TAKEN
     jne     1f
+    mov     rdi, rsi
+    shl     rdi, cl
+    add     rdi, [r8 + ARENA]
+    mov     rcx, [r8 + rsi*8 + VALID]
+    add     rcx, 7
+    shr     rcx, 3
+    xor     eax, eax
+    rep stosq
+    mov     [r8 + rsi*8 + CURSOR], rax
+    mov     qword ptr [r8 + rsi*8 + STATE], FREE
     mov     eax, 1
     ret
 1:  xor     eax, eax
@@ -214,6 +263,79 @@ thread:                                 # () -> rax: the thread pointer of the c
     endbr64
     mov     rax, fs:[0]
     ret
+
+newest:                                 # () -> rax: the newest id, 0 before the first; bit 32: some may be missing
+    endbr64
+    mov     r9, [rip + control]
+    xor     r8d, r8d
+1:  cmp     r8, [r9 + HIGH]
+    jae     3f
+    cmp     qword ptr [r9 + r8*8 + STATE], LENT
+    jne     2f
+    mov     rax, r8
+    mov     rdx, [r9 + r8*8 + CURSOR]
+    mov     r10, [r9 + SIZE]
+    call    look
+    mov     [r9 + r8*8 + CURSOR], rdx
+2:  inc     r8
+    jmp     1b
+3:  mov     rax, [r9 + NEWEST]
+    xor     ecx, ecx
+    test    rax, rax
+    cmovs   rax, rcx
+    mov     rcx, [r9 + BLIND]
+    shl     rcx, 32
+    or      rax, rcx
+    ret
+
+look:                                   # (r9: control, rax: slot, rdx: from, r10: to) -> rdx: how far there was something
+    mov     rcx, [r9 + SHIFT]
+    mov     r11, rax
+    shl     r11, cl
+    add     r11, [r9 + ARENA]
+    mov     rdi, -1                     # the newest id in here
+1:  lea     rcx, [rdx + 8]
+    cmp     rcx, r10
+    ja      5f
+    mov     ecx, [r11 + rdx]
+    and     ecx, 0x7fffffff             # the upper bit stands until the work has ended
+    jz      5f
+    cmp     ecx, MAX_KINDS
+    jae     4f
+    mov     rcx, [r9 + rcx*8 + KINDS]
+    mov     esi, ecx
+    test    esi, esi
+    jz      4f
+    lea     rax, [rdx + rsi]
+    cmp     rax, r10
+    ja      5f
+    shr     rcx, 32
+    jz      3f
+    add     rcx, rdx
+    mov     ecx, [r11 + rcx]
+    test    ecx, ecx
+    jz      5f                          # it is just being written
+    test    rdi, rdi
+    js      2f
+    mov     esi, ecx
+    sub     esi, edi
+    js      3f
+2:  mov     edi, ecx
+3:  mov     rdx, rax
+    jmp     1b
+4:  mov     qword ptr [r9 + BLIND], 1
+5:  test    rdi, rdi
+    js      8f
+    mov     rax, [r9 + NEWEST]
+6:  test    rax, rax
+    js      7f
+    mov     ecx, edi
+    sub     ecx, eax                    # by distance: ids wrap
+    js      8f
+    jz      8f
+7:  lock cmpxchg [r9 + NEWEST], rdi
+    jne     6b
+8:  ret
 """,
 )
 
@@ -239,6 +361,7 @@ AARCH64 = Code(
     take=0x194,
     give=0x224,
     thread=0x278,
+    newest=0,
     head="",
     source=r"""
     .macro count offset

@@ -1,7 +1,7 @@
 """CUPTI and the mailbox, as the broker drives them."""
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from ctypes import byref, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -22,18 +22,28 @@ class Engine:
     """The subscription of the process: callbacks, kinds, flush, buffers. Any thread; no lock is held around a call."""
 
     def __init__(
-        self, api: Any, buffer_size: int, buffers: int, holder: Callable[[], str | None] | None = None
+        self,
+        api: Any,
+        buffer_size: int,
+        buffers: int,
+        holder: Callable[[], str | None] | None = None,
+        strides: Mapping[int, int] | None = None,
     ) -> None:
         self._api = api
         self._holder = holder or _cupti_holders.holder
-        scrap = 0 if version(api) >= capi.VERSION_BEARS_REFUSAL else SCRAP_BUFFERS
+        number = version(api)
+        scrap = 0 if number >= capi.VERSION_BEARS_REFUSAL else SCRAP_BUFFERS
         self.mailbox = Mailbox(buffers, buffer_size, scrap=scrap)
+        self._begins_records = strides is not None and number >= capi.VERSION_BEGINS_RECORDS
+        if strides is not None:
+            self.mailbox.know(layouts.correlation_places(strides))
         self._before: Mailbox | None = None  # what the mailbox in use has taken the place of
         self._totals = MailboxCounters(0, 0, 0, 0)  # of all before
         self._lost = self._lost_before = 0  # buffers of the mailbox in use, and of all before
         self.per_thread = False
         self._dropped = 0
         self._registrations = 0
+        self._finalized = 0  # times CUPTI was taken out
         self._clocks = 0  # times another tool's clock was replaced
 
     def register(self) -> bool:
@@ -73,6 +83,7 @@ class Engine:
             return False
         if box.mode != old.mode:  # what was decided by it holds for good
             return False
+        box.follow(old)
         self._hand_over(box)
         self._totals = MailboxCounters(*map(sum, zip(self._totals, self._before_counters(), strict=True)))
         self._lost_before, self._lost = self._lost_before + self._lost, 0
@@ -96,6 +107,10 @@ class Engine:
         value, size = c_uint8(), c_size_t(1)
         code = self._api.cuptiActivityGetAttribute(capi.ATTRIBUTE_PER_THREAD_BUFFER, byref(size), byref(value))
         return bool(code == 0 and value.value)
+
+    def newest(self) -> Callable[[], int] | None:
+        """:attr:`Mailbox.newest` of the buffers in use, where CUPTI begins records as their work is launched."""
+        return self.mailbox.newest if self._begins_records and self.per_thread else None
 
     def take(self) -> tuple[int, int, int] | None:
         """As :meth:`Mailbox.take`, with thread 0 where a buffer is filled by several threads."""
@@ -163,6 +178,8 @@ class Engine:
                 refused, 7, "before CUDA 12.6 this crashes a process with CUDA graphs, which cannot be ruled out"
             )
         capi.check(refused, self._api.cuptiFinalize())
+        self.mailbox.forget_newest()
+        self._finalized += 1
 
     def status(self, ask: bool) -> dict[str, Any]:
         """Counters and facts, as builtins; what only CUPTI knows is asked anew where ``ask``."""
@@ -182,6 +199,7 @@ class Engine:
             "buffers_lost": self._lost_before + self._lost,
             "dropped": self._count_dropped(ask),
             "registrations": self._registrations,
+            "detached": self._finalized,
             "clocks_replaced": self._clocks,
         }
 

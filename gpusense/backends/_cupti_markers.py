@@ -1,5 +1,8 @@
 """The call that marks where a block begins and ends among the launches: a memset of four bytes on a stream of our own.
 
+It is needed where CUPTI does not have the record of a launch in its buffer when the launch returns: elsewhere the
+newest correlation id is read there instead (:meth:`Memset.reading`), and the memset only shows that capture lives.
+
 Its record comes with the memsets that are recorded anyway, so launches cost nothing more; its value is the token of the
 boundary, so each record says which one it is. It is allowed during every stream capture, on a stream that is not
 captured, and needs no current context. The device clears four bytes for it. What else was tried, with figures:
@@ -16,12 +19,14 @@ from .. import _layouts as layouts
 from .. import _log
 from .._capi.libraries import CUDA
 from .._capi.loading import Loaded, load
+from .._capi.mailbox import MISSING
 from .._errors import GpuSenseError, NotYet
 from .._pipeline import Marker
 from . import _cuda_wait, cuda
 
 STREAM_NON_BLOCKING = 1
 RETRY_S = 1.0
+TRIALS = 3  # memsets whose ids must be there at once
 
 #: ``call(token)`` answers true where no record will come; tokens are 32 bits.
 Call = Callable[[int], Any]
@@ -31,7 +36,7 @@ class Memset:
     """Four bytes of device memory and a stream, in a context that the program has made."""
 
     def __init__(self, activity: Any) -> None:
-        self._activity = activity
+        self.activity = activity
         self._context = 0
         self._stream = c_void_p()
         self._memory = c_uint64()
@@ -47,8 +52,8 @@ class Memset:
             raise NotYet("there is no CUDA context yet to mark blocks in")
         if self._context not in contexts:
             self._make(api, contexts[0])
-        number = self._activity.stream_id(self._context, self._stream.value)
-        function, memory, stream = _memset(self._activity), self._memory.value, self._stream.value
+        number = self.activity.stream_id(self._context, self._stream.value)
+        function, memory, stream = _memset(self.activity), self._memory.value, self._stream.value
 
         def call(token: int) -> Any:
             return function(memory, token, 1, stream)
@@ -77,6 +82,20 @@ class Memset:
                 _log.once("marker", "gpusense: blocks cannot be marked yet, so no GPU work is theirs: %s", reason)
                 raise NotYet(reason)
         self._context, self._memory, self._stream, self.lacking = context, memory, stream, ""
+
+    def reading(self) -> Callable[[], int] | None:
+        """After :meth:`prepare`: what gives the newest correlation id instead of a marker, if it can be relied on: the
+        id of a memset must be there when the call returns."""
+        newest: Callable[[], int] | None = self.activity.newest()
+        if newest is None:
+            return None
+        for _ in range(TRIALS):
+            before = newest()
+            if self.call(0):
+                return None
+            if not 0 < (newest() - before) & 0xFFFFFFFF < 0x80000000 or newest() >= MISSING:
+                return None
+        return newest
 
     def idle(self) -> bool:
         """Whether the device has done every marker that was given to it."""

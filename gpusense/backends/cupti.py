@@ -124,7 +124,7 @@ class CuptiActivity:
             raise BackendUnavailable("CUDA is not live in this process, and CUPTI must not be touched before")
         absent = self.load()
         if absent is None:
-            shared = _broker.meet(lambda: engine.Engine(self._api, buffer_size, buffers))
+            shared = _broker.meet(lambda: engine.Engine(self._api, buffer_size, buffers, strides=self.strides))
             if not isinstance(shared, Unavailable):
                 self._shared = shared
                 known = [kind for kind in kinds if kind in self.strides]
@@ -183,6 +183,13 @@ class CuptiActivity:
     def shared(self) -> _broker.Shared:
         """What the copies of gpusense in this process share; empty before the first start."""
         return self._shared
+
+    def newest(self) -> Callable[[], int] | None:
+        """What gives the newest correlation id of all that was launched, see :attr:`Mailbox.newest`; None where that is
+        not known. To be asked for anew after :meth:`resume`."""
+        find = self._shared.get("newest")
+        found: Callable[[], int] | None = find() if find is not None else None
+        return found
 
     def detach(self) -> None:
         """After :meth:`stop`: takes CUPTI out of the process. Raises :class:`BackendError` where that is not safe."""

@@ -58,7 +58,7 @@ static context_t primary[MAX_DEVICES];
 static struct { const char *name; unsigned calls; int code; char kept[64]; } function_table[MAX_NAMES];
 static int function_names;
 static const char *call_log[MAX_LOG];
-static unsigned call_count, correlation, stream_ids = 7;
+static unsigned call_count, correlation, stream_ids = 7; /* correlation 0 means that there is none */
 static uint64_t virtual_ns = 1000, kernel_ns = 5000;
 static unsigned registers_per_thread = 32, static_shared;
 static fake_cuda_observer observer;
@@ -109,7 +109,12 @@ void fake_cuda_set_attribute(int device, int number, int value) { attribute[devi
 void fake_cuda_set_kernel_ns(uint64_t value) { kernel_ns = value; }
 void fake_cuda_set_registers(unsigned registers, unsigned shared) { registers_per_thread = registers, static_shared = shared; }
 void fake_cuda_set_observer(fake_cuda_observer value) { observer = value; }
-unsigned fake_cuda_count_call(void) { return __sync_add_and_fetch(&correlation, 1); }
+static unsigned next_correlation(void) {
+    unsigned next = __sync_add_and_fetch(&correlation, 1);
+    return next ? next : __sync_add_and_fetch(&correlation, 1);
+}
+
+unsigned fake_cuda_count_call(void) { return next_correlation(); }
 void fake_cuda_set_correlation(unsigned value) { correlation = value; }
 void fake_cuda_set_stuck(int value) { stuck = value; }
 void fake_cuda_tell_calls(int value) { tell_calls = value; }
@@ -204,7 +209,7 @@ static uint64_t wall_ns(void) {
 static void happened(struct fake_cuda_event event, const char *name, stream_t *stream, uint64_t duration) {
     pthread_mutex_lock(&lock);
     virtual_ns += duration;
-    event.correlation = __sync_add_and_fetch(&correlation, 1); /* calls that are no work count without the lock */
+    event.correlation = next_correlation(); /* calls that are no work count without the lock */
     event.device = (unsigned)current()->device;
     event.context = current()->id;
     event.stream = stream ? stream->id : 7;
@@ -227,7 +232,7 @@ unsigned fake_cuda_launch(const char *name, unsigned device, unsigned stream, ui
         .what = FAKE_KERNEL, .device = device, .context = primary[device].id, .stream = stream, .grid = {1, 1, 1},
         .block = {32, 1, 1}, .registers = registers_per_thread,
     };
-    event.correlation = __sync_add_and_fetch(&correlation, 1);
+    event.correlation = next_correlation();
     event.start_ns = wall_ns();
     event.end_ns = event.start_ns + duration;
     if (observer) observer(event.what, name, event.correlation, &event);
@@ -271,7 +276,7 @@ int cuDriverGetVersion(int *value) {
     ENTER(cuDriverGetVersion);
     *value = version;
     if (observer && tell_calls) {
-        struct fake_cuda_event event = {.what = FAKE_CALL, .value = 2, .correlation = __sync_add_and_fetch(&correlation, 1)};
+        struct fake_cuda_event event = {.what = FAKE_CALL, .value = 2, .correlation = next_correlation()};
         event.start_ns = event.end_ns = wall_ns();
         observer(FAKE_CALL, "cuDriverGetVersion", event.correlation, &event);
     }
@@ -547,7 +552,7 @@ int cuMemsetD32Async(uint64_t address, unsigned value, size_t count, stream_t *s
     (void)address, (void)count;
     struct fake_cuda_event event = {.what = FAKE_MEMSET, .value = value, .bytes = 4 * count};
     event.context = stream->context->id, event.device = (unsigned)stream->context->device, event.stream = stream->id;
-    event.correlation = __sync_add_and_fetch(&correlation, 1);
+    event.correlation = next_correlation();
     event.start_ns = wall_ns(), event.end_ns = event.start_ns + 1000;
     if (observer && tell_calls) observer(FAKE_MEMSET, "", event.correlation, &event);
     return OK;

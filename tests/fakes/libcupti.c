@@ -29,14 +29,15 @@ enum {
     NAMES_DIE = 16,    /* names are overwritten and freed once their buffer was given back to the client */
     SILENT = 32,       /* records are made but the client's callbacks are not called: another profiler has taken over */
     TORN = 64,         /* half a record at the end of each buffer */
-    UNKNOWN = 128      /* a record of a kind no one knows at the end of each buffer */
+    UNKNOWN = 128,     /* a record of a kind no one knows at the end of each buffer */
+    LATE = 256         /* a buffer stays empty until it comes back; else a record is there when the launch returns */
 };
 
 enum { KINDS = 64, MAX_NAMES = 64, MAX_OPEN = 4096, MAX_DONE = 65536, ERROR_LIMIT = 12, ERROR_KIND = 21 };
 
 typedef void (*requested_t)(uint8_t **, size_t *, size_t *);
 typedef void (*completed_t)(void *, uint32_t, uint8_t *, size_t, size_t);
-typedef struct { uint8_t *data; size_t size, used; pthread_t owner; } buffer_t;
+typedef struct { uint8_t *data, *hidden; size_t size, used; pthread_t owner; } buffer_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, names_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned flags = PER_THREAD, version = 130001;
@@ -197,7 +198,23 @@ static void without_lock(call_t *call) {
     if (!(flags & LOCKED)) pthread_mutex_lock(&lock);
 }
 
+enum { BEGUN = 0x80 }; /* in the uppermost byte of a record's kind until its work has ended */
+
+/* The work of all records has ended. */
+static void end_records(buffer_t *buffer) {
+    if (buffer->hidden) memcpy(buffer->data, buffer->hidden, buffer->used);
+    free(buffer->hidden);
+    buffer->hidden = NULL;
+    for (size_t at = 0; at + 8 <= buffer->used;) {
+        buffer->data[at + 3] &= (uint8_t)~BEGUN;
+        uint32_t kind = *(uint32_t *)(buffer->data + at);
+        if (kind >= KINDS || !stride[kind]) return;
+        at += stride[kind];
+    }
+}
+
 static void close_buffer(buffer_t *buffer) {
+    end_records(buffer);
     if (flags & UNKNOWN && buffer->used + 64 <= buffer->size) {
         memset(buffer->data + buffer->used, 0, 64);
         buffer->data[buffer->used] = 61;
@@ -234,6 +251,7 @@ static buffer_t *buffer_for(size_t bytes) {
         if (done_count < MAX_DONE) done[done_count++] = call.buffer;
     } else {
         call.buffer.owner = pthread_self();
+        call.buffer.hidden = flags & LATE ? calloc(1, call.buffer.size) : NULL;
         open_buffers[open_count++] = call.buffer;
         found = &open_buffers[open_count - 1];
     }
@@ -254,7 +272,8 @@ static int write_record(unsigned kind, const void *record, size_t bytes) {
     if (wanted && !(flags & SILENT) && requested) {
         buffer_t *buffer = buffer_for(size);
         if (buffer) {
-            memcpy(buffer->data + buffer->used, padded, size);
+            if (kind < KINDS && version >= 130000) padded[3] |= BEGUN;
+            memcpy((buffer->hidden ? buffer->hidden : buffer->data) + buffer->used, padded, size);
             buffer->used += size;
         } else {
             dropped++;

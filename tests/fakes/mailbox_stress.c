@@ -17,7 +17,7 @@ enum { SLOTS = 8, SCRAP = 2, SHIFT = 12, SIZE = 1 << SHIFT, CAP = 1024 };
 typedef struct {
     uint64_t slots, total, shift, size, arena, arena_bytes, pad[2];
     uint64_t requested, completed, missed, foreign, pad_2[20];
-    uint64_t state[CAP], thread[CAP], valid[CAP];
+    uint64_t state[CAP], thread[CAP], valid[CAP], cursor[CAP], kinds[64];
 } control_t;
 
 typedef void (*requested_t)(uint8_t **, size_t *, size_t *);

@@ -91,9 +91,10 @@ for seed in seeds:
     tracer.flush(2)
     tracer.reset()
     launched.clear()
-    for step in (2**31 - 1000, 2**32 - 1000, 2**32 - 40) if options["wrap"] else ():
-        with gpusense.trace("many launches"):
+    for step in (2**31 - 1000, 2**31 + 2**30, 2**32 - 1000, 2**32 - 40) if options["wrap"] else ():
+        with gpusense.trace("many launches") as block:
             driver.fake_cuda_set_correlation(ctypes.c_uint(step))
+            launch(block, random.Random(0), 1)
         tracer.flush(2)
     cupti.fake_cupti_swallow(2, random.Random(seed).randrange(1, 6) if options["lose"] else 0)
     keep, before = [], tracer._recorder.counters()
@@ -126,11 +127,13 @@ for seed in seeds:
         assert fits or options["unknown"], (found, truth)
         tally["summaries"] += 1
 tally["per_thread"] = tracer.status()["per_thread_buffers"]
-tally["marker"] = tracer.status()["marker"]
+tally["boundaries"] = tracer.status()["boundaries"]
 print(json.dumps([tally, wrong[:5]]))
 """
 
 PLAIN = {"outside": True, "tasks": True, "wrap": False, "lose": False, "unknown": False, "attribution": "order"}
+#: CUDA 12.6 has the records of launches in its buffers later than 13.0; then markers are made.
+MARKED = {"FAKE_CUPTI_VERSION": "24"}
 SHARED = {"FAKE_CUPTI_FLAGS": "0", "FAKE_CUPTI_FAIL": "cuptiActivitySetAttribute=1"}
 
 
@@ -157,34 +160,40 @@ def oracle(run_python, build_library):
     return run
 
 
-def test_threads_resolve_exactly(oracle):
-    tally = oracle(tasks=False)
+@pytest.fixture(params=[{}, MARKED], ids=["read", "marked"])
+def way(request):
+    return request.param
+
+
+def test_threads_resolve_exactly(oracle, way):
+    tally = oracle(tasks=False, env=way)
     assert tally["per_thread"] is True
+    assert tally["boundaries"] == ("marked" if way else "read")
     assert tally["ambiguous"] == tally["lost"] == tally["inherited"] == 0
     assert tally["summaries"] > 20
 
 
-def test_tasks_that_interleave_are_ambiguous_or_right(oracle):
-    tally = oracle()
+def test_tasks_that_interleave_are_ambiguous_or_right(oracle, way):
+    tally = oracle(env=way)
     assert 0 < tally["ambiguous"] < tally["exact"]
 
 
-def test_tasks_are_exact_where_their_switches_are_marked(oracle):
+def test_tasks_are_exact_where_their_switches_are_marked(oracle, way):
     """A thread that works for a task without a block of its own (``to_thread``) has no steps."""
-    tally = oracle(attribution="exact")
+    tally = oracle(attribution="exact", env=way)
     assert tally["ambiguous"] == tally["helpers"]
     assert tally["lost"] == 0
     assert tally["exact"] > 200
 
 
 def test_a_lost_marker_costs_only_itself(oracle):
-    tally = oracle(lose=True)
+    tally = oracle(lose=True, env=MARKED)
     assert tally["lost"] > 0
     assert tally["ambiguous"] < tally["exact"]
 
 
-def test_ids_go_on_after_the_wrap(oracle):
-    tally = oracle(rounds=1, wrap=True, tasks=False)
+def test_ids_go_on_after_the_wrap(oracle, way):
+    tally = oracle(rounds=1, wrap=True, tasks=False, env=way)
     assert tally["ambiguous"] == 0
 
 

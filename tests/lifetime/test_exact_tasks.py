@@ -201,7 +201,7 @@ def test_switches_are_in_session_files(truth, tmp_path):
 
 
 def test_a_lost_switch_costs_the_stretch_to_the_next_one(truth):
-    tally = truth(lose=True, threads=1)
+    tally = truth(lose=True, threads=1, env={"FAKE_CUPTI_VERSION": "24"})  # later ones need no marker to be read
     assert 0 < tally["lost"] <= 20
     assert tally["ambiguous"] < tally["exact"] / 5
 

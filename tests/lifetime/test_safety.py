@@ -123,17 +123,21 @@ print(block.parent_id)
     clean(done, "None\nNone\n")
 
 
-def test_an_interrupt_leaves_no_block_open(run):
+@pytest.mark.parametrize("call", ["marker", "newest"])
+def test_an_interrupt_leaves_no_block_open(run, call):
     done = run(
+        f"call = {call!r}"
         """
 tracer, _ = begin()
-def interrupt(token): raise KeyboardInterrupt
-marker, tracer._recorder.marker = tracer._recorder.marker, interrupt
+recorder = tracer._recorder
+def interrupt(*token): raise KeyboardInterrupt
+before, recorder.newest = (recorder.marker, recorder.newest), None
+setattr(recorder, call, interrupt)
 try:
     with gpusense.trace("interrupted"): print("not reached")
 except KeyboardInterrupt:
     print("interrupted")
-tracer._recorder.marker = marker
+recorder.marker, recorder.newest = before
 print(tracer.current_block())
 """
     )

@@ -17,7 +17,7 @@ class Capture:
 
     def __init__(self):
         self.inside, self.gate = threading.Event(), threading.Event()
-        self.marker, self.marker_shape = len, None
+        self.marker, self.marker_shape, self.newest = len, None, None
 
     def try_attach(self, on_view):
         self.inside.set()

@@ -12,6 +12,8 @@ import time
 
 import pytest
 from assembly import assembler, text_and_symbols
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpusense._capi import clock_code, executable, graph_code
 from gpusense._capi import mailbox as boxes
@@ -40,6 +42,7 @@ def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
     assert len(text) <= boxes.PAGE
     for name in ("requested", "completed", "take", "give", "thread"):
         assert symbols[name] == getattr(native, name)
+    assert symbols.get("newest", 0) == native.newest
 
 
 @pytest.mark.parametrize("machine", graph_code.CODES)
@@ -80,7 +83,7 @@ def test_python_and_assembly_agree_on_the_control_block():
     assert {name: int(value, 0) for name, value in constants.items()} == {
         name: getattr(code, name) for name in constants
     }
-    assert len(constants) == 17
+    assert len(constants) == 23
 
 
 @pytest.mark.parametrize("scrap", [0, 1])
@@ -105,6 +108,23 @@ def test_many_threads_lose_and_tear_nothing(machine, scrap, compiler, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert int(re.search(r"sent (\d+)", done.stdout)[1]) > 0
+
+
+@pytest.mark.skipif(NATIVE not in code.CODES or not code.CODES[NATIVE].newest, reason="there is no code for it")
+def test_no_id_is_missed_whatever_threads_do(compiler, tmp_path):
+    native = code.CODES[NATIVE]
+    program, image = tmp_path / "stress", tmp_path / "code.bin"
+    image.write_bytes(native.machine)
+    source = os.path.join(FAKES, "newest_stress.c")
+    subprocess.run([*compiler, "-O2", "-pthread", "-o", str(program), source], check=True, timeout=120)
+    offsets = [str(n) for n in (native.requested, native.completed, native.take, native.give, native.newest)]
+    done = subprocess.run(
+        [str(program), str(image), *offsets, "4", "200000"], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    written, asked = map(int, re.findall(r"\d+", done.stdout))
+    assert written > 100_000
+    assert asked > 100_000
 
 
 MODES = {"memfd": ("memfd", "mprotect"), "mprotect": ("mprotect",), "ctypes": ()}
@@ -304,3 +324,120 @@ except OSError as error:
     count, refusal = done.stdout.splitlines()
     assert 8 <= int(count) < 128
     assert "cannot map" in refusal
+
+
+# --- the newest id --------------------------------------------------------------------------------------------------
+
+SIZES = {1: (96, 44), 2: (88, 40), 10: (216, 100), 17: (56, 0)}
+
+
+def with_newest(size=4096, count=4):
+    if not LINUX or NATIVE not in code.CODES or not code.CODES[NATIVE].newest:
+        pytest.skip("there is no code for this processor")
+    box = boxes.Mailbox(count, size)
+    box.know(SIZES)
+    return box
+
+
+def write(address, kind, identity, begun=True):
+    size, place = SIZES.get(kind, (64, 0))
+    ctypes.c_uint32.from_address(address).value = kind | (begun << 31)
+    if place:
+        ctypes.c_uint32.from_address(address + place).value = identity
+    return address + size
+
+
+@given(st.data())
+def test_the_newest_id_is_that_of_the_records(data):
+    """Against a plain model: any kinds, buffers, order of completion, and ids around the wrap."""
+    box = with_newest()
+    at = data.draw(st.sampled_from([1, 1000, 2**31 - 5, 2**32 - 5]))
+    newest, open_buffers = 0, {}
+    assert box.newest() == 0
+    for _ in range(data.draw(st.integers(1, 30))):
+        act = data.draw(st.sampled_from(["record", "record", "record", "complete", "read", "ask"]))
+        thread = data.draw(st.integers(0, 1))
+        if act == "record":
+            if thread not in open_buffers:
+                begin, _ = ask(box)
+                if begin is None:
+                    continue
+                open_buffers[thread] = begin, begin
+            begin, end = open_buffers[thread]
+            kind = data.draw(st.sampled_from(list(SIZES)))
+            if end + SIZES[kind][0] > begin + box.buffer_size:
+                continue
+            open_buffers[thread] = begin, write(end, kind, at & 0xFFFFFFFF, data.draw(st.booleans()))
+            if kind != 17:
+                newest = at & 0xFFFFFFFF
+            at += data.draw(st.integers(1, 3)) if (at + 1) & 0xFFFFFFFF else 2
+            at += not at & 0xFFFFFFFF
+        elif act == "complete" and thread in open_buffers:
+            begin, end = open_buffers.pop(thread)
+            complete(box, begin, end - begin)
+        elif act == "read" and (full := box.take()):
+            box.give(full[0])
+            assert not any(ctypes.string_at(full[0], box.buffer_size))
+        elif act == "ask":
+            assert box.newest() == newest
+    assert box.newest() == newest
+
+
+def test_a_record_that_is_just_being_written_is_looked_at_again():
+    box = with_newest()
+    address, _ = ask(box)
+    end = write(address, 10, 7)
+    write(end, 10, 0)
+    assert box.newest() == 7
+    write(end, 10, 8)
+    assert box.newest() == 8
+
+
+def test_an_unknown_kind_hides_what_is_behind_it():
+    box = with_newest()
+    address, _ = ask(box)
+    end = write(address, 10, 7)
+    write(write(end, 44, 0), 10, 8)
+    assert box.newest() == boxes.MISSING | 7
+    assert box.newest() == boxes.MISSING | 7  # for good: ids may be missing from now on
+
+
+@pytest.mark.parametrize("garbage", [b"\x5a" * 64, b"\xff" * 64, b"\x0a\0\0\0" + b"\xff" * 60])
+def test_garbage_is_never_followed_out_of_the_buffer(garbage):
+    box = with_newest(count=1)
+    address, size = ask(box)
+    ctypes.memmove(address + size - 64, garbage, 64)
+    for end in range(address, address + size - 64, 88):
+        if end + 88 <= address + size - 64:
+            write(end, 2, 5)
+    assert box.newest() & 0xFFFFFFFF == 5
+
+
+def test_a_mailbox_that_takes_anothers_place_goes_on_with_its_id():
+    old = with_newest()
+    address, _ = ask(old)
+    write(address, 1, 900)
+    assert old.newest() == 900
+    new = boxes.Mailbox(4, 4096)
+    new.follow(old)
+    assert new.newest() == 900
+    assert old.newest() >= boxes.MISSING  # who still asks it is told
+    address, _ = ask(new)
+    write(address, 1, 901)
+    assert new.newest() == 901
+    new.forget_newest()
+    assert new.newest() == 0
+    write(address + 96, 1, 3)
+    assert new.newest() == 3
+
+
+def test_memory_given_back_to_the_system_is_not_cleared_again():
+    box = with_newest(count=1)
+    address, _ = ask(box)
+    complete(box, address, write(address, 10, 7) - address)
+    assert box.take()[0] == address
+    box.discard(address)
+    box.give(address)
+    assert ask(box)[0] == address
+    write(address, 10, 8)
+    assert box.newest() == 8
