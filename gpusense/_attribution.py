@@ -1,7 +1,8 @@
 """Which block launched a record: launch order and launching thread, nothing per launch. Pure: no clock, no ctypes.
 
-Every record carries a correlation id that grows with each API call of the process. A block puts one recognisable call
-(a *marker*) at its start and at its end, so its launches have ids in between. Where CUPTI fills one buffer per thread,
+Every record carries a correlation id that grows with each API call of the process. A block's start and end are placed
+among them: by the newest id at that moment, where it can be read, else by one recognisable call (a *marker*), so its
+launches have ids in between. Where CUPTI fills one buffer per thread,
 the thread that asked for the buffer is the thread that launched, and each thread is resolved on its own.
 
 Rules: a marker identifies itself by thread and time bracket, never by its order, so a lost one costs only itself. Order

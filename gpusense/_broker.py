@@ -56,6 +56,8 @@ class Engine(Protocol):
     def newest(self) -> Callable[[], int] | None: ...
     def discard(self, address: int) -> None: ...
     def finalize(self) -> None: ...
+    def let_go(self, kinds: Iterable[int]) -> None: ...
+    def lent(self) -> int: ...
     def status(self, ask: bool) -> dict[str, Any]: ...
 
 
@@ -65,7 +67,7 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer, wants) -> leave``, ``wants() -> list``,
     ``flush(forced)``, ``pause(reason)``, ``resume()``, ``rest(kinds, wants) -> bool``,
     ``rests(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``,
-    ``newest() -> function or None``.
+    ``newest() -> function or None``, ``step_aside(reason)``.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -166,6 +168,7 @@ class Hub:
             "detach": self.detach,
             "status": self.status,
             "newest": self.newest,
+            "step_aside": self.step_aside,
         }
 
     @property
@@ -327,7 +330,7 @@ class Hub:
             return self._rest_count, list(self._rests)[-fresh:] if fresh > 0 else [], self._rest
 
     def newest(self) -> Callable[[], int] | None:
-        """What gives the newest correlation id of all that was launched, where the engine knows; anew after a resume."""
+        """What gives the newest correlation id of all that was launched, where the engine knows."""
         return self._engine.newest()
 
     def cpu_ns(self) -> int:
@@ -437,6 +440,17 @@ class Hub:
     def pause(self, reason: str) -> None:
         """Makes no call to CUPTI any more: another profiler has it. Kinds stay as they are, they may be its by now."""
         self._paused = reason
+
+    def step_aside(self, reason: str) -> None:
+        """As :meth:`pause`, before the other profiler takes CUPTI: no buffer of ours is with CUPTI any more, because it
+        would be returned to the other, which may free it."""
+        if not self.alive or self._paused or not self._members:
+            return
+        self._engine.let_go(sorted(self._kinds))
+        self.flush()
+        if self._engine.lent():
+            self.flush(forced=True)  # records of what still runs then never get an end
+        self.pause(reason)
 
     def resume(self) -> None:
         """Registers our callbacks and enables our kinds again. Raises :class:`BackendError` where CUPTI refuses."""

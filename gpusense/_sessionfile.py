@@ -19,7 +19,7 @@ from ._json import dumps, encode, loads, plain
 from ._records import Record
 
 MAGIC = b"\x89GPUSNS\n"
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 MARKER = b"\xf5gsC"
 FILE_HEADER = struct.Struct("<8sHHI")  # magic, major, minor, crc32 of the twelve bytes before
 HEADER = struct.Struct("<4sHHIIQI")  # marker, type, flags, stored length, length, sequence, crc32 of the stored payload

@@ -49,6 +49,7 @@ _capi
 _budget _clock _config _frame _process
 _layouts _metrics _protocols _trails
 _records
+_after_import
 _draw _errors _log _native _terminal
 gpusense
 """

@@ -3,9 +3,10 @@
 For each pair the ratio of the two times; of the ratios the median with its 95 % interval (order statistics), and the
 Hodges-Lehmann estimate, the median of the means of all pairs of ratios, with its interval (signed ranks), which needs a
 third fewer pairs for the same width. A tool is measured until that interval is ±0.8 % or its seconds are over. *floor*
-is CUPTI itself: the same kinds on, its buffers handed back by machine code, nothing read. ``before``, ``off``, ``on`` and ``after``: milliseconds a
-step before the tool was made, in its stretches, and once it was stopped; a tool that leaves something on between its
-stretches shows it there. ``stop``: how long ending the tool took with everything recorded. Ratios of one run only:
+is CUPTI itself: the same kinds on, its buffers handed back by machine code, nothing read. Proton is started for each
+stretch and ended after it, because it goes on recording where it is only deactivated. ``before``, ``off``, ``on`` and
+``after``: milliseconds a step before the tool was made, in its stretches, and once it was stopped; a tool that leaves
+something on between its stretches shows it there. ``stop``: how long ending the tool took with everything recorded. Ratios of one run only:
 these machines are noisy.
 
     python benchmarks/gpu/overhead.py [--seconds 25] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
@@ -212,18 +213,19 @@ class Proton(Tool):
         super().__init__(step)
         import triton.profiler as proton
 
-        self.proton = proton
-        self.session = proton.start(os.path.join(tempfile.mkdtemp(), "proton"), backend="cupti", context="shadow")
-        proton.deactivate(self.session)
+        self.proton, self.folder, self.started = proton, tempfile.mkdtemp(), False
 
     def on(self):
-        self.proton.activate(self.session)
+        self.proton.start(os.path.join(self.folder, "proton"), backend="cupti", context="shadow")
+        self.started = True
 
     def off(self):
-        self.proton.deactivate(self.session)
+        if self.started:
+            self.proton.finalize()
+        self.started = False
 
     def stop(self):
-        self.proton.finalize()
+        self.off()
 
 
 class CuptiPython(Tool):
@@ -258,8 +260,8 @@ class CuptiPython(Tool):
 
 
 MAKE = {
-    "none": Tool, "floor": Floor, "file": File, "live": Gpusense, "live+blocks": Blocks, "exact": Exact, "torch-cuda": TorchProfiler,
-    "torch-all": TorchAll, "proton": Proton, "cupti-python": CuptiPython,
+    "none": Tool, "floor": Floor, "file": File, "live": Gpusense, "live+blocks": Blocks, "exact": Exact,
+    "torch-cuda": TorchProfiler, "torch-all": TorchAll, "proton": Proton, "cupti-python": CuptiPython,
 }  # fmt: skip
 
 
@@ -422,8 +424,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.child:
         child(*arguments.child, arguments.seconds)
-    head = f"{'workload':9}{'tool':14}{'before':>8}{'off':>8}{'on':>8}{'after':>8}{'median, 95 %':>25}{'Hodges-Lehmann, 95 %':>25}"
-    print(f"{head} pairs{'CPU':>8}{'stop s':>8}  facts")
+    head = f"{'workload':9}{'tool':14}{'before':>8}{'off':>8}{'on':>8}{'after':>8}{'median, 95 %':>25}"
+    print(f"{head}{'Hodges-Lehmann, 95 %':>25} pairs{'CPU':>8}{'stop s':>8}  facts")
     for workload in arguments.workloads.split(","):
         measure(workload, arguments.tools.split(","), arguments.seconds)
 

@@ -78,7 +78,7 @@ CONSTANTS = """
 
 
 class Code(NamedTuple):
-    """Machine code for one processor: the bytes, the offset of each function in them (0: it has none), and the source."""
+    """Machine code for one processor: the bytes, the offset of each function (0: there is none), and the source."""
 
     machine: bytes
     requested: int
@@ -288,7 +288,7 @@ newest:                                 # () -> rax: the newest id, 0 before the
     or      rax, rcx
     ret
 
-look:                                   # (r9: control, rax: slot, rdx: from, r10: to) -> rdx: how far there was something
+look:                                   # (r9: control, rax: slot, rdx: from, r10: to) -> rdx: how far there is more
     mov     rcx, [r9 + SHIFT]
     mov     r11, rax
     shl     r11, cl

@@ -158,6 +158,15 @@ class Engine:
             return  # kinds belong to the process: the other profiler has them on, too
         capi.check("cuptiActivityDisable", self._api.cuptiActivityDisable(kind))
 
+    def let_go(self, kinds: Iterable[int]) -> None:
+        """Switches ``kinds`` off, whoever says that it profiles: the other has not come to CUPTI yet."""
+        for kind in kinds:
+            self._api.cuptiActivityDisable(kind)
+
+    def lent(self) -> int:
+        """Buffers that CUPTI has now."""
+        return sum(box.lent()[0] for box in (self.mailbox, self._before) if box is not None)
+
     def flush(self, forced: bool) -> None:
         flag = capi.FLUSH_FORCED if forced else 0
         capi.check("cuptiActivityFlushAll", self._api.cuptiActivityFlushAll(flag))

@@ -25,6 +25,7 @@ from . import _cupti_engine as engine
 from . import cuda
 from ._cupti_holders import busy, holder, running, torch_has_a_schedule
 from ._cupti_lines import LineLog
+from ._cupti_proton import attend
 from ._cupti_watch import Heartbeat
 
 DEFAULT_BUFFER_SIZE = 256 << 10
@@ -130,6 +131,7 @@ class CuptiActivity:
                 known = [kind for kind in kinds if kind in self.strides]
                 more = (wants,) if wants is not None and "rests" in shared else ()
                 self._leave = shared["join"](known, viewer(on_view), *more)
+                attend(self.path)
                 return
             absent = shared
         raise BackendUnavailable(str(absent))

@@ -8,9 +8,10 @@ import weakref
 import pytest
 from traced import Recording
 
+from gpusense import _after_import
 from gpusense._records import GpuKernel
 from gpusense.integrations import wgpu_py
-from gpusense.integrations.wgpu_py import _device, _host, _import, _transfers
+from gpusense.integrations.wgpu_py import _device, _host, _transfers
 
 
 def timer_of(gpu):
@@ -332,7 +333,7 @@ def test_an_error_after_the_import_is_not_the_programs(tmp_path, monkeypatch: py
     def ready() -> None:
         raise RuntimeError("ours")
 
-    finder = _import.watch("watched_module", ready)
+    finder = _after_import.watch("watched_module", ready)
     try:
         import watched_module
 

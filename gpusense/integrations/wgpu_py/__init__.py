@@ -47,7 +47,7 @@ def instrument(
     if _State.hooks is not None:
         return True
     if when_imported and _MODULE not in sys.modules:
-        from ._import import watch
+        from ..._after_import import watch
 
         def ready() -> None:
             _State.finder = None

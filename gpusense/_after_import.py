@@ -7,7 +7,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-from ... import _log
+from . import _log
 
 
 def watch(name: str, ready: Callable[[], None]) -> "_Finder":
