@@ -6,8 +6,8 @@ third fewer pairs for the same width. A tool is measured until that interval is 
 is CUPTI itself: the same kinds on, its buffers handed back by machine code, nothing read. Proton is started for each
 stretch and ended after it, because it goes on recording where it is only deactivated. ``before``, ``off``, ``on`` and
 ``after``: milliseconds a step before the tool was made, in its stretches, and once it was stopped; a tool that leaves
-something on between its stretches shows it there. ``stop``: how long ending the tool took with everything recorded. Ratios of one run only:
-these machines are noisy.
+something on between its stretches shows it there. ``stop``: how long ending the tool took with everything recorded.
+Ratios of one run only: these machines are noisy.
 
     python benchmarks/gpu/overhead.py [--seconds 25] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 

@@ -146,7 +146,8 @@ def test_both_have_what_is_theirs_through_one_library(program, scripted, order):
 def test_a_library_that_the_program_has_chosen_stays(program, tmp_path):
     code = "tracer, used = capture(), proton()\nprint(used.knobs.proton.cupti_lib_dir)"
     assert program(code, **{VARIABLE: "/chosen"}).stdout == "/chosen\n"
-    code = "used = proton()\nused.knobs.proton.cupti_lib_dir = '/mine'\ntracer = capture()\nprint(used.knobs.proton.cupti_lib_dir)"
+    code = "used = proton()\nused.knobs.proton.cupti_lib_dir = '/mine'\ntracer = capture()\n"
+    code += "print(used.knobs.proton.cupti_lib_dir)"
     assert program(code).stdout == "/mine\n"
 
 
