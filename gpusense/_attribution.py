@@ -77,6 +77,9 @@ class _Timeline:
         self.uncertain: list[bool] = []  # the call was somewhere between this event's neighbours
 
     def insert(self, corr: int, event: Boundary, uncertain: bool) -> None:
+        if not self.corrs or corr > self.corrs[-1] or (corr == self.corrs[-1] and self.times[-1] <= event.before_ns):
+            self._append(corr, event, uncertain)
+            return
         at = bisect_right(self.corrs, corr)
         while at and self.corrs[at - 1] == corr and self.times[at - 1] > event.before_ns:
             at -= 1  # several whose place is only known roughly
@@ -90,6 +93,20 @@ class _Timeline:
         self.leaves.insert(at, ())
         self.uncertain.insert(at, uncertain)
         self._stale = at if self._stale is None else min(at, self._stale)
+
+    def _append(self, corr: int, event: Boundary, uncertain: bool) -> None:
+        """The usual way: on one thread boundaries come in order."""
+        if self._stale is None:
+            self._stale = len(self.corrs)
+        self.corrs.append(corr)
+        self.ops.append(event.op)
+        self.blocks.append(event.block_id)
+        self.parents.append(event.parent_id)
+        self.times.append(event.before_ns)
+        self.opens.append(())
+        self.inside.append(None)
+        self.leaves.append(())
+        self.uncertain.append(uncertain)
 
     def refresh(self) -> None:
         at, self._stale = self._stale, None
@@ -265,7 +282,7 @@ class Attributor:
         if event.block_id:
             self._all.insert(corr, event, uncertain)
         insort(self._placed.setdefault(thread, []), (event.before_ns, corr))
-        if max(len(self._all.corrs), len(timeline.corrs)) > MAX_EVENTS:
+        if len(self._all.corrs) > MAX_EVENTS or len(timeline.corrs) > MAX_EVENTS:
             for line in (self._all, *self._threads.values()):
                 line.forget_before(MAX_EVENTS // 2)
             for placed in self._placed.values():
@@ -415,6 +432,14 @@ class Widener:
     def restart(self) -> None:
         """The ids that come begin anew, and are later than all so far."""
         self.newest = (self.newest | 0xFFFFFFFF) + 1
+
+    def widen_one(self, corr: int) -> int:
+        """As :meth:`widen`."""
+        wide = (self.newest & ~0xFFFFFFFF) + corr
+        if abs(wide - self.newest) >= 0x80000000:
+            return self.widen([corr])[1]
+        self.newest = max(self.newest, wide)
+        return wide
 
     def widen(self, corrs: list[int]) -> tuple[list[int], int, int]:
         """The wide ids, the lowest and the highest of them; ``corrs`` must not be empty."""

@@ -160,7 +160,7 @@ class Pipeline:
     def boundary_after(self, event: Boundary, newest: int) -> None:
         """As :meth:`boundary`, where the newest correlation id at that moment was read: launches from the next id on
         come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
-        self.attribution.boundary(event, self._widener.widen([(newest + 1) & 0xFFFFFFFF])[1])
+        self.attribution.boundary(event, self._widener.widen_one((newest + 1) & 0xFFFFFFFF))
 
     def record(self, records: Iterable[Record], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""

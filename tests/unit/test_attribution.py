@@ -398,3 +398,21 @@ def test_widening_around_the_wrap_out_of_order(jitter):
     widener.newest = 2**32 - 3
     wide = [2**32 + jitter, 2**32 - 1, 2**32 + 2]
     assert widener.widen([v & 0xFFFFFFFF for v in wide]) == (wide, min(wide), max(wide))
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40), st.integers(0, 2**34))
+def test_one_id_is_widened_as_many_are(ids, newest):
+    one, many = Widener(), Widener()
+    one.newest = many.newest = newest
+    for number in ids:
+        assert one.widen_one(number) == many.widen([number])[1]
+        assert one.newest == many.newest
+
+
+def test_ids_that_begin_anew_are_later_than_all_before():
+    widener = Widener()
+    assert widener.widen([5, 9])[0] == [5, 9]
+    widener.restart()
+    assert widener.widen_one(3) == 2**32 + 3
+    widener.restart()
+    assert widener.widen([1])[0] == [2 * 2**32 + 1]
