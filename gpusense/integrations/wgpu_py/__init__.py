@@ -43,7 +43,8 @@ def instrument(
 
     Devices made before are timed if they have the ``timestamp-query`` feature; later ones get it added where the
     adapter has it. ``copies`` also times copies between GPU resources, two time stamps each. ``when_imported`` waits
-    for the program to import wgpu and is true at once. ``emit(records)`` and ``block()`` replace the tracer.
+    for the program to import wgpu and is true at once; a later call without it ends the waiting. ``emit(records)`` and
+    ``block()`` replace the tracer.
     """
     if _State.hooks is not None:
         return True
