@@ -2,7 +2,8 @@
 
 Run by hand, for steady figures pinned to one core: ``taskset -c 0 python benchmarks/bench_wgpu.py``. The ways
 alternate round by round, so that a change of the machine's speed meets all of them; printed are the median of the
-rounds and their quartiles. A round ends when the GPU is idle and, instrumented, when all records are handed on.
+rounds and their quartiles, and the least of them, which says more where others use the machine. A round ends when the
+GPU is idle and, instrumented, when all records are handed on.
 
 ``records`` makes every record and drops it: the cost of instrumenting wgpu-py itself. ``gpusense`` is the whole: the
 tracer's thread has also counted or kept each record by the end of the round, on the same core if pinned.
@@ -180,8 +181,10 @@ def show(title: str, found: dict[str, list[float]], budget: str) -> None:
         low, middle, high = statistics.quantiles(times, n=4)
         pairs = list(zip(times, found["bare"], strict=True))
         extra, ratio = (statistics.median(values) for values in zip(*((a - b, a / b) for a, b in pairs), strict=True))
-        more = f"  +{extra:5.1f}  ×{ratio:.3f}" if way != "bare" else ""
-        print(f"  {way:10} {middle:7.1f} µs  [{low:.1f} … {high:.1f}]{more}")
+        least = min(times)
+        more = f"  +{extra:5.1f}  ×{ratio:.3f}" if way != "bare" else " " * 16
+        beyond = f" +{least - min(found['bare']):.1f}" if way != "bare" else ""
+        print(f"  {way:10} {middle:7.1f} µs  [{low:.1f} … {high:.1f}]{more}  least {least:.1f}{beyond}")
 
 
 def main() -> None:
