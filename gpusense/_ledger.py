@@ -33,6 +33,9 @@ class Ledger:
         self._groups = Groups()
         self.piles = Piles(self._groups, operation_name)
         self._busy = Busy()
+        #: Since the last :meth:`settle`: durations and bytes by group, and intervals by device and kind.
+        self._demoted: dict[GroupKey, tuple[list[int], list[int]]] = {}
+        self._occupied: dict[tuple[str, int | None, bool], tuple[list[int], list[int]]] = {}
 
     # --- one by one -------------------------------------------------------------------------------------------------
 
@@ -68,10 +71,22 @@ class Ledger:
             getattr(item, "owner", None),
         )
         self.counted += 1
-        self._groups.add(key, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
+        durations, sizes = self._demoted.get(key) or self._demoted.setdefault(key, ([], []))
+        durations.append(item.end_ns - item.start_ns)
+        sizes.append(getattr(item, "bytes", 0))
+
+    def settle(self) -> None:
+        """Sums up what was counted one by one: a list of records costs little more than one of them."""
+        demoted, self._demoted = self._demoted, {}
+        for key, (durations, sizes) in demoted.items():
+            self._groups.add(key, durations, sum(sizes))
+        occupied, self._occupied = self._occupied, {}
+        for (backend, device, kernel), (starts, ends) in occupied.items():
+            self._busy.add(backend, device, kernel, starts, ends)
 
     def hand_on(self) -> None:
-        """Gives what was stored since the last call to ``emit``."""
+        """Gives what was stored since the last call to ``emit``, and sums up what was only counted."""
+        self.settle()
         if self._out:
             out, self._out = self._out, []
             if self._emit is not None:
@@ -119,6 +134,7 @@ class Ledger:
 
     def aggregates(self) -> list[Aggregate]:
         self.piles.fold()
+        self.settle()
         return self._groups.rows()
 
     # --- busy time --------------------------------------------------------------------------------------------------
@@ -134,9 +150,13 @@ class Ledger:
             self._busy.add("cuda", device, kernels, [batch.start[i] for i in chosen], [batch.end[i] for i in chosen])
 
     def occupy_once(self, backend: str, device: int | None, kernel: bool, start_ns: int, end_ns: int) -> None:
-        self._busy.add(backend, device, kernel, [start_ns], [end_ns])
+        key = (backend, device, kernel)
+        starts, ends = self._occupied.get(key) or self._occupied.setdefault(key, ([], []))
+        starts.append(start_ns)
+        ends.append(end_ns)
 
     def busy(self) -> list[DeviceBusy]:
+        self.settle()
         return self._busy.rows()
 
 

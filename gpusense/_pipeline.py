@@ -164,9 +164,10 @@ class Pipeline:
 
     def record(self, records: Iterable[Record], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
+        self.threshold.refill(now_ns)
         for item in records:
             self._seen += 1
-            self._finish(item, now_ns)
+            self._finish(item)
         self._ledger.hand_on()
 
     def cycle(self, now_ns: int, final: bool = False, *, patience_ns: int | None = None) -> None:
@@ -469,7 +470,7 @@ class Pipeline:
 
     # --- keep -------------------------------------------------------------------------------------------------------
 
-    def _finish(self, item: Any, now_ns: int) -> None:
+    def _finish(self, item: Any) -> None:
         """A record that is complete already: keep it or count it."""
         duration = item.end_ns - item.start_ns
         kind = KINDS[type(item)]
@@ -478,13 +479,13 @@ class Pipeline:
             return
         if item.block_id is not None and not item.path:
             item = item._replace(path=self.attribution.path(item.block_id))
-        if hasattr(item, "is_slow"):
-            item = item._replace(is_slow=duration >= self.limits.threshold_ns)
+        slow = duration >= self.limits.threshold_ns
+        if getattr(item, "is_slow", slow) is not slow:
+            item = item._replace(is_slow=slow)
         if kind != "block" and item.block_id is not None and self.watched:
             self._watch(item, self.attribution.chain(item.block_id), (item.block_id,), False)
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
             self._ledger.occupy_once(item.backend, item.device, kind == "kernel", item.start_ns, item.end_ns)
-        self.threshold.refill(now_ns)
         always = self.limits.trace_all
         wanted = always or kind in ("block", "allocation") or duration >= self.threshold.effective_ns
         if wanted and (always or self.threshold.spend()):

@@ -92,25 +92,29 @@ class GpuClock:
         self._offset, self._deviation, self._anchored_at = offset, sample.deviation_ns, now_ns
 
     def times(self, begins: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:
-        """``(wall-clock start, duration)`` of each pass in nanoseconds; nothing was learnt before: an empty list.
+        """``(wall-clock start, duration)`` of each pass in nanoseconds; nothing was learnt before: an empty list."""
+        starts, durations = self.columns(begins, ends)
+        return list(zip(starts, durations, strict=True))
+
+    def columns(self, begins: Sequence[int], ends: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The starts and the durations of :meth:`times`.
 
         As :meth:`wall_ns` and :meth:`duration_ns`, for many at once: this runs for every pass of a program.
         """
         origin = begins[0] if begins else 0
         wall = self.wall_ns(origin)
-        if wall is None:
-            return []
-        mask, half, numerator, denominator = self._mask, self._mask >> 1, self._numerator, self._denominator
-        found = []
-        for begin, end in zip(begins, ends, strict=True):
-            since = (begin - origin) & mask
-            if since > half:
-                since -= mask + 1
-            lasted = (end - begin) & mask
-            if lasted > half:
-                lasted -= mask + 1
-            found.append((wall + since * numerator // denominator, lasted * numerator // denominator))
-        return found
+        if wall is None or not begins:
+            return [], []
+        numerator, denominator = self._numerator, self._denominator
+        since = [begin - origin for begin in begins]
+        lasted = [end - begin for begin, end in zip(begins, ends, strict=True)]
+        half = self._mask >> 1
+        if min(since) < -half or max(since) > half or min(lasted) < -half or max(lasted) > half:  # across a wrap
+            since, lasted = [self._signed(ticks) for ticks in since], [self._signed(ticks) for ticks in lasted]
+        if numerator == denominator:
+            return [wall + ticks for ticks in since], lasted
+        starts = [wall + ticks * numerator // denominator for ticks in since]
+        return starts, [ticks * numerator // denominator for ticks in lasted]
 
     def wall_ns(self, ticks: int) -> int | None:
         """Wall-clock nanoseconds of ``ticks``; None before anything was learnt."""

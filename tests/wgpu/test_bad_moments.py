@@ -287,6 +287,115 @@ def test_passes_begun_before_the_last_uninstrument(wgpu, programs) -> None:
         wgpu_py.uninstrument()
 
 
+def test_wrappers_held_across_uninstrument_only_pass_through(wgpu, programs) -> None:
+    """A program may keep bound methods, and so our functions, for as long as it likes."""
+    made = Recording()
+    wgpu_py.instrument(emit=made.records.extend)
+    work = programs.Compute(programs.device())
+    encoder = work.gpu.create_command_encoder()
+    begin, finish, submit = encoder.begin_compute_pass, encoder.finish, work.gpu.queue.submit
+    started = begin()
+    started.end()
+    set_pipeline, dispatch = type(started).set_pipeline, type(started).dispatch_workgroups
+    wgpu_py.uninstrument()
+    encoder = work.gpu.create_command_encoder()
+    started = type(encoder).begin_compute_pass(encoder)
+    set_pipeline(started, work.pipeline)
+    started.set_bind_group(0, work.group)
+    dispatch(started, 1)
+    started.end()
+    submit([encoder.finish()])
+    begin.__func__(encoder := work.gpu.create_command_encoder()).end()
+    submit([finish.__func__(encoder)])
+    assert made.of(GpuKernel) == []
+    assert wgpu_py.statistics() == wgpu_py.Statistics()
+
+
+def test_a_pass_that_another_tools_wrapper_refuses(recording, programs) -> None:
+    """Nothing stays behind for the next pass of the same encoder."""
+    from wgpu.backends.wgpu_native import _api
+
+    work = programs.Compute(programs.device())
+    wrapper = _api.GPUCommandEncoder.begin_compute_pass
+    inner = wrapper._gpusense_original
+    cell = next(cell for cell in wrapper.__closure__ if cell.cell_contents is inner)
+
+    def refuse(self, **options):
+        raise KeyboardInterrupt
+
+    encoder = work.gpu.create_command_encoder()
+    cell.cell_contents = refuse
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            encoder.begin_compute_pass()
+    finally:
+        cell.cell_contents = inner
+    assert wgpu_py._State.hooks.waiting == {}
+    assert len(timer_of(work.gpu).free) == 2048
+    work.encode(encoder, label="after")
+    work.gpu.queue.submit([encoder.finish()])
+    assert [kernel.name for kernel in recording.of(GpuKernel)] == ["after"]
+
+
+def test_steps_are_taken_seldom_and_soon_enough(recording, programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_device, "LOOK_NS", 1 << 62)  # so that time does not decide
+    monkeypatch.setattr(_device, "AGE_NS", 1 << 62)
+    gpu = programs.device(required_features=["timestamp-query"])
+    work = programs.Compute(gpu)
+    timer = timer_of(gpu)
+    steps = []
+    step = timer._step
+    monkeypatch.setattr(timer, "_step", lambda force: (steps.append(force), step(force)))
+    timer.look_ns = 1 << 62
+    work.run(10)
+    work.run(10)
+    assert steps == []
+    queries = gpu.create_query_set(type="timestamp", count=2)
+    work.run(timestamp_writes={"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1})
+    assert len(steps) == 1  # before the program writes them again
+    for _ in range(_device.BATCH // 16 - 2):
+        work.run(16)
+    assert len(steps) <= 2  # what was asked for has arrived
+    work.run(_device.BATCH)
+    before = len(steps)
+    assert before >= 2
+    timer.look_ns = 0
+    work.run()
+    assert len(steps) > before
+    assert len(recording.of(GpuKernel)) == 22 + 2 * _device.BATCH - 32
+    assert len(timer.free) == 2048
+
+
+def test_dispatches_of_an_unknown_wgpu_are_counted(wgpu, programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other parameters than those known: the program's own arguments reach it, and no grid is guessed."""
+    from wgpu.backends.wgpu_native import _api
+
+    inner = _api.GPUComputePassEncoder.dispatch_workgroups
+    given = []
+
+    def dispatch_workgroups(self, x, *more, **options):
+        given.append((x, more, options))
+        inner(self, x, *more)
+
+    monkeypatch.setattr(_api.GPUComputePassEncoder, "dispatch_workgroups", dispatch_workgroups)
+    made = Recording()
+    wgpu_py.instrument(emit=made.records.extend)
+    try:
+        work = programs.Compute(programs.device())
+        encoder = work.gpu.create_command_encoder()
+        started = encoder.begin_compute_pass(label="x")
+        started.set_pipeline(work.pipeline)
+        started.set_bind_group(0, work.group)
+        started.dispatch_workgroups(2, 1, of=3)
+        started.end()
+        work.gpu.queue.submit([encoder.finish()])
+        (kernel,) = made.of(GpuKernel)
+    finally:
+        wgpu_py.uninstrument()
+    assert given == [(2, (1,), {"of": 3})]
+    assert (kernel.grid, kernel.attributes["dispatches"]) == (None, 1)
+
+
 def test_pipelines_die_when_the_program_lets_go(recording, programs) -> None:
     work = programs.Compute(programs.device())
     work.run()

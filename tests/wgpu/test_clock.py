@@ -70,6 +70,22 @@ def test_many_at_once_equal_one_by_one(work, period, offset, bits) -> None:
     assert clock.times([], []) == []
 
 
+@pytest.mark.parametrize("period", [1.0, 52.083])
+def test_many_at_once_across_a_wrap(period: float) -> None:
+    device = Device(period, 0, 36)
+    turn = int(Fraction(period) * (1 << 36))
+    work = [(turn - 3_000_000 + at, turn - 2_000_000 + at) for at in range(0, 6_000_000, 500_000)]
+    clock = GpuClock(period, 36)
+    for begin, end in work[:2]:
+        assert clock.observe(device.ticks(begin), device.ticks(end), begin - 10, end + 10)
+    begins, ends = [device.ticks(begin) for begin, _ in work], [device.ticks(end) for _, end in work]
+    assert min(ends) < max(begins) // 2  # the counter did begin anew
+    starts, durations = clock.columns(begins, ends)
+    slack = int(2 * period) + 12
+    assert all(abs(start - begin) <= slack for start, (begin, _) in zip(starts, work, strict=True))
+    assert all(abs(duration - 1_000_000) <= slack for duration in durations)
+
+
 def test_more_passes_never_widen_the_bound_beyond_drift() -> None:
     device, clock = Device(1.0, START - 10**12), GpuClock(1.0)
     widths = []

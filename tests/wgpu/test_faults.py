@@ -254,6 +254,37 @@ print("ok")
     assert done.stdout == "ok\n", done.stderr
 
 
+@pytest.mark.parametrize("imported", [False, True])
+def test_instrumented_at_once_after_it_was_to_be_done_on_import(wgpu, run_python, imported: bool) -> None:
+    """As where ``gpusense run`` waits for the import, and the program asks by itself."""
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from gpusense.integrations import wgpu_py
+found, late = [], []
+finders = list(sys.meta_path)
+assert wgpu_py.instrument(when_imported=True, emit=late.extend) is True
+if sys.argv[2] == "True":
+    import wgpu.backends.wgpu_native
+    wanted = late
+else:
+    wanted = found
+answer = wgpu_py.instrument(emit=found.extend)
+assert answer is True, answer
+assert sys.meta_path == finders
+import programs
+programs.Compute(programs.device()).run(label="x")
+assert wgpu_py.flush(5)
+assert [record.name for record in wanted] == ["x"] and not (found and late), (found, late)
+wgpu_py.uninstrument()
+programs.Compute(programs.device()).run(label="y")
+assert len(wanted) == 1
+print("ok")
+"""
+    done = run_python(code, str(HERE), str(imported))
+    assert done.stdout == "ok\n", done.stderr
+
+
 def test_without_wgpu_a_reason(run_python) -> None:
     code = """
 import sys

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ..._block import innermost
 from ..._records import Record, Unavailable
 from .._patches import MARK, Patches
 
@@ -42,7 +43,8 @@ def instrument(
 
     Devices made before are timed if they have the ``timestamp-query`` feature; later ones get it added where the
     adapter has it. ``copies`` also times copies between GPU resources, two time stamps each. ``when_imported`` waits
-    for the program to import wgpu and is true at once. ``emit(records)`` and ``block()`` replace the tracer.
+    for the program to import wgpu and is true at once; a later call without it ends the waiting. ``emit(records)`` and
+    ``block()`` replace the tracer.
     """
     if _State.hooks is not None:
         return True
@@ -56,10 +58,12 @@ def instrument(
         if _State.finder is None:
             _State.finder = watch(_MODULE, ready)
         return True
+    _watch_no_more()  # what is asked for now comes before what was to be done at the import, which may be ours
     api = _host_module()
     if isinstance(api, Unavailable):
         return api
-    tracer = None
+    tracer: Any = None
+    near: Callable[[], Any] = object
     if emit is None:
         tracer = _live_tracer()
         if tracer is None:
@@ -67,23 +71,32 @@ def instrument(
         wanted = tracer.config.backends
         if wanted is not None and "wgpu" not in wanted:
             return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
-        emit, block = _to_active_tracer(), block or tracer.current_block
-    return _install(api, emit, block or _no_block, copies, tracer)
+        emit = _to_active_tracer()
+        if block is None:
+            block, near = tracer.current_block, innermost.get
+    return _install(api, emit, block or _no_block, copies, tracer, near)
 
 
 def _install(
-    api: Any, emit: Callable[[list[Record]], Any], block: Callable[[], Any], copies: bool, tracer: Any
+    api: Any,
+    emit: Callable[[list[Record]], Any],
+    block: Callable[[], Any],
+    copies: bool,
+    tracer: Any,
+    near: Callable[[], Any],
 ) -> bool | Unavailable:
     """Wraps all of wgpu-py or nothing."""
-    from . import _passes, _transfers
+    from . import _copies, _devices, _passes, _transfers
     from ._hooks import Hooks
     from ._host import Host
 
     patches = Patches()
     hooks = None
     try:
-        hooks = Hooks(Host(api), emit, block, copies, tracer)
+        hooks = Hooks(Host(api), emit, block, copies, tracer, near)
+        _devices.install(hooks, patches)
         _passes.install(hooks, patches)
+        _copies.install(hooks, patches)
         _transfers.install(hooks, patches)
     except Exception as error:  # noqa: BLE001 - a wgpu-py that is not as known
         patches.undo()
@@ -98,14 +111,18 @@ def _install(
 def uninstrument(timeout_s: float = 1.0) -> None:
     """Hands on what is pending, waiting for it at most ``timeout_s``, and puts wgpu-py's methods back."""
     hooks, _State.hooks = _State.hooks, None
-    if _State.finder is not None:
-        _State.finder.remove()
-        _State.finder = None
+    _watch_no_more()
     if hooks is None:
         return
     hooks.flush(timeout_s)
     hooks.close()
     _State.patches.undo()
+
+
+def _watch_no_more() -> None:
+    finder, _State.finder = _State.finder, None
+    if finder is not None:
+        finder.remove()
 
 
 def flush(timeout_s: float = 1.0) -> bool:

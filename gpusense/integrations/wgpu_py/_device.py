@@ -3,7 +3,8 @@
 A pass borrows two neighbouring queries of the one query set (Metal allows few sets a process). After the program's
 submit its passes wait until enough have come together or the oldest is old enough; then a work-done callback gates
 them, because some drivers resolve zeros for work that has not finished (gfx-rs/wgpu#6406, #9414); then they are
-resolved, mapped and decoded. Each step is taken when the program next submits, never by waiting.
+resolved, mapped and decoded. Each step is taken when the program next submits, never by waiting; and not at each
+submit, but when something has arrived, enough has come together, or nobody has looked for a few milliseconds.
 
 Threads: the program's threads append to deques; whoever gets the lock without waiting moves the steps along.
 ``__del__`` and native callbacks only append.
@@ -12,62 +13,23 @@ Threads: the program's threads append to deques; whoever gets the lock without w
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from operator import attrgetter
 from time import sleep, time_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 from ._clock import ClockSetup
 from ._host import Host, Pair, Run
+from ._pass import Pass, Passes, Timed
 
 QUERIES = 4096  # the most a set may have; two a pass
 BATCH = 512
 AGE_NS = 100_000_000
+LOOK_NS = 5_000_000
 IN_FLIGHT = 4
 OWN_IN_FLIGHT = 16
 RESOLVE_ALIGNMENT = 256
-
-
-class Pass:
-    """One timed pass or copy on its way from the encoder to its record."""
-
-    arguments: Any = None  # of the first dispatch
-    block: Any = None
-    bytes: int | None = None  # of a copy
-    dispatches = 0
-    label_source = "pass"
-    own: tuple[Any, int, int] | None = None  # the program's own query set and indices
-    piped = False  # a pipeline has been set
-    submitted_ns = 0
-    where: tuple[str, int] | None = None
-
-    def __init__(self, kind: str, name: str, slot: int) -> None:
-        self.kind = kind  # "compute", "render", or the copy's method
-        self.name = name
-        self.slot = slot  # first of our two queries, -1 when ``own`` is set
-
-
-class Passes(list[Pass]):
-    """The passes of one encoder, later of its command buffer; gives the queries back if it dies unsubmitted."""
-
-    __slots__ = ("timer",)
-
-    def __init__(self, timer: "DeviceTimer") -> None:
-        super().__init__()
-        self.timer = timer
-
-    def __del__(self) -> None:
-        if self:
-            self.timer.events.append((self.timer.give_up, (list(self), "its commands were never submitted")))
-
-
-class Timed(NamedTuple):
-    """Passes that ended at the latest at ``seen_ns``, and their ticks."""
-
-    passes: list[Pass]
-    begins: list[int]
-    ends: list[int]
-    seen_ns: int
 
 
 class DeviceTimer:
@@ -87,12 +49,16 @@ class DeviceTimer:
         self.gone = False  # destroyed or lost: not to be touched in any way
         self.free: deque[int] = deque()
         self.events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self.writes: dict[str, Any] = {}
+        self.writes: dict[str, list[Any]] = {}
+        self.look_ns = 0  # the next step is due
+        self.queued = 0  # passes submitted since the last step, or fewer: threads may count over each other
+        self.hurry = False  # queries of the program's own are to be read before it writes them again
         self.lock = threading.RLock()
         self.copies = False
         self._deliver, self._miss, self._pending_timers = deliver, miss, pending
-        self._submitted: deque[tuple[Any, list[Pass]]] = deque()  # with the device, which lives until they are read
+        self._submitted: deque[Passes] = deque()
         self._ready: list[Pass] = []
+        self._own: list[Pass] = []
         self._undated: list[Timed] = []
         self._oldest_ns = self._last_ns = 0
         self._stepping = False
@@ -115,7 +81,10 @@ class DeviceTimer:
         self.copies = "timestamp-query-inside-encoders" in features and not metal
         try:
             self.query_set = host.query_set(device._internal, QUERIES, self._keep)
-            self.writes = {kind: host.writes(kind, self.query_set, QUERIES // 2) for kind in ("compute", "render")}
+            names = host.write_kinds()
+            made = {name: host.writes(name, self.query_set, QUERIES // 2) for name in set(names.values())}
+            self._arrays = [array for array, _ in made.values()]
+            self.writes = {kind: made[name][1] for kind, name in names.items()}
         except Exception as error:  # noqa: BLE001 - Metal allows few a process; once is enough to know
             self.dead = f"no query set could be made ({type(error).__name__})"
             return
@@ -124,11 +93,17 @@ class DeviceTimer:
 
     # --- the program's side ---------------------------------------------------------------------------------------
 
-    def submitted(self, device: Any, passes: list[Pass]) -> None:
-        """Passes that the program has just submitted."""
-        self._submitted.append((device, passes))
-        self._last_ns = passes[0].submitted_ns
-        self._pending_timers.add(self)
+    def submitted(self, device: Any, passes: Passes, now_ns: int) -> None:
+        """Passes that the program submitted at ``now_ns``."""
+        passes.device = device
+        passes.submitted_ns = self._last_ns = now_ns
+        self.queued += len(passes)
+        if passes.own:
+            self.hurry = True
+        first = not self._submitted
+        self._submitted.append(passes)
+        if first:
+            self._pending_timers.add(self)
 
     def pump(self, force: bool = False) -> None:
         """Takes every step that can be taken without waiting; at once a no-op when another thread is at it."""
@@ -147,7 +122,7 @@ class DeviceTimer:
 
     @property
     def idle(self) -> bool:
-        return not (self._submitted or self._ready or self._flying or self._undated or self.events)
+        return not (self._submitted or self._ready or self._own or self._flying or self._undated or self.events)
 
     def poll(self) -> None:
         """Lets native callbacks run; the program's own polls and submits do the same."""
@@ -202,34 +177,49 @@ class DeviceTimer:
         while self.events:
             action, arguments = self.events.popleft()
             action(*arguments)
-        while self._submitted:
-            self._device, passes = self._submitted.popleft()
-            if not self._ready:
-                self._oldest_ns = passes[0].submitted_ns
-            self._ready += passes
+        self._take()
+        now = time_ns()
         if self.dead is not None:
             self._abandon(self.dead)
-        elif self._ready:
-            self._advance(force)
+        else:
+            self._advance(force, now)
+        self.look_ns = now + LOOK_NS
         if self._undated and self.clock.ready:
             undated, self._undated = self._undated, []
-            for timed in undated:
-                self._deliver(self, timed)
+            for found in undated:
+                self._deliver(self, found)
         if self.idle:
             self._device = None
             self._pending_timers.discard(self)
             if self._submitted:  # another thread submitted in between
                 self._pending_timers.add(self)
 
-    def _advance(self, force: bool) -> None:
-        if len(self._flying) < OWN_IN_FLIGHT:
+    def _take(self) -> None:
+        """Passes that were submitted since the last step."""
+        self.queued, self.hurry = 0, False
+        while self._submitted:
+            passes = self._submitted.popleft()
+            submitted = passes.submitted_ns
+            self._device = passes.device
+            for timed in passes:
+                timed.submitted_ns = submitted
+            if not self._ready:
+                self._oldest_ns = submitted
+            if passes.own:
+                self._own += [timed for timed in passes if timed.own is not None]
+                self._ready += [timed for timed in passes if timed.own is None]
+            else:
+                self._ready += passes
+
+    def _advance(self, force: bool, now_ns: int) -> None:
+        if self._own and len(self._flying) < OWN_IN_FLIGHT:
             self._resolve_own()
-        due = force or len(self._ready) >= BATCH or time_ns() - self._oldest_ns >= AGE_NS
-        if due and len(self._flying) < IN_FLIGHT:
+        due = force or len(self._ready) >= BATCH or now_ns - self._oldest_ns >= AGE_NS
+        if due and self._ready and len(self._flying) < IN_FLIGHT:
             self._gate()
 
     def _abandon(self, reason: str) -> None:
-        ready, self._ready = self._ready, []
+        ready, self._ready, self._own = self._ready + self._own, [], []
         self.give_up(ready, reason)
         for passes in self._flying.values():
             self.give_up(passes, reason)
@@ -261,7 +251,13 @@ class DeviceTimer:
         if not succeeded:
             self.give_up(batch, "the device failed while the work was under way")
             return
-        batch.sort(key=lambda timed: timed.slot)
+        internal = self.query_set._internal
+        slots = [timed.slot for timed in batch]
+        first, number = slots[0], 2 * len(slots)
+        if slots == list(range(first, first + number, 2)):  # lent out in a ring, so most batches are one stretch of it
+            self._read(batch, [(internal, first, number, 0)], range(0, number, 2), range(1, number, 2), seen_ns)
+            return
+        batch.sort(key=_slot)
         stretches: list[list[int]] = []  # first query, count, offset
         places: list[int] = []  # of the begin, in stamps of eight bytes
         last, offset = [0, -1, 0], 0
@@ -274,16 +270,12 @@ class DeviceTimer:
                 stretches.append(last)
             places.append(offset >> 3)
             offset += 16
-        internal = self.query_set._internal
         runs = [(internal, first, count, at) for first, count, at in stretches]
-        self._read(batch, runs, places, [at + 1 for at in places], offset, seen_ns)
+        self._read(batch, runs, places, [at + 1 for at in places], seen_ns)
 
     def _resolve_own(self) -> None:
         """Passes with the program's own queries, right behind its submit: the next frame writes the same ones again."""
-        own = [timed for timed in self._ready if timed.own is not None]
-        if not own:
-            return
-        self._ready = [timed for timed in self._ready if timed.own is None]
+        own, self._own = self._own, []
         latest: dict[tuple[int, int], Pass] = {}
         for timed in own:
             assert timed.own is not None
@@ -308,18 +300,19 @@ class DeviceTimer:
         self.give_up(overwritten, "a later pass wrote the same queries")
         self.give_up(gone, "the program destroyed its query set")
         if batch:
-            self._read(batch, runs, begins, ends, offset, None)
+            self._read(batch, runs, begins, ends, None)
 
     def _read(
         self,
         batch: list[Pass],
         runs: list[Run],
-        begins: list[int],
-        ends: list[int],
-        size: int,
+        begins: Sequence[int],
+        ends: Sequence[int],
         seen_ns: int | None,
     ) -> None:
         """Resolves ``runs`` and, when the data has arrived, takes the stamps at ``begins`` and ``ends``."""
+        _, _, stamps, offset = runs[-1]
+        size = offset + 8 * stamps
         device = self._device
         if device is None or device._internal is None or self.gone:
             self.give_up(batch, self.dead or "the device was released before its queries were read")
@@ -347,7 +340,7 @@ class DeviceTimer:
             raise
 
     def _arrived(
-        self, number: int, begins: list[int], ends: list[int], pair: Pair, data: bytes | None, seen_ns: int
+        self, number: int, begins: Sequence[int], ends: Sequence[int], pair: Pair, data: bytes | None, seen_ns: int
     ) -> None:
         batch = self._flying.pop(number, None)
         if batch is None:
@@ -357,7 +350,7 @@ class DeviceTimer:
             return
         self._pool.append(pair)
         self.free.extend([timed.slot for timed in batch if timed.slot >= 0])
-        stamps = memoryview(data).cast("Q")
+        stamps = memoryview(data).cast("Q").tolist()
         found = Timed(batch, [stamps[at] for at in begins], [stamps[at] for at in ends], seen_ns)
         if 0 in found.begins or 0 in found.ends:
             found = self._without_zeros(found)
@@ -384,6 +377,9 @@ class DeviceTimer:
             if pair.size >= size:
                 return self._pool.pop(index)
         return self.host.pair(device._internal, max(4096, 1 << (size - 1).bit_length()), self._keep)
+
+
+_slot = attrgetter("slot")
 
 
 def _aligned(offset: int) -> int:

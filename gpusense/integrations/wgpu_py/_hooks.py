@@ -9,8 +9,9 @@ from typing import Any
 
 from ... import _log, _process
 from ..._records import Record
-from ._device import DeviceTimer, Timed
+from ._device import DeviceTimer
 from ._host import Host
+from ._pass import Pass, Timed
 from ._records import Staged, kernels, transfers
 
 STAGE = 64  # transfers are handed on in lists of this length
@@ -23,12 +24,13 @@ class Local(threading.local):
     """What the wrappers on one thread tell each other."""
 
     nested = False  # inside a transfer that is recorded as a whole
-    writes: Any = None  # for the pass that is being begun
-    taken: Any = None  # the last ``writes`` that reached a pass
 
 
 class Hooks:
-    """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer."""
+    """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer.
+
+    ``near()``, where it is cheaper, says whether ``block()`` need be asked at all.
+    """
 
     name = "wgpu"
 
@@ -39,11 +41,14 @@ class Hooks:
         block: Callable[[], Any],
         copies: bool,
         tracer: Any = None,
+        near: Callable[[], Any] = object,
     ) -> None:
         self.host, self.emit, self.block, self.copies = host, emit, block, copies
+        self.near = near
         self.on = True
         self.local = Local()
-        self.staged: deque[Staged] = deque()
+        self.waiting: dict[Any, Pass] = {}  # passes on their way to the native call, by their encoder's handle
+        self.staged: deque[tuple[Any, ...]] = deque()  # fields of Staged
         self.pending: set[DeviceTimer] = set()
         self.counts: Counter[str] = Counter()
         self.untimed: Counter[str] = Counter()
@@ -79,10 +84,10 @@ class Hooks:
     def hand_on(self) -> None:
         """Staged transfers become records. Any thread; each item is taken once."""
         taken = []
-        staged = self.staged
+        take = self.staged.popleft
         try:
             while True:
-                taken.append(staged.popleft())
+                taken.append(take())
         except IndexError:
             pass
         if taken:

@@ -69,15 +69,23 @@ class Host:
         info.type, info.count = self.lib.WGPUQueryType_Timestamp, queries
         return Handle(self, "QuerySet", self.checked.wgpuDeviceCreateQuerySet(device, info), keep)
 
-    def writes(self, kind: str, query_set: Handle, passes: int) -> Any:
-        """A C array for ``passes`` passes: the n-th writes the queries 2n and 2n + 1."""
-        field = dict(self.ffi.typeof(f"WGPU{kind.capitalize()}PassDescriptor").fields)["timestampWrites"]
-        array = self.ffi.new(f"{field.type.item.cname}[]", passes)
-        for number in range(passes):
-            row = array[number]
-            row.querySet = query_set._internal
+    def write_kinds(self) -> dict[str, str]:
+        """The C type that says which queries a pass writes, by kind of pass; one for both since wgpu-native 29."""
+        found = {}
+        for kind in ("compute", "render"):
+            field = dict(self.ffi.typeof(f"WGPU{kind.capitalize()}PassDescriptor").fields)["timestampWrites"]
+            found[kind] = field.type.item.cname
+        return found
+
+    def writes(self, name: str, query_set: Handle, passes: int) -> tuple[Any, list[Any]]:
+        """An array of that C type, which its owner keeps, and pointers into it: the n-th for the queries 2n, 2n + 1."""
+        array = self.ffi.new(f"{name}[]", passes)
+        pointers = [array + number for number in range(passes)]
+        internal = query_set._internal
+        for number, row in enumerate(pointers):
+            row.querySet = internal
             row.beginningOfPassWriteIndex, row.endOfPassWriteIndex = 2 * number, 2 * number + 1
-        return array
+        return array, pointers
 
     def pair(self, device: Any, size: int, keep: Any) -> Pair:
         resolved = self._buffer(device, size, USAGE_QUERY_RESOLVE | USAGE_COPY_SRC, keep)

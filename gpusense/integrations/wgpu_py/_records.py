@@ -1,14 +1,16 @@
 """Records out of what the wrappers saw: names, times, attributes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..._capi.wgpu_usage import usage_text
 from ..._records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
 from ..._wgpu_clock import GpuClock
-from ._device import DeviceTimer, Pass, Timed
+from ._device import DeviceTimer
+from ._pass import Pass, Timed
 
+TOO_LONG = "the pass is longer than the time between its submission and its end"
 #: How a copy's begin and end may contradict the host's times before it is taken for a wrong clock or unit.
 SLACK_NS = 1_000_000
 
@@ -30,32 +32,52 @@ class Staged(NamedTuple):
     block: Any = None
 
 
-def transfers(staged: Iterable[Staged]) -> list[Record]:
-    """Host-side records: the time of the call, which for a write is the staging copy and not the bus."""
+_make: Callable[[Any, Any], Any] = tuple.__new__  # of a record out of a row that is known to be complete
+
+
+def _places(kind: Any, *names: str) -> list[int]:
+    return [kind._fields.index(name) for name in names]
+
+
+_T_BYTES, _T_START, _T_END, _T_WAIT = _places(GpuMemoryTransfer, "bytes", "start_ns", "end_ns", "wait_ns")
+
+
+def transfers(staged: Iterable[tuple[Any, ...]]) -> list[Record]:
+    """Host-side records of :class:`Staged`: the time of the call, which for a write is the staging copy and no bus."""
     made: list[Record] = []
-    for item in staged:
-        path, block_id = _place(item.block)
-        name = f"{item.method}({item.label})" if item.label else item.method
-        if item.direction is None:
-            made.append(GpuSync(name, item.start_ns, item.end_ns, backend="wgpu", path=path, block_id=block_id))
+    rows: dict[tuple[Any, ...], list[Any]] = {}  # of a program's transfers most are like one before
+    for method, direction, size, start, end, label, usage, texture, wait, block in staged:
+        if direction is None:
+            path, block_id = _place(block)
+            name = f"{method}({label})" if label else method
+            made.append(GpuSync(name, start, end, backend="wgpu", path=path, block_id=block_id))
             continue
-        made.append(
-            GpuMemoryTransfer(
-                name,
-                item.direction,
-                item.bytes,
-                item.start_ns,
-                item.end_ns,
-                backend="wgpu",
-                label=item.label or None,
-                usage=usage_text(item.usage, item.texture) if item.usage else None,
-                wait_ns=item.wait_ns,
-                timing="host",
-                path=path,
-                block_id=block_id,
-            )
-        )
+        key = (method, label, usage, texture, id(block))
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = _transfer_row(method, direction, label, usage, texture, block)
+        row[_T_BYTES], row[_T_START], row[_T_END], row[_T_WAIT] = size, start, end, wait
+        made.append(_make(GpuMemoryTransfer, row))
     return made
+
+
+def _transfer_row(method: str, direction: Any, label: str, usage: int, texture: bool, block: Any) -> list[Any]:
+    path, block_id = _place(block)
+    return list(
+        GpuMemoryTransfer(
+            f"{method}({label})" if label else method,
+            direction,
+            0,
+            0,
+            0,
+            backend="wgpu",
+            label=label or None,
+            usage=usage_text(usage, texture) if usage else None,
+            timing="host",
+            path=path,
+            block_id=block_id,
+        )
+    )
 
 
 def kernels(timer: DeviceTimer, chunk: Timed, now_ns: int) -> Outcome:
@@ -65,24 +87,31 @@ def kernels(timer: DeviceTimer, chunk: Timed, now_ns: int) -> Outcome:
         return [], {timer.clock.reason: len(chunk.passes)}
     _teach(clock, chunk)
     clock.anchor(now_ns)
-    times = clock.times(chunk.begins, chunk.ends)
-    if not times:
+    starts, durations = clock.columns(chunk.begins, chunk.ends)
+    if not starts:
         return [], {"no pass tells where this device's clock stands": len(chunk.passes)}
     common = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}
     latest = chunk.seen_ns + SLACK_NS
     records: list[Record] = []
     refused: dict[str, int] = {}
-    attributes: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for item, (start, duration) in zip(chunk.passes, times, strict=True):
-        if duration < 0:
-            reason = "the pass ends before it begins"
-        elif duration > latest - item.submitted_ns:
-            reason = "the pass is longer than the time between its submission and its end"
+    rows: dict[tuple[Any, ...], list[Any]] = {}  # of a program's passes most are like one before
+    make, start_at, end_at = _make, _START, _END
+    for item, start, duration in zip(chunk.passes, starts, durations, strict=True):
+        if not 0 <= duration <= latest - item.submitted_ns:
+            reason = "the pass ends before it begins" if duration < 0 else TOO_LONG
+            refused[reason] = refused.get(reason, 0) + 1
+        elif item.bytes is not None:
+            records.append(_copy(item, start, start + duration, {"operation": item.kind, **common}))
         else:
-            records.append(_record(item, start, start + duration, common, attributes))
-            continue
-        refused[reason] = refused.get(reason, 0) + 1
-    records.sort(key=_start)  # queries are lent out in a ring, so a chunk may begin in the middle of time
+            place = item.name or (id(item.code), item.at)  # the passes hold what has these ids
+            key = (place, item.kind, item.label_source, item.dispatches, item.grid, id(item.block))
+            row = rows.get(key)
+            if row is None:
+                row = rows[key] = _kernel_row(item, common)
+            row[start_at], row[end_at] = start, start + duration
+            records.append(make(GpuKernel, row))
+    if starts != sorted(starts):  # queries are lent out in a ring, so a chunk may begin in the middle of time
+        records.sort(key=_start)
     return records, refused
 
 
@@ -99,35 +128,29 @@ def _teach(clock: GpuClock, chunk: Timed) -> None:
             clock.observe(begin, end, submitted, seen)
 
 
-#: A kernel's row with everything that is the same for all passes, and where the rest goes.
-_KERNEL = list(GpuKernel("", 0, 0, backend="wgpu"))
-_AT = {name: index for index, name in enumerate(GpuKernel._fields)}
-_NAME, _START, _END, _GRID, _LABEL = (_AT[name] for name in ("name", "start_ns", "end_ns", "grid", "label"))
-_PATH, _BLOCK, _ATTRIBUTES = (_AT[name] for name in ("path", "block_id", "attributes"))
+_START, _END = _places(GpuKernel, "start_ns", "end_ns")
 
 
-def _record(
-    item: Pass, start: int, end: int, common: dict[str, Any], cache: dict[tuple[Any, ...], dict[str, Any]]
-) -> Record:
-    if item.bytes is not None:
-        return _copy(item, start, end, {"operation": item.kind, **common})
+def _kernel_row(item: Pass, common: dict[str, Any]) -> list[Any]:
+    """Everything of a pass's record but its times."""
     name, source = (item.name, item.label_source) if item.name else _fallback(item)
-    dispatches = item.dispatches
-    key = (item.kind, source, dispatches)
-    attributes = cache.get(key)
-    if attributes is None:
-        attributes = cache[key] = {"operation": item.kind, "label_source": source, **common}
-        if dispatches:
-            attributes["dispatches"] = dispatches
-    row = _KERNEL.copy()
-    row[_NAME], row[_START], row[_END], row[_ATTRIBUTES] = name, start, end, attributes
-    if dispatches == 1 and item.arguments is not None:
-        row[_GRID] = _grid(*item.arguments)
-    if source != "line":
-        row[_LABEL] = name
-    if item.block is not None:
-        row[_PATH], row[_BLOCK] = _place(item.block)
-    return GpuKernel._make(row)
+    attributes = {"operation": item.kind, "label_source": source, **common}
+    if item.dispatches:
+        attributes["dispatches"] = item.dispatches
+    path, block_id = _place(item.block)
+    return list(
+        GpuKernel(
+            name,
+            0,
+            0,
+            backend="wgpu",
+            grid=tuple(map(int, item.grid)) if item.dispatches == 1 and item.grid else None,  # type: ignore[arg-type]
+            label=name if source != "line" else None,
+            path=path,
+            block_id=block_id,
+            attributes=attributes,
+        )
+    )
 
 
 def _place(block: Any) -> tuple[tuple[str, ...], int | None]:
@@ -154,18 +177,11 @@ def _copy(item: Pass, start: int, end: int, attributes: dict[str, Any]) -> Recor
     )
 
 
-def _grid(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int, int]:
-    """Workgroup counts as the program gave them."""
-    if not kwargs:
-        x, y, z = (*args, 1, 1)[:3]
-        return int(x), int(y), int(z)
-    axes = [args[at] if len(args) > at else kwargs.get(f"workgroup_count_{axis}", 1) for at, axis in enumerate("xyz")]
-    return int(axes[0]), int(axes[1]), int(axes[2])
-
-
 def _fallback(item: Pass) -> tuple[str, str]:
     """A name for a pass without one, and where it comes from: the line that began the pass."""
-    if item.where is None:
+    code, at = item.code, item.at if item.code is not None else 0
+    lines = code.co_lines() if code is not None else ()
+    line = next((line for first, end, line in lines if first <= at < end and line is not None), None)
+    if code is None or line is None:
         return item.kind, "kind"
-    file, line = item.where
-    return f"{item.kind}@{file.replace(chr(92), '/').rpartition('/')[2]}:{line}", "line"
+    return f"{item.kind}@{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}:{line}", "line"

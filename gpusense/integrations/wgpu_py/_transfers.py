@@ -9,7 +9,7 @@ from time import time_ns
 from typing import Any
 
 from .._patches import Patches
-from ._hooks import Hooks
+from ._hooks import STAGE, Hooks
 from ._records import Staged
 
 
@@ -36,33 +36,31 @@ def size_of(data: Any) -> int:
 
 
 def _write_buffer(hooks: Hooks, function: Any) -> Any:
+    staged, near, block = hooks.staged, hooks.near, hooks.block
+    put = staged.append
+
     def write_buffer(self: Any, buffer: Any, buffer_offset: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
         if not hooks.on:
             return function(self, buffer, buffer_offset, data, *args, **kwargs)
-        start = time_ns()
-        result = function(self, buffer, buffer_offset, data, *args, **kwargs)
-        end = time_ns()
+        if args or kwargs:
+            start = time_ns()
+            result = function(self, buffer, buffer_offset, data, *args, **kwargs)
+            end = time_ns()
+        else:
+            start = time_ns()
+            result = function(self, buffer, buffer_offset, data)
+            end = time_ns()
         try:
+            number = len(data) if type(data) is bytes else size_of(data)
             if args or kwargs:
                 size = args[1] if len(args) > 1 else kwargs.get("size")
                 offset = args[0] if args else kwargs.get("data_offset", 0)
-                number = int(size) if size else size_of(data) - int(offset)
-            else:
-                number = size_of(data)
-            hooks.stage(
-                Staged(
-                    "write_buffer",
-                    "cpu_to_gpu",
-                    number,
-                    start,
-                    end,
-                    buffer._label,
-                    buffer._usage,
-                    False,
-                    None,
-                    hooks.block(),
-                )
-            )
+                number = int(size) if size else number - int(offset)
+            # A plain tuple in the order of Staged, and no call: programs write a buffer several times a draw.
+            current = near() and block()
+            put(("write_buffer", "cpu_to_gpu", number, start, end, buffer._label, buffer._usage, False, None, current))
+            if len(staged) >= STAGE:
+                hooks.hand_on()
         except Exception:  # noqa: BLE001
             hooks.fail("write_buffer")
         return result
