@@ -6,7 +6,7 @@ nothing is put into the graph, as module backward hooks would. The nodes run on 
 of autograd's own for each device; there the module's block gets the block of ``backward()`` as its parent.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -103,13 +103,26 @@ class Backward:
             state.fail("backward")
 
     def _watch(self, call: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        produced = next(self._nodes((output,), iter(range(_MAX_VALUES))), None)
+        local, tensor = self.state.local, self.state.host.Tensor
+        if type(output) is tensor:
+            produced = _node(output)
+        else:
+            produced = next(self._nodes((output,), iter(range(_MAX_VALUES))), None)
         if produced is None:
             return
         produced.register_prehook(_Begin(self, call))
-        for taken in islice(self._nodes(inputs, iter(range(_MAX_VALUES))), _MAX_INPUTS):
-            if taken is not produced:
+        if len(inputs) == 1 and type(inputs[0]) is tensor:
+            node = _node(inputs[0])
+            found: Iterable[Any] = (node,) if node is not None else ()
+        else:
+            found = islice(self._nodes(inputs, iter(range(_MAX_VALUES))), _MAX_INPUTS)
+        before = getattr(local, "produced", None)
+        for taken in found:
+            # Where the module before it gave the input, the backward pass of that one begins there and ends this one.
+            if taken is not produced and taken is not before:
                 taken.register_prehook(_End(self, call))
+        # The node, and all that it was made from, is held until the model's forward pass ends.
+        local.produced = produced if call.parent is not None else None
 
     def _nodes(self, values: Any, left: Iterator[int]) -> Iterator[Any]:
         """Nodes of the tensors in ``values`` and in what these hold, as long as ``left`` gives something for each."""

@@ -137,6 +137,8 @@ class Modules:
         state, block, place = self.state, call.block, call.place
         try:
             state.local.call = call.parent
+            if error is not None:
+                state.local.produced = None
             if place.level == 1:
                 state.close_measured(block, call.before, error)
                 return
