@@ -1,8 +1,8 @@
 """Many exits of each kind, on the Python that runs this: python tests/tools/exits.py [TIMES]   (100)
 
-The programs of ``tests/lifetime/test_safety.py``, which runs each once: half of the times CUPTI still moves buffers after
-the interpreter has ended. Needs pytest (for that file) and a C compiler. Prints a row a kind; exits 1 where an exit
-status or standard error was not the program's own.
+The programs of ``tests/lifetime/test_safety.py``, which runs each once: half of the times CUPTI still moves buffers
+after the interpreter has ended. Needs pytest (for that file) and a C compiler. Prints a row a kind; exits 1 where an
+exit status or standard error was not the program's own.
 """
 
 import os
@@ -46,14 +46,8 @@ def main() -> int:
         for number in range(times):
             late = {"FAKE_CUPTI_LATE": "1"} if number % 2 else {}
             program = f"{HEAD}begin()\n_workload.run(gpusense.trace, 1)\n{code}"
-            done = subprocess.run(
-                [sys.executable, "-c", program],
-                env=environ | late,
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
+            command = [sys.executable, "-c", program]
+            done = subprocess.run(command, env=environ | late, cwd=folder, capture_output=True, text=True, timeout=60)
             if is_its_own(how, done):
                 good += 1
             else:
