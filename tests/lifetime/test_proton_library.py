@@ -5,6 +5,7 @@ A package with the shape of Triton's Python part, over a C library that does wit
 
 import json
 import os
+import signal
 import sys
 
 import pytest
@@ -129,7 +130,7 @@ def test_without_us_its_library_frees_what_comes_back(program):
         "from gpusense.backends import _cupti_proton\n_cupti_proton.step_aside = lambda: None\n"
         "tracer, used = capture(), proton()" + TURNS
     )
-    assert done.returncode == -6
+    assert done.returncode in (-signal.SIGABRT, -signal.SIGSEGV)
 
 
 @pytest.mark.parametrize("order", ["tracer, used = capture(), proton()", "used, tracer = proton(), capture()"])
