@@ -17,6 +17,7 @@ from ._dispatcher import Dispatcher
 from ._metrics import GpuMetrics, OwnUsage, without_values
 from ._protocols import Backend, MetricsSource
 from ._records import DeviceInfo, Unavailable
+from ._rounds import Rounds
 from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats
 from ._sources import Opening
 from ._window import Window, window
@@ -262,7 +263,7 @@ class Monitor:
             if self._stopped:
                 return
             key = (id(source), device)
-            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self.lanes_ns)
+            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self.lanes_ns, _rounds(source))
             sampler.attach(self)
             _samplers[key] = sampler
             self._samplers.append((key, sampler))
@@ -394,6 +395,11 @@ def sources(timeout: float = 5.0) -> tuple[Backend | Unavailable, ...]:
 def current() -> Monitor | None:
     """The monitor started last, while it runs."""
     return _current
+
+
+def _rounds(source: MetricsSource) -> Rounds | None:
+    """What samples the devices of ``source`` already, or None."""
+    return next((sampler.rounds for (known, _), sampler in _samplers.items() if known == id(source)), None)
 
 
 def _source(timeout: float) -> MetricsSource | None:

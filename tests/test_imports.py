@@ -37,7 +37,7 @@ analysis
 _merge _replay
 session
 _hang _sessionfile
-_dispatcher _sampler _sources _window
+_dispatcher _rounds _sampler _sources _window
 backends
 _broker
 _pipeline

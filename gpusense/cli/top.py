@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ..monitor import Monitor
 
 
-_BESIDE_S = 2.0
+#: What the overview does not show is read this often of a device that is not looked at, and of the one that is.
+_ASIDE_S, _ASIDE_SLOW_S = 30.0, 60.0
+_BESIDE_S, _BESIDE_SLOW_S = 2.0, 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,19 +68,24 @@ def _live(args: argparse.Namespace) -> int:
 def watching(interval: float, devices: Any = None, **more: Any) -> "Monitor":
     """The monitor behind the dashboard: as long a history as the graphs reach back.
 
-    What is beside the graphs is read every two seconds, the processes of a device that is not shown rarely. ``more``
-    goes to ``start_background``.
+    What a line of the overview shows is read every ``interval``; what only the device in full shows, rarely, until
+    there is a :class:`Focus` on it. ``more`` goes to ``start_background``.
     """
     from .. import monitor
 
     room = int(HISTORY_S / interval) + 2
-    return monitor.start_background(None, interval, devices, history=room, medium_interval=_BESIDE_S, **more)
+    aside: dict[str, Any] = {
+        "medium_interval": _ASIDE_S,
+        "slow_interval": _ASIDE_SLOW_S,
+        "process_interval": _ASIDE_S,
+    }
+    return monitor.start_background(None, interval, devices, history=room, **aside, **more)
 
 
 class Focus:
-    """Keeps the list of processes fresh for the one device that shows it: a monitor of that device alone.
+    """Keeps everything fresh of the one device that is shown in full: a monitor of that device alone.
 
-    It shares the loops of the first monitor, so that it costs no sample of its own.
+    It shares the samples of the first monitor, so that it costs none of its own.
     """
 
     def __init__(self, interval: float, **more: Any) -> None:
@@ -95,7 +102,12 @@ class Focus:
 
         self._device = device
         before = self._monitor
-        beside: dict[str, Any] = {"medium_interval": _BESIDE_S, "process_interval": _BESIDE_S, "open_timeout": 0}
+        beside: dict[str, Any] = {
+            "medium_interval": _BESIDE_S,
+            "slow_interval": _BESIDE_SLOW_S,
+            "process_interval": _BESIDE_S,
+            "open_timeout": 0,
+        }
         self._monitor = monitor.start_background(None, self._interval, device, history=1, **beside, **self._more)
         if before is not None:
             before.stop(0)

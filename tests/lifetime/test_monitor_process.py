@@ -193,7 +193,7 @@ DeviceSampler.attach = attach
 running.stop()
 second = monitor.start_background(source=source, interval=0.01)
 print(second is running, second.running, monitor._samplers)
-while any(thread.name.startswith("gpusense-0") for thread in threading.enumerate()): time.sleep(0.01)
+while any(thread.name.startswith("gpusense-") for thread in threading.enumerate()): time.sleep(0.01)
 print("ended")
 """
     assert child(SIGNALLED + code) == ["True", "False", "{}", "ended"]

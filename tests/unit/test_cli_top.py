@@ -116,23 +116,25 @@ def test_a_session_that_is_none_is_code_2(tmp_path, capsys):
     assert "gpusense top:" in capsys.readouterr().err
 
 
-def test_the_processes_of_the_shown_device_are_listed_often_and_of_the_others_rarely():
+def test_the_shown_device_is_read_in_full_and_of_the_others_what_a_line_shows():
     clock = testing.ManualClock()
     source = testing.ScriptedSource(8, clock=clock)
 
-    def listings(seconds):
+    def readings(word, seconds):
         source.calls.clear()
         clock.advance(seconds)
-        return [sum(device == index and "processes" in lanes for device, lanes in source.calls) for index in range(8)]
+        return [sum(device == index and word in lanes for device, lanes in source.calls) for index in range(8)]
 
     with top.watching(0.5, source=source, clock=clock) as running, top.Focus(0.5, source=source, clock=clock) as focus:
         clock.advance(1)
         focus.on(3)
-        assert listings(20) == [2, 2, 2, 9, 2, 2, 2, 2]
+        assert readings("processes", 30) == [1, 1, 1, 14, 1, 1, 1, 1]
         focus.on(5)
         focus.on(5)
-        assert listings(3)[5] == 1  # soon, not when its old turn comes
-        assert listings(20) == [2, 2, 2, 2, 2, 10, 2, 2]
-        # Looking at one costs no samples.
+        assert readings("processes", 3)[5] == 1  # soon, not when its old turn comes
+        assert readings("processes", 30) == [1, 1, 1, 1, 1, 15, 1, 1]
+        assert readings("slow", 60) == [1, 1, 1, 1, 1, 6, 1, 1]
+        assert readings("medium", 60) == [2, 2, 2, 2, 2, 30, 2, 2]
+        assert readings("fast", 60) == [120] * 8  # looking at one costs no samples
         assert len(running.history(20, 5)) == len(running.history(20, 0)) == 41
     assert not monitor._samplers
