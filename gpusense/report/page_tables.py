@@ -19,12 +19,14 @@ _Rows = list[tuple[str, ...]]
 
 def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
     """Tables with at least one row, each with a title, a note, heads and rows."""
+    several = len({(row.backend, row.device) for row in (*facts.times, *facts.transfers)}) > 1
+    device = ("Device",) if several else ()
     makers: tuple[tuple[str, str, tuple[str, ...], Callable[[], _Rows]], ...] = (
         (
             "Copies",
             "reached rate against the fastest single copy and the link in theory",
-            ("Direction", "Memory", "Calls", "Bytes", "Time", "Rate", "Fastest", "Link"),
-            lambda: _copies(facts),
+            ("Direction", *device, "Memory", "Calls", "Bytes", "Time", "Rate", "Fastest", "Link"),
+            lambda: _copies(facts, several),
         ),
         (
             "Waits by line",
@@ -79,7 +81,8 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
     return tables
 
 
-def _copies(facts: Facts) -> _Rows:
+def _copies(facts: Facts, several: bool) -> _Rows:
+    """``several``: with the device whose copies a row counts."""
     rows: _Rows = []
     for row in facts.transfers:
         pair = "" if row.source_device is None else f" {row.source_device} → {row.destination_device}"
@@ -87,6 +90,7 @@ def _copies(facts: Facts) -> _Rows:
         rows.append(
             (
                 DIRECTIONS.get(row.direction, clean(row.direction)) + pair,
+                *((device_text(row.device, row.backend),) if several else ()),
                 clean(memory_kind),
                 f"{row.count:,}",
                 size_text(row.bytes),
