@@ -35,6 +35,9 @@ class Theme(NamedTuple):
 
 def paint(line: Line, width: int, theme: Theme) -> str:
     """The text of ``line`` cut to ``width`` cells, with escape sequences only where the theme has colour."""
+    whole = "".join([text for text, _ in line])
+    if len(whole) <= width and (whole.isprintable() if whole.isascii() else not theme.ascii and _plain(whole)):
+        return paint_fitting(line, theme)
     room = width
     parts = []
     for text, style in line:
@@ -59,7 +62,7 @@ def paint_fitting(line: Line, theme: Theme) -> str:
     """As :func:`paint`, for a line of printable text that is known to fit."""
     if not theme.color:
         return "".join([text for text, _ in line])
-    return "".join([f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style else text for text, style in line])
+    return "".join([f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style and text else text for text, style in line])
 
 
 def printable(text: str) -> str:

@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NamedTuple
@@ -115,13 +116,12 @@ class Monitor:
         """Samples of the last ``seconds`` (all kept ones by default), oldest first, of every device or of one."""
         start = None if seconds is None else self._clock.monotonic_ns() - int(seconds * SECOND)
         with self._lock:
-            kept = [
-                sample
-                for index, samples in self._samples.items()
-                if device is None or index == device
-                for sample in samples
-                if start is None or sample.monotonic_ns >= start
-            ]
+            every = [list(samples) for index, samples in self._samples.items() if device in (None, index)]
+        if start is not None:
+            every = [samples[bisect_left(samples, start, key=_taken_ns) :] for samples in every]
+        if len(every) == 1:
+            return tuple(every[0])
+        kept = [sample for samples in every for sample in samples]
         return tuple(sorted(kept, key=lambda sample: (sample.monotonic_ns, sample.device.index)))
 
     def window(
@@ -442,6 +442,10 @@ def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
     if any(row.visible is False and row.name is None for row in sample.processes):
         return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")
     return OwnUsage(sample.device, pid, memory_used_bytes=0)
+
+
+def _taken_ns(sample: GpuMetrics) -> int:
+    return sample.monotonic_ns
 
 
 def _is_idle(sample: GpuMetrics, below: float) -> bool:

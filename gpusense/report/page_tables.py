@@ -19,7 +19,8 @@ _Rows = list[tuple[str, ...]]
 
 def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
     """Tables with at least one row, each with a title, a note, heads and rows."""
-    several = len({(row.backend, row.device) for row in (*facts.times, *facts.transfers)}) > 1
+    places = [(row.backend, row.device) for row in facts.times] + [(row.backend, row.device) for row in facts.transfers]
+    several = len(set(places)) > 1
     device = ("Device",) if several else ()
     makers: tuple[tuple[str, str, tuple[str, ...], Callable[[], _Rows]], ...] = (
         (
