@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ._draw import (
-    MIB,
     Line,
     Segment,
     Theme,
@@ -20,16 +19,15 @@ from ._draw import (
     paint_fitting,
     percent_text,
     printable,
-    rate_text,
     size_text,
 )
-from ._metrics import Clocks, GpuMetrics, Health, Links, Pcie, Power, ProcessUsage, Thermal, Utilization
+from ._frame_rows import LABEL, clock_row, details, pcie_row, processes
+from ._metrics import GpuMetrics, Power
 from ._records import DeviceInfo
 from ._trails import Trails, dots
 
 #: How far back the graphs reach.
 HISTORY_S = 60
-_LABEL = 7
 
 
 class State(NamedTuple):
@@ -129,15 +127,15 @@ def _body(state: State, width: int, height: int, theme: Theme, trails: Trails) -
     lines += [_plain_line(note, "warm", width, theme) for note in state.notes]
     if metrics.state != "ok":
         lines.append(_plain_line(_trouble(metrics), "warm", width, theme))
-    core, details = _core(metrics, width, theme), _details(metrics, state.allocations, width, theme)
+    core, beside = _core(metrics, width, theme), details(metrics, state.allocations, width, theme)
     room = height - len(lines) - len(core)
-    shown = details[: max(room, 0)]
+    shown = beside[: max(room, 0)]
     lines += core + shown
     room -= len(shown)
-    processes = _processes(metrics.processes, width, theme)
-    graphs = _graphs(state, metrics, width, min(max(room - min(len(processes), 6), 0), 16), theme, trails)
+    users = processes(metrics.processes, width, theme)
+    graphs = _graphs(state, metrics, width, min(max(room - min(len(users), 6), 0), 16), theme, trails)
     lines += graphs
-    lines += processes[: max(room - len(graphs), 0)]
+    lines += users[: max(room - len(graphs), 0)]
     return lines
 
 
@@ -251,48 +249,19 @@ def _core(metrics: GpuMetrics, width: int, theme: Theme) -> list[str]:
             _BAND_STYLES.get(word or "", "dim"),
         ),
     ]
-    room = min(max([cells(value) for _, _, value, _ in rows]), max(width - _LABEL, 0))
-    length = width - _LABEL - room - 1
+    room = min(max([cells(value) for _, _, value, _ in rows]), max(width - LABEL, 0))
+    length = width - LABEL - room - 1
     return [
         *[_gauge(*row, length, width, theme) for row in rows],
-        _clock_row(metrics.clocks, metrics.device.clock_max_mhz, width, theme),
-        _pcie_row(metrics.pcie, width, theme),
+        clock_row(metrics.clocks, metrics.device.clock_max_mhz, width, theme),
+        pcie_row(metrics.pcie, width, theme),
     ]
 
 
 @lru_cache(maxsize=32)
 def _gauge(label: str, percent: float | None, value: str, style: str, length: int, width: int, theme: Theme) -> str:
     drawn = bar(_share(percent), length, theme) + " " if length >= 4 else ""
-    return paint([(f"{label:<{_LABEL}}", "title"), (drawn, style), (value, style)], width, theme)
-
-
-def _details(metrics: GpuMetrics, allocations: str | None, width: int, theme: Theme) -> list[str]:
-    """Rows that are there only where something is known, most wanted first."""
-    memory = metrics.memory
-    rows = (
-        _use_row(metrics.utilization, width, theme),
-        _heat_row(metrics.thermal, width, theme),
-        _power_row(metrics.power, width, theme),
-        _shared_row(memory.shared_used_bytes, memory.shared_total_bytes, memory.reserved_bytes, width, theme),
-        _link_row(metrics.links, width, theme),
-        _text_row("alloc", [allocations], [], width, theme) if allocations else None,
-        _health_row(metrics.health, metrics.pcie.replay_count, width, theme),
-    )
-    return [row for row in rows if row is not None]
-
-
-def _text_row(label: str, words: list[str], alarms: list[str], width: int, theme: Theme) -> str:
-    """As many of ``words`` as fit whole; alarms are shown in any case, cut if they must be."""
-    line: Line = [(f"{label:<{_LABEL}}", "title" if label.isupper() or label == "PCIe" else "dim")]
-    alarm = "held back: " + ", ".join(alarms) if alarms else ""
-    room = width - _LABEL - (min(cells(alarm), width // 2) + 3 if alarm else 0)
-    kept = list(words)
-    while len(kept) > 1 and cells(theme.dot.join(kept)) > room:
-        kept.pop()
-    line.append((theme.dot.join(kept) or theme.none, "" if kept else "dim"))
-    if alarm:
-        line += [(theme.dot, "dim"), (alarm, "warm")]
-    return paint(line, width, theme)
+    return paint([(f"{label:<{LABEL}}", "title"), (drawn, style), (value, style)], width, theme)
 
 
 def _or_why(metrics: GpuMetrics, field: str, text: str) -> str:
@@ -327,118 +296,9 @@ def _power_text(power: Power) -> str:
     return f"{power.draw_watts or 0:.0f}{limit} W"
 
 
-@lru_cache(maxsize=16)
-def _clock_row(clocks: Clocks, fastest_mhz: float | None, width: int, theme: Theme) -> str:
-    words = []
-    if clocks.graphics_mhz is not None:
-        most = f" of {fastest_mhz:.0f}" if fastest_mhz else ""
-        words.append(f"{clocks.graphics_mhz:.0f}{most} MHz")
-    if clocks.sm_mhz is not None and clocks.sm_mhz != clocks.graphics_mhz:
-        words.append(f"SM {clocks.sm_mhz:.0f} MHz")
-    if clocks.memory_mhz is not None:
-        words.append(f"memory {clocks.memory_mhz:.0f} MHz")
-    if clocks.video_mhz:
-        words.append(f"video {clocks.video_mhz:.0f} MHz")
-    if clocks.performance_state is not None:
-        words.append(f"P{clocks.performance_state}")
-    return _text_row("CLK", words, _held_back(clocks), width, theme)
-
-
-def _held_back(clocks: Clocks) -> list[str]:
-    """What keeps the clocks down; doing nothing, or being told to, is no complaint."""
-    calm = ("idle", "gpu_idle", "none", "application_clocks", "applications_clocks_setting")
-    return [reason for reason in clocks.throttle_reasons or () if reason not in calm]
-
-
-@lru_cache(maxsize=16)
-def _pcie_row(pcie: Pcie, width: int, theme: Theme) -> str:
-    words = []
-    times = "x" if theme.ascii else "×"
-    if pcie.generation is not None and pcie.width is not None:
-        link = f"gen {pcie.generation} {times}{pcie.width}"
-        best = f"gen {pcie.max_generation} {times}{pcie.max_width}" if pcie.max_generation and pcie.max_width else link
-        words.append(link if best == link else f"{link} of {best}")
-    if pcie.rx_bytes_per_s is not None:
-        words.append(f"in {rate_text(pcie.rx_bytes_per_s)}")
-    if pcie.tx_bytes_per_s is not None:
-        words.append(f"out {rate_text(pcie.tx_bytes_per_s)}")
-    return _text_row("PCIe", words, [], width, theme)
-
-
-@lru_cache(maxsize=16)
-def _use_row(use: Utilization, width: int, theme: Theme) -> str | None:
-    engines = (
-        ("SM", use.sm_active_percent),
-        ("occupancy", use.sm_occupancy_percent),
-        ("tensor", use.tensor_percent),
-        ("DRAM", use.dram_bandwidth_percent),
-        ("mem ctrl", use.memory_controller_percent),
-        ("enc", use.encoder_percent),
-        ("dec", use.decoder_percent),
-        ("jpeg", use.jpeg_percent),
-        ("video", use.media_percent),
-    )
-    words = [f"{name} {value:.0f} %" for name, value in engines if value is not None]
-    return _text_row("use", words, [], width, theme) if words else None
-
-
-@lru_cache(maxsize=16)
-def _heat_row(thermal: Thermal, width: int, theme: Theme) -> str | None:
-    heat = (
-        ("hotspot", thermal.hotspot_celsius, theme.degree),
-        ("memory", thermal.memory_celsius, theme.degree),
-        ("slows at", thermal.slowdown_celsius, theme.degree),
-        ("fan", thermal.fan_percent, " %"),
-        ("fan", thermal.fan_rpm, " rpm"),
-    )
-    words = [f"{name} {value:.0f}{unit}" for name, value, unit in heat if value is not None]
-    return _text_row("heat", words, [], width, theme) if words else None
-
-
-@lru_cache(maxsize=16)
-def _power_row(power: Power, width: int, theme: Theme) -> str | None:
-    average, joules = power.average_watts, power.energy_joules
-    words = [f"average {average:.0f} W"] if average is not None and average != power.draw_watts else []
-    words += [f"energy {joules / 3.6e6:.2f} kWh"] if joules is not None else []
-    return _text_row("power", words, [], width, theme) if words else None
-
-
-@lru_cache(maxsize=16)
-def _shared_row(used: int | None, total: int | None, reserved: int | None, width: int, theme: Theme) -> str | None:
-    words = []
-    if used is not None:
-        words.append(f"of the system {size_text(used)}" + (f"/{size_text(total)}" if total else "") + " GiB")
-    if reserved:
-        words.append(f"reserved {size_text(reserved, MIB)} MiB")
-    return _text_row("mem", words, [], width, theme) if words else None
-
-
-@lru_cache(maxsize=16)
-def _link_row(links: Links, width: int, theme: Theme) -> str | None:
-    words = [f"NVLink {links.nvlink_count} up"] if links.nvlink_count else []
-    if links.rx_bytes_per_s is not None:
-        words.append(f"in {rate_text(links.rx_bytes_per_s)}")
-    if links.tx_bytes_per_s is not None:
-        words.append(f"out {rate_text(links.tx_bytes_per_s)}")
-    return _text_row("link", words, [], width, theme) if words else None
-
-
-@lru_cache(maxsize=16)
-def _health_row(health: Health, replays: int | None, width: int, theme: Theme) -> str | None:
-    counts = (
-        ("uncorrected memory errors", health.ecc_uncorrected),
-        ("retired pages", health.retired_pages),
-        ("remapped rows", health.remapped_rows),
-        ("PCIe replays", replays),
-    )
-    words = [f"{value} {name}" for name, value in counts if value]
-    words += [f"Xid {health.last_xid}"] if health.last_xid is not None else []
-    return _text_row("health", words, [], width, theme) if words else None
-
-
 def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, trails: Trails) -> list[str]:
     """The last minute of load, memory, power and temperature, as many as have values and room."""
-    columns = width - _LABEL
+    columns = width - LABEL
     if height < 2 or columns < 8 or not state.history:
         return []
     most, hot = _most_watts(metrics, state.history), _hot_limit(metrics)
@@ -470,7 +330,7 @@ _GRAPHS = ("gpu", "mem", "power", "temp")
 def _graph(name: str, codes: bytes, rows: int, theme: Theme) -> tuple[str, ...]:
     """A value that stands still gives the same parts, and what was painted of them."""
     return tuple(
-        paint_fitting([(f"{'' if row else name:<{_LABEL}}", "dim"), *line], theme)
+        paint_fitting([(f"{'' if row else name:<{LABEL}}", "dim"), *line], theme)
         for row, line in enumerate(dots(codes, rows, theme))
     )
 
@@ -479,7 +339,7 @@ def _graph(name: str, codes: bytes, rows: int, theme: Theme) -> tuple[str, ...]:
 def _axis(columns: int, width: int, theme: Theme) -> str:
     ago = f"{HISTORY_S} s ago"
     gap = columns - len(ago) - 3
-    return paint([(" " * _LABEL + ago + " " * max(gap, 1) + "now", "dim")], width, theme)
+    return paint([(" " * LABEL + ago + " " * max(gap, 1) + "now", "dim")], width, theme)
 
 
 def _most_watts(metrics: GpuMetrics, history: Sequence[GpuMetrics]) -> float:
@@ -487,20 +347,3 @@ def _most_watts(metrics: GpuMetrics, history: Sequence[GpuMetrics]) -> float:
     if metrics.power.limit_watts:
         return metrics.power.limit_watts
     return max((sample.power.draw_watts or 0.0 for sample in history), default=0.0) or 1.0
-
-
-@lru_cache(maxsize=8)
-def _processes(processes: tuple[ProcessUsage, ...] | None, width: int, theme: Theme) -> tuple[str, ...]:
-    if processes is None:
-        return ()
-    if not processes:
-        return (paint([("no process uses it, as far as this user may see", "dim")], width, theme),)
-    names = max(width - 28, 0)
-    head = paint([(f"{'PID':>8} {pad('PROCESS', names)} {'MEMORY':>9} {'GPU':>6}", "dim")], width, theme)
-    return head, *[paint([(_process_text(usage, names, theme), "")], width, theme) for usage in processes]
-
-
-def _process_text(usage: ProcessUsage, names: int, theme: Theme) -> str:
-    name = usage.name or ("another pid namespace" if usage.visible is False else theme.none)
-    size = theme.none if usage.memory_used_bytes is None else f"{usage.memory_used_bytes / MIB:.0f} MiB"
-    return f"{usage.pid:>8} {pad(name, names)} {size:>9} {percent_text(usage.gpu_percent, theme):>6}"

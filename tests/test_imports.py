@@ -46,7 +46,7 @@ _aggregate _attribution _decode _decode_record _identity _metrics_json _names_ca
 _json_stream
 _gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
 _capi
-_budget _clock _config _frame _process
+_budget _clock _config _frame _frame_rows _process
 _layouts _metrics _protocols _trails
 _records
 _draw _errors _log _native _terminal
