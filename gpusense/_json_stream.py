@@ -49,16 +49,15 @@ def pieces(members: Iterable[tuple[str, Any]], *, portable: bool = False, indent
 def _list(rows: Rows, portable: bool, indent: int | None) -> Iterator[str]:
     line = "" if indent is None else "\n" + " " * (2 * indent)
     step = None if indent is None else " " * indent
-    text_of = _text_of(line, step) if rows.derived is None else _Texts(line, step, rows.derived).of
+    text_of = _text_of(line, step)
+    tuples = None if rows.derived is None else _Texts(line, step, rows.derived)
     before = "[" + line
     waiting = iter(rows if rows.derived is None else rows.items)
     while batch := list(islice(waiting, _BATCH)):
-        texts = [text_of(item) for item in batch]
+        texts = tuples.of(batch) if tuples is not None else [text_of(item) for item in batch]
         if portable:
             texts = [
-                _text_of(line, step)(_json.replaced(item if rows.derived is None else rows.row(item)))
-                if "\\ud" in text
-                else text
+                text_of(_json.replaced(item if tuples is None else rows.row(item))) if "\\ud" in text else text
                 for item, text in zip(batch, texts, strict=True)
             ]
         yield before
@@ -90,13 +89,34 @@ class _Texts:
             tuple: self._tuple,
         }
 
-    def of(self, item: Any) -> str:
-        kind = type(item)
+    def of(self, items: list[Any]) -> list[str]:
+        """The texts of ``items``, those of one class together."""
+        kinds = list(map(type, items))
+        if kinds.count(kinds[0]) == len(kinds):
+            return self._alike(items)
+        texts = [""] * len(items)
+        for kind in dict.fromkeys(kinds):
+            places = [place for place, found in enumerate(kinds) if found is kind]
+            for place, text in zip(places, self._alike([items[place] for place in places]), strict=True):
+                texts[place] = text
+        return texts
+
+    def _alike(self, items: list[Any]) -> list[str]:
+        """Field by field: most hold values of one type, many nothing."""
+        kind = type(items[0])
         template = self._templates.get(kind) or self._template(kind)
+        columns: list[Any] = [*zip(*items, strict=True), *(map(figure, items) for figure in self._derived.values())]
+        return list(map(template.__mod__, zip(*map(self._column, columns), strict=True)))
+
+    def _column(self, values: Iterable[Any]) -> Iterable[str]:
+        values = tuple(values)
+        kinds = set(map(type, values))
         forms, other = self._forms, self._other
-        texts = [forms.get(type(value), other)(value) for value in item]
-        texts += [forms.get(type(value := figure(item)), other)(value) for figure in self._derived.values()]
-        return template % tuple(texts)
+        if kinds == {type(None)}:
+            return ("null",) * len(values)
+        if len(kinds) == 1:
+            return map(forms.get(kinds.pop(), other), values)
+        return [forms.get(type(value), other)(value) for value in values]
 
     def _template(self, kind: Any) -> str:
         name = KINDS.get(kind)
@@ -108,6 +128,8 @@ class _Texts:
 
     def _tuple(self, value: tuple[Any, ...]) -> str:
         """Of the same few paths and sizes in many records."""
+        if not value:
+            return "[]"
         kinds = set(map(type, value))
         known = self._tuples.get(kinds.pop()) if len(kinds) == 1 else None  # 1 and True are equal, their texts are not
         if known is None:

@@ -9,7 +9,7 @@ from .._records import KINDS, Dim3, Record
 from ..session import Session
 
 #: ``kind`` of every record that is a call; blocks hold calls.
-OPERATIONS = {of: kind for of, kind in KINDS.items() if kind != "block"}
+OPERATIONS: dict[Any, str] = {of: kind for of, kind in KINDS.items() if kind != "block"}
 
 _FIELDS = ("name", "backend", "device", "direction", "full_name", "grid", "block")
 _start = attrgetter("start_ns")
