@@ -11,7 +11,7 @@ from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.words import clean, device_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
-from .tracks import DIRECTIONS
+from .tracks import DIRECTIONS, label
 
 _ROWS = 20
 _Rows = list[tuple[str, ...]]
@@ -39,7 +39,7 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
             "Warm-up",
             "first calls and passes apart from the steady state",
             ("What", "First", "Then", "Calls", "Cost"),
-            lambda: _warm_up(facts),
+            lambda: _warm_up(facts, several),
         ),
         (
             "Memory by block",
@@ -119,7 +119,8 @@ def _waits(facts: Facts) -> _Rows:
     ]
 
 
-def _warm_up(facts: Facts) -> _Rows:
+def _warm_up(facts: Facts, several: bool) -> _Rows:
+    """``several``: with the device of a first call."""
     rows: _Rows = [
         (
             f"{clean(' › '.join(row.path))}, {row.passes} of {row.of} passes",
@@ -131,7 +132,13 @@ def _warm_up(facts: Facts) -> _Rows:
         for row in facts.warm_ups
     ]
     return rows + [
-        (clean(row.name), time_text(row.first_ns), time_text(row.steady_ns), f"{row.calls:,}", time_text(row.excess_ns))
+        (
+            clean(label(row.name)) + (f" on GPU {row.device}" if several and row.device is not None else ""),
+            time_text(row.first_ns),
+            time_text(row.steady_ns),
+            f"{row.calls:,}",
+            time_text(row.excess_ns),
+        )
         for row in facts.first_calls
     ]
 
