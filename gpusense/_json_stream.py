@@ -79,7 +79,7 @@ class _Texts:
         self._inner = line + (step or "")
         self._value = _text_of(self._inner, step)
         self._derived = derived
-        self._templates: dict[type, str] = {}
+        self._colon = ":" if step is None else ": "
         self._tuples: dict[type, dict[tuple[Any, ...], str]] = {str: {}, int: {}}
         self._forms: dict[type, Callable[[Any], str]] = {
             int: int.__repr__,
@@ -102,29 +102,28 @@ class _Texts:
         return texts
 
     def _alike(self, items: list[Any]) -> list[str]:
-        """Field by field: most hold values of one type, many nothing."""
+        """Field by field: what all have alike goes into one template, what differs into its gaps."""
         kind = type(items[0])
-        template = self._templates.get(kind) or self._template(kind)
-        columns: list[Any] = [*zip(*items, strict=True), *(map(figure, items) for figure in self._derived.values())]
-        return list(map(template.__mod__, zip(*map(self._column, columns), strict=True)))
+        names = (*kind._fields, *self._derived)
+        columns = [*zip(*items, strict=True), *(tuple(map(figure, items)) for figure in self._derived.values())]
+        word = KINDS.get(kind)
+        rows = [] if word is None else [f'"kind"{self._colon}"{word}"']
+        gaps: list[Iterable[str]] = []
+        for name, values in zip(names, columns, strict=True):
+            kinds = set(map(type, values))
+            form = self._forms.get(kinds.pop(), self._other) if len(kinds) == 1 else self._any
+            if _are_one(values, form is not self._other and form is not self._any):
+                rows.append(f'"{name}"{self._colon}{form(values[0]).replace("%", "%%")}')
+            else:
+                rows.append(f'"{name}"{self._colon}%s')
+                gaps.append(map(form, values))
+        template = "{" + self._inner + ("," + self._inner).join(rows) + self._line + "}"
+        if not gaps:
+            return [template % ()] * len(items)
+        return list(map(template.__mod__, zip(*gaps, strict=True)))
 
-    def _column(self, values: Iterable[Any]) -> Iterable[str]:
-        values = tuple(values)
-        kinds = set(map(type, values))
-        forms, other = self._forms, self._other
-        if kinds == {type(None)}:
-            return ("null",) * len(values)
-        if len(kinds) == 1:
-            return map(forms.get(kinds.pop(), other), values)
-        return [forms.get(type(value), other)(value) for value in values]
-
-    def _template(self, kind: Any) -> str:
-        name = KINDS.get(kind)
-        head = [] if name is None else [f'"kind": "{name}"']
-        rows = [*head, *(f'"{field}": %s' for field in (*kind._fields, *self._derived))]
-        text = "{" + self._inner + ("," + self._inner).join(rows) + self._line + "}"
-        made = self._templates[kind] = text if self._step is not None else text.replace('": ', '":')
-        return made
+    def _any(self, value: Any) -> str:
+        return self._forms.get(type(value), self._other)(value)
 
     def _tuple(self, value: tuple[Any, ...]) -> str:
         """Of the same few paths and sizes in many records."""
@@ -146,6 +145,14 @@ class _Texts:
 
 
 _MOST_KNOWN = 10_000
+
+
+def _are_one(values: tuple[Any, ...], simple: bool) -> bool:
+    """Whether all are the same object or, of whole numbers and texts, equal: 0.0 and -0.0 are equal, too."""
+    first = values[0]
+    if simple and type(first) is not tuple:
+        return values.count(first) == len(values)
+    return len(set(map(id, values))) == 1
 
 
 def _indented(value: Any, line: str, step: str) -> str:
