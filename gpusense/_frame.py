@@ -17,6 +17,7 @@ from ._draw import (
     pad,
     paint,
     paint_fitting,
+    paint_run,
     percent_text,
     printable,
     size_text,
@@ -330,7 +331,7 @@ _GRAPHS = ("gpu", "mem", "power", "temp")
 def _graph(name: str, codes: bytes, rows: int, theme: Theme) -> tuple[str, ...]:
     """A value that stands still gives the same parts, and what was painted of them."""
     return tuple(
-        paint_fitting([(f"{'' if row else name:<{LABEL}}", "dim"), *line], theme)
+        paint_fitting([(f"{'' if row else name:<{LABEL}}", "dim")], theme) + paint_run(line, theme)
         for row, line in enumerate(dots(codes, rows, theme))
     )
 
