@@ -2,8 +2,8 @@
 
 ``python benchmarks/bench_report.py [RECORDS] [FORMAT …]``. Every format runs in a process of its own; memory is what
 it needed above the session itself, at its peak. "load" is reading the session from its file, whose memory is the
-session's. With viztracer installed its writer gets the same records as trace events. Seconds are of the processor, and
-beside them those that passed.
+session's; "diff" compares it with a second one as large. With viztracer installed its writer gets the same records as
+trace events. Seconds are of the processor, and beside them those that passed.
 """
 
 import os
@@ -29,6 +29,7 @@ FORMATS = (
     "chrome",
     "collapsed",
     "speedscope",
+    "diff",
     "viztracer",
 )
 
@@ -69,6 +70,16 @@ def write(form: str, session, path: str) -> None:
         flamegraph.write_speedscope(session, path)
 
 
+def diff(session, records: int):
+    """The comparison with another run, which is there already."""
+    import sessions
+
+    from gpusense.report import compare
+
+    other = sessions.crowd(records, seed=4)
+    return lambda path: compare.command([session], [other], fail_over=None, form="text", target=path)
+
+
 def viztracer(session):
     """viztracer's own writer, and the same kernels as the trace events it gets."""
     from viztracer.report_builder import ReportBuilder
@@ -94,7 +105,8 @@ def child(form: str, records: int, folder: str) -> None:
         import sessions
 
         session = sessions.crowd(records)
-        run = viztracer(session) if form == "viztracer" else lambda path: write(form, session, path)
+        prepared = {"viztracer": lambda: viztracer(session), "diff": lambda: diff(session, records)}.get(form)
+        run = prepared() if prepared is not None else lambda path: write(form, session, path)
         before = peak_mib()
         begin, began = time.process_time(), time.monotonic()
         run(path)

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _SGR = {"title": "1", "dim": "2", "good": "32", "warm": "33", "hot": "31", "critical": "1;97;41", "accent": "36"}
+_COLOR_ON = {"": "\x1b[0m"} | {style: f"\x1b[{code}m" for style, code in _SGR.items()}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 #: Text of nothing but printable characters of one cell: ASCII, Latin, lines, blocks, braille.
 _plain = re.compile("[ -~\u00a0-\u00ac\u00ae-\u02ff–\u2500-\u259f▶\u2800-\u28ff]*").fullmatch
@@ -35,6 +36,9 @@ class Theme(NamedTuple):
 
 def paint(line: Line, width: int, theme: Theme) -> str:
     """The text of ``line`` cut to ``width`` cells, with escape sequences only where the theme has colour."""
+    whole = "".join([text for text, _ in line])
+    if len(whole) <= width and (whole.isprintable() if whole.isascii() else not theme.ascii and _plain(whole)):
+        return paint_fitting(line, theme)
     room = width
     parts = []
     for text, style in line:
@@ -59,7 +63,14 @@ def paint_fitting(line: Line, theme: Theme) -> str:
     """As :func:`paint`, for a line of printable text that is known to fit."""
     if not theme.color:
         return "".join([text for text, _ in line])
-    return "".join([f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style else text for text, style in line])
+    return "".join([f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style and text else text for text, style in line])
+
+
+def paint_run(line: Line, theme: Theme) -> str:
+    """As :func:`paint_fitting`, for many pieces whose styles are colours: each takes the place of the one before."""
+    if not theme.color:
+        return "".join([text for text, _ in line])
+    return "".join([_COLOR_ON[style] + text for text, style in line]) + "\x1b[0m"
 
 
 def printable(text: str) -> str:

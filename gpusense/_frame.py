@@ -1,11 +1,15 @@
-"""Draws the dashboard: ``frame(state, width, height, theme)`` gives the lines of one screen. No terminal, no clock."""
+"""Draws the dashboard: ``frame(state, width, height, theme)`` gives the lines of one screen. No terminal, no clock.
+
+Lines are made by functions of the values they show, which keep what they made last: a picture costs what has changed.
+"""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ._draw import (
-    MIB,
     Line,
+    Segment,
     Theme,
     bar,
     cells,
@@ -13,17 +17,18 @@ from ._draw import (
     pad,
     paint,
     paint_fitting,
+    paint_run,
     percent_text,
     printable,
-    rate_text,
     size_text,
 )
-from ._metrics import GpuMetrics, ProcessUsage
+from ._frame_rows import LABEL, clock_row, details, pcie_row, processes
+from ._metrics import GpuMetrics, Power
+from ._records import DeviceInfo
 from ._trails import Trails, dots
 
 #: How far back the graphs reach.
 HISTORY_S = 60
-_LABEL = 7
 
 
 class State(NamedTuple):
@@ -46,16 +51,16 @@ def frame(state: State, width: int, height: int, theme: Theme, trails: Trails | 
     ``trails``, given again for the next picture, keeps what the graphs have drawn.
     """
     width, height = max(width, 1), max(height, 1)
-    lines: list[Line | str] = [_title(state, width, theme)]  # a str is painted already
+    lines = [_title(state.title, len(state.latest), state.paused, width, theme)]
     if state.latest:
         lines += _body(state, width, height - 2, theme, trails or Trails())
     else:
-        lines += _nothing(state, width)
+        lines += _nothing(state, width, theme)
     lines = lines[: max(height - 1, 1)]
     if height > 2:
-        lines += [[] for _ in range(height - 1 - len(lines))]
-        lines.append([(state.keys, "dim")])
-    return [line if isinstance(line, str) else paint(line, width, theme) for line in lines[:height]]
+        lines += [""] * (height - 1 - len(lines))
+        lines.append(_plain_line(state.keys, "dim", width, theme))
+    return lines[:height]
 
 
 def band(metrics: GpuMetrics) -> str | None:
@@ -64,10 +69,12 @@ def band(metrics: GpuMetrics) -> str | None:
     CRITICAL begins at that threshold, HOT at 82 % and WARM at 59 % of it; a device without thresholds is measured
     against 85 °C, which makes that 70 and 50 °C.
     """
-    celsius = metrics.thermal.gpu_celsius
+    return _band(metrics.thermal.gpu_celsius, _hot_limit(metrics))
+
+
+def _band(celsius: float | None, limit: float) -> str | None:
     if celsius is None:
         return None
-    limit = _hot_limit(metrics)
     if celsius >= limit:
         return "CRITICAL"
     return "HOT" if celsius >= limit * 70 / 85 else "WARM" if celsius >= limit * 50 / 85 else "COOL"
@@ -80,18 +87,23 @@ def _hot_limit(metrics: GpuMetrics) -> float:
     return metrics.thermal.slowdown_celsius or metrics.thermal.shutdown_celsius or 85.0
 
 
-def _title(state: State, width: int, theme: Theme) -> Line:
-    count = len(state.latest)
-    words = [state.title, f"{count} GPU{'' if count == 1 else 's'}"]
-    if state.paused:
+@lru_cache(maxsize=32)
+def _plain_line(text: str, style: str, width: int, theme: Theme) -> str:
+    return paint([(text, style)], width, theme)
+
+
+@lru_cache(maxsize=4)
+def _title(title: str, count: int, paused: bool, width: int, theme: Theme) -> str:
+    words = [title, f"{count} GPU{'' if count == 1 else 's'}"]
+    if paused:
         words.append("paused")
-    return [(theme.dot.join(words), "title")]
+    return paint([(theme.dot.join(words), "title")], width, theme)
 
 
-def _nothing(state: State, width: int) -> list[Line]:
-    lines: list[Line] = [[], [("no GPU to watch", "warm")]]
+def _nothing(state: State, width: int, theme: Theme) -> list[str]:
+    lines = ["", _plain_line("no GPU to watch", "warm", width, theme)]
     for note in state.notes:
-        lines += [[(text, "dim")] for text in _wrapped(note, width)]
+        lines += [_plain_line(text, "dim", width, theme) for text in _wrapped(note, width)]
     return lines
 
 
@@ -106,25 +118,25 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def _body(state: State, width: int, height: int, theme: Theme, trails: Trails) -> list[Line | str]:
+def _body(state: State, width: int, height: int, theme: Theme, trails: Trails) -> list[str]:
     selected = min(state.selected, len(state.latest) - 1)
     metrics = state.latest[selected]
-    lines: list[Line | str] = []
+    lines: list[str] = []
     if len(state.latest) > 1:
         lines += _overview(state.latest, selected, width, max(min(len(state.latest), height // 3), 1), theme)
-    lines.append(_heading(metrics, width, theme))
-    lines += [[(note, "warm")] for note in state.notes]
+    lines.append(_heading(metrics.device, width, theme))
+    lines += [_plain_line(note, "warm", width, theme) for note in state.notes]
     if metrics.state != "ok":
-        lines.append([(_trouble(metrics), "warm")])
-    core, details = _core(metrics, width, theme), _details(metrics, state, width, theme)
+        lines.append(_plain_line(_trouble(metrics), "warm", width, theme))
+    core, beside = _core(metrics, width, theme), details(metrics, state.allocations, width, theme)
     room = height - len(lines) - len(core)
-    shown = details[: max(room, 0)]
+    shown = beside[: max(room, 0)]
     lines += core + shown
     room -= len(shown)
-    processes = _processes(metrics, width, theme)
-    graphs = _graphs(state, metrics, width, min(max(room - min(len(processes), 6), 0), 16), theme, trails)
+    users = processes(metrics.processes, width, theme)
+    graphs = _graphs(state, metrics, width, min(max(room - min(len(users), 6), 0), 16), theme, trails)
     lines += graphs
-    lines += processes[: max(room - len(graphs), 0)]
+    lines += users[: max(room - len(graphs), 0)]
     return lines
 
 
@@ -132,58 +144,105 @@ def _trouble(metrics: GpuMetrics) -> str:
     return metrics.reasons[0][1] if metrics.reasons else metrics.state
 
 
-def _overview(latest: tuple[GpuMetrics, ...], selected: int, width: int, rows: int, theme: Theme) -> list[Line]:
+def _overview(latest: tuple[GpuMetrics, ...], selected: int, width: int, rows: int, theme: Theme) -> list[str]:
     """One row a device, scrolled so that the selected one shows."""
     first = min(max(selected - rows + 1, 0), max(len(latest) - rows, 0))
-    names = min(max(cells(m.device.name) for m in latest), max(width - 52, 0))
-    lines: list[Line] = []
-    for place, metrics in list(enumerate(latest))[first : first + rows]:
-        mark = (">" if theme.ascii else "▶") if place == selected else " "
-        busy, watts = metrics.utilization.gpu_percent, metrics.power.draw_watts
-        line: Line = [(f"{mark}{metrics.device.index:<2} ", "accent" if place == selected else "")]
-        if names >= 4:
-            line.append((pad(metrics.device.name, names) + " ", ""))
+    names = min(max([cells(m.device.name) for m in latest]), max(width - 52, 0))
+    lines = []
+    for place in range(first, min(first + rows, len(latest))):
+        metrics = latest[place]
+        head = _overview_head(place == selected, metrics.device.index, metrics.device.name, names, theme)
         if metrics.state != "ok":
-            lines.append([*line, (metrics.state, "warm")])
+            lines.append(paint([*head, (metrics.state, "warm")], width, theme))
             continue
-        small = max(min(width // 10, 12), 0) if width >= 60 else 0
-        line += [
-            (f"{percent_text(busy, theme):>5} ", load_style(busy)),
-            (bar(_share(busy), small, theme), load_style(busy)),
-        ]
-        line.append((f" {_memory_text(metrics, theme):>15}", load_style(_used_percent(metrics))))
-        celsius = metrics.thermal.gpu_celsius
-        style = _BAND_STYLES.get(band(metrics) or "", "dim")
-        line.append((f"{theme.none if celsius is None else f'{celsius:.0f}{theme.degree}':>7}", style))
-        line.append((f"{theme.none if watts is None else f'{watts:.0f} W':>7}", "dim" if watts is None else ""))
-        lines.append(line)
+        memory, celsius = metrics.memory, metrics.thermal.gpu_celsius
+        lines.append(
+            _overview_row(
+                metrics.utilization.gpu_percent,
+                memory.used_bytes,
+                memory.total_bytes,
+                celsius,
+                _hot_limit(metrics),
+                metrics.power.draw_watts,
+                head,
+                width,
+                theme,
+            )
+        )
     return lines
 
 
-def _heading(metrics: GpuMetrics, width: int, theme: Theme) -> Line:
-    device = metrics.device
+@lru_cache(maxsize=64)
+def _overview_head(selected: bool, index: int, name: str, names: int, theme: Theme) -> tuple[Segment, ...]:
+    mark = (">" if theme.ascii else "▶") if selected else " "
+    head = (f"{mark}{index:<2} ", "accent" if selected else "")
+    return (head, (pad(name, names) + " ", "")) if names >= 4 else (head,)
+
+
+@lru_cache(maxsize=128)
+def _overview_load(busy: float | None, small: int, theme: Theme) -> tuple[Segment, ...]:
+    load = load_style(busy)
+    return (f"{percent_text(busy, theme):>5} ", load), (bar(_share(busy), small, theme), load)
+
+
+@lru_cache(maxsize=128)
+def _overview_heat(celsius: float | None, limit: float, theme: Theme) -> Segment:
+    text = theme.none if celsius is None else f"{celsius:.0f}{theme.degree}"
+    return f"{text:>7}", _BAND_STYLES.get(_band(celsius, limit) or "", "dim")
+
+
+@lru_cache(maxsize=64)
+def _overview_row(
+    busy: float | None,
+    used: int | None,
+    total: int | None,
+    celsius: float | None,
+    limit: float,
+    watts: float | None,
+    head: tuple[Segment, ...],
+    width: int,
+    theme: Theme,
+) -> str:
+    small = max(min(width // 10, 12), 0) if width >= 60 else 0
+    line = [
+        *head,
+        *_overview_load(busy, small, theme),
+        (f" {_memory_text(used, total, theme):>15}", load_style(_percent_of(used, total))),
+        _overview_heat(celsius, limit, theme),
+        (f"{theme.none if watts is None else f'{watts:.0f} W':>7}", "dim" if watts is None else ""),
+    ]
+    return paint(line, width, theme)
+
+
+@lru_cache(maxsize=16)
+def _heading(device: DeviceInfo, width: int, theme: Theme) -> str:
     dash = "-" if theme.ascii else "─"
     facts = [device.pci_bus_id, device.driver and f"driver {device.driver}", device.kind]
     right = theme.dot.join(fact for fact in facts if fact)
     left = f"{device.index} {printable(device.name)} "
     rule = width - cells(left) - cells(right) - 1
+    line: Line = [(dash + " ", "dim"), (left, "accent")]
     if rule < 2:
-        return [(dash + " ", "dim"), (left, "accent"), (dash * max(width - cells(left) - 2, 0), "dim")]
-    return [(dash + " ", "dim"), (left, "accent"), (dash * (rule - 2) + " ", "dim"), (right, "dim")]
+        line.append((dash * max(width - cells(left) - 2, 0), "dim"))
+    else:
+        line += [(dash * (rule - 2) + " ", "dim"), (right, "dim")]
+    return paint(line, width, theme)
 
 
-def _core(metrics: GpuMetrics, width: int, theme: Theme) -> list[Line]:
+def _core(metrics: GpuMetrics, width: int, theme: Theme) -> list[str]:
     busy = metrics.utilization.gpu_percent
-    used, power, thermal = _used_percent(metrics), metrics.power, metrics.thermal
+    power, thermal, memory = metrics.power, metrics.thermal, metrics.memory
+    used = _percent_of(memory.used_bytes, memory.total_bytes)
     draw_percent = (
         power.draw_watts / power.limit_watts * 100 if power.draw_watts is not None and power.limit_watts else None
     )
     word = band(metrics)
     heat = None if thermal.gpu_celsius is None else thermal.gpu_celsius / _hot_limit(metrics) * 100
+    full = _full_memory_text(memory.used_bytes, memory.total_bytes, memory.unified, theme)
     rows = [
         ("GPU", busy, _or_why(metrics, "utilization.gpu_percent", percent_text(busy, theme)), load_style(busy)),
-        ("MEM", used, _or_why(metrics, "memory.used_bytes", _memory_text(metrics, theme, True)), load_style(used)),
-        ("PWR", draw_percent, _or_why(metrics, "power.draw_watts", _power_text(metrics)), load_style(draw_percent)),
+        ("MEM", used, _or_why(metrics, "memory.used_bytes", full), load_style(used)),
+        ("PWR", draw_percent, _or_why(metrics, "power.draw_watts", _power_text(power)), load_style(draw_percent)),
         (
             "TEMP",
             heat,
@@ -191,62 +250,19 @@ def _core(metrics: GpuMetrics, width: int, theme: Theme) -> list[Line]:
             _BAND_STYLES.get(word or "", "dim"),
         ),
     ]
-    room = min(max(cells(value) for _, _, value, _ in rows), max(width - _LABEL, 0))
-    length = width - _LABEL - room - 1
-    lines: list[Line] = []
-    for label, percent, value, style in rows:
-        drawn = bar(_share(percent), length, theme) + " " if length >= 4 else ""
-        lines.append([(f"{label:<{_LABEL}}", "title"), (drawn, style), (value, style)])
-    lines.append(_text_row("CLK", _clock_words(metrics), _held_back(metrics), width, theme))
-    lines.append(_text_row("PCIe", _pcie_words(metrics, theme), [], width, theme))
-    return lines
-
-
-def _details(metrics: GpuMetrics, state: State, width: int, theme: Theme) -> list[Line]:
-    """Rows that are there only where something is known, most wanted first."""
-    use, thermal, power, memory = metrics.utilization, metrics.thermal, metrics.power, metrics.memory
-    engines = (
-        ("SM", use.sm_active_percent),
-        ("occupancy", use.sm_occupancy_percent),
-        ("tensor", use.tensor_percent),
-        ("DRAM", use.dram_bandwidth_percent),
-        ("mem ctrl", use.memory_controller_percent),
-        ("enc", use.encoder_percent),
-        ("dec", use.decoder_percent),
-        ("jpeg", use.jpeg_percent),
-        ("video", use.media_percent),
-    )
-    heat = (
-        ("hotspot", thermal.hotspot_celsius, theme.degree),
-        ("memory", thermal.memory_celsius, theme.degree),
-        ("slows at", thermal.slowdown_celsius, theme.degree),
-        ("fan", thermal.fan_percent, " %"),
-        ("fan", thermal.fan_rpm, " rpm"),
-    )
-    rows = [
-        ("use", [f"{name} {value:.0f} %" for name, value in engines if value is not None]),
-        ("heat", [f"{name} {value:.0f}{unit}" for name, value, unit in heat if value is not None]),
-        ("power", _power_words(power.average_watts, power.draw_watts, power.energy_joules)),
-        ("mem", _shared_words(memory.shared_used_bytes, memory.shared_total_bytes, memory.reserved_bytes)),
-        ("link", _link_words(metrics)),
-        ("alloc", [state.allocations] if state.allocations else []),
-        ("health", _health_words(metrics)),
+    room = min(max([cells(value) for _, _, value, _ in rows]), max(width - LABEL, 0))
+    length = width - LABEL - room - 1
+    return [
+        *[_gauge(*row, length, width, theme) for row in rows],
+        clock_row(metrics.clocks, metrics.device.clock_max_mhz, width, theme),
+        pcie_row(metrics.pcie, width, theme),
     ]
-    return [_text_row(label, words, [], width, theme) for label, words in rows if words]
 
 
-def _text_row(label: str, words: list[str], alarms: list[str], width: int, theme: Theme) -> Line:
-    """As many of ``words`` as fit whole; alarms are shown in any case, cut if they must be."""
-    line: Line = [(f"{label:<{_LABEL}}", "title" if label.isupper() or label == "PCIe" else "dim")]
-    alarm = "held back: " + ", ".join(alarms) if alarms else ""
-    room = width - _LABEL - (min(cells(alarm), width // 2) + 3 if alarm else 0)
-    kept = list(words)
-    while len(kept) > 1 and cells(theme.dot.join(kept)) > room:
-        kept.pop()
-    line.append((theme.dot.join(kept) or theme.none, "" if kept else "dim"))
-    if alarm:
-        line += [(theme.dot, "dim"), (alarm, "warm")]
-    return line
+@lru_cache(maxsize=32)
+def _gauge(label: str, percent: float | None, value: str, style: str, length: int, width: int, theme: Theme) -> str:
+    drawn = bar(_share(percent), length, theme) + " " if length >= 4 else ""
+    return paint([(f"{label:<{LABEL}}", "title"), (drawn, style), (value, style)], width, theme)
 
 
 def _or_why(metrics: GpuMetrics, field: str, text: str) -> str:
@@ -259,114 +275,37 @@ def _share(percent: float | None) -> float | None:
     return None if percent is None else percent / 100
 
 
-def _used_percent(metrics: GpuMetrics) -> float | None:
-    used, total = metrics.memory.used_bytes, metrics.memory.total_bytes
+def _percent_of(used: int | None, total: int | None) -> float | None:
     return None if used is None or not total else used / total * 100
 
 
-def _memory_text(metrics: GpuMetrics, theme: Theme, long: bool = False) -> str:
-    used, total = metrics.memory.used_bytes, metrics.memory.total_bytes
+def _memory_text(used: int | None, total: int | None, theme: Theme) -> str:
     if used is None:
         return theme.none
-    if not total:
-        return f"{size_text(used)} GiB"
-    text = f"{size_text(used)}/{size_text(total)} GiB"
-    if not long:
+    return f"{size_text(used)}/{size_text(total)} GiB" if total else f"{size_text(used)} GiB"
+
+
+def _full_memory_text(used: int | None, total: int | None, unified: bool | None, theme: Theme) -> str:
+    text = _memory_text(used, total, theme)
+    if used is None or not total:
         return text
-    return f"{text} {used / total * 100:.0f} %" + (" shared" if metrics.memory.unified else "")
+    return f"{text} {used / total * 100:.0f} %" + (" shared" if unified else "")
 
 
-def _power_text(metrics: GpuMetrics) -> str:
-    power = metrics.power
+def _power_text(power: Power) -> str:
     limit = f"/{power.limit_watts:.0f}" if power.limit_watts else ""
     return f"{power.draw_watts or 0:.0f}{limit} W"
 
 
-def _power_words(average: float | None, draw: float | None, joules: float | None) -> list[str]:
-    words = [f"average {average:.0f} W"] if average is not None and average != draw else []
-    return words + ([f"energy {joules / 3.6e6:.2f} kWh"] if joules is not None else [])
-
-
-def _clock_words(metrics: GpuMetrics) -> list[str]:
-    clocks, device = metrics.clocks, metrics.device
-    words = []
-    if clocks.graphics_mhz is not None:
-        most = f" of {device.clock_max_mhz:.0f}" if device.clock_max_mhz else ""
-        words.append(f"{clocks.graphics_mhz:.0f}{most} MHz")
-    if clocks.sm_mhz is not None and clocks.sm_mhz != clocks.graphics_mhz:
-        words.append(f"SM {clocks.sm_mhz:.0f} MHz")
-    if clocks.memory_mhz is not None:
-        words.append(f"memory {clocks.memory_mhz:.0f} MHz")
-    if clocks.video_mhz:
-        words.append(f"video {clocks.video_mhz:.0f} MHz")
-    if clocks.performance_state is not None:
-        words.append(f"P{clocks.performance_state}")
-    return words
-
-
-def _held_back(metrics: GpuMetrics) -> list[str]:
-    """What keeps the clocks down; doing nothing, or being told to, is no complaint."""
-    calm = ("idle", "gpu_idle", "none", "application_clocks", "applications_clocks_setting")
-    return [reason for reason in metrics.clocks.throttle_reasons or () if reason not in calm]
-
-
-def _pcie_words(metrics: GpuMetrics, theme: Theme) -> list[str]:
-    pcie = metrics.pcie
-    words = []
-    times = "x" if theme.ascii else "×"
-    if pcie.generation is not None and pcie.width is not None:
-        link = f"gen {pcie.generation} {times}{pcie.width}"
-        best = f"gen {pcie.max_generation} {times}{pcie.max_width}" if pcie.max_generation and pcie.max_width else link
-        words.append(link if best == link else f"{link} of {best}")
-    if pcie.rx_bytes_per_s is not None:
-        words.append(f"in {rate_text(pcie.rx_bytes_per_s)}")
-    if pcie.tx_bytes_per_s is not None:
-        words.append(f"out {rate_text(pcie.tx_bytes_per_s)}")
-    return words
-
-
-def _shared_words(used: int | None, total: int | None, reserved: int | None) -> list[str]:
-    words = []
-    if used is not None:
-        words.append(f"of the system {size_text(used)}" + (f"/{size_text(total)}" if total else "") + " GiB")
-    if reserved:
-        words.append(f"reserved {size_text(reserved, MIB)} MiB")
-    return words
-
-
-def _link_words(metrics: GpuMetrics) -> list[str]:
-    links = metrics.links
-    words = [f"NVLink {links.nvlink_count} up"] if links.nvlink_count else []
-    if links.rx_bytes_per_s is not None:
-        words.append(f"in {rate_text(links.rx_bytes_per_s)}")
-    if links.tx_bytes_per_s is not None:
-        words.append(f"out {rate_text(links.tx_bytes_per_s)}")
-    return words
-
-
-def _health_words(metrics: GpuMetrics) -> list[str]:
-    health = metrics.health
-    counts = (
-        ("uncorrected memory errors", health.ecc_uncorrected),
-        ("retired pages", health.retired_pages),
-        ("remapped rows", health.remapped_rows),
-        ("PCIe replays", metrics.pcie.replay_count),
-    )
-    words = [f"{value} {name}" for name, value in counts if value]
-    return words + ([f"Xid {health.last_xid}"] if health.last_xid is not None else [])
-
-
-def _graphs(
-    state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, trails: Trails
-) -> list[Line | str]:
+def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, trails: Trails) -> list[str]:
     """The last minute of load, memory, power and temperature, as many as have values and room."""
-    columns = width - _LABEL
+    columns = width - LABEL
     if height < 2 or columns < 8 or not state.history:
         return []
     most, hot = _most_watts(metrics, state.history), _hot_limit(metrics)
     readers = (
         lambda sample: sample.utilization.gpu_percent,
-        _used_percent,
+        lambda sample: _percent_of(sample.memory.used_bytes, sample.memory.total_bytes),
         lambda sample: None if (watts := sample.power.draw_watts) is None else watts / most * 100,
         lambda sample: None if (degrees := sample.thermal.gpu_celsius) is None else degrees / hot * 100,
     )
@@ -378,17 +317,30 @@ def _graphs(
     if not known:
         return []
     rows = max(min((height - 1) // len(known), 4), 1)
-    lines: list[Line | str] = []
+    lines: list[str] = []
     for name, codes in known:
-        for row, line in enumerate(dots(codes, rows, theme)):
-            lines.append(paint_fitting([(f"{'' if row else name:<{_LABEL}}", "dim"), *line], theme))
-    ago = f"{HISTORY_S} s ago"
-    gap = columns - len(ago) - 3
-    lines.append([(" " * _LABEL + ago + " " * max(gap, 1) + "now", "dim")])
+        lines += _graph(name, codes, rows, theme)
+    lines.append(_axis(columns, width, theme))
     return lines
 
 
 _GRAPHS = ("gpu", "mem", "power", "temp")
+
+
+@lru_cache(maxsize=8)
+def _graph(name: str, codes: bytes, rows: int, theme: Theme) -> tuple[str, ...]:
+    """A value that stands still gives the same parts, and what was painted of them."""
+    return tuple(
+        paint_fitting([(f"{'' if row else name:<{LABEL}}", "dim")], theme) + paint_run(line, theme)
+        for row, line in enumerate(dots(codes, rows, theme))
+    )
+
+
+@lru_cache(maxsize=4)
+def _axis(columns: int, width: int, theme: Theme) -> str:
+    ago = f"{HISTORY_S} s ago"
+    gap = columns - len(ago) - 3
+    return paint([(" " * LABEL + ago + " " * max(gap, 1) + "now", "dim")], width, theme)
 
 
 def _most_watts(metrics: GpuMetrics, history: Sequence[GpuMetrics]) -> float:
@@ -396,19 +348,3 @@ def _most_watts(metrics: GpuMetrics, history: Sequence[GpuMetrics]) -> float:
     if metrics.power.limit_watts:
         return metrics.power.limit_watts
     return max((sample.power.draw_watts or 0.0 for sample in history), default=0.0) or 1.0
-
-
-def _processes(metrics: GpuMetrics, width: int, theme: Theme) -> list[Line]:
-    if metrics.processes is None:
-        return []
-    if not metrics.processes:
-        return [[("no process uses it, as far as this user may see", "dim")]]
-    names = max(width - 28, 0)
-    lines: list[Line] = [[(f"{'PID':>8} {pad('PROCESS', names)} {'MEMORY':>9} {'GPU':>6}", "dim")]]
-    return lines + [[(_process_text(usage, names, theme), "")] for usage in metrics.processes]
-
-
-def _process_text(usage: ProcessUsage, names: int, theme: Theme) -> str:
-    name = usage.name or ("another pid namespace" if usage.visible is False else theme.none)
-    size = theme.none if usage.memory_used_bytes is None else f"{usage.memory_used_bytes / MIB:.0f} MiB"
-    return f"{usage.pid:>8} {pad(name, names)} {size:>9} {percent_text(usage.gpu_percent, theme):>6}"

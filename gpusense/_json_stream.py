@@ -49,16 +49,15 @@ def pieces(members: Iterable[tuple[str, Any]], *, portable: bool = False, indent
 def _list(rows: Rows, portable: bool, indent: int | None) -> Iterator[str]:
     line = "" if indent is None else "\n" + " " * (2 * indent)
     step = None if indent is None else " " * indent
-    text_of = _text_of(line, step) if rows.derived is None else _Texts(line, step, rows.derived).of
+    text_of = _text_of(line, step)
+    tuples = None if rows.derived is None else _Texts(line, step, rows.derived)
     before = "[" + line
     waiting = iter(rows if rows.derived is None else rows.items)
     while batch := list(islice(waiting, _BATCH)):
-        texts = [text_of(item) for item in batch]
+        texts = tuples.of(batch) if tuples is not None else [text_of(item) for item in batch]
         if portable:
             texts = [
-                _text_of(line, step)(_json.replaced(item if rows.derived is None else rows.row(item)))
-                if "\\ud" in text
-                else text
+                text_of(_json.replaced(item if tuples is None else rows.row(item))) if "\\ud" in text else text
                 for item, text in zip(batch, texts, strict=True)
             ]
         yield before
@@ -80,7 +79,7 @@ class _Texts:
         self._inner = line + (step or "")
         self._value = _text_of(self._inner, step)
         self._derived = derived
-        self._templates: dict[type, str] = {}
+        self._colon = ":" if step is None else ": "
         self._tuples: dict[type, dict[tuple[Any, ...], str]] = {str: {}, int: {}}
         self._forms: dict[type, Callable[[Any], str]] = {
             int: int.__repr__,
@@ -90,24 +89,46 @@ class _Texts:
             tuple: self._tuple,
         }
 
-    def of(self, item: Any) -> str:
-        kind = type(item)
-        template = self._templates.get(kind) or self._template(kind)
-        forms, other = self._forms, self._other
-        texts = [forms.get(type(value), other)(value) for value in item]
-        texts += [forms.get(type(value := figure(item)), other)(value) for figure in self._derived.values()]
-        return template % tuple(texts)
+    def of(self, items: list[Any]) -> list[str]:
+        """The texts of ``items``, those of one class together."""
+        kinds = list(map(type, items))
+        if kinds.count(kinds[0]) == len(kinds):
+            return self._alike(items)
+        texts = [""] * len(items)
+        for kind in dict.fromkeys(kinds):
+            places = [place for place, found in enumerate(kinds) if found is kind]
+            for place, text in zip(places, self._alike([items[place] for place in places]), strict=True):
+                texts[place] = text
+        return texts
 
-    def _template(self, kind: Any) -> str:
-        name = KINDS.get(kind)
-        head = [] if name is None else [f'"kind": "{name}"']
-        rows = [*head, *(f'"{field}": %s' for field in (*kind._fields, *self._derived))]
-        text = "{" + self._inner + ("," + self._inner).join(rows) + self._line + "}"
-        made = self._templates[kind] = text if self._step is not None else text.replace('": ', '":')
-        return made
+    def _alike(self, items: list[Any]) -> list[str]:
+        """Field by field: what all have alike goes into one template, what differs into its gaps."""
+        kind = type(items[0])
+        names = (*kind._fields, *self._derived)
+        columns = [*zip(*items, strict=True), *(tuple(map(figure, items)) for figure in self._derived.values())]
+        word = KINDS.get(kind)
+        rows = [] if word is None else [f'"kind"{self._colon}"{word}"']
+        gaps: list[Iterable[str]] = []
+        for name, values in zip(names, columns, strict=True):
+            kinds = set(map(type, values))
+            form = self._forms.get(kinds.pop(), self._other) if len(kinds) == 1 else self._any
+            if _are_one(values, form is not self._other and form is not self._any):
+                rows.append(f'"{name}"{self._colon}{form(values[0]).replace("%", "%%")}')
+            else:
+                rows.append(f'"{name}"{self._colon}%s')
+                gaps.append(map(form, values))
+        template = "{" + self._inner + ("," + self._inner).join(rows) + self._line + "}"
+        if not gaps:
+            return [template % ()] * len(items)
+        return list(map(template.__mod__, zip(*gaps, strict=True)))
+
+    def _any(self, value: Any) -> str:
+        return self._forms.get(type(value), self._other)(value)
 
     def _tuple(self, value: tuple[Any, ...]) -> str:
         """Of the same few paths and sizes in many records."""
+        if not value:
+            return "[]"
         kinds = set(map(type, value))
         known = self._tuples.get(kinds.pop()) if len(kinds) == 1 else None  # 1 and True are equal, their texts are not
         if known is None:
@@ -124,6 +145,14 @@ class _Texts:
 
 
 _MOST_KNOWN = 10_000
+
+
+def _are_one(values: tuple[Any, ...], simple: bool) -> bool:
+    """Whether all are the same object or, of whole numbers and texts, equal: 0.0 and -0.0 are equal, too."""
+    first = values[0]
+    if simple and type(first) is not tuple:
+        return values.count(first) == len(values)
+    return len(set(map(id, values))) == 1
 
 
 def _indented(value: Any, line: str, step: str) -> str:

@@ -205,21 +205,29 @@ def without_values(metrics: GpuMetrics, state: str, why: str) -> GpuMetrics:
     return metrics._replace(state=state, reasons=(("*", why),), **gone)
 
 
+_PLACE_OF = {name: place for place, name in enumerate(GpuMetrics._fields)}
+_PLACES = [(_PLACE_OF[name], empty) for name, empty in GROUPS.items()]
+
+
 def fill(newer: GpuMetrics, older: GpuMetrics, **changed: Any) -> GpuMetrics:
     """``newer`` with what it lacks taken from ``older``, another lane or another source of the same device, and with
     ``changed`` in place."""
-    for name, empty in GROUPS.items():
-        ours, theirs = getattr(newer, name), getattr(older, name)
+    values: list[Any] = list(newer)
+    for place, empty in _PLACES:
+        theirs: Any = older[place]
         if theirs is empty:
             continue
+        ours = values[place]
         if ours is empty:
-            changed[name] = theirs
+            values[place] = theirs
         elif None in ours:
-            changed[name] = ours._make([a if a is not None else b for a, b in zip(ours, theirs, strict=True)])
+            values[place] = ours._make([a if a is not None else b for a, b in zip(ours, theirs, strict=True)])
     if newer.processes is None and older.processes is not None:
         changed["processes"] = older.processes
     if newer.instances is None and older.instances is not None:
         changed["instances"] = older.instances
     if older.reasons and older.reasons is not newer.reasons:
         changed["reasons"] = newer.reasons + older.reasons
-    return newer._replace(**changed) if changed else newer
+    for name, value in changed.items():
+        values[_PLACE_OF[name]] = value
+    return GpuMetrics._make(values)

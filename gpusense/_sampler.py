@@ -1,14 +1,14 @@
-"""The sampling loop of one device, shared by every monitor of the process: lanes, deadlines, joined samples."""
+"""How one device is sampled for every monitor of the process: lanes, deadlines, joined samples."""
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from . import _log
 from ._metrics import GROUPS, GpuMetrics, fill, without_values
 from ._protocols import MetricsSource
 from ._records import DeviceInfo
+from ._rounds import Rounds, Turn
 
 SECOND = 1_000_000_000
 _TRAFFIC_NS = 2 * SECOND  # between two looks at the PCIe byte counters
@@ -49,20 +49,24 @@ class Clock:
 
 
 class Schedule:
-    """Absolute deadlines on one grid: a deadline that passed while the last one ran is skipped and counted."""
+    """Absolute deadlines on one grid: a deadline that passed while the last one ran is skipped and counted.
 
-    __slots__ = ("late", "next_ns", "period_ns", "skipped", "ticks")
+    The first is ``start_ns``, the others lie whole periods from ``origin_ns``: those who share it are due together.
+    """
 
-    def __init__(self, period_ns: int, start_ns: int) -> None:
+    __slots__ = ("_origin_ns", "late", "next_ns", "period_ns", "skipped", "ticks")
+
+    def __init__(self, period_ns: int, start_ns: int, origin_ns: int | None = None) -> None:
         self.period_ns = period_ns
         self.next_ns = start_ns
+        self._origin_ns = start_ns if origin_ns is None else origin_ns
         self.ticks = self.late = self.skipped = 0
 
     def at(self, period_ns: int, now_ns: int) -> tuple["Schedule", bool]:
         """One with this period and the same counts, due at once, and True; itself where the period is the same."""
         if period_ns == self.period_ns:
             return self, False
-        other = Schedule(period_ns, now_ns)
+        other = Schedule(period_ns, now_ns, self._origin_ns)
         other.ticks, other.late, other.skipped = self.ticks, self.late, self.skipped
         return other, True
 
@@ -78,7 +82,9 @@ class Schedule:
         """Moves to the first deadline after ``now_ns``."""
         passed = max(1, (now_ns - self.next_ns) // self.period_ns + 1)
         self.skipped += passed - 1
-        self.next_ns += passed * self.period_ns
+        after = self.next_ns + passed * self.period_ns
+        on_grid = after - (after - self._origin_ns) % self.period_ns
+        self.next_ns = on_grid if on_grid > now_ns else on_grid + self.period_ns
 
 
 class Listener(Protocol):
@@ -107,21 +113,35 @@ class SamplerStats(NamedTuple):
 
 
 class DeviceSampler:
-    """Two threads: the fast lane, and medium and slow lanes together, so that a call that blocks delays no sample."""
+    """Two turns of a source's threads: the fast lane, and medium and slow lanes together, so that a call that blocks
+    delays no sample. ``rounds`` is what other samplers of the same source have; its own by default."""
 
-    def __init__(self, source: MetricsSource, device: DeviceInfo, clock: Clock, medium_ns: int, slow_ns: int) -> None:
+    def __init__(
+        self,
+        source: MetricsSource,
+        device: DeviceInfo,
+        clock: Clock,
+        medium_ns: int,
+        slow_ns: int,
+        rounds: Rounds | None = None,
+    ) -> None:
         self.device = device
+        self.rounds = rounds or Rounds(clock, lambda: _tell(source, "watch"), lambda: _tell(source, "unwatch"))
         self._source: Any = source
         self._clock = clock
         self._lock = threading.RLock()  # a signal handler may stop a monitor that is being started
         self._listeners: dict[Listener, int] = {}  # → when it next wants a sample
         self._ended = False
-        self._threads: list[threading.Thread] = []
-        self._wakes = (threading.Event(), threading.Event())
+        self._turns = (
+            Turn(self.step, lambda: self.fast.period_ns),
+            Turn(self.step_background, lambda: self._medium.period_ns),
+        )
+        self._started = False
         now = clock.monotonic_ns()
-        self.fast = Schedule(100_000_000, now)
+        origin = self.rounds.origin_ns
+        self.fast = Schedule(100_000_000, now, origin)
         self._counters: Schedule | None = None
-        self._medium, self._slow = Schedule(medium_ns, now), Schedule(slow_ns, now)
+        self._medium, self._slow = Schedule(medium_ns, now, origin), Schedule(slow_ns, now, origin)
         self._continuous = False
         self._process_ns = SECOND
         self._fast_words: tuple[str, ...] = ("fast", "lean")
@@ -136,36 +156,42 @@ class DeviceSampler:
     # -- users ---------------------------------------------------------------------------------------------------
 
     def attach(self, listener: Listener) -> None:
-        """The loop runs at the shortest interval any listener wants. Raises RuntimeError if no thread starts."""
+        """Samples as often as the most eager listener wants. Raises RuntimeError if no thread starts."""
         with self._lock:
             self._listeners = {**self._listeners, listener: 0}
             self._set_period()
-            if not self._threads:
-                try:
-                    self._start()
-                except RuntimeError:
-                    self._ended = True
-                    raise
+            if self._started:
+                return
+            self._started = True
+            try:
+                for lane, turn in zip(("fast", "slow"), self._turns, strict=True):
+                    self.rounds.add(lane, turn)
+            except RuntimeError:
+                self._end()
+                raise
+            if self._ended:  # by a signal handler on this thread, before the turns were there
+                self._end()
 
     def retire(self, listener: Listener) -> bool:
-        """True when ``listener`` was the last one: the loops end, each when the driver gives its thread back."""
+        """True when ``listener`` was the last one: sampling ends, when the driver gives its threads back."""
         with self._lock:
             self._listeners = {one: due for one, due in self._listeners.items() if one is not listener}
             if self._listeners:
                 self._set_period()
                 return False
-            self._ended = True
-        for wake in self._wakes:
-            wake.set()
+            self._end()
         return True
 
+    def _end(self) -> None:
+        self._ended = True
+        for turn in self._turns:
+            self.rounds.remove(turn)
+
     def join(self, deadline_s: float) -> None:
-        """Waits for the loops of a retired sampler until ``time.monotonic()`` is ``deadline_s``, unless it is called
-        from one."""
+        """Waits for the end of a retired sampler until ``time.monotonic()`` is ``deadline_s``, unless it is called
+        from one of its threads."""
         if self._ended:
-            for thread in self._threads:
-                if thread is not threading.current_thread():
-                    thread.join(max(0.0, deadline_s - time.monotonic()))
+            self.rounds.join(self._turns, deadline_s)
 
     def stats(self) -> SamplerStats:
         samples = self._sequence
@@ -180,40 +206,7 @@ class DeviceSampler:
             self._medium.skipped + self._slow.skipped,
         )
 
-    # -- the loops -----------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        name = f"gpusense-{self.device.index}"
-        loops = (self._run_fast, self._run_background)
-        for wake, run, suffix in zip(self._wakes, loops, ("fast", "slow"), strict=True):
-            thread = threading.Thread(target=run, args=(wake,), name=f"{name}-{suffix}", daemon=True)
-            self._clock.enlist(thread)
-            thread.start()
-            self._threads.append(thread)
-
-    def _run_fast(self, wake: threading.Event) -> None:
-        self._run(wake, self.step)
-
-    def _run_background(self, wake: threading.Event) -> None:
-        """Watching asks the driver, too, so it begins and ends here and not on the program's thread."""
-        try:
-            self._tell("watch")
-            self._run(wake, self.step_background)
-        finally:
-            self._tell("unwatch")
-
-    def _tell(self, what: str) -> None:
-        try:
-            getattr(self._source, what, bool)()
-        except Exception:  # noqa: BLE001  a foreign source; ours never raise
-            _log.exception(f"source {type(self._source).__name__} {what}", "a metrics source raised")
-
-    def _run(self, wake: threading.Event, step: Callable[[], int]) -> None:
-        while not self._ended:
-            wait_ns = step()
-            if wait_ns > 0 and not self._ended:
-                self._clock.wait(wake, wait_ns / 1e9)
-            wake.clear()
+    # -- the lanes -----------------------------------------------------------------------------------------------
 
     def _set_period(self) -> None:
         self._continuous = any(listener.continuous for listener in self._listeners)
@@ -223,13 +216,13 @@ class DeviceSampler:
         self._fast_words = ("fast", "lean", *gpm, *(("pcie",) if self._continuous else ()))
         now = self._clock.monotonic_ns()
         self.fast, changed = self.fast.at(min(listener.interval_ns for listener in self._listeners), now)
-        if changed or not self._threads:
-            self._wakes[0].set()
+        if changed:
+            self.rounds.ask(self._turns[0])
         medium_ns, slow_ns = map(min, zip(*(listener.lanes_ns for listener in self._listeners), strict=True))
         self._medium, medium_changed = self._medium.at(medium_ns, now)
         self._slow, slow_changed = self._slow.at(slow_ns, now)
         if medium_changed or slow_changed:
-            self._wakes[1].set()
+            self.rounds.ask(self._turns[1])
 
     def step(self) -> int:
         """Does what is due in the fast lane; nanoseconds until the next deadline."""
@@ -356,6 +349,14 @@ class DeviceSampler:
         unwatched = now - self._last_ns - self.fast.period_ns
         gap = unwatched if unwatched > max(SECOND, 2 * self.fast.period_ns) else 0
         return gap + (slept if slept > 10_000_000 else 0)
+
+
+def _tell(source: Any, what: str) -> None:
+    """Begins or ends watching for events, where ``source`` can; that may ask the driver."""
+    try:
+        getattr(source, what, bool)()
+    except Exception:  # noqa: BLE001  a foreign source; ours never raise
+        _log.exception(f"source {type(source).__name__} {what}", "a metrics source raised")
 
 
 def _is_stale(sample: GpuMetrics) -> bool:

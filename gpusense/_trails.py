@@ -115,12 +115,10 @@ class Trails:
         return [trail.codes(now_ns) for trail in self._trails]
 
 
-@lru_cache(maxsize=16)
 def dots(codes: bytes, rows: int, theme: Theme) -> tuple[Line, ...]:
     """Parts as ``rows`` lines, two parts a cell (one in ASCII), each stretch in the colour of its load.
 
-    A value that stands still gives the same parts, and what was drawn of them. Whole lines go through tables at once:
-    the bytes of the left and of the right sides of the cells.
+    Whole lines go through tables at once: the bytes of the left and of the right sides of the cells.
     """
     steps = len(_ASCII_STEPS) - 1 if theme.ascii else 4
     left, right = (codes, b"") if theme.ascii else (codes[::2], codes[1::2])

@@ -25,6 +25,7 @@ NOT_CORE = (
     "_capi/wgpu_structs.py",
     "_draw.py",
     "_frame.py",
+    "_frame_rows.py",
     "_ptx.py",
     "_strace.py",
     "_terminal.py",

@@ -2,7 +2,7 @@
 
 import os
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
@@ -38,8 +38,8 @@ class Feed(Protocol):
 class Live:
     """The samples of a running monitor (anything with ``latest()`` and ``history(seconds, device)``).
 
-    ``absent()`` gives the sentences that explain an empty list of devices; ``focus(index)`` is told which device is
-    shown in full.
+    ``absent()`` gives the sentences that explain an empty list of devices. ``focus(index)`` is told which device is
+    shown in full, and may answer with a monitor that knows more of it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Live:
         monitor: Any,
         absent: Callable[[], tuple[str, ...]] = tuple,
         clock: Callable[[], int] = time.monotonic_ns,
-        focus: Callable[[int], object] | None = None,
+        focus: Callable[[int], Any] | None = None,
     ) -> None:
         self._monitor = monitor
         self._focus = focus
@@ -64,9 +64,12 @@ class Live:
             return State(notes=(problem,) if problem else self._reasons or (), keys="q quit")
         selected = view.selected % len(latest)
         device = latest[selected].device.index
-        if self._focus is not None:
-            self._focus(device)
-        history = self._monitor.history(HISTORY_S, device)
+        history: tuple[GpuMetrics, ...] = tuple(self._monitor.history(HISTORY_S, device))
+        closer = self._focus(device) if self._focus is not None else None
+        if closer is not None:
+            history, newest = _joined(history, tuple(closer.history(HISTORY_S))), closer.latest()
+            if newest and newest[0].monotonic_ns >= latest[selected].monotonic_ns:
+                latest = (*latest[:selected], newest[0], *latest[selected + 1 :])
         return State(latest, history, selected, self._clock(), notes=(problem,) if problem else (), keys=_keys(latest))
 
     def seek(self, seconds: float) -> bool:
@@ -132,6 +135,17 @@ class Replay:
         place = bisect_right(self._live, time_ns, key=lambda row: row[0])
         _, count, size = self._live[place - 1] if place else (0, 0, 0)
         return f"{count} live, {size / 2**20:.0f} MiB"
+
+
+def _joined(before: tuple[GpuMetrics, ...], after: tuple[GpuMetrics, ...]) -> tuple[GpuMetrics, ...]:
+    """What was seen before a closer look began, and what that saw."""
+    if not after:
+        return before
+    return before[: bisect_left(before, after[0].monotonic_ns, key=_taken)] + after
+
+
+def _taken(sample: GpuMetrics) -> int:
+    return sample.monotonic_ns
 
 
 def _time(sample: GpuMetrics) -> int:

@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from ._dispatcher import Dispatcher
 from ._metrics import GpuMetrics, OwnUsage, without_values
 from ._protocols import Backend, MetricsSource
 from ._records import DeviceInfo, Unavailable
+from ._rounds import Rounds
 from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats
 from ._sources import Opening
 from ._window import Window, window
@@ -114,13 +116,12 @@ class Monitor:
         """Samples of the last ``seconds`` (all kept ones by default), oldest first, of every device or of one."""
         start = None if seconds is None else self._clock.monotonic_ns() - int(seconds * SECOND)
         with self._lock:
-            kept = [
-                sample
-                for index, samples in self._samples.items()
-                if device is None or index == device
-                for sample in samples
-                if start is None or sample.monotonic_ns >= start
-            ]
+            every = [list(samples) for index, samples in self._samples.items() if device in (None, index)]
+        if start is not None:
+            every = [samples[bisect_left(samples, start, key=_taken_ns) :] for samples in every]
+        if len(every) == 1:
+            return tuple(every[0])
+        kept = [sample for samples in every for sample in samples]
         return tuple(sorted(kept, key=lambda sample: (sample.monotonic_ns, sample.device.index)))
 
     def window(
@@ -262,7 +263,7 @@ class Monitor:
             if self._stopped:
                 return
             key = (id(source), device)
-            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self.lanes_ns)
+            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self.lanes_ns, _rounds(source))
             sampler.attach(self)
             _samplers[key] = sampler
             self._samplers.append((key, sampler))
@@ -396,6 +397,11 @@ def current() -> Monitor | None:
     return _current
 
 
+def _rounds(source: MetricsSource) -> Rounds | None:
+    """What samples the devices of ``source`` already, or None."""
+    return next((sampler.rounds for (known, _), sampler in _samplers.items() if known == id(source)), None)
+
+
 def _source(timeout: float) -> MetricsSource | None:
     if _override is not None:
         return _override
@@ -436,6 +442,10 @@ def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
     if any(row.visible is False and row.name is None for row in sample.processes):
         return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")
     return OwnUsage(sample.device, pid, memory_used_bytes=0)
+
+
+def _taken_ns(sample: GpuMetrics) -> int:
+    return sample.monotonic_ns
 
 
 def _is_idle(sample: GpuMetrics, below: float) -> bool:

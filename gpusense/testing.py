@@ -127,7 +127,7 @@ class ManualClock(Clock):
             return until > self._now_ns and event is not None and not event.is_set()
 
         def settled() -> bool:
-            self._threads = {thread for thread in self._threads if thread.is_alive()}
+            self._threads = {thread for thread in self._threads if thread.is_alive() or thread.ident is None}
             return all(waits(thread) for thread in self._threads)
 
         deadline = 1000

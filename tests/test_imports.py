@@ -37,16 +37,16 @@ analysis
 _merge _replay
 session
 _hang _sessionfile
-_dispatcher _sampler _sources _window
+_dispatcher _rounds _sampler _sources _window
 backends
 _broker
 _pipeline
 _ledger _unmarked
 _aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _sync_lines _tally _threshold
 _json_stream
-_gpu_metrics_table _json _names _occupancy _ptx _wgpu_clock
+_gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock
 _capi
-_budget _clock _config _frame _process
+_budget _clock _config _frame _frame_rows _process
 _layouts _metrics _protocols _trails
 _records
 _after_import

@@ -1,10 +1,12 @@
 """Calls that took unusually long among calls of the same operation and size."""
 
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .._records import Path
 from ..session import Session
-from .operation import OPERATIONS, duration_ns
+from .calls import Calls, calls, duration_ns, grouped
 
 #: Fewer calls than this say nothing about what is usual.
 MINIMUM_CALLS = 8
@@ -38,6 +40,7 @@ def anomalies(
     score: float | None = None,
     minimum_effect: float = 0.2,
     minimum_ns: int = 10_000,
+    groups: list[Calls] | None = None,
 ) -> list[Anomaly]:
     """Slow calls, what they cost most first.
 
@@ -50,32 +53,39 @@ def anomalies(
     if method not in ("robust", "sigma"):
         raise ValueError(f"method must be 'robust' or 'sigma', not {method!r}")
     limit = score if score is not None else (3.5 if method == "robust" else 2.0)
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for record in session.records:
-        kind = OPERATIONS.get(type(record))
-        if kind not in (None, "allocation"):
-            groups.setdefault(_alike(kind, record), []).append(record)
     found: list[Anomaly] = []
-    for key, records in groups.items():
+    for key, records, lengths in _alike(calls(session) if groups is None else groups):
         if len(records) < MINIMUM_CALLS:
             continue
-        records.sort(key=lambda record: record.start_ns)
-        durations = tuple(duration_ns(record) for record in records)
-        centre, spread = (robust_spread if method == "robust" else _sigma)(durations[1:])
+        centre, spread = (robust_spread if method == "robust" else _sigma)(lengths[1:])
         if spread <= 0:
             continue
         floor = max(centre + minimum_ns, centre * (1 + minimum_effect), centre + limit * spread)
-        for place, (record, length) in enumerate(zip(records[1:], durations[1:], strict=True), 1):
-            if length >= floor:
-                device = getattr(record, "device", None)
-                value = (length - centre) / spread
-                near = _around(durations, place)
-                found.append(
-                    Anomaly(
-                        key[0], key[1], device, record.start_ns, length, centre, value, record.path, near, len(records)
-                    )
-                )
-    return sorted(found, key=lambda row: -row.excess_ns)
+        long = [place for place, length in enumerate(lengths) if length >= floor and place]
+        durations = tuple(lengths) if long else ()
+        for place in long:
+            record, length, near = records[place], lengths[place], _around(durations, place)
+            value, device = (length - centre) / spread, getattr(record, "device", None)
+            found.append(Anomaly(*key, device, record.start_ns, length, centre, value, record.path, near, len(records)))
+    return sorted(found, key=lambda row: (-row.excess_ns, row.start_ns))
+
+
+def _alike(groups: list[Calls]) -> Iterator[tuple[tuple[str, str], list[Any], list[int]]]:
+    """(kind and name, calls by their start, their lengths) of calls that are to be compared with each other."""
+    kept = [group for group in groups if group.kind != "allocation"]
+    alike = attrgetter("kind", "name", "backend", "device", "full_name", "grid", "block")
+    for same in grouped(kept, alike).values():
+        key = same[0].kind, same[0].name
+        sized = "bytes" in same[0].records[0]._fields
+        if len(same) == 1 and not sized:
+            yield key, same[0].records, same[0].lengths
+            continue
+        by_size: dict[Any, list[Any]] = {}
+        for record in (record for group in same for record in group.records):
+            by_size.setdefault(record.bytes if sized else None, []).append(record)
+        for records in by_size.values():
+            records.sort(key=attrgetter("start_ns"))
+            yield key, records, [duration_ns(record) for record in records]
 
 
 def _around(durations: tuple[int, ...], place: int) -> tuple[int, ...]:
@@ -85,35 +95,25 @@ def _around(durations: tuple[int, ...], place: int) -> tuple[int, ...]:
     return durations[first : first + MOST_SAMPLES]
 
 
-def _alike(kind: Any, record: Any) -> tuple[Any, ...]:
-    size = (getattr(record, "grid", None), getattr(record, "block", None), getattr(record, "bytes", None))
-    return (
-        kind,
-        record.name,
-        record.backend,
-        getattr(record, "device", None),
-        getattr(record, "full_name", None),
-        size,
-    )
-
-
-def robust_spread(values: "tuple[int, ...]") -> tuple[float, float]:
+def robust_spread(values: "Sequence[int]") -> tuple[float, float]:
     """Median, and the spread by which (x − median) / spread is the robust z."""
-    centre = median(values)
-    deviations = [abs(value - centre) for value in values]
+    ordered = sorted(values)
+    centre = median(ordered)
+    # Of values in order: the sort finds two stretches that are in order already.
+    deviations = [abs(value - centre) for value in ordered]
     mad = median(deviations)
     if mad > 0:
         return centre, mad / 0.6745
     return centre, 1.2533 * sum(deviations) / len(deviations)
 
 
-def _sigma(values: "tuple[int, ...]") -> tuple[float, float]:
+def _sigma(values: "Sequence[int]") -> tuple[float, float]:
     count, total = len(values), sum(values)
     variance = (sum(value * value for value in values) * count - total * total) / count**2
     return total / count, max(0.0, variance) ** 0.5
 
 
-def median(values: "tuple[float, ...] | list[float] | tuple[int, ...] | list[int]") -> float:
+def median(values: "Sequence[float]") -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return float(ordered[middle]) if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,5 +1,7 @@
 """GPU time by block: a tree of paths, each with what was launched in it and below it."""
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from .._records import BlockRecord, Path
@@ -94,23 +96,44 @@ class _Tree:
                 node.parent.kernels += node.kernels
 
 
+#: Class of a call → its path, name and, where it has one, owner.
+_FACTS: dict[Any, Callable[[Any], tuple[Any, ...]]] = {
+    of: attrgetter("path", "name", *(("owner",) if "owner" in of._fields else ()))
+    for of, kind in OPERATIONS.items()
+    if kind != "allocation"
+}
+_SIZED = {of for of in _FACTS if "bytes" in of._fields}
+
+
 def block_tree(session: Session) -> BlockNode:
     """The root (path ``()``); work launched outside any block is its own. Kept and counted work together."""
     tree = _Tree()
+    sums: dict[tuple[Any, ...], list[Any]] = {}  # alike calls of one block: node, calls, nanoseconds, bytes
     record: Any
     for record in session.records:
-        if type(record) is BlockRecord:
+        of = type(record)
+        if of is BlockRecord:
             node = tree.node(record.path)
             node.passes += 1
             node.wall_ns += duration_ns(record)
             continue
-        kind = OPERATIONS.get(type(record))
-        if kind is not None and kind != "allocation":
-            size = getattr(record, "bytes", 0) or 0
-            owner = getattr(record, "owner", None)
-            tree.node(record.path).add(kind, record.name, 1, duration_ns(record), size, owner)
-    for row in session.aggregates:
-        if row.kind not in ("block", "allocation") and row.count:
-            tree.node(row.path).add(row.kind, row.name, row.count, row.total_ns, row.bytes, row.owner)
+        facts = _FACTS.get(of)
+        if facts is None:
+            continue
+        key = of, facts(record)
+        row = sums.get(key)
+        if row is None:
+            row = sums[key] = [tree.node(record.path), 0, 0, 0]
+        row[1] += 1
+        row[2] += duration_ns(record)
+        if of in _SIZED:
+            row[3] += record.bytes or 0
+    for (of, (_, name, *owner)), (node, count, spent, size) in sums.items():
+        node.add(OPERATIONS[of], name, count, spent, size, owner[0] if owner else None)
+    for counted in session.aggregates:
+        if counted.kind not in ("block", "allocation") and counted.count:
+            tree.node(counted.path).add(
+                counted.kind, counted.name, counted.count, counted.total_ns, counted.bytes, counted.owner
+            )
     tree.add_up()
     return tree.root

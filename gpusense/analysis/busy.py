@@ -1,10 +1,11 @@
 """When each device and stream was busy: unions of intervals, so that concurrent work counts once."""
 
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .._records import DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
 from ..session import Session
-from .intervals import Interval, total, union
+from .intervals import Interval, joined, total, union
 from .operation import DEVICE_KINDS
 
 #: Backend and device: CUDA and wgpu number devices apart.
@@ -86,28 +87,34 @@ def window(session: Session) -> Interval | None:
     return (start, end) if start is not None and end is not None and end > start else None
 
 
+_place = attrgetter("backend", "device", "stream")
+_place_of_kernel = attrgetter("backend", "device", "stream", "name")  # the name tells whether it computes
+_span = attrgetter("start_ns", "end_ns")
+
+
 def timelines(session: Session) -> dict[DeviceKey, Timeline]:
     """A :class:`Timeline` for every device that did anything, in order of backend and number."""
     spans: dict[DeviceKey, dict[str, list[Interval]]] = {}
     streams: dict[DeviceKey, dict[int | None, list[Interval]]] = {}
     places: dict[tuple[Any, ...], tuple[list[Interval], list[Interval]]] = {}
-    known: dict[str, str] = {}
     for record in session.records:
         kind = type(record)
+        place: tuple[Any, ...]
         if kind is GpuKernel:
-            name = record.name
-            what = known.get(name) or known.setdefault(name, "collective" if is_collective(name) else "compute")
+            place = _place_of_kernel(record)
         elif kind is GpuMemset or (kind is GpuMemoryTransfer and record.timing == "device"):  # type: ignore[union-attr]
-            what = "transfer"
+            place = _place(record)
         else:
             continue
-        place = (record.backend, record.device, record.stream, what)  # type: ignore[union-attr]
         both = places.get(place)
         if both is None:
             key, stream = place[:2], place[2]
+            what = "transfer" if kind is not GpuKernel else "collective" if is_collective(record.name) else "compute"
             of_stream = streams.setdefault(key, {}).setdefault(stream, [])
             both = places[place] = (spans.setdefault(key, {}).setdefault(what, []), of_stream)
-        span = (record.start_ns, record.end_ns or record.start_ns)
+        span = _span(record)
+        if not span[1]:
+            span = (span[0], span[0])
         both[0].append(span)
         both[1].append(span)
     counted = {(row.backend, row.device) for row in session.aggregates if row.kind in DEVICE_KINDS and row.count}
@@ -135,8 +142,8 @@ def device_times(session: Session, lines: dict[DeviceKey, Timeline] | None = Non
 
 def _device_time(session: Session, key: DeviceKey, line: Timeline, kept: DeviceBusy | None, length: int) -> DeviceTime:
     backend, device = key
-    everything = union([*line.compute, *line.collective, *line.transfer])
-    busy, kernel, transfer = total(everything), total(union([*line.compute, *line.collective])), total(line.transfer)
+    everything = joined(line.compute, line.collective, line.transfer)
+    busy, kernel, transfer = total(everything), total(joined(line.compute, line.collective)), total(line.transfer)
     first, last = (everything[0][0], everything[-1][1]) if everything else (None, None)
     source = "records"
     if line.counted and kept is not None:

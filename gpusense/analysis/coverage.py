@@ -1,13 +1,18 @@
 """How much of the device its kernels could fill, from launch sizes alone: no hardware counters."""
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from .._occupancy import Limits, blocks_per_sm
-from .._records import DeviceInfo, Dim3
+from .._records import DeviceInfo, Dim3, GpuKernel
 from ..session import Session
 from .busy import window
 
-_Launch = tuple["int | None", "Dim3 | None", "Dim3 | None", "int | None", int]
+_Launch = tuple["int | None", "Dim3 | None", "Dim3 | None", "int | None", "int | None", "int | None"]
+_LAUNCH = "device", "grid", "block", "registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes"
+_launch: Callable[[GpuKernel], _Launch] = attrgetter(*_LAUNCH)
+_span: Callable[[GpuKernel], tuple[int, int]] = attrgetter("start_ns", "end_ns")
 
 
 class Coverage(NamedTuple):
@@ -44,25 +49,25 @@ def coverage(session: Session) -> list[Coverage]:
     considered: dict[int | None, list[int]] = {}
     kernel_ns: dict[int | None, int] = {}
     shares: dict[_Launch, float | None] = {}
-    for kernel in session.kernels:
-        if kernel.backend != "cuda":
-            continue
-        length = max(0, kernel.end_ns - kernel.start_ns)
-        kernel_ns[kernel.device] = kernel_ns.get(kernel.device, 0) + length
-        launch = (
-            kernel.device,
-            kernel.grid,
-            kernel.block,
-            kernel.registers_per_thread,
-            (kernel.static_shared_bytes or 0) + (kernel.dynamic_shared_bytes or 0),
-        )
+    known = [kernel for kernel in session.kernels if kernel.backend == "cuda"]
+    if not any(kernel.grid is not None for kernel in known):
+        return []
+    for kernel in known:
+        launch = _launch(kernel)
         if launch not in shares:
-            shares[launch] = _share(session, *launch)
-        share = shares[launch]
-        if not share or not length:
+            device, grid, block, registers, static, dynamic = launch
+            shares[launch] = _share(session, device, grid, block, registers, (static or 0) + (dynamic or 0))
+        start, end = _span(kernel)
+        length = end - start
+        if length <= 0:
             continue
-        edges.setdefault(kernel.device, []).extend(((kernel.start_ns, share), (kernel.end_ns, -share)))
-        sums = considered.setdefault(kernel.device, [0, 0])
+        device = launch[0]
+        kernel_ns[device] = kernel_ns.get(device, 0) + length
+        share = shares[launch]
+        if not share:
+            continue
+        edges.setdefault(device, []).extend(((start, share), (end, -share)))
+        sums = considered.setdefault(device, [0, 0])
         sums[0] += length
         sums[1] += share < 1
     for row in session.aggregates:
@@ -70,11 +75,11 @@ def coverage(session: Session) -> list[Coverage]:
             kernel_ns[row.device] = kernel_ns.get(row.device, 0) + row.total_ns
     length = whole[1] - whole[0]
     rows = []
-    for device, of in edges.items():
+    for number, of in edges.items():
         covered, busy = _weigh(of)
-        spent, small = considered[device]
+        spent, small = considered[number]
         rows.append(
-            Coverage(device, covered / length, covered / busy if busy else 0.0, spent, kernel_ns[device], small)
+            Coverage(number, covered / length, covered / busy if busy else 0.0, spent, kernel_ns[number], small)
         )
     return rows
 

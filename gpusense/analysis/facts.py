@@ -5,6 +5,7 @@ from functools import cached_property
 from ..session import Session
 from .anomalies import Anomaly, anomalies
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, window
+from .calls import Calls, calls
 from .coverage import Coverage, coverage
 from .idle import DeviceIdle, idle
 from .launch import LaunchProfile, launches
@@ -31,8 +32,12 @@ class Facts:
         return timelines(self.session)
 
     @cached_property
+    def calls(self) -> list[Calls]:
+        return calls(self.session)
+
+    @cached_property
     def operations(self) -> list[Operation]:
-        return operations(self.session)
+        return operations(self.session, groups=self.calls)
 
     @cached_property
     def device_operations(self) -> list[Operation]:
@@ -52,7 +57,7 @@ class Facts:
 
     @cached_property
     def launches(self) -> list[LaunchProfile]:
-        return launches(self.session, self.timelines, self.times)
+        return launches(self.session, self.timelines, self.times, self.calls)
 
     @cached_property
     def transfers(self) -> list[TransferGroup]:
@@ -64,7 +69,7 @@ class Facts:
 
     @cached_property
     def anomalies(self) -> list[Anomaly]:
-        return anomalies(self.session)
+        return anomalies(self.session, groups=self.calls)
 
     @cached_property
     def coverage(self) -> list[Coverage]:
@@ -76,4 +81,4 @@ class Facts:
 
     @cached_property
     def first_calls(self) -> list[FirstCall]:
-        return first_calls(self.session)
+        return first_calls(self.session, groups=self.calls)

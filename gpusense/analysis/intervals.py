@@ -1,27 +1,34 @@
 """Sets of half-open nanosecond intervals, as sorted lists of disjoint ``(start, end)`` pairs."""
 
 from collections.abc import Iterable
+from itertools import chain
 
 Interval = tuple[int, int]
 
 
 def union(spans: Iterable[Interval]) -> list[Interval]:
     """The disjoint intervals that cover the same time; empty and reversed spans cover none."""
+    ordered = sorted(spans)
+    at = next((place for place, (low, high) in enumerate(ordered) if high > low), None)
+    if at is None:
+        return []
     merged: list[Interval] = []
-    start = end = None
-    for low, high in sorted(spans):
-        if high <= low:
-            continue
-        if end is None or start is None:
-            start, end = low, high
-        elif low <= end:
-            end = max(end, high)
-        else:
-            merged.append((start, end))
-            start, end = low, high
-    if start is not None and end is not None:
-        merged.append((start, end))
+    start, end = ordered[at]
+    for low, high in ordered[at + 1 :]:
+        if low > end:
+            if high > low:
+                merged.append((start, end))
+                start, end = low, high
+        elif high > end:
+            end = high
+    merged.append((start, end))
     return merged
+
+
+def joined(*parts: list[Interval]) -> list[Interval]:
+    """The union of sets that are in order and disjoint each."""
+    known = [part for part in parts if part]
+    return known[0] if len(known) == 1 else union(chain.from_iterable(known))
 
 
 def total(intervals: Iterable[Interval]) -> int:

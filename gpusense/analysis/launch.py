@@ -1,11 +1,12 @@
 """Whether a device starves between short kernels because launching them takes longer than running them."""
 
+from bisect import bisect_left
 from typing import NamedTuple
 
-from .._records import GpuKernel
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines
-from .intervals import complement, union
+from .calls import Calls, calls
+from .intervals import complement, joined
 
 #: A kernel shorter than this runs for less time than Python frameworks need to launch the next (5–10 µs).
 SHORT_NS = 10_000
@@ -34,7 +35,10 @@ class LaunchProfile(NamedTuple):
 
 
 def launches(
-    session: Session, lines: dict[DeviceKey, Timeline] | None = None, times: list[DeviceTime] | None = None
+    session: Session,
+    lines: dict[DeviceKey, Timeline] | None = None,
+    times: list[DeviceTime] | None = None,
+    groups: list[Calls] | None = None,
 ) -> list[LaunchProfile]:
     """One :class:`LaunchProfile` a device with kernels.
 
@@ -42,13 +46,12 @@ def launches(
     """
     lines = timelines(session) if lines is None else lines
     counts: dict[DeviceKey, list[int]] = {}
-    for record in session.records:
-        if type(record) is GpuKernel:
-            row = counts.setdefault((record.backend, record.device), [0, 0, 0])
-            length = max(0, (record.end_ns or 0) - record.start_ns)
-            row[0] += 1
-            row[1] += length < SHORT_NS
-            row[2] += length
+    for group in calls(session) if groups is None else groups:
+        if group.kind == "kernel":
+            row = counts.setdefault((group.backend, group.device), [0, 0, 0])
+            row[0] += len(group.ordered)
+            row[1] += bisect_left(group.ordered, SHORT_NS)
+            row[2] += sum(group.ordered)
     for aggregate in session.aggregates:
         if aggregate.kind == "kernel" and aggregate.count:
             row = counts.setdefault((aggregate.backend, aggregate.device), [0, 0, 0])
@@ -68,7 +71,7 @@ def _profile(time: DeviceTime, line: Timeline, kernels: int, short: int, spent: 
         small, median = None, None
         small_ns = idle if idle < LAUNCH_GAP_NS * kernels else 0
     else:
-        everything = union([*line.compute, *line.collective, *line.transfer])
+        everything = joined(line.compute, line.collective, line.transfer)
         gaps = [end - start for start, end in complement(everything, time.first_ns or 0, time.last_ns or 0)]
         small_gaps = sorted(gap for gap in gaps if gap < LAUNCH_GAP_NS)
         small, small_ns = len(small_gaps), sum(small_gaps)

@@ -1,14 +1,16 @@
 """The table of operations: what ran, how often, for how long; kept records and aggregates combined exactly."""
 
-from typing import Any, NamedTuple
+from operator import attrgetter, mul
+from typing import NamedTuple
 
-from .._records import KINDS, Aggregate, Record
+from .._records import Aggregate
 from ..session import Session
+from .calls import OPERATIONS, Calls, calls, duration_ns, ordered
+
+__all__ = ["DEVICE_KINDS", "OPERATIONS", "Operation", "duration_ns", "operations"]
 
 #: Kinds that occupy the device; the others are host time or instants.
 DEVICE_KINDS = frozenset({"kernel", "transfer", "memset"})
-#: ``kind`` of every record that is an operation; blocks hold operations.
-OPERATIONS = {of: kind for of, kind in KINDS.items() if kind != "block"}
 
 _Key = tuple[str, str, str, int | None, str | None]
 
@@ -39,77 +41,64 @@ class Operation(NamedTuple):
 
 
 class _Group:
-    __slots__ = ("aggregates", "bytes", "durations", "first", "names")
+    """All calls of one operation: groups of kept ones, and rows of counted ones."""
+
+    __slots__ = ("aggregates", "bytes", "calls", "durations")
 
     def __init__(self) -> None:
+        self.calls: list[Calls] = []
         self.durations: list[int] = []
         self.aggregates: list[Aggregate] = []
         self.bytes = 0
-        self.first: tuple[int, int] | None = None
-        self.names: set[str] = set()
 
 
-def duration_ns(record: Any) -> int:
-    """Length of a record; 0 where its end is missing or lies before its start."""
-    end = record.end_ns
-    return max(0, end - record.start_ns) if end is not None else 0
-
-
-def operations(session: Session, kinds: "frozenset[str] | None" = None) -> list[Operation]:
+def operations(
+    session: Session, kinds: "frozenset[str] | None" = None, groups: "list[Calls] | None" = None
+) -> list[Operation]:
     """Operations by falling total time, device work first. ``kinds`` restricts them."""
-    groups = _group(session.records, session.aggregates)
+    found = _group(calls(session) if groups is None else groups, session.aggregates)
     totals: dict[str, int] = {}
-    for key, group in groups.items():
+    for key, group in found.items():
         side = "device" if key[0] in DEVICE_KINDS else key[0]
         spent = sum(group.durations) + sum(aggregate.total_ns for aggregate in group.aggregates)
         totals[side] = totals.get(side, 0) + spent
     table = [
         _operation(key, group, totals["device" if key[0] in DEVICE_KINDS else key[0]])
-        for key, group in groups.items()
+        for key, group in found.items()
         if kinds is None or key[0] in kinds
     ]
     table.sort(key=lambda row: (row.kind not in DEVICE_KINDS, -row.total_ns, -row.count, row.kind, row.name))
     return table
 
 
-def _group(records: list[Record], aggregates: list[Aggregate]) -> dict[_Key, _Group]:
+def _group(kept: list[Calls], aggregates: list[Aggregate]) -> dict[_Key, _Group]:
     groups: dict[_Key, _Group] = {}
-    record: Any  # every kind below has the fields its kind is asked for
-    for record in records:
-        kind = OPERATIONS.get(type(record))
-        if kind is None:
-            continue
-        key = (kind, record.name, record.backend, getattr(record, "device", None), getattr(record, "direction", None))
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = _Group()
-        start, end = record.start_ns, record.end_ns
-        length = end - start if end is not None and end > start else 0
-        group.durations.append(length)
-        group.bytes += getattr(record, "bytes", 0) or 0
-        if group.first is None or start < group.first[0]:
-            group.first = (start, length)
-        if kind == "kernel" and record.full_name:
-            group.names.add(record.full_name)
+    for one in kept:
+        group = groups.setdefault((one.kind, one.name, one.backend, one.device, one.direction), _Group())
+        group.calls.append(one)
+        if "bytes" in one.records[0]._fields:
+            sizes = list(map(attrgetter("bytes"), one.records))
+            group.bytes += sum(size or 0 for size in sizes) if None in sizes else sum(sizes)
+    for group in groups.values():
+        group.durations = ordered(group.calls)
     for aggregate in aggregates:
         if aggregate.count <= 0 or aggregate.kind == "block":
             continue
         key = (aggregate.kind, aggregate.name, aggregate.backend, aggregate.device, aggregate.direction)
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = _Group()
-        group.aggregates.append(aggregate)
-        group.bytes += aggregate.bytes
+        counted = groups.setdefault(key, _Group())
+        counted.aggregates.append(aggregate)
+        counted.bytes += aggregate.bytes
     return groups
 
 
 def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
     kind, name, backend, device, direction = key
-    kept = sorted(group.durations)
+    kept = group.durations
     counted = group.aggregates
+    names = {one.full_name for one in group.calls if one.full_name}
     count = len(kept) + sum(aggregate.count for aggregate in counted)
     total = sum(kept) + sum(aggregate.total_ns for aggregate in counted)
-    squares = sum(value * value for value in kept) + sum(aggregate.sum_squares_ns2 for aggregate in counted)
+    squares = sum(map(mul, kept, kept)) + sum(aggregate.sum_squares_ns2 for aggregate in counted)
     below = _rank_below(kept, counted)
     return Operation(
         kind=kind,
@@ -129,9 +118,9 @@ def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
         bytes=group.bytes,
         direction=direction,
         bandwidth_bytes_per_s=group.bytes * 1e9 / total if group.bytes and total else None,
-        first_ns=group.first[1] if group.first else None,
-        full_name=next(iter(group.names)) if len(group.names) == 1 else None,
-        variants=len(group.names),
+        first_ns=min(one.first for one in group.calls)[1] if group.calls else None,
+        full_name=next(iter(names)) if len(names) == 1 else None,
+        variants=len(names),
         kept=len(kept),
     )
 

@@ -1,11 +1,13 @@
 """First calls (compilation, autotuning, warm-up) apart from the steady state."""
 
-from typing import Any, NamedTuple
+from bisect import bisect_left
+from operator import attrgetter
+from typing import NamedTuple
 
 from .._records import BlockRecord, Path
 from ..session import Session
 from .anomalies import median
-from .operation import OPERATIONS, duration_ns
+from .calls import Calls, calls, duration_ns, grouped, ordered
 
 
 class FirstCall(NamedTuple):
@@ -39,24 +41,21 @@ class WarmUp(NamedTuple):
         return self.warm_up_ns - round(self.steady_ns * self.passes)
 
 
-def first_calls(session: Session, minimum_calls: int = 5, minimum_ns: int = 10_000) -> list[FirstCall]:
+def first_calls(
+    session: Session, minimum_calls: int = 5, minimum_ns: int = 10_000, groups: list[Calls] | None = None
+) -> list[FirstCall]:
     """Operations whose earliest kept call took ≥ 2 × the median of the later ones and ≥ ``minimum_ns`` more."""
-    calls: dict[tuple[str, str, str, int | None], list[tuple[int, int]]] = {}
-    record: Any
-    for record in session.records:
-        kind = OPERATIONS.get(type(record))
-        if kind is not None and kind != "allocation":
-            key = (kind, record.name, record.backend, getattr(record, "device", None))
-            calls.setdefault(key, []).append((record.start_ns, duration_ns(record)))
+    kept = [group for group in (calls(session) if groups is None else groups) if group.kind != "allocation"]
     found = []
-    for (kind, name, _, device), spans in calls.items():
-        if len(spans) < minimum_calls:
+    for (kind, name, _, device), same in grouped(kept, attrgetter("kind", "name", "backend", "device")).items():
+        lengths = ordered(same)
+        if len(lengths) < minimum_calls:
             continue
-        first = min(spans)
-        spans.remove(first)
-        steady = median([length for _, length in spans])
-        if first[1] >= 2 * steady and first[1] - steady >= minimum_ns:
-            found.append(FirstCall(kind, name, device, first[1], steady, len(spans) + 1))
+        _, first = min(group.first for group in same)
+        place = bisect_left(lengths, first)
+        steady = median(lengths[:place] + lengths[place + 1 :])
+        if first >= 2 * steady and first - steady >= minimum_ns:
+            found.append(FirstCall(kind, name, device, first, steady, len(lengths)))
     return sorted(found, key=lambda row: -row.excess_ns)
 
 

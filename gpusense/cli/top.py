@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from ..monitor import Monitor
 
 
-_BESIDE_S = 2.0
+#: The overview's lines of the devices that are not shown in full are renewed at most this often.
+_OTHERS_S = 1.0
+#: What those lines do not show is read this often of them, and of the one that is shown in full.
+_ASIDE_S, _ASIDE_SLOW_S = 30.0, 60.0
+_BESIDE_S, _BESIDE_SLOW_S = 2.0, 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,19 +70,24 @@ def _live(args: argparse.Namespace) -> int:
 def watching(interval: float, devices: Any = None, **more: Any) -> "Monitor":
     """The monitor behind the dashboard: as long a history as the graphs reach back.
 
-    What is beside the graphs is read every two seconds, the processes of a device that is not shown rarely. ``more``
-    goes to ``start_background``.
+    What a line of the overview shows is read every ``interval``, or every second where that is shorter; what only the
+    device in full shows, rarely. A :class:`Focus` reads more of one. ``more`` goes to ``start_background``.
     """
     from .. import monitor
 
-    room = int(HISTORY_S / interval) + 2
-    return monitor.start_background(None, interval, devices, history=room, medium_interval=_BESIDE_S, **more)
+    aside: dict[str, Any] = {
+        "history": int(HISTORY_S / interval) + 2,
+        "medium_interval": _ASIDE_S,
+        "slow_interval": _ASIDE_SLOW_S,
+        "process_interval": _ASIDE_S,
+    }
+    return monitor.start_background(None, max(interval, _OTHERS_S), devices, **aside, **more)
 
 
 class Focus:
-    """Keeps the list of processes fresh for the one device that shows it: a monitor of that device alone.
+    """Keeps everything fresh of the one device that is shown in full: a monitor of that device alone.
 
-    It shares the loops of the first monitor, so that it costs no sample of its own.
+    It shares the samples of the first monitor, which are a part of its own.
     """
 
     def __init__(self, interval: float, **more: Any) -> None:
@@ -87,18 +96,25 @@ class Focus:
         self._device: int | None = None
         self._monitor: Monitor | None = None
 
-    def on(self, device: int) -> None:
-        """Looks at ``device`` (its index) from now on."""
+    def on(self, device: int) -> "Monitor | None":
+        """Looks at ``device`` (its index) from now on; the monitor that does."""
         if device == self._device:
-            return
+            return self._monitor
         from .. import monitor
 
         self._device = device
         before = self._monitor
-        beside: dict[str, Any] = {"medium_interval": _BESIDE_S, "process_interval": _BESIDE_S, "open_timeout": 0}
-        self._monitor = monitor.start_background(None, self._interval, device, history=1, **beside, **self._more)
+        beside: dict[str, Any] = {
+            "history": int(HISTORY_S / self._interval) + 2,
+            "medium_interval": _BESIDE_S,
+            "slow_interval": _BESIDE_SLOW_S,
+            "process_interval": _BESIDE_S,
+            "open_timeout": 0,
+        }
+        self._monitor = monitor.start_background(None, self._interval, device, **beside, **self._more)
         if before is not None:
             before.stop(0)
+        return self._monitor
 
     def __enter__(self) -> "Focus":  # noqa: PYI034  (typing.Self is Python 3.11)
         return self

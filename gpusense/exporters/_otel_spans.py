@@ -3,12 +3,13 @@ alone.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
-from .._records import BlockRecord, Record
+from .._records import KINDS, BlockRecord, Record
 from ._otel_attributes import (
     MAX_TEXT,
     Attributes,
@@ -72,10 +73,11 @@ class SpanBuilder:
 
     def locate(self, record: Record) -> Placed | str:
         """The record with its parent, or the reason why it gets no span. Times become integers here."""
-        start, end = nanoseconds(record.start_ns), nanoseconds(record.end_ns)
+        first, last = record.start_ns, record.end_ns
+        start, end = nanoseconds(first), nanoseconds(last)
         if start is None or end is None or end < start or not _countable(record):
             return INVALID
-        if type(record.start_ns) is not int or type(record.end_ns) is not int:
+        if start is not first or end is not last:
             record = record._replace(start_ns=start, end_ns=end)  # type: ignore[call-arg]
         if type(record) is BlockRecord:
             return self._locate_block(record)
@@ -210,10 +212,17 @@ class SpanBuilder:
         )
 
 
+_COUNTED: dict[Any, Callable[[Any], Any]] = {
+    of: attrgetter("name", *(field for field in ("backend", "device", "stream") if field in of._fields))
+    for of in KINDS
+    if hasattr(of, "_fields")
+}
+
+
 def _countable(record: Any) -> bool:
     """Whether what records are counted and folded by can be a key: a caller's own record may hold anything."""
     try:
-        hash((record.name, *(getattr(record, field, None) for field in ("backend", "device", "stream"))))
+        hash(_COUNTED[type(record)](record))
     except Exception:  # noqa: BLE001
         return False
     return True

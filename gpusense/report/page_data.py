@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.busy import DeviceTime
+from ..analysis.calls import Calls, grouped, ordered
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.finding import Finding
 from ..analysis.idle import REASONS
-from ..analysis.operation import DEVICE_KINDS, OPERATIONS, Operation, duration_ns
+from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.ranking import ranked
 from ..analysis.words import clean, count_text, percent_text, size_text, time_text
 from ..session import Session
@@ -49,7 +50,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "breakdown": _breakdown(session, facts),
             "operations": [_operation(row, drawn.ranks) for row in shown],
             "more_operations": len(facts.operations) - len(shown),
-            "histograms": _histograms(session, shown),
+            "histograms": _histograms(facts, shown),
             "timeline": drawn.facts,
             "tables": small_tables(session, facts),
             "flame": _flame(block_tree(session)),
@@ -61,7 +62,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
     )
 
 
-def _identity(row: Operation) -> tuple[Any, ...]:
+def _identity(row: Operation | Calls) -> tuple[Any, ...]:
     return (row.kind, row.name, row.backend, row.device, row.direction)
 
 
@@ -158,20 +159,14 @@ def _name(text: str) -> str:
     return clean(label(text), NAME_LIMIT)
 
 
-def _histograms(session: Session, shown: list[Operation]) -> dict[int, dict[str, Any]]:
+def _histograms(facts: Facts, shown: list[Operation]) -> dict[int, dict[str, Any]]:
     """Durations of the heaviest device operations in logarithmic bins, by place in the table."""
-    top = {
-        _identity(row): at for at, row in enumerate(shown) if row.kind in DEVICE_KINDS and at < _HISTOGRAMS and row.kept
+    alike = grouped(facts.calls, _identity)
+    return {
+        at: _bins(ordered(alike[_identity(row)]))
+        for at, row in enumerate(shown[:_HISTOGRAMS])
+        if row.kind in DEVICE_KINDS and row.kept
     }
-    durations: dict[int, list[int]] = {at: [] for at in top.values()}
-    for record in session.records:
-        kind = OPERATIONS.get(type(record))
-        if kind in DEVICE_KINDS:
-            row: Any = record
-            at = top.get((kind, row.name, row.backend, row.device, getattr(row, "direction", None)))
-            if at is not None:
-                durations[at].append(duration_ns(row))
-    return {at: _bins(values) for at, values in durations.items() if values}
 
 
 def _bins(values: list[int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.words import clean, device_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
-from .tracks import DIRECTIONS
+from .tracks import DIRECTIONS, label
 
 _ROWS = 20
 _Rows = list[tuple[str, ...]]
@@ -19,12 +19,15 @@ _Rows = list[tuple[str, ...]]
 
 def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
     """Tables with at least one row, each with a title, a note, heads and rows."""
+    places = [(row.backend, row.device) for row in facts.times] + [(row.backend, row.device) for row in facts.transfers]
+    several = len(set(places)) > 1
+    device = ("Device",) if several else ()
     makers: tuple[tuple[str, str, tuple[str, ...], Callable[[], _Rows]], ...] = (
         (
             "Copies",
             "reached rate against the fastest single copy and the link in theory",
-            ("Direction", "Memory", "Calls", "Bytes", "Time", "Rate", "Fastest", "Link"),
-            lambda: _copies(facts),
+            ("Direction", *device, "Memory", "Calls", "Bytes", "Time", "Rate", "Fastest", "Link"),
+            lambda: _copies(facts, several),
         ),
         (
             "Waits by line",
@@ -36,7 +39,7 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
             "Warm-up",
             "first calls and passes apart from the steady state",
             ("What", "First", "Then", "Calls", "Cost"),
-            lambda: _warm_up(facts),
+            lambda: _warm_up(facts, several),
         ),
         (
             "Memory by block",
@@ -79,7 +82,8 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
     return tables
 
 
-def _copies(facts: Facts) -> _Rows:
+def _copies(facts: Facts, several: bool) -> _Rows:
+    """``several``: with the device whose copies a row counts."""
     rows: _Rows = []
     for row in facts.transfers:
         pair = "" if row.source_device is None else f" {row.source_device} → {row.destination_device}"
@@ -87,6 +91,7 @@ def _copies(facts: Facts) -> _Rows:
         rows.append(
             (
                 DIRECTIONS.get(row.direction, clean(row.direction)) + pair,
+                *((device_text(row.device, row.backend),) if several else ()),
                 clean(memory_kind),
                 f"{row.count:,}",
                 size_text(row.bytes),
@@ -114,7 +119,8 @@ def _waits(facts: Facts) -> _Rows:
     ]
 
 
-def _warm_up(facts: Facts) -> _Rows:
+def _warm_up(facts: Facts, several: bool) -> _Rows:
+    """``several``: with the device of a first call."""
     rows: _Rows = [
         (
             f"{clean(' › '.join(row.path))}, {row.passes} of {row.of} passes",
@@ -126,7 +132,13 @@ def _warm_up(facts: Facts) -> _Rows:
         for row in facts.warm_ups
     ]
     return rows + [
-        (clean(row.name), time_text(row.first_ns), time_text(row.steady_ns), f"{row.calls:,}", time_text(row.excess_ns))
+        (
+            clean(label(row.name)) + (f" on GPU {row.device}" if several and row.device is not None else ""),
+            time_text(row.first_ns),
+            time_text(row.steady_ns),
+            f"{row.calls:,}",
+            time_text(row.excess_ns),
+        )
         for row in facts.first_calls
     ]
 

@@ -239,9 +239,10 @@ def _copies(facts: Facts) -> list[str]:
     copies = [row for row in facts.device_operations if row.kind == "transfer"]
     if not copies:
         return ["no copies"]
+    several = len({(row.backend, row.device) for row in facts.device_operations}) > 1
     shown = [
-        f"{row.direction or clean(row.name)} {size_text(row.bytes)} in {row.count:,} at "
-        f"{rate_text(row.bandwidth_bytes_per_s)}"
+        f"{_where(row) if several else ''}{row.direction or clean(row.name)} {size_text(row.bytes)} in {row.count:,} "
+        f"at {rate_text(row.bandwidth_bytes_per_s)}"
         for row in sorted(copies, key=lambda row: -row.bytes)[:3]
     ]
     return [f"copies: {' · '.join(shown)}"]

@@ -123,9 +123,8 @@ print(os.waitpid(pid, 0)[1])
 
 
 SIGNALLED = """
-import faulthandler, signal
+import collections, faulthandler, signal
 from gpusense import testing
-from gpusense._metrics import GpuMetrics
 from gpusense._sampler import DeviceSampler
 faulthandler.dump_traceback_later(15, exit=True)
 source = testing.ScriptedSource(1)
@@ -143,19 +142,18 @@ signal.signal(signal.SIGUSR1, handler)
 def test_a_signal_handler_may_ask_and_stop_a_monitor_that_is_being_asked(child):
     """The lock was held by the very thread that ran the handler."""
     code = """
-class Signalling(GpuMetrics):
-    @property
-    def monotonic_ns(self):
+class Signalling(collections.deque):
+    def __iter__(self):
         if not raised:
-            raised.append(True)
+            raised.append(running._lock._is_owned())
             signal.raise_signal(signal.SIGUSR1)
-        return self[2]
+        return super().__iter__()
 raised = []
 with running._lock:
-    running._samples[0][-1] = Signalling(*running._samples[0][-1])
-print(len(running.history(seconds=60)) >= 3, asked[0] >= 4, running.running)
+    running._samples[0] = Signalling(running._samples[0], 600)
+print(len(running.history(seconds=60)) >= 3, asked[0] >= 4, running.running, raised)
 """
-    assert child(SIGNALLED + code) == ["True", "True", "False"]
+    assert child(SIGNALLED + code) == ["True", "True", "False", "[True]"]
 
 
 @pytest.mark.parametrize("place", ["_sources.merge", "backends.nvml.describe"])
@@ -193,7 +191,7 @@ DeviceSampler.attach = attach
 running.stop()
 second = monitor.start_background(source=source, interval=0.01)
 print(second is running, second.running, monitor._samplers)
-while any(thread.name.startswith("gpusense-0") for thread in threading.enumerate()): time.sleep(0.01)
+while any(thread.name.startswith("gpusense-") for thread in threading.enumerate()): time.sleep(0.01)
 print("ended")
 """
     assert child(SIGNALLED + code) == ["True", "False", "{}", "ended"]

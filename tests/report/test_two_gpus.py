@@ -1,126 +1,445 @@
-"""Sessions recorded on two GPUs: figures of the reports against the raw bytes and against what the programs launched.
+"""Sessions recorded on two GPUs: every figure of every report, worked out again from the raw bytes of the files.
 
-``both``: one process on both devices, 15 passes of a pipeline (three products on one device, a copy to the other, two
-products there, a copy back, a copy to the host). ``rank0`` and ``rank1``: 12 steps of four all-reduces beside matrix
-products, of which rank 1 has three where rank 0 has two. Made by ``benchmarks/gpu/two_gpus.py --keep``.
+``tests/data/two_gpus`` was recorded on 2 × NVIDIA H200 (driver 580.159.04, CUDA 13.0, torch 2.11) by
+``benchmarks/gpu/two_gpus.py --keep``, which says what was launched: ``both`` is one process that works on both devices
+in turn and copies between them; ``rank0`` and ``rank1`` reduce with NCCL beside matrix products, rank 1 with half as
+many products again. Nothing here comes from the package but the container of the chunks and the reports themselves.
 """
 
+import io
 import json
-import pathlib
-import struct
-from collections import Counter
+import math
+import re
+import statistics
+from collections import Counter, defaultdict
 
 import pytest
+from raw_two_gpus import (
+    COPIES,
+    DATA,
+    DEVICE_WORK,
+    LAYERS,
+    MATRIX,
+    NAMES,
+    PASSES,
+    STEPS,
+    Raw,
+    covered,
+    of,
+    points,
+    raw_records,
+)
+from test_html import page_of
+from test_perfetto import fields, one
 
-from gpusense import _sessionfile as file
-from gpusense.report import html, perfetto, text
-from gpusense.report import json as report_json
+from gpusense.report import chrome, perfetto, text
+from gpusense.report.json import to_dict
+from gpusense.report.style import PLAIN
 from gpusense.session import load, merge
 
-DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "two_gpus"
-KERNEL, MEMCPY, MEMCPY2 = 10, 1, 22
-PASSES, SIZE = 15, 2048 * 2048 * 4
-STEPS, LAYERS = 12, 4
+WIDE = PLAIN._replace(width=240)
 
 
-def raw_records(name):
-    """(kind, start, end, device, bytes) of kernels and copies, walked by hand."""
-    strides, found = {}, []
-    with file.Reader(DATA / f"{name}.gpusense") as reader:
-        for chunk in reader:
-            if chunk.type == file.LAYOUT:
-                strides = {int(kind): stride for kind, stride in chunk.json()["strides"].items()}
-            elif chunk.type == file.BUFFER:
-                data, at = bytes(chunk.buffer().data), 0
-                while at < len(data):
-                    (kind,) = struct.unpack_from("<I", data, at)
-                    if kind == KERNEL:
-                        start, end = struct.unpack_from("<QQ", data, at + 16)
-                        found.append((kind, start, end, struct.unpack_from("<I", data, at + 40)[0], 0))
-                    elif kind in (MEMCPY, MEMCPY2):
-                        size, start, end = struct.unpack_from("<QQQ", data, at + 8)
-                        found.append((kind, start, end, struct.unpack_from("<I", data, at + 32)[0], size))
-                    at += strides[kind]
+@pytest.fixture(scope="module")
+def raw():
+    return {name: raw_records(name) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def sessions():
+    return {name: load(DATA / f"{name}.gpusense") for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def merged(sessions):
+    return merge([sessions["rank0"], sessions["rank1"]])
+
+
+@pytest.fixture(scope="module")
+def everything(raw, sessions, merged):
+    """(records as they lie in the buffers, session) of the one process, and of the two ranks together."""
+    return {"both": (raw["both"], sessions["both"]), "ranks": (raw["rank0"] + raw["rank1"], merged)}
+
+
+# -- what was launched ---------------------------------------------------------------------------------------------
+
+
+def test_the_recording_holds_what_the_programs_launched(raw):
+    both = raw["both"]
+    products = Counter(record.device for record in of(both, "kernel") if "gemm" in record.name)
+    assert products == {0: PASSES * 3 + 1, 1: PASSES * 2 + 1}  # and one of each before
+    assert Counter(record.pair for record in of(both, "peer")) == {(0, 1): PASSES + 1, (1, 0): PASSES}
+    assert {record.bytes for record in of(both, "peer")} == {MATRIX}
+    assert [record.bytes for record in of(both, "copy") if record.way == 2] == [MATRIX] * PASSES
+    for rank in (0, 1):
+        mine = raw[f"rank{rank}"]
+        assert {record.device for record in mine} == {rank}
+        assert len(of(mine, "kernel", collective=True)) == STEPS * LAYERS + 1
+        gemms = [record for record in of(mine, "kernel") if "gemm" in record.name]
+        assert len(gemms) == STEPS * LAYERS * (2 + rank) + 1
+
+
+def test_blocks_have_what_was_launched_in_them_on_the_device_it_went_to(sessions, merged):
+    session = sessions["both"]
+    kernels = Counter((kernel.path, kernel.device) for kernel in session.kernels if kernel.path)
+    assert kernels == {(("pipeline", "stage 0"), 0): 3 * PASSES, (("pipeline", "stage 1"), 1): 2 * PASSES}
+    copies = Counter(
+        (copy.path, copy.direction, copy.device, copy.source_device, copy.destination_device, copy.bytes)
+        for copy in session.transfers
+        if copy.path
+    )
+    assert copies == {
+        (("pipeline", "hand over"), "gpu_to_gpu", 0, 0, 1, MATRIX): PASSES,
+        (("pipeline", "back"), "gpu_to_gpu", 1, 1, 0, MATRIX): PASSES,
+        (("pipeline", "result"), "gpu_to_cpu", 0, None, None, MATRIX): PASSES,
+    }
+    assert len({device.uuid for device in session.devices}) == 2
+    ranks = Counter(
+        (*kernel.path[:1], kernel.device, "nccl" in kernel.name)
+        for kernel in merged.kernels
+        if kernel.path[1:] == ("step", "backward")
+    )
+    assert ranks == {
+        ("rank 0", 0, True): STEPS * LAYERS,
+        ("rank 0", 0, False): STEPS * LAYERS * 2,
+        ("rank 1", 1, True): STEPS * LAYERS,
+        ("rank 1", 1, False): STEPS * LAYERS * 3,
+    }
+    for session in (*sessions.values(), merged):
+        counters = session.counters
+        assert counters.ambiguous == counters.lost_markers == counters.dropped == counters.missed == 0
+
+
+# -- busy, idle, overlap -------------------------------------------------------------------------------------------
+
+
+def busy_by_device(records):
+    return {
+        device: (
+            covered(of(records, *DEVICE_WORK, device=device)),
+            covered(of(records, "kernel", device=device)),
+            covered(of(records, *COPIES, device=device)),
+        )
+        for device in (0, 1)
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_busy_time_of_each_file_is_the_union_of_its_records(raw, sessions, name):
+    expected = busy_by_device(raw[name])
+    found = {row.device: (row.busy_ns, row.kernel_ns, row.transfer_ns) for row in sessions[name].busy}
+    assert found == {record.device: expected[record.device] for record in raw[name]}
+
+
+@pytest.mark.parametrize("which", ["both", "ranks"])
+def test_busy_time_by_device_is_the_union_of_its_records(everything, which):
+    records, session = everything[which]
+    report = to_dict(session)
+    expected = busy_by_device(records)
+    assert {row["device"]: (row["busy_ns"], row["kernel_ns"], row["transfer_ns"]) for row in report["busy"]} == expected
+    kept = {row.device: (row.busy_ns, row.kernel_ns, row.transfer_ns) for row in session.busy}
+    assert kept == expected
+    window = report["window_ns"]
+    assert [row["busy_share"] for row in report["busy"]] == [expected[device][0] / window for device in (0, 1)]
+
+
+@pytest.mark.parametrize("which", ["both", "ranks"])
+def test_idle_time_is_divided_as_the_records_lie(everything, which):
+    records, session = everything[which]
+    report = to_dict(session)
+    for row in report["idle"]:
+        device = row["device"]
+        computing = of(records, "kernel", device=device, collective=False)
+        collectives = of(records, "kernel", device=device, collective=True)
+        copies = of(records, *COPIES, device=device)
+        assert row["compute_ns"] == covered(computing)
+        assert row["collective_ns"] == covered(collectives, computing)
+        assert row["copy_ns"] == covered(copies, computing, collectives)
+        parts = ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed")
+        assert sum(row[f"{part}_ns"] for part in parts) == row["window_ns"] == report["window_ns"]
+        # Empty inside blocks or not: what the outermost blocks of the processes that use the device cover.
+        roots = {
+            record.path[0] for record in session.records if getattr(record, "device", None) == device and record.path
+        }
+        inside = [
+            Raw("block", device, 0, block.start_ns, block.end_ns)
+            for block in session.blocks
+            if which == "both" or block.path[0] in roots
+        ]
+        shifted = work_of(session, device)  # a merged session has one clock
+        assert row["host_ns"] + row["synchronisation_ns"] == covered(inside, shifted)
+        assert row["no_work_ns"] == report["window_ns"] - covered([*inside, *shifted])
+
+
+def work_of(session, device):
+    return [
+        Raw("work", device, 0, record.start_ns, record.end_ns)
+        for record in (*session.kernels, *session.transfers, *session.memsets)
+        if record.device == device
+    ]
+
+
+@pytest.mark.parametrize("which", ["both", "ranks"])
+def test_hidden_and_exposed_are_what_lies_beside_computing_kernels(everything, which):
+    records, session = everything[which]
+    rows = to_dict(session)["analysis"]["overlap"]
+    assert [row["device"] for row in rows] == [0, 1]
+    for row in rows:
+        computing = of(records, "kernel", device=row["device"], collective=False)
+        copies = of(records, *COPIES, device=row["device"])
+        collectives = of(records, "kernel", device=row["device"], collective=True)
+        assert row["copy_ns"] == covered(copies)
+        assert row["copy_exposed_ns"] == covered(copies, computing)
+        assert row["copy_hidden_ns"] == covered(copies) - covered(copies, computing)
+        assert row["collective_ns"] == covered(collectives)
+        assert row["collective_exposed_ns"] == covered(collectives, computing)
+        assert bool(collectives) == (which == "ranks")
+
+
+# -- operations and copies -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["both", "ranks"])
+def test_operations_add_up_by_device(everything, which):
+    records, session = everything[which]
+    rows = to_dict(session)["operations"]
+    for device in (0, 1):
+        for kind, kinds in (("kernel", ("kernel",)), ("transfer", ("copy", "peer")), ("memset", ("memset",))):
+            mine = [row for row in rows if (row["device"], row["kind"]) == (device, kind)]
+            theirs = of(records, *kinds, device=device)
+            assert sum(row["count"] for row in mine) == len(theirs)
+            assert sum(row["total_ns"] for row in mine) == sum(record.length for record in theirs)
+            assert sum(row["bytes"] for row in mine) == sum(record.bytes for record in theirs)
+        gemm = next(row for row in rows if row["device"] == device and "gemm" in row["name"])
+        lengths = [record.length for record in of(records, "kernel", device=device) if "gemm" in record.name]
+        assert (gemm["count"], gemm["min_ns"], gemm["max_ns"]) == (len(lengths), min(lengths), max(lengths))
+        assert gemm["median_ns"] == statistics.median(lengths)
+        assert gemm["std_ns"] == pytest.approx(statistics.pstdev(lengths))
+        assert gemm["share"] == pytest.approx(sum(lengths) / sum(record.length for record in records))
+
+
+def test_copies_between_the_devices_by_pair(raw, sessions):
+    rows = {
+        (row["source_device"], row["destination_device"]): row
+        for row in to_dict(sessions["both"])["transfers"]
+        if row["direction"] == "gpu_to_gpu"
+    }
+    pairs = defaultdict(list)
+    for record in of(raw["both"], "peer"):
+        pairs[record.pair].append(record)
+    assert set(rows) == set(pairs) == {(0, 1), (1, 0)}
+    for pair, copies in pairs.items():
+        spent, size = sum(copy.length for copy in copies), sum(copy.bytes for copy in copies)
+        row = rows[pair]
+        assert (row["count"], row["bytes"], row["total_ns"], row["device"]) == (len(copies), size, spent, pair[0])
+        assert row["bandwidth_bytes_per_s"] == pytest.approx(size * 1e9 / spent)
+        assert row["peak_bytes_per_s"] == pytest.approx(max(copy.bytes * 1e9 / copy.length for copy in copies))
+
+
+# -- ranks ---------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_compared_as_their_collectives_say(raw, merged):
+    (job,) = to_dict(merged)["analysis"]["ranks"]
+    lists = [
+        sorted(of(raw[f"rank{rank}"], "kernel", collective=True), key=lambda record: record.start) for rank in (0, 1)
+    ]
+    matched = list(zip(*lists, strict=True))
+    assert job["collectives"] == len(matched) == STEPS * LAYERS + 1
+    apart = statistics.median(second.end - first.end for first, second in matched)
+    error = statistics.median(abs(second.end - first.end - apart) for first, second in matched)
+    late = [second.start - first.start - apart for first, second in matched]  # of rank 1
+    last = Counter(int(wait > 0) for wait in late)
+    # Clocks as recorded here, joined there: the same up to the rounding of one offset.
+    near = {"abs": len(matched)}
+    assert [row["last_arrivals"] for row in job["ranks"]] == [last[0], last[1]]
+    assert job["ranks"][0]["waited_ns"] == pytest.approx(sum(wait for wait in late if wait > 0), **near)
+    assert job["ranks"][1]["waited_ns"] == pytest.approx(-sum(wait for wait in late if wait < 0), **near)
+    assert job["clock_error_ns"] == pytest.approx(error, abs=1)
+    assert job["straggler"] == 1
+    computing = []
+    for rank, row in enumerate(job["ranks"]):
+        mine = of(raw[f"rank{rank}"], "kernel", collective=False)
+        collectives = of(raw[f"rank{rank}"], "kernel", collective=True)
+        computing.append(covered(mine))
+        assert row["rank"] == rank
+        assert row["compute_ns"] == covered(mine)
+        assert row["collective_ns"] == covered(collectives)
+        assert row["collective_exposed_ns"] == covered(collectives, mine)
+    assert job["imbalance"] == pytest.approx(max(computing) / (sum(computing) / 2) - 1)
+    # Rank 1 has three products where rank 0 has two, and the devices are alike.
+    assert computing[1] > computing[0]
+    assert "Rank 1 arrives last" in to_dict(merged)["verdict"]["title"]
+
+
+# -- text ----------------------------------------------------------------------------------------------------------
+
+UNITS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "GB/s": 1e9, "MB/s": 1e6}
+
+
+def amounts(line):
+    """Every number with a unit of a line, and how exact it is told."""
+    found = []
+    for digits, unit in re.findall(r"(\d[\d,]*(?:\.\d+)?) (GB/s|MB/s|ns|µs|ms|s|kB|MB|GB|B)\b", line):
+        plain = digits.replace(",", "")
+        found.append((float(plain) * UNITS[unit], 0.5 * UNITS[unit] / 10 ** len(plain.partition(".")[2])))
     return found
 
 
-def union(intervals):
-    total, reach = 0, 0
-    for start, end in sorted(intervals):
-        total += max(0, end - max(start, reach))
-        reach = max(reach, end)
-    return total
+def tells(line, *expected):
+    """Whether a line tells these amounts in this order, rounded as it likes."""
+    found = iter(amounts(line))
+    return all(any(abs(value - wanted) <= within * 1.001 for value, within in found) for wanted in expected)
 
 
-@pytest.fixture(scope="module")
-def both():
-    return load(DATA / "both.gpusense")
+@pytest.mark.parametrize("which", ["both", "ranks"])
+def test_the_text_tells_the_same(everything, which):
+    records, session = everything[which]
+    lines = list(text.full(session, WIDE))
+    assert "2 × NVIDIA H200" in lines[0]
+    for device, (busy, kernels, copies) in busy_by_device(records).items():
+        place = next(at for at, line in enumerate(lines) if line.strip().startswith(f"cuda {device}: busy"))
+        assert tells(lines[place], busy, kernels, copies), lines[place]
+        computing = of(records, "kernel", device=device, collective=False)
+        assert tells(lines[place + 1], covered(computing)), lines[place + 1]
+        for kind in ("gemm", "nccl"):
+            lengths = [record.length for record in of(records, "kernel", device=device) if kind in record.name]
+            if lengths:
+                (row,) = [line for line in lines if f"[{device}] " in line and kind in line]
+                total, average = sum(lengths), statistics.mean(lengths)
+                middle, low, high = statistics.median(lengths), min(lengths), max(lengths)
+                assert tells(row, total, average, middle, low, high, statistics.pstdev(lengths)), row
+                assert f" {len(lengths)} " in row
+    for pair in {record.pair for record in of(records, "peer")}:
+        copies = [record for record in of(records, "peer") if record.pair == pair]
+        size, spent = sum(copy.bytes for copy in copies), sum(copy.length for copy in copies)
+        (row,) = [line for line in lines if f"between GPUs {pair[0]} → {pair[1]}" in line]
+        assert tells(row, size, spent, size * 1e9 / spent), row
+        assert f" {len(copies)} " in row
+    table = lines[lines.index("Copies") + 1 : lines.index("", lines.index("Copies"))]
+    assert "Device" in table[0]
+    assert [sum(f" GPU {device} " in row for row in table[1:]) for device in (0, 1)] == [
+        len({(record.kind, record.way, record.pair) for record in of(records, "copy", "peer", device=device)})
+        for device in (0, 1)
+    ]
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    return merge([load(DATA / f"rank{rank}.gpusense") for rank in range(2)])
+def test_the_text_compares_the_ranks(raw, merged):
+    lines = list(text.full(merged, WIDE))
+    (job,) = to_dict(merged)["analysis"]["ranks"]
+    for rank, row in enumerate(job["ranks"]):
+        line = next(line for line in lines if line.strip().startswith(f"rank {rank} ") and " of 49" in line)
+        mine = of(raw[f"rank{rank}"], "kernel", collective=False)
+        collectives = of(raw[f"rank{rank}"], "kernel", collective=True)
+        assert tells(line, covered(mine), covered(collectives), covered(collectives, mine), row["waited_ns"]), line
+        assert f"{row['last_arrivals']} of 49" in line
+    assert any(line.startswith("verdict: Rank 1 arrives last in") for line in lines)
 
 
-def test_kernels_copies_and_blocks_are_what_the_program_did(both):
-    kernels = Counter((kernel.path, kernel.device) for kernel in both.kernels if kernel.path)
-    assert kernels == {(("pipeline", "stage 0"), 0): 3 * PASSES, (("pipeline", "stage 1"), 1): 2 * PASSES}
-    copies = Counter(
-        (copy.path[-1], copy.direction, copy.source_device, copy.destination_device, copy.bytes)
-        for copy in both.transfers
-        if copy.path
-    )
-    assert copies.pop(("hand over", "gpu_to_gpu", 0, 1, SIZE)) == PASSES
-    assert copies.pop(("back", "gpu_to_gpu", 1, 0, SIZE)) == PASSES
-    assert [(key[:2], count) for key, count in copies.items()] == [(("result", "gpu_to_cpu"), PASSES)]
-    counters = both.counters
-    assert (counters.lost_markers, counters.ambiguous, counters.dropped, counters.missed) == (0, 0, 0, 0)
-    assert len({device.uuid for device in both.devices}) == 2
+# -- HTML ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["both", "rank0", "rank1"])
-def test_busy_time_is_the_union_of_the_raw_records(name):
-    raw, session = raw_records(name), load(DATA / f"{name}.gpusense")
-    assert {row.device for row in session.busy} == {device for *_, device, _ in raw}
-    for row in session.busy:
-        mine = [record for record in raw if record[3] == row.device]
-        kernels = [(start, end) for kind, start, end, *_ in mine if kind == KERNEL]
-        assert row.kernel_ns == union(kernels)
-        assert row.busy_ns >= union((start, end) for _, start, end, *_ in mine)  # memsets are busy time, too
+@pytest.mark.parametrize("which", ["both", "ranks"])
+def test_the_page_holds_the_same(everything, which):
+    records, session = everything[which]
+    page = page_of(session)
+    report = to_dict(session)
+    for row, entry in zip(report["idle"], page.data["breakdown"], strict=True):
+        assert f"GPU {row['device']} · NVIDIA H200" == entry["device"]
+        assert dict(entry["parts"]) == {
+            part: row[f"{part}_ns"]
+            for part in ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed")
+            if row[f"{part}_ns"]
+        }
+    for mine, theirs in zip(page.data["operations"], report["operations"], strict=True):
+        same = ("kind", "device", "count", "total_ns", "min_ns", "max_ns", "bytes")
+        assert [mine[name] for name in same] == [theirs[name] for name in same]
+    # Each event of a device's rows: their union is the device's busy time, to the nanosecond.
+    starts, lengths = page.column("start"), page.column("length")
+    rows = page.data["timeline"]["rows"]
+    ends = [row["at"] for row in rows[1:]] + [len(starts)]
+    drawn = defaultdict(list)
+    for row, end in zip(rows, ends, strict=True):
+        if row["busy"]:
+            device = int(re.search(r"GPU (\d)", row["group"])[1])
+            for start, length in zip(starts[row["at"] : end], lengths[row["at"] : end], strict=True):
+                drawn[device].append(Raw("drawn", device, 0, int(start), int(start + length)))
+    for device, (busy, _, _) in busy_by_device(records).items():
+        assert len(drawn[device]) == len(of(records, *DEVICE_WORK, device=device))
+        assert covered(drawn[device]) == busy
+    (table,) = [table for table in page.data["tables"] if table["title"] == "Copies"]
+    copies = [dict(zip(table["heads"], row, strict=True)) for row in table["rows"]]
+    assert len({tuple(row[head] for head in ("Direction", "Device", "Memory")) for row in copies}) == len(copies)
+    for device in (0, 1):
+        mine = [row for row in copies if row["Device"] == f"GPU {device}"]
+        theirs = of(records, "copy", "peer", device=device)
+        assert sum(int(row["Calls"].replace(",", "")) for row in mine) == len(theirs)
+        for pair in {record.pair for record in theirs if record.pair}:
+            (row,) = [row for row in mine if row["Direction"] == f"copies between GPUs {pair[0]} → {pair[1]}"]
+            assert row["Calls"] == str(sum(record.pair == pair for record in theirs))
 
 
-def test_every_report_has_both_devices_and_both_directions(both, tmp_path):
-    report = json.loads(json.dumps(report_json.to_dict(both)))
-    pairs = {
-        (row["source_device"], row["destination_device"]): (row["count"], row["bytes"])
-        for row in report["transfers"]
-        if row["direction"] == "gpu_to_gpu"
-    }
-    assert pairs == {(0, 1): (PASSES + 1, (PASSES + 1) * SIZE), (1, 0): (PASSES, PASSES * SIZE)}
-    lines = "\n".join(text.full(both))
-    assert "cuda 0: busy" in lines
-    assert "cuda 1: busy" in lines
-    assert "0 → 1" in lines
-    assert "1 → 0" in lines
-    html.write(both, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text("utf-8")
-    assert "0 → 1" in page or "0 \\u2192 1" in page
-    perfetto.write(both, tmp_path / "trace.pftrace")
-    trace = (tmp_path / "trace.pftrace").read_bytes()
-    assert all(str(device.name).encode() in trace for device in both.devices)
+# -- traces --------------------------------------------------------------------------------------------------------
 
 
-def test_the_slower_rank_is_found(ranks):
-    report = report_json.to_dict(ranks)
-    (found,) = report["analysis"]["ranks"]
-    collectives = STEPS * LAYERS + 1
-    assert (found["straggler"], found["collectives"]) == (1, collectives)
-    rows = {row["rank"]: row for row in found["ranks"]}
-    for rank, row in rows.items():
-        mine = Counter("nccl" in kernel.name for kernel in ranks.kernels if kernel.device == rank)
-        assert mine[True] == collectives
-        kernels = sum(end - start for kind, start, end, *_ in raw_records(f"rank{rank}") if kind == KERNEL)
-        assert row["compute_ns"] + row["collective_ns"] == pytest.approx(kernels, rel=0.02)
-    assert rows[1]["compute_ns"] > rows[0]["compute_ns"]
-    assert sum(row["last_arrivals"] for row in rows.values()) == collectives
-    assert "Rank 1 arrives last" in report["verdict"]["title"]
+def slices_by_device(session):
+    """What the native trace draws below each device, but the reasons why it was idle; devices by their full name."""
+    data = io.BytesIO()
+    perfetto.write(session, data)
+    parents = {}
+    for _, packet in fields(data.getvalue()):
+        entry = one(packet).get(60)
+        if entry is not None:
+            track = one(entry)
+            parents[track[1]] = (track.get(2, b"").decode(), track.get(5))
+    stacks, found = defaultdict(list), defaultdict(list)
+    events = []
+    for order, (_, packet) in enumerate(fields(data.getvalue())):
+        body = one(packet)
+        if 11 in body:
+            events.append((body[8], order, one(body[11])))
+    for time, _, event in sorted(events, key=lambda event: event[:2]):
+        name, parent = parents[event[11]]
+        group = parents[parent][0] if parent in parents else ""
+        if event[9] == 1:
+            stacks[event[11]].append(time)
+        elif event[9] == 2:
+            start = stacks[event[11]].pop()
+            if group.startswith("GPU ") and not name.startswith("idle"):
+                assert group == f"GPU {group[4]} · {session.devices[int(group[4])].name}"
+                found[int(group[4])].append(Raw("slice", int(group[4]), 0, start, time))
+    return found
+
+
+@pytest.mark.parametrize("which", ["both", "ranks"])
+def test_the_native_trace_draws_the_same(everything, which):
+    records, session = everything[which]
+    drawn = slices_by_device(session)
+    for device, (busy, _, _) in busy_by_device(records).items():
+        assert len(drawn[device]) == len(of(records, *DEVICE_WORK, device=device))
+        assert covered(drawn[device]) == busy
+        lengths = Counter(record.length for record in of(records, *DEVICE_WORK, device=device))
+        assert Counter(record.length for record in drawn[device]) == lengths
+    if which == "both":  # one process: its clock as recorded
+        assert points(drawn[0] + drawn[1]) == points(of(records, *DEVICE_WORK))
+
+
+@pytest.mark.parametrize("which", ["both", "ranks"])
+def test_the_chrome_trace_draws_the_same(everything, which):
+    records, session = everything[which]
+    out = io.StringIO()
+    chrome.write(session, out)
+    events = json.loads(out.getvalue())["traceEvents"]
+    groups = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    lanes = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    for device in (0, 1):
+        mine = [
+            event
+            for event in events
+            if event["ph"] == "X"
+            and groups[event["pid"]].startswith(f"GPU {device} ")
+            and not lanes[event["pid"], event["tid"]].startswith("idle")
+        ]
+        theirs = of(records, *DEVICE_WORK, device=device)
+        assert len(mine) == len(theirs)
+        assert math.isclose(sum(event["dur"] for event in mine), sum(record.length for record in theirs) / 1000)

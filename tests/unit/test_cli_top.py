@@ -5,7 +5,7 @@ import json
 import pytest
 from scripted_devices import SECOND, sample
 
-from gpusense import _sessionfile, cli, monitor, testing
+from gpusense import _sessionfile, cli, dashboard, monitor, testing
 from gpusense._metrics_json import metrics_from_dict
 from gpusense._records import Unavailable
 from gpusense.cli import top
@@ -116,23 +116,56 @@ def test_a_session_that_is_none_is_code_2(tmp_path, capsys):
     assert "gpusense top:" in capsys.readouterr().err
 
 
-def test_the_processes_of_the_shown_device_are_listed_often_and_of_the_others_rarely():
+def test_the_shown_device_is_read_in_full_and_of_the_others_what_a_line_shows():
     clock = testing.ManualClock()
     source = testing.ScriptedSource(8, clock=clock)
 
-    def listings(seconds):
+    def readings(word, seconds):
         source.calls.clear()
         clock.advance(seconds)
-        return [sum(device == index and "processes" in lanes for device, lanes in source.calls) for index in range(8)]
+        return [sum(device == index and word in lanes for device, lanes in source.calls) for index in range(8)]
 
     with top.watching(0.5, source=source, clock=clock) as running, top.Focus(0.5, source=source, clock=clock) as focus:
         clock.advance(1)
         focus.on(3)
-        assert listings(20) == [2, 2, 2, 9, 2, 2, 2, 2]
+        assert readings("processes", 30) == [1, 1, 1, 14, 1, 1, 1, 1]
         focus.on(5)
         focus.on(5)
-        assert listings(3)[5] == 1  # soon, not when its old turn comes
-        assert listings(20) == [2, 2, 2, 2, 2, 10, 2, 2]
-        # Looking at one costs no samples.
-        assert len(running.history(20, 5)) == len(running.history(20, 0)) == 41
+        assert readings("processes", 3)[5] == 1  # soon, not when its old turn comes
+        assert readings("processes", 30) == [1, 1, 1, 1, 1, 15, 1, 1]
+        assert readings("slow", 60) == [1, 1, 1, 1, 1, 3, 1, 1]
+        assert readings("medium", 60) == [2, 2, 2, 2, 2, 30, 2, 2]
+        assert readings("fast", 60) == [60, 60, 60, 60, 60, 120, 60, 60]
+        assert len(running.history(20, 5)) == len(running.history(20, 0)) == 21
+        assert len(focus.on(5).history(20)) == 41
     assert not monitor._samplers
+
+
+def test_with_a_longer_interval_all_devices_are_sampled_as_often():
+    clock = testing.ManualClock()
+    source = testing.ScriptedSource(2, clock=clock)
+    with top.watching(2, source=source, clock=clock) as running, top.Focus(2, source=source, clock=clock) as focus:
+        clock.advance(1)
+        focus.on(1)
+        clock.advance(20)
+        assert len(running.history(19, 0)) == len(running.history(19, 1)) == 10
+
+
+def test_the_picture_has_the_samples_of_both_monitors_each_once():
+    clock = testing.ManualClock()
+    source = testing.ScriptedSource(2, clock=clock)
+    source.set(1, {"utilization.gpu_percent": 1.0})
+    with top.watching(0.5, source=source, clock=clock) as running, top.Focus(0.5, source=source, clock=clock) as focus:
+        feed = dashboard.Live(running, clock=clock.monotonic_ns, focus=focus.on)
+        clock.advance(4)
+        assert len(feed.state(dashboard.View(selected=1)).history) == 5
+        clock.advance(2.5)
+        source.set(1, {"utilization.gpu_percent": 2.0})
+        clock.advance(0.5)
+        source.set(1, {"utilization.gpu_percent": 3.0})
+        clock.advance(0.5)  # a half second, where only the closer look has one
+        state = feed.state(dashboard.View(selected=1))
+        times = [sample.monotonic_ns / SECOND for sample in state.history]
+        assert times == [0, 1, 2, 3, 4, 4.5, 5, 5.5, 6, 6.5, 7, 7.5]
+        assert state.latest[1].utilization.gpu_percent == 3
+        assert state.latest[1] == state.history[-1]

@@ -720,13 +720,13 @@ def test_stop_waits_once_for_however_many_drivers_that_hang(rig):
     running = monitor.start_background(lambda sample: None, source=Hanging(4))
     waited = []
     for sampler in [sampler for _, sampler in running._samplers]:
-        for thread in sampler._threads:
-            thread.join = lambda timeout, join=thread.join: (waited.append(timeout), join(timeout))
+        for turn in sampler._turns:
+            turn.done.wait = lambda timeout, wait=turn.done.wait: (waited.append(timeout), wait(timeout))
     running.stop(0.2)
     hang.set()
     assert len(waited) == 8
     assert max(waited) <= 0.2
-    assert sum(waited) < 0.4  # not eight times as long: what the first joins took is gone for the later
+    assert sum(waited) < 0.4  # not eight times as long: what the first waits took is gone for the later
     assert not monitor._samplers
 
 

@@ -89,11 +89,12 @@ function timeline(facts) {
       g.fillStyle = colour("quiet");
       if (x < width - 40) g.fillText(at === 0 ? "0" : time(at), x + 4, 14);
     }
+    const off = [];
     for (const [from, to, why] of facts.unseen) {
       const a = Math.max(left, left + (from - view.from) * scale), b = Math.min(width, left + (to - view.from) * scale);
       if (b <= a) continue;
       g.globalAlpha = 0.35; g.fillStyle = colour("line"); g.fillRect(a, RULER, b - a, height); g.globalAlpha = 1;
-      g.fillStyle = colour("quiet"); g.fillText(cut("capture off: " + why, b - a - 8), a + 5, height - 6);
+      off.push([a, b, "capture off: " + why]);
     }
     const top = paper ? 0 : scroller.scrollTop - GROUP, bottom = paper ? height : scroller.scrollTop + scroller.clientHeight;
     for (const row of rows) if (row.at !== undefined && row.y >= top && row.y <= bottom) drawRow(g, row, left, scale, dim);
@@ -106,6 +107,16 @@ function timeline(facts) {
       } else {
         g.fillStyle = colour("quiet"); g.fillText(cut(row.name, left - 14), 8, row.y + 13);
       }
+    }
+    // In the first group's line, beside its name: elsewhere rows would lie over it.
+    let free = rows.length ? 8 + g.measureText(rows[0].group).width * 1.1 + 10 : left;
+    g.fillStyle = colour("quiet");
+    for (const [from, to, words] of off) {
+      const a = Math.max(from + 5, free);
+      if (to - a < 30) continue;
+      const shown = cut(words, to - a - 4);
+      g.fillText(shown, a, rows.length ? rows[0].y + 16 : height - 6);
+      free = a + g.measureText(shown).width + 14;
     }
     if (selected >= 0) {
       const row = rows.find((one) => one.at !== undefined && selected >= one.at && selected < one.to);
