@@ -48,7 +48,8 @@ class _Attention:
             if original is not None:
                 setattr(library, name, _preceded(original))
         knobs = getattr(sys.modules.get("triton.knobs"), "proton", None)
-        unset = [name for name in _KNOBS if hasattr(type(knobs), name) and name not in vars(knobs)]
+        known = set().union(*map(vars, type(knobs).__mro__))  # asked of the class, a knob raises
+        unset = [name for name in _KNOBS if name in known and name not in vars(knobs)]
         if not unset or VARIABLE in os.environ:
             return
         folder = folder_of(path)

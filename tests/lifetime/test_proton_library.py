@@ -20,7 +20,8 @@ class Variable:
     def __init__(self, key): self.key = key
     def __set_name__(self, owner, name): self.name = name
     def __get__(self, knobs, owner):
-        return knobs.__dict__.get(self.name) or os.environ.get(self.key) or "/its/own" if knobs is not None else self
+        if knobs is None: raise AttributeError("of an instance alone")
+        return knobs.__dict__.get(self.name) or os.environ.get(self.key) or "/its/own"
     def __set__(self, knobs, value): knobs.__dict__[self.name] = value
 class Knobs:
     cupti_lib_dir = Variable("TRITON_CUPTI_LIB_PATH")
