@@ -46,6 +46,7 @@ class Otlp:
         self._exporter: Any = None
         self._status: int | None = None
         self.largest: int | None = None  # spans a request, once a receiver refused more
+        self._encoding: Any = None
 
     def export_spans(self, spans: Sequence[Any]) -> int:
         """Sends ``spans``; returns how many were not taken."""
@@ -79,13 +80,13 @@ class Otlp:
 
     def forget(self) -> None:
         """In a forked child: the parent's connection and threads are not ours."""
-        self._exporter = None
+        self._exporter = self._encoding = None
         _quiet_threads.clear()
 
     def _send(self, batch: Any) -> bool:
         self._status = None
         try:
-            result = self._quietly(lambda: self.make().export(batch))
+            result = self._quietly(lambda: self._export(batch))
         except Exception as error:  # noqa: BLE001 - an exporter may fail in any way; it must cost its batch alone
             self._say(type(error).__name__ + ": " + str(error))
             return False
@@ -93,6 +94,37 @@ class Otlp:
             return True
         self._say(f"status {self._status}" if self._status else "no answer")
         return False
+
+    def _export(self, batch: Any) -> Any:
+        """Through the exporter's own client with what :mod:`._otel_encoding` makes, where it has one, else as ever."""
+        exporter = self.make()
+        data = self._encoded(exporter, batch) if self.signal == "traces" else None
+        if data is None:
+            return exporter.export(batch)
+        return _RESULTS[bool(exporter._client.export(data).success)]
+
+    def _encoded(self, exporter: Any, batch: Any) -> bytes | None:
+        """The request; None where the exporter should make it: it is of another version, has ended, measures itself,
+        or would find it too large.
+        """
+        client = getattr(exporter, "_client", None)
+        if self._encoding is False or not hasattr(client, "export") or getattr(exporter, "_shutdown", True):
+            return None
+        if os.environ.get("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "").strip().lower() == "true":
+            return None
+        try:
+            from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+            from ._otel_encoding import Encoding
+
+            self._encoding = self._encoding or Encoding()
+            data: bytes = self._encoding.request(batch, encode_spans).SerializePartialToString()
+        except Exception as error:  # noqa: BLE001 - the exporter's own way is always there
+            _log.debug("spans are encoded by the exporter alone: %s", error)
+            self._encoding = False
+            return None
+        most = getattr(exporter, "_max_request_size", None)
+        return None if most and len(data) > most > 0 else data
 
     def _say(self, why: str) -> None:
         _log.once(f"otlp-{self.signal}", "%s are not accepted by %s: %s", self.signal, self.url or "the endpoint", why)
@@ -136,6 +168,14 @@ class Otlp:
             return call()
         finally:
             _quiet_threads.discard(thread)
+
+
+class _Result:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_RESULTS = {True: _Result("SUCCESS"), False: _Result("FAILURE")}
 
 
 def _make(signal: str, url: str | None, timeout_s: float | None, answered: Callable[..., None]) -> Any:
