@@ -385,9 +385,10 @@ class Tracer:
 
     def status(self) -> dict[str, Any]:
         """What capture is doing, for people. ``state`` is "armed" (CUDA is not live yet), "running", "paused" (another
-        profiler holds CUPTI), "unavailable" or "stopped"; ``reason`` says why it is not running. ``sync_lines``, where
-        they are asked for, says the same of the lines of waits; ``unmarked`` says why capture runs and blocks get no
-        GPU work, for want of memory for example."""
+        profiler holds CUPTI), "unavailable" or "stopped"; ``reason`` says why it is not running. ``boundaries`` is
+        "read" where blocks are placed by what CUPTI has in its buffers, "marked" where each end makes a call.
+        ``sync_lines``, where they are asked for, says the same of the lines of waits; ``unmarked`` says why capture
+        runs and blocks get no GPU work, for want of memory for example."""
         own = {name: getattr(self, name) for name in ("failed_blocks", "shed_blocks", "ignored_records")}
         return {**self._recorder.status(), **own}
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from .. import _native
 from . import executable
 from . import mailbox_code as code
+from . import mailbox_layout as layout
 
 PAGE = executable.PAGE
 
@@ -71,7 +72,7 @@ class Mailbox:
         """
         self.buffer_size = 1 << max(int(size - 1).bit_length(), 12)
         self._libc = executable.libc()
-        self.arena, self.count = self._map_arena(min(max(count, 1), code.MAX_SLOTS - scrap), scrap)
+        self.arena, self.count = self._map_arena(min(max(count, 1), layout.MAX_SLOTS - scrap), scrap)
         self.scrap = scrap
         self.wiped_on_fork = self._wipe_on_fork(self.arena, (self.count + scrap) * self.buffer_size)
         self.mode, self.reason = "ctypes", ""
@@ -95,9 +96,9 @@ class Mailbox:
 
     # --- machine code ---
 
-    def _map_code(self, native: code.Code, modes: tuple[str, ...]) -> bool:
-        self._control = executable.map_memory(code.CONTROL_BYTES)
-        self._wipe_on_fork(self._control, code.CONTROL_BYTES)
+    def _map_code(self, native: layout.Code, modes: tuple[str, ...]) -> bool:
+        self._control = executable.map_memory(layout.CONTROL_BYTES)
+        self._wipe_on_fork(self._control, layout.CONTROL_BYTES)
         image = self._control.to_bytes(8, sys.byteorder) + native.machine[8:]
         reasons = []
         for mode in modes:
@@ -112,24 +113,24 @@ class Mailbox:
         self.reason = "; ".join(reasons) or "switched off"
         return False
 
-    def _bind_code(self, base: int, native: code.Code) -> None:
+    def _bind_code(self, base: int, native: layout.Code) -> None:
         self.requested, self.completed = base + native.requested, base + native.completed
         take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.take)
         give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.give)
         pointer = ctypes.PYFUNCTYPE(ctypes.c_uint64)(base + native.thread)
-        words = (ctypes.c_uint64 * (code.CONTROL_BYTES // 8)).from_address(self._control)
+        words = (ctypes.c_uint64 * (layout.CONTROL_BYTES // 8)).from_address(self._control)
         total = self.count + self.scrap
-        words[code.SHIFT // 8] = self.buffer_size.bit_length() - 1
-        words[code.SIZE // 8] = self.buffer_size
-        words[code.ARENA // 8] = self.arena
-        words[code.ARENA_BYTES // 8] = total * self.buffer_size
+        words[layout.SHIFT // 8] = self.buffer_size.bit_length() - 1
+        words[layout.SIZE // 8] = self.buffer_size
+        words[layout.ARENA // 8] = self.arena
+        words[layout.ARENA_BYTES // 8] = total * self.buffer_size
         for slot in range(total):
-            words[code.STATE // 8 + slot] = code.FREE
+            words[layout.STATE // 8 + slot] = layout.FREE
         # The first page faults then do not fall into a kernel launch. Old kernels refuse, which costs only that.
         self._libc.madvise(self.arena, min(total, 4) * self.buffer_size, _MADV_POPULATE_WRITE)
-        words[code.NEWEST // 8] = code.UNSET
-        words[code.TOTAL // 8] = total
-        words[code.SLOTS // 8] = self.count
+        words[layout.NEWEST // 8] = layout.UNSET
+        words[layout.TOTAL // 8] = total
+        words[layout.SLOTS // 8] = self.count
         self._words = words
         if native.newest:
             self.newest = ctypes.PYFUNCTYPE(ctypes.c_uint64)(base + native.newest)
@@ -197,21 +198,21 @@ class Mailbox:
         """Of each record kind that may come, its size and where in it the correlation id is, 0 for none."""
         if self.newest is not None:
             for kind, (size, place) in kinds.items():
-                if 0 <= kind < code.MAX_KINDS:
-                    self._words[code.KINDS // 8 + kind] = place << 32 | size
+                if 0 <= kind < layout.MAX_KINDS:
+                    self._words[layout.KINDS // 8 + kind] = place << 32 | size
 
     def forget_newest(self) -> None:
         """The ids begin anew."""
         if self.newest is not None:
-            self._words[code.NEWEST // 8] = code.UNSET
+            self._words[layout.NEWEST // 8] = layout.UNSET
 
     def follow(self, other: "Mailbox") -> None:
         """Takes the place of ``other``, whose ``newest()`` says from now on that ids may be missing."""
         if self.newest is not None and other.newest is not None:
-            for place in range(code.KINDS // 8, code.KINDS // 8 + code.MAX_KINDS):
+            for place in range(layout.KINDS // 8, layout.KINDS // 8 + layout.MAX_KINDS):
                 self._words[place] = other._words[place]
-            self._words[code.NEWEST // 8] = other._words[code.NEWEST // 8]
-            other._words[code.BLIND // 8] = 1
+            self._words[layout.NEWEST // 8] = other._words[layout.NEWEST // 8]
+            other._words[layout.BLIND // 8] = 1
 
     # --- what is known ---
 
@@ -225,10 +226,10 @@ class Mailbox:
             lent = len([address for address in list(self._lent) if self.arena <= address < self._first_scrap])
             return lent, lent + len(self._free) + len(self._full)
         states = self._states()
-        return states.count(code.LENT), self.count - states.count(code.TAKEN)
+        return states.count(layout.LENT), self.count - states.count(layout.TAKEN)
 
     def _states(self) -> list[int]:
-        first = code.STATE // 8
+        first = layout.STATE // 8
         return list(self._words[first : first + self.count])
 
     @property
@@ -243,7 +244,7 @@ class Mailbox:
             idle = [at for at in range(self.arena, self._first_scrap, self.buffer_size) if at not in kept]
         else:
             states = enumerate(self._states())
-            idle = [self.arena + i * self.buffer_size for i, state in states if state in (code.FREE, code.LENT)]
+            idle = [self.arena + i * self.buffer_size for i, state in states if state in (layout.FREE, layout.LENT)]
         for address in idle:
             self.discard(address)
 
@@ -251,7 +252,7 @@ class Mailbox:
         """Gives the memory of a taken buffer back to the system until it is filled again."""
         self._libc.madvise(address, self.buffer_size, _MADV_DONTNEED)
         if self.mode != "ctypes":
-            self._words[code.VALID // 8 + (address - self.arena) // self.buffer_size] = 0  # it is clean already
+            self._words[layout.VALID // 8 + (address - self.arena) // self.buffer_size] = 0  # it is clean already
 
     def counters(self) -> MailboxCounters:
         """Totals since the mailbox was made."""
@@ -259,5 +260,5 @@ class Mailbox:
             return MailboxCounters(*self._counts)
         words = self._words
         return MailboxCounters(
-            *(words[offset // 8] for offset in (code.REQUESTED, code.COMPLETED, code.MISSED, code.FOREIGN))
+            *(words[offset // 8] for offset in (layout.REQUESTED, layout.COMPLETED, layout.MISSED, layout.FOREIGN))
         )

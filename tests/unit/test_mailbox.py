@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gpusense._capi import clock_code, executable, graph_code
 from gpusense._capi import mailbox as boxes
 from gpusense._capi import mailbox_code as code
+from gpusense._capi import mailbox_layout as layout
 
 FAKES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fakes")
 LINUX = sys.platform == "linux"
@@ -79,9 +80,9 @@ def test_the_clock_gives_wall_clock_nanoseconds(mode):
 
 
 def test_python_and_assembly_agree_on_the_control_block():
-    constants = dict(re.findall(r"\.set (\w+), (\w+)", code.CONSTANTS))
+    constants = dict(re.findall(r"\.set (\w+), (\w+)", layout.CONSTANTS))
     assert {name: int(value, 0) for name, value in constants.items()} == {
-        name: getattr(code, name) for name in constants
+        name: getattr(layout, name) for name in constants
     }
     assert len(constants) == 23
 
