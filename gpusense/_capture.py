@@ -17,6 +17,8 @@ from ._sharing import Sharing
 
 OnView = Callable[[memoryview, int], None]
 
+#: Counters of unified memory come when they like, and belong to no block.
+_READABLE = layouts.WRITTEN_BY_CALL | {layouts.UNIFIED_MEMORY_COUNTER}
 RETRY_S = 1.0  # between two attempts while another profiler holds CUPTI
 WATCH_S = 0.4  # between two looks whether our callbacks are still the registered ones
 
@@ -160,8 +162,8 @@ class Capture:
         return True
 
     def _read_instead(self) -> None:
-        """Where only work is recorded: records of other kinds may be begun later than their call returns."""
-        if self.kinds is not None and self.kinds <= layouts.BEGUN_BY_LAUNCH:
+        """Where every record that is given to a block is written by the call that it is of."""
+        if self.kinds is not None and self.kinds <= _READABLE:
             self.newest = self._plan.reading()
 
     def markers_done(self) -> bool:

@@ -29,8 +29,8 @@ MEMORY2 = 49
 
 DEFAULT_KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMCPY2, MEMSET)
 
-#: Their records are begun by the launch itself, as of CUDA 13, so that its correlation id can be read when it returns.
-BEGUN_BY_LAUNCH = frozenset((*DEFAULT_KINDS, KERNEL))
+#: Their records are in a buffer, as of CUDA 13, when the call returns, so that its correlation id can be read then.
+WRITTEN_BY_CALL = frozenset((*DEFAULT_KINDS, KERNEL, SYNCHRONIZATION, MEMORY2, DRIVER))
 
 #: Kinds that become records of a session; the others only help to interpret them.
 WORK_KINDS = frozenset({KERNEL, CONCURRENT_KERNEL, MEMCPY, MEMCPY2, MEMSET, SYNCHRONIZATION, MEMORY2})
@@ -406,10 +406,10 @@ def unpacker(kind: int, stride: int) -> Unpacker:
 
 
 def correlation_places(strides: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """Of each kind its size, and where in it the correlation id of the launch that began it is; 0 where none is."""
+    """Of each kind its size, and where in it the correlation id of the call that wrote it is; 0 where none is."""
     return {
         kind: (size, next(field.offset for field in LAYOUTS[kind].fields if field.name == "correlation"))
-        if kind in BEGUN_BY_LAUNCH
+        if kind in WRITTEN_BY_CALL
         else (size, 0)
         for kind, size in strides.items()
     }

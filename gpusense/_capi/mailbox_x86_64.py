@@ -17,9 +17,10 @@ X86_64 = Code(
         "c1e90331c0f348ab498984f00061000049c784f00001000001000000b801000000c331c0c3f30f1efa64488b04250000"
         "0000c3f30f1efa4c8b0de2fdffff4531c04d3b4160732c4b83bcc10001000002751c4c89c04b8b94c1006100004d8b51"
         "18e8260000004b8994c10061000049ffc0ebce498b416831c94885c0480f48c1498b497048c1e1204809c8c3498b4910"
-        "4989c349d3e34d03592048c7c7ffffffff488d4a084c39d17753418b0c1381e1ffffff7f744783f940733a498b8cc900"
-        "81000089ce85f6742c488d04324c39d0772b48c1e92074184801d1418b0c0b85c9741a4885ff780689ce29fe780289cf"
-        "4889c2ebac49c74170010000004885ff7819498b41684885c0780889f929c1780a7408f0490fb1796875ebc3"
+        "4989c349d3e34d03592048c7c7ffffffff488d4a084c39d17765418b0c1381e1ffffff7f745983f940734c498b8cc900"
+        "81000089ce85f6743e488d04324c39d0773d48c1e920742a4801d1418b0c0b85c97512488d48084c39d1772341833c03"
+        "00741ceb0d4885ff780689ce29fe780289cf4889c2eb9a49c74170010000004885ff7819498b41684885c0780889f929"
+        "c1780a7408f0490fb1796875ebc3"
     ),
     requested=0x008,
     completed=0x0B3,
@@ -220,8 +221,14 @@ look:                                   # (r9: control, rax: slot, rdx: from, r1
     add     rcx, rdx
     mov     ecx, [r11 + rcx]
     test    ecx, ecx
-    jz      5f                          # it is just being written
-    test    rdi, rdi
+    jnz     9f
+    lea     rcx, [rax + 8]              # it is just being written, or has none: then there is a record behind it
+    cmp     rcx, r10
+    ja      5f
+    cmp     dword ptr [r11 + rax], 0
+    je      5f
+    jmp     3f
+9:  test    rdi, rdi
     js      2f
     mov     esi, ecx
     sub     esi, edi

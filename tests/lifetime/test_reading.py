@@ -43,7 +43,7 @@ def judge(session, **more):
         assert not record.ambiguous, record
         assert record.block_id == (int(record.name[1:]) or None), (record.name, record.block_id, record.path)
         found[int(record.name[1:])] = found.get(int(record.name[1:]), 0) + 1
-    missing = sum(launched.values()) - sum(found.values()) - session.counters.dropped
+    missing = sum(launched.values()) - sum(found.values())
     print(json.dumps({"launched": sum(launched.values()), "missing": missing, "dropped": session.counters.dropped,
                       "lost": session.counters.lost_markers, **more}))
 def work(tracer, rounds):
@@ -97,7 +97,8 @@ judge(tracer.session(), boundaries=boundaries, made=made)
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_launches_of_four_threads_while_buffers_are_flushed_all_the_time(program, tmp_path, mode):
     found = program(MANY.replace("SIZE", "4096"), *([tmp_path / "run.gpusense"] if mode == "file" else []))
-    assert found["missing"] == found["lost"] == 0
+    assert 0 <= found["missing"] <= found["dropped"]  # where nobody came to read in time; canaries are dropped, too
+    assert found["lost"] == 0
     assert found["boundaries"] == "read"
     assert found["made"] < 50  # 1,200 rounds have 7,200 boundaries; a canary goes out now and then
 
@@ -109,19 +110,33 @@ def test_records_that_come_late_are_noticed_and_blocks_are_marked(program):
     assert found["made"] >= 7_200
 
 
-@pytest.mark.parametrize("kinds", [("sync",), ("allocation", "launch")])
-def test_records_of_waits_and_allocations_may_come_late(program, kinds):
+@pytest.mark.parametrize("way", ["read", "marked"])
+def test_waits_are_in_the_block_that_waited(program, way):
     found = program(
-        f"""
-tracer, cupti = begin(kinds={kinds!r})
-work(tracer, 20)
+        """
+tracer, cupti = begin(kinds=("sync", "allocation", "launch", "unified_memory"))
+def wait(): cupti.fake_cupti_sync(3, 1, 7, driver.fake_cuda_count_call())
+waits = []
+for i in range(20):
+    work(tracer, 1)
+    with tracer.trace("outer") as outer:
+        with tracer.trace("waits") as block: wait()
+        launch(outer)
+        with tracer.trace("waits, too") as other:
+            launch(other)
+            wait()
+    waits += [block.block_id, other.block_id]
 status = tracer.status()
 tracer.flush(5)
-judge(tracer.session(), boundaries=status["boundaries"])
-"""
+session = tracer.session()
+found = [record.block_id for record in session.records if type(record).__name__ == "GpuSync"]
+judge(session, boundaries=status["boundaries"], waits=sorted(found) == sorted(waits))
+""",
+        **({"FAKE_CUPTI_VERSION": "24"} if way == "marked" else {}),
     )
-    assert found["boundaries"] == "marked"
+    assert found["boundaries"] == way
     assert found["missing"] == 0
+    assert found["waits"]
 
 
 def test_where_the_machine_code_cannot_be_had_blocks_are_marked(program):

@@ -394,6 +394,18 @@ def test_a_record_that_is_just_being_written_is_looked_at_again():
     assert box.newest() == 8
 
 
+def test_a_record_without_an_id_hides_nothing_behind_it():
+    """Not every wait or allocation need have one."""
+    box = with_newest()
+    address, _ = ask(box)
+    end = write(write(address, 10, 7), 2, 0)
+    assert box.newest() == 7
+    end = write(end, 17, 0)
+    assert box.newest() == 7
+    write(write(end, 2, 0), 10, 8)
+    assert box.newest() == 8
+
+
 def test_an_unknown_kind_hides_what_is_behind_it():
     box = with_newest()
     address, _ = ask(box)
