@@ -710,14 +710,17 @@ def test_a_machine_that_starts_no_more_threads_is_survived(rig, monkeypatch):
 
 
 def test_stop_waits_once_for_however_many_drivers_that_hang(rig):
-    hang = threading.Event()
+    hang, begun = threading.Event(), threading.Semaphore(0)
 
     class Hanging(testing.ScriptedSource):
         def sample(self, device, lanes=("fast",)):
+            begun.release()
             hang.wait(30)
             return super().sample(device, lanes)
 
     running = monitor.start_background(lambda sample: None, source=Hanging(4))
+    assert begun.acquire(timeout=10)  # a thread for each lane is in the driver
+    assert begun.acquire(timeout=10)
     waited = []
     for sampler in [sampler for _, sampler in running._samplers]:
         for turn in sampler._turns:
