@@ -164,8 +164,8 @@ class Engine:
             self._api.cuptiActivityDisable(kind)
 
     def lent(self) -> int:
-        """Buffers that CUPTI has now."""
-        return sum(box.lent()[0] for box in (self.mailbox, self._before) if box is not None)
+        """Buffers that CUPTI has and will return: not those that another profiler was given."""
+        return self.mailbox.lent()[0] - self._lost
 
     def flush(self, forced: bool) -> None:
         flag = capi.FLUSH_FORCED if forced else 0

@@ -849,6 +849,25 @@ def test_buffers_that_other_profilers_were_given_are_replaced(fake, start, other
     assert after["buffer_count"] == SMALL["buffers"]
 
 
+def test_a_buffer_that_another_profiler_has_is_not_waited_for(fake, start, other, monkeypatch):
+    """Else whoever steps aside later would cut off what still runs."""
+    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
+    activity, _ = start()
+    engine = activity.shared["newest"].__self__._engine
+    fake.kernel()
+    assert engine.lent() == 1
+    activity.pause("another profiler")
+    other.take_over()
+    activity.resume()
+    assert engine.lent() == 0
+    fake.kernel()
+    assert engine.lent() == 1
+    before = fake.calls("cuptiActivityFlushAll")
+    activity.shared["step_aside"]("another profiler")
+    assert engine.lent() == 0
+    assert fake.calls("cuptiActivityFlushAll") == before + 1
+
+
 def test_buffers_that_come_back_at_the_next_registration_are_not_lost(fake, start):
     """Many threads have one each in flight while capture was merely paused."""
     activity, receiver = start()
