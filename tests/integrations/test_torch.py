@@ -49,6 +49,14 @@ def test_modules_forward_and_backward(torch, tracer):
     assert integration.statistics() == integration.Statistics(roots=1)
 
 
+def test_a_torch_whose_nodes_take_no_hooks_from_a_tensor(torch, tracer, monkeypatch):
+    monkeypatch.delattr(fake_torch.Node, "_register_hook_dict")
+    integration.instrument(min_us=0)
+    step(torch, model_of(torch))
+    assert paths(tracer)[-2:] == ["step / backward / Sequential / 1", "step / backward / Sequential / 0"]
+    assert integration.statistics() == integration.Statistics(roots=1)
+
+
 def test_each_node_of_a_backward_pass_runs_in_its_module(torch, tracer):
     """Also the last child's, whose output is its parent's as well, so that both blocks begin at one node."""
     integration.instrument(min_us=0)
@@ -377,10 +385,13 @@ def test_compiled_models_and_sharded_classes(torch, tracer):
     ]
 
 
-def test_hooks_do_nothing_while_compiled_autograd_looks_at_them(torch, tracer):
+def test_hooks_do_nothing_while_compiled_autograd_looks_at_them(torch, tracer, monkeypatch):
+    compiled = types.ModuleType("torch._dynamo.compiled_autograd")
+    compiled.compiled_autograd_enabled = False
+    monkeypatch.setitem(sys.modules, compiled.__name__, compiled)
+    torch.compiler.is_compiling = lambda: compiled.compiled_autograd_enabled
     integration.instrument(min_us=0)
     output = model_of(torch)(fake_torch.Tensor())
-    torch.compiler.is_compiling = lambda: True
-    integration._Active.state.host.compiling = torch.compiler.is_compiling
+    compiled.compiled_autograd_enabled = True
     fake_torch.operation(output).backward()
     assert paths(tracer)[-1] == "backward"

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._patches import Patches
 from ._backward import Backward
-from ._state import State
+from ._state import State, Thread
 
 #: Modules around the user's own one: they and the name of their only child are left out of names.
 WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule"})
@@ -40,12 +40,13 @@ class Place:
 class Call:
     """One call of a module with a block; its backward pass refers to it."""
 
-    __slots__ = ("before", "block", "parent", "place", "thread")
+    __slots__ = ("before", "block", "here", "parent", "place", "thread")
 
-    def __init__(self, place: Place, parent: "Call | None", block: Any, before: int | None) -> None:
+    def __init__(self, place: Place, parent: "Call | None", block: Any, before: int | None, here: Thread) -> None:
         self.place = place
         self.parent = parent
         self.block = block
+        self.here = here
         self.thread = block.thread
         self.before = before
 
@@ -118,7 +119,8 @@ class Modules:
                 place = self._discover(module)
                 if place is None:
                     return None
-            outer = getattr(state.local, "call", None)
+            here = state.thread
+            outer = here.call
             if outer is not None and outer.place.inner == id(module):
                 return None
             if place.level == 1:
@@ -127,7 +129,7 @@ class Modules:
                 block, before = state.open(place.name, place.attributes), None
             if block is None:
                 return None
-            call = state.local.call = Call(place, outer, block, before)
+            call = here.call = Call(place, outer, block, before, here)
         except Exception:  # noqa: BLE001 - the program's forward pass goes on
             state.fail("modules")
             return None
@@ -136,18 +138,22 @@ class Modules:
     def _end(self, call: Call, module: Any, error: BaseException | None) -> None:
         state, block, place = self.state, call.block, call.place
         try:
-            state.local.call = call.parent
+            call.here.call = call.parent
             if error is not None:
-                state.local.produced = None
+                call.here.produced = None
             if place.level == 1:
                 state.close_measured(block, call.before, error)
                 return
-            state.close(block, error)
-            place.calls += 1
-            if place.calls > 0:
-                place.host_ns += block.end_ns - block.start_ns
-                if place.calls == _TRIAL:
-                    self._judge(place, module)
+            if error is None:
+                block.__exit__(None, None, None)
+            else:
+                state.close(block, error)
+            if place.calls < _TRIAL:
+                place.calls += 1
+                if place.calls > 0:
+                    place.host_ns += block.end_ns - block.start_ns
+                    if place.calls == _TRIAL:
+                        self._judge(place, module)
         except Exception:  # noqa: BLE001
             state.fail("modules")
 
@@ -163,7 +169,7 @@ class Modules:
         """A module outside every known one is a root; one made during a forward pass belongs to that."""
         if getattr(module, "_is_replica", False):  # of DataParallel: made anew for every pass
             return None
-        if getattr(self.state.local, "call", None) is not None:
+        if self.state.thread.call is not None:
             self._know(module, None)
             return None
         return self.add_root(module)

@@ -19,10 +19,23 @@ class Node:
     def register_prehook(self, hook):
         self.prehooks.append(hook)
 
+    def _register_hook_dict(self, tensor):
+        hooks = tensor._backward_hooks
+
+        def run(gradient):
+            for hook in hooks.values():
+                assert hook(gradient) is None
+
+        self.prehooks.append(run)
+
 
 class Tensor:
     def __init__(self, grad_fn=None):
         self.grad_fn = grad_fn
+        self._backward_hooks = None
+
+    def __mul__(self, number):
+        return operation(self)
 
     def backward(self):
         sys.modules["torch"].autograd.backward(self)
@@ -157,6 +170,7 @@ def make(own_thread=True):
 
     namespace = types.SimpleNamespace
     torch.Tensor = Tensor
+    torch.empty = lambda size, device, requires_grad=False: Tensor()
     torch.nn = layers()
     torch.is_grad_enabled = lambda: True
     torch.compiler = namespace(is_compiling=lambda: False)
