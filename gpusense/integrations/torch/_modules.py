@@ -20,6 +20,10 @@ WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDa
 MIXED_IN = frozenset({"FSDPModule", "ReplicateModule"})
 #: Modules that are never called: what they hold counts as their owner's.
 CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
+#: What makes two functions do the same.
+_OF_CODE = (
+    "co_code", "co_names", "co_consts", "co_varnames", "co_freevars", "co_flags", "co_argcount", "co_kwonlyargcount",
+)  # fmt: skip
 _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a module may be found too short
 
 
@@ -95,7 +99,17 @@ class Modules:
                 return original(self, *args, **kwargs)
             return call(place, original, self, args, kwargs)
 
-        return __call__
+        def stands_in(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # Does what torch's own does, instead of calling it: most modules have no block, and a call costs each of
+            # them more than the question.
+            place = get(id(self), unknown)
+            if place is None:
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*args, **kwargs)
+                return self._call_impl(*args, **kwargs)
+            return call(place, original, self, args, kwargs)
+
+        return stands_in if _is_known(original) else __call__
 
     def _call(self, place: Any, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         call = self._begin(place, module)
@@ -119,7 +133,7 @@ class Modules:
                 place = self._discover(module)
                 if place is None:
                     return None
-            here = state.thread
+            here = state.local.thread
             outer = here.call
             if outer is not None and outer.place.inner == id(module):
                 return None
@@ -169,7 +183,7 @@ class Modules:
         """A module outside every known one is a root; one made during a forward pass belongs to that."""
         if getattr(module, "_is_replica", False):  # of DataParallel: made anew for every pass
             return None
-        if self.state.thread.call is not None:
+        if self.state.local.thread.call is not None:
             self._know(module, None)
             return None
         return self.add_root(module)
@@ -216,6 +230,20 @@ class Modules:
 
         self._watch[key] = weakref.ref(module, gone)
         self._places[key] = place
+
+
+def _as_torch_has_it(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self._compiled_call_impl is not None:
+        return self._compiled_call_impl(*args, **kwargs)
+    else:  # noqa: RET505 - to be compiled to the same
+        return self._call_impl(*args, **kwargs)
+
+
+def _is_known(function: Any) -> bool:
+    """Whether ``function`` compiles to what ``nn.Module.__call__`` has been since torch 2.1."""
+    code = getattr(function, "__code__", None)
+    known = _as_torch_has_it.__code__
+    return code is not None and all(getattr(code, name) == getattr(known, name) for name in _OF_CODE)
 
 
 def _inner(module: Any) -> Any:

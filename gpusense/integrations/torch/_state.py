@@ -112,12 +112,7 @@ class State:
         self.on["memory"] = options.memory
         self.on["backward"] = options.backward
         self.errors: list[str] = []
-        self._local = _Local()
-
-    @property
-    def thread(self) -> Thread:
-        """Of the calling thread."""
-        return self._local.thread
+        self.local = _Local()
 
     def fail(self, part: str) -> None:
         """In an ``except`` clause: the part ends; the program does not notice."""

@@ -45,6 +45,13 @@ def operation(*tensors):
     return Tensor(Node(*(tensor.grad_fn for tensor in tensors)))
 
 
+def _wrapped_call_impl(self, *args, **kwargs):
+    if self._compiled_call_impl is not None:
+        return self._compiled_call_impl(*args, **kwargs)
+    else:  # noqa: RET505 - as torch has it, so that it is compiled to the same
+        return self._call_impl(*args, **kwargs)
+
+
 def layers():
     """``Module``, ``Linear``, ``Sequential`` and ``ModuleList``, made anew so that two stand-ins share no patches."""
 
@@ -57,7 +64,7 @@ def layers():
                 self._modules[name] = child
                 setattr(self, name, child)
 
-        def _wrapped_call_impl(self, *args, **kwargs):
+        def _call_impl(self, *args, **kwargs):
             return self.forward(*args, **kwargs)
 
         __call__ = _wrapped_call_impl
