@@ -6,48 +6,18 @@ back; :func:`record` reads the buffer again and needs it (or a copy) alive.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
-from itertools import compress, islice
-from operator import le, sub
-from typing import Any, NamedTuple
+import sys
+from array import array
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import compress
+from typing import NamedTuple
 
 from . import _layouts as layouts
+from ._batch import LATEST_NS, LONGEST_NS, Batch, Packed
 from ._decode_record import record, unpack
 
-__all__ = ["Batch", "Tally", "batches", "name_pointers", "numbers", "pick", "record", "unpack"]
-
-#: Nothing on a device lasts thirty days; CUPTI's broken time stamps differ by decades.
-LONGEST_NS = 30 * 24 * 3600 * 10**9
-#: Times beyond a signed 64-bit nanosecond clock are garbage.
-LATEST_NS = 2**63 - 1
-
-
-class Batch(NamedTuple):
-    """Records of one kind as columns of equal length, in the order of the buffer.
-
-    ``key`` says what was done: name pointer for kernels, copy kind, memset value, synchronisation type, operation of an
-    allocation, external id, API function id, overhead kind, counter kind. Where the kind has no such field, ``device``,
-    ``context`` and ``stream`` hold None, ``bytes`` and ``thread`` 0. Kinds without times have ``start`` = ``end`` = 0,
-    instants have ``end`` = ``start``.
-    """
-
-    kind: int
-    stride: int
-    offsets: Sequence[int]  # bytes from the start of the buffer
-    start: list[int]
-    end: list[int]
-    duration: list[int]
-    correlation: list[int]  # 32 bits, as in the record; 0 is unknown
-    device: list[int] | list[None]
-    context: list[int] | list[None]
-    stream: list[int] | list[None]
-    key: list[int]
-    bytes: list[int]
-    thread: list[int]
-    earliest: int = 0  # no start is before
-    latest: int = 0  # no end is after
-    longest: int = 0  # no duration is longer
-    sequential: bool = False  # none begins before the one before it has ended
+__all__ = ["LATEST_NS", "LONGEST_NS", "Batch", "Tally", "batches", "name_pointers", "numbers", "record", "unpack"]
 
 
 class Tally(NamedTuple):
@@ -103,6 +73,8 @@ _ALWAYS_NUMBERED = frozenset({layouts.CONCURRENT_KERNEL, layouts.MEMCPY, layouts
 
 _NAME_FIELDS = ("name", "source")  # fields that hold the address of a C string
 
+_ROOM = 256  # bytes of a buffer that are looked at for each record that is wanted; hardly any record is larger
+
 
 def batches(
     buffer: memoryview, strides: Mapping[int, int], *, offset: int = 0, limit: int | None = None
@@ -112,36 +84,43 @@ def batches(
     ``strides`` maps record kinds to the size that the library used. To keep the GIL only briefly, call with a
     limit and go on at ``tally.offset`` until it equals the buffer's size.
     """
-    places, end, unknown, truncated = _walk(buffer, strides, offset, limit)
+    rest = buffer[offset:]
+    piece = _Piece(rest if limit is None else rest[: limit * _ROOM])
+    places, at, unknown, truncated = _walk(piece, strides, limit)
+    if not places and piece.size < len(rest):  # a giant
+        piece = _Piece(rest)
+        places, at, unknown, truncated = _walk(piece, strides, limit)
+    if piece.size < len(rest):
+        truncated = 0
     found: list[Batch] = []
     seen = other = invalid = 0
     for kind, place in places.items():
-        offsets = place.offsets()
-        count = len(offsets)
+        count = valid = place.count(strides[kind])
         if kind in COLUMNS:
-            stride = strides[kind]
-            batch = _valid(_batch(kind, stride, offsets, place.parts(buffer, stride)))
-            if batch.offsets:
+            batch = _batch(kind, strides[kind], count, piece, place, offset).judged()
+            valid = batch.count
+            if valid:
                 found.append(batch)
-            invalid += count - len(batch.offsets)
-            other += 0 if kind in layouts.WORK_KINDS else len(batch.offsets)
+            invalid += count - valid
+        if kind in layouts.WORK_KINDS:
+            seen += count
         else:
-            other += count
-        seen += count if kind in layouts.WORK_KINDS else 0
-    return found, Tally(seen, other, invalid, unknown, truncated, end)
+            other += valid
+    return found, Tally(seen, other, invalid, unknown, truncated, len(buffer) if unknown or truncated else offset + at)
 
 
 def name_pointers(buffer: memoryview, strides: Mapping[int, int]) -> set[int]:
     """Addresses of all C strings that the records of ``buffer`` refer to."""
-    places = _walk(buffer, strides, 0, None)[0]
-    quads = buffer[: len(buffer) & ~7].cast("Q")
+    piece = _Piece(buffer)
     pointers: set[int] = set()
-    for kind, place in places.items():
-        stride = strides[kind]
-        for field in _pointer_fields(kind, stride):
-            for _, run in place.runs:
-                pointers.update(quads[(run.start + field) // 8 : run.stop // 8 : stride // 8].tolist())
-            pointers.update([quads[(at + field) // 8] for at in place.singles])
+    for kind, place in _walk(piece, strides, None)[0].items():
+        fields, stride = _pointer_fields(kind, strides[kind]), strides[kind]
+        if fields:
+            source, places = _gathered(piece, place, stride)
+            quads = source.items("Q")
+            for field in fields:
+                for begin, end in places:
+                    pointers.update(quads[(begin + field) // 8 : end // 8 : stride // 8])
     pointers.discard(0)
     return pointers
 
@@ -165,200 +144,180 @@ def _pointer_fields(kind: int, stride: int) -> list[int]:
 # --- the walk: where the records of each kind begin -----------------------------------------------------------------
 
 
-class _Place:
-    """Where the records of one kind lie, in the order of the buffer: long runs, and single ones between them."""
+class _Piece:
+    """A copy of some bytes of a buffer as items of any width: a column is taken out of a copy in a third of the time."""
 
-    __slots__ = ("runs", "singles")
+    __slots__ = ("_items", "size")
 
-    def __init__(self) -> None:
-        self.runs: list[tuple[int, range]] = []  # (how many of ``singles`` lie before it, offsets)
-        self.singles: list[int] = []
+    def __init__(self, data: "memoryview | bytes") -> None:
+        self.size = len(data)
+        quads = array("Q")
+        quads.frombytes(data[: len(data) & ~7])
+        self._items = {"Q": quads}
 
-    def offsets(self) -> Sequence[int]:
-        if not self.singles and len(self.runs) == 1:
-            return self.runs[0][1]
-        found: list[int] = []
-        done = 0
-        for before, run in self.runs:
-            found += self.singles[done:before]
-            found += run
-            done = before
-        return found + self.singles[done:]
-
-    def parts(self, buffer: memoryview, stride: int) -> list[memoryview]:
-        """All records in the order of :meth:`offsets`: long runs where they lie, what is between them copied."""
-        found: list[memoryview] = []
-        done = 0
-        for before, run in self.runs:
-            if before > done:
-                found.append(_gathered(buffer, self.singles[done:before], stride))
-            found.append(buffer[run.start : run.stop])
-            done = before
-        if done < len(self.singles):
-            found.append(_gathered(buffer, self.singles[done:], stride))
-        if len(found) == 1 or sum(map(len, found)) >= len(found) * stride * _WORTH_A_VIEW:
-            return found
-        return [memoryview(b"".join(found))]
+    def items(self, code: str) -> "array[int]":
+        found = self._items.get(code)
+        if found is None:
+            found = self._items[code] = array(code)
+            found.frombytes(memoryview(self._items["Q"]).cast("B"))
+        return found
 
 
-_WORTH_A_VIEW = 16  # records; shorter runs are cheaper to copy than to look at one by one
+class _Place(NamedTuple):
+    """Where the records of one kind lie: stretches of a piece, in words."""
+
+    begins: list[int]
+    ends: list[int]
+
+    def count(self, stride: int) -> int:
+        return (sum(self.ends) - sum(self.begins)) * 4 // stride
 
 
-def _gathered(buffer: memoryview, singles: list[int], stride: int) -> memoryview:
-    origin = singles[0]
-    data = bytes(buffer[origin : singles[-1] + stride])
-    return memoryview(b"".join([data[at - origin : at - origin + stride] for at in singles]))
-
-
-def _walk(
-    buffer: memoryview, strides: Mapping[int, int], offset: int, limit: int | None
-) -> tuple[dict[int, _Place], int, int, int]:
+def _walk(piece: _Piece, strides: Mapping[int, int], limit: int | None) -> tuple[dict[int, _Place], int, int, int]:
     """Places by kind, where the walk ended, and 1 for an unknown kind, 1 for a record cut off at the end.
 
-    A kind without a usable stride ends the buffer: nothing says where the next record begins.
+    A kind without a usable stride ends the walk: nothing says where the next record begins.
     """
-    size = len(buffer)
-    words = buffer[: size & ~7].cast("I")
-    steps = {k: s for k, s in strides.items() if s % 8 == 0 and s >= layouts.minimum_stride(k)}
+    words = piece.items("I")
+    steps = {k: s >> 2 for k, s in strides.items() if s % 8 == 0 and s >= layouts.minimum_stride(k)}
     places: dict[int, _Place] = {}
-    at, left, singles = offset, size if limit is None else limit, 0
-    while at < len(words) * 4 and left > 0:
-        kind = words[at >> 2]
-        step = steps.get(kind)
-        if step is None:
-            return places, size, 1, 0
-        length = _run(words, at >> 2, step >> 2, left)
-        if not length:
-            return places, size, 0, 1
-        place = places.setdefault(kind, _Place())
-        place.runs.append((len(place.singles), range(at, at + length * step, step)))
-        at += length * step
-        left -= length
-        singles = 0 if length >= _LONG else min(2 * singles + 2, 64, left)
-        if singles:
-            at, stepped = _single_steps(words, at, steps, places, singles)
-            left -= stepped
-    if at < len(words) * 4:
-        return places, at, 0, 0
-    return places, size, 0, int(at < size)
+    at, left, total = 0, piece.size if limit is None else limit, len(words)
+    while at < total and left > 0:
+        kind = words[at]
+        if kind not in steps:
+            return places, at << 2, 1, 0
+        first, step = at, steps[kind]
+        at += step
+        if at > total:
+            return places, first << 2, 0, 1
+        near = first + (_NEAR if left > _NEAR else left) * step
+        if near > total:
+            near = total - (total - first) % step
+        while at < near and words[at] == kind:
+            at += step
+        if at == near:
+            at = _end_of_run(words, at, step, first + min((total - first) // step, left) * step, kind)
+        left -= (at - first) // step
+        if kind not in places:
+            places[kind] = _Place([], [])
+        begins, ends = places[kind]
+        begins.append(first)
+        ends.append(at)
+    return places, at << 2, 0, int(at == total and at << 2 < piece.size)
 
 
-_LONG = 32  # from this length on a run is cheaper to find as one than to step through
+_NEAR = 16  # records looked at one by one; further ones of the same kind are cheaper to look at together
 
 
-def _run(words: memoryview, at: int, step: int, limit: int) -> int:
-    """How many whole records of the kind at ``at`` follow each other, looking at ever longer windows."""
-    kind = words[at]
-    wanted = words[at : at + 1].tobytes()
-    size = len(words)
-    length, window = 0, 16
-    while True:
-        fit = min(window, limit - length, (size - at) // step)
-        if fit <= 0:
-            return length
-        kinds = words[at : at + fit * step : step]
+def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int) -> int:
+    """Where the records of a kind that follow each other from ``at`` on end, looking at ever longer windows."""
+    wanted = kind.to_bytes(4, sys.byteorder)
+    window = 32
+    while at < stop:
+        count = min(window, (stop - at) // step)
+        kinds = words[at : at + count * step : step]
         # Each record of the kind says where the next begins, so the first that differs ends the run for certain.
-        if kinds.tobytes() != wanted * fit:
-            return length + next(compress(itertools.count(), map(kind.__ne__, kinds.tolist())))
-        length += fit
-        at += fit * step
-        window = min(window * 2, 256)
+        if kinds.tobytes() != wanted * count:
+            return at + step * next(compress(itertools.count(), map(kind.__ne__, kinds)))
+        at += count * step
+        window = min(window * 2, 512)
+    return at
 
 
-def _single_steps(
-    words: memoryview, at: int, steps: Mapping[int, int], places: dict[int, _Place], limit: int
-) -> tuple[int, int]:
-    """Steps over up to ``limit`` records of kinds already in ``places``; where it stopped, after how many."""
-    limit = min(limit, (len(words) * 4 - at) // max(steps.values()))  # all fit, whatever their kinds
-    add = {kind: place.singles.append for kind, place in places.items()}
-    for stepped in range(limit):
-        kind = words[at >> 2]
-        try:
-            add[kind](at)
-        except KeyError:
-            return at, stepped
-        at += steps[kind]
-    return at, limit
+_WORTH_A_LOOK = 16  # records; shorter runs are cheaper to copy than to look at one by one
+
+
+def _gathered(piece: _Piece, place: _Place, stride: int) -> tuple[_Piece, list[tuple[int, int]]]:
+    """A piece in which all records of a place lie in few runs, and where they begin and end, in bytes."""
+    begins, ends = place
+    if len(begins) == 1 or place.count(stride) >= len(begins) * _WORTH_A_LOOK:
+        return piece, [(begin * 4, end * 4) for begin, end in zip(begins, ends, strict=True)]
+    words = piece.items("I")
+    made = _Piece(b"".join([words[begin:end] for begin, end in zip(begins, ends, strict=True)]))
+    return made, [(0, made.size)]
 
 
 # --- columns --------------------------------------------------------------------------------------------------------
 
 
-def _batch(kind: int, stride: int, offsets: Sequence[int], parts: list[memoryview]) -> Batch:
-    """All columns of the records that ``parts`` hold back to back."""
-    count = len(offsets)
-    columns = COLUMNS[kind]
+class _Plan(NamedTuple):
+    """Where the columns of a kind lie in records of one size."""
+
+    packed: list[tuple[str, str, int]]  # name, code, offset
+    numbers: list[tuple[str, str, int]]  # that often are all the same
+    pair: int | None  # where device and context lie side by side
+    absent: dict[str, int | None]
+
+
+@lru_cache(maxsize=256)
+def _plan(kind: int, stride: int) -> _Plan:
     layout = layouts.LAYOUTS[kind]
-    casts: dict[str, list[memoryview]] = {}
-
-    def column(name: str, often_uniform: bool = False) -> list[int] | None:
+    packed: list[tuple[str, str, int]] = []
+    numbers: dict[str, tuple[str, str, int]] = {}
+    absent: dict[str, int | None] = {}
+    for column, name in COLUMNS[kind]._asdict().items():
         field = layout.field(name) if name else None
+        number = column in ("device", "context", "stream")
         if field is None or field.end > stride:
-            return None
-        views = casts.get(field.code)
-        if views is None:
-            views = casts[field.code] = [part.cast(field.code) for part in parts]  # type: ignore[call-overload]
-        width = views[0].itemsize
-        first, step = field.offset // width, stride // width
-        if often_uniform:  # a copy and a comparison cost a third of making numbers
-            pieces = [view[first::step].tobytes() for view in views]
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            if data == data[:width] * count:
-                return [views[0][first]] * count
-        values: list[int] = views[0][first::step].tolist()
-        for view in views[1:]:
-            values += view[first::step].tolist()
-        return values
-
-    def number(name: str) -> list[int] | list[None]:
-        values = column(name, often_uniform=True)
-        if values is None:
-            return [None] * count
-        if kind not in _ALWAYS_NUMBERED and layouts.NOT_APPLICABLE in values:
-            return [None if v == layouts.NOT_APPLICABLE else v for v in values]  # type: ignore[return-value]
-        return values
-
-    zeros = [0] * count
-    start = column(columns.start) or zeros
-    end = column(columns.end) or start
-    return Batch(
-        kind,
-        stride,
-        offsets,
-        start,
-        end,
-        list(map(sub, end, start)) if end is not start else zeros,
-        column(columns.correlation) or zeros,
-        number(columns.device),
-        number(columns.context),
-        number(columns.stream),
-        column(columns.key) or zeros,
-        column(columns.bytes) or zeros,
-        column(columns.thread) or zeros,
-    )
+            absent[column] = None if number else 0
+        elif number:
+            numbers[column] = column, field.code, field.offset
+        else:
+            packed.append((column, field.code, field.offset))
+    pair = None
+    if "device" in numbers and "context" in numbers and numbers["context"][2] == numbers["device"][2] + 4:
+        pair = numbers["device"][2]
+        if pair % 8:
+            pair = None
+        else:
+            del numbers["device"], numbers["context"]
+    if "start" in absent or "end" in absent:
+        absent["duration"] = 0
+    return _Plan(packed, list(numbers.values()), pair, absent)
 
 
-def _valid(batch: Batch) -> Batch:
-    """``batch`` without the records whose times cannot be. Kinds without times pass."""
-    if not COLUMNS[batch.kind].start:
-        return batch
-    start, end, duration = batch.start, batch.end, batch.duration
-    shortest, longest = min(duration), max(duration)
-    # As the work of one stream comes: one pass, whose answer is needed later, instead of two.
-    sequential = shortest >= 0 and all(map(le, end, islice(start, 1, None)))
-    earliest, latest = (start[0], end[-1]) if sequential else (min(start), max(end))
-    # end = 0 shows as a negative duration, since start is not 0.
-    if earliest > 0 and latest <= LATEST_NS and shortest >= 0 and longest <= LONGEST_NS:
-        return batch._replace(earliest=earliest, latest=latest, longest=longest, sequential=sequential)
-    good = [s > 0 and s + d <= LATEST_NS and 0 <= d <= LONGEST_NS for s, d in zip(start, duration, strict=True)]
-    kept = pick(batch, [i for i, fine in enumerate(good) if fine])
-    if not kept.offsets:
-        return kept
-    return kept._replace(earliest=min(kept.start), latest=max(kept.end), longest=max(kept.duration))
+def _batch(kind: int, stride: int, count: int, piece: _Piece, place: _Place, origin: int) -> Batch:
+    """All columns of the records at ``place``; ``origin``: of the piece in the buffer."""
+    plan = _plan(kind, stride)
+    source, runs = _gathered(piece, place, stride)
+    same = dict(plan.absent)
+    packed: dict[str, Packed] = {}
+    none = None if kind in _ALWAYS_NUMBERED else layouts.NOT_APPLICABLE
 
+    def column(code: str, offset: int) -> bytes:
+        items = source.items(code)
+        width = items.itemsize
+        step = stride // width
+        if len(runs) == 1:
+            begin, end = runs[0]
+            return items[(begin + offset) // width : end // width : step].tobytes()
+        return b"".join([items[(begin + offset) // width : end // width : step] for begin, end in runs])
 
-def pick(batch: Batch, indices: Sequence[int]) -> Batch:
-    """The records at ``indices``, which ascend; the bounds stay bounds."""
-    columns: Any = zip(Batch._fields[2:13], batch[2:13], strict=True)
-    picked: dict[str, Any] = {name: [column[i] for i in indices] for name, column in columns}
-    return batch._replace(**picked)
+    def number(name: str, code: str, data: bytes) -> None:
+        one = data[: len(data) // count]
+        if data == one * count:  # cheap, and most are
+            repeated(name, one)
+        else:
+            packed[name] = Packed(data, code, none)
+
+    def repeated(name: str, one: bytes) -> None:
+        value = int.from_bytes(one, sys.byteorder)
+        same[name] = None if value == none else value
+
+    for name, code, offset in plan.packed:
+        packed[name] = Packed(column(code, offset), code)
+    for name, code, offset in plan.numbers:
+        number(name, code, column(code, offset))
+    if plan.pair is not None:
+        both = column("Q", plan.pair)
+        if both == both[:8] * count:
+            repeated("device", both[:4])
+            repeated("context", both[4:8])
+        else:
+            halves = memoryview(both).cast("I")
+            number("device", "I", halves[::2].tobytes())
+            number("context", "I", halves[1::2].tobytes())
+    if "end" in same and "start" in packed:
+        packed["end"] = packed["start"]
+        del same["end"]
+    return Batch(kind, stride, count, place, origin, same, packed)
