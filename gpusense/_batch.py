@@ -203,7 +203,7 @@ class Batch:
         """Without the records whose times cannot be. Kinds without times pass."""
         if "start" in self.same:
             return self
-        if self.count <= MOST_LANES and self._judge():
+        if "start" in self._packed and self.count <= MOST_LANES and self._judge():
             return self
         start, duration = self.start, self.duration
         # end = 0 shows as a negative duration, since start is not 0.

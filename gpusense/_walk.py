@@ -6,7 +6,7 @@ through the cache in one go and because arrays are sliced twice as fast as memor
 
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from . import _layouts as layouts
@@ -73,38 +73,50 @@ def walk(piece: Piece, strides: Mapping[int, int], limit: int | None) -> tuple[d
     words, total = piece.items("I"), piece.size >> 2
     steps = {k: s >> 2 for k, s in strides.items() if s % 8 == 0 and s >= layouts.minimum_stride(k)}
     places: dict[int, Place] = {}
+    known: dict[int, tuple[int, Callable[[int], None], Callable[[int], None]]] = {}
     at, left = 0, total if limit is None else limit
     while at < total and left > 0:
         kind = words[at]
-        if kind not in steps:
-            return places, at << 2, 1, 0
-        first, step = at, steps[kind]
+        if kind not in known:
+            if kind not in steps:
+                return places, at << 2, 1, 0
+            if at + steps[kind] > total:
+                return places, at << 2, 0, 1
+            place = places[kind] = Place([], [])
+            known[kind] = steps[kind], place.begins.append, place.ends.append
+        step, begin, end = known[kind]
+        first = at
         at += step
-        if at > total:
-            return places, first << 2, 0, 1
-        near = first + (left if left < _NEAR else _NEAR) * step  # noqa: FURB136 - a call costs as much as a record
+        near = first + _NEAR * step
         if near > total:
-            near = total - (total - first) % step
+            near = total
         while at < near and words[at] == kind:
             at += step
-        if at == near:
-            at = _end_of_run(words, at, step, first + min((total - first) // step, left) * step, kind)
+        if at >= near:
+            at = _end_of_run(words, at, step, min(total, first + left * step), kind)
         left -= (at - first) // step
-        if kind not in places:
-            places[kind] = Place([], [])
+        if left < 0:
+            at += left * step
+        begin(first)
+        end(at)
+    if at > total:  # the last one does not fit
+        at -= step
         begins, ends = places[kind]
-        begins.append(first)
-        ends.append(at)
+        ends[-1] = at
+        if begins[-1] == at:
+            del begins[-1], ends[-1]
+        return places, at << 2, 0, 1
     return places, at << 2, 0, 0
 
 
 def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int) -> int:
-    """Where the records of a kind that follow each other from ``at`` on end, looking at ever longer windows."""
+    """Where the records of a kind end that follow each other from ``at`` on and begin before ``stop``, looking at ever
+    longer windows."""
     wanted = kind.to_bytes(4, sys.byteorder)
     window = 32
     while at < stop:
-        count = min(window, (stop - at) // step)
-        kinds = words[at : at + count * step : step].tobytes()
+        count = min(window, (stop - at + step - 1) // step)
+        kinds = words[at : at + (count - 1) * step + 1 : step].tobytes()
         if kinds != wanted * count:
             # Each record of the kind says where the next begins, so the first that differs ends the run for certain.
             low, high = 0, count - 1  # so many are of the kind; at most so many
