@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from math import hypot
 from operator import itemgetter, le, mul, sub
 from typing import NamedTuple
 
@@ -19,10 +20,29 @@ OTHER = "(other)"
 Row = list[int]
 
 
+#: Up to this, a sum of squares that is rounded from its root is exact: the root is wrong by less than one unit in its
+#: last place (so Python's documentation of ``hypot``), its square by less than 1.3 in 2**51.
+_EXACT_FROM_ROOT = 2**48
+_SHORT = 100  # so many are sorted sooner than looked at twice
+
+
 def row_of(durations: list[int], size: int = 0) -> Row:
     """What a non-empty list of durations comes to."""
-    squares = sum(map(mul, durations, durations))
-    return [len(durations), sum(durations), min(durations), max(durations), squares, size]
+    count = len(durations)
+    if count <= _SHORT:
+        ordered = sorted(durations)
+        least, most = ordered[0], ordered[-1]
+    else:
+        least, most = min(durations), max(durations)
+    return [count, sum(durations), least, most, _sum_of_squares(durations, count * most * most), size]
+
+
+def _sum_of_squares(durations: list[int], bound: int) -> int:
+    """``bound``: it is not more than that."""
+    if bound > _EXACT_FROM_ROOT:
+        return sum(map(mul, durations, durations))
+    root = hypot(*durations)  # makes no number of each square, and so takes a fifth of the time
+    return round(root * root)
 
 
 def merge_row(into: Row, row: Row) -> None:

@@ -41,7 +41,7 @@ def batches(
     """
     room = len(buffer) if limit is None else max(limit * max(strides.values(), default=0), 8)
     piece = Piece(buffer[offset : offset + room])
-    places, at, unknown, truncated = walk(piece, strides, limit)
+    places, at, unknown, truncated = walk(piece, strides, len(buffer) if limit is None else limit)
     end = offset + at
     if len(buffer) - end < 8:
         truncated |= end < len(buffer)
@@ -68,7 +68,7 @@ def name_pointers(buffer: memoryview, strides: Mapping[int, int]) -> set[int]:
     """Addresses of all C strings that the records of ``buffer`` refer to."""
     pointers: set[int] = set()
     piece = Piece(buffer)
-    for kind, place in walk(piece, strides, None)[0].items():
+    for kind, place in walk(piece, strides, len(buffer))[0].items():
         offsets = _pointer_fields(kind, strides[kind])
         if offsets:
             fields = Fields(piece, place, strides[kind])

@@ -65,16 +65,16 @@ _spare: "list[dict[str, array[int]]]" = []
 _NEAR = 16  # records looked at one by one; further ones of the same kind are cheaper to look at together
 
 
-def walk(piece: Piece, strides: Mapping[int, int], limit: int | None) -> tuple[dict[int, Place], int, int, int]:
+def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int, Place], int, int, int]:
     """Places by kind, where the walk ended, and 1 for an unknown kind, 1 for a record cut off at the end.
 
-    A kind without a usable stride ends the walk: nothing says where the next record begins.
+    At most ``limit`` records are walked over. A kind without a usable stride ends the walk: nothing says where the next record begins.
     """
     words, total = piece.items("I"), piece.size >> 2
     steps = {k: s >> 2 for k, s in strides.items() if s % 8 == 0 and s >= layouts.minimum_stride(k)}
     places: dict[int, Place] = {}
     known: dict[int, tuple[int, Callable[[int], None], Callable[[int], None]]] = {}
-    at, left = 0, total if limit is None else limit
+    at, left = 0, limit
     while at < total and left > 0:
         kind = words[at]
         if kind not in known:
@@ -99,14 +99,17 @@ def walk(piece: Piece, strides: Mapping[int, int], limit: int | None) -> tuple[d
             at += left * step
         begin(first)
         end(at)
-    if at > total:  # the last one does not fit
-        at -= step
-        begins, ends = places[kind]
-        ends[-1] = at
-        if begins[-1] == at:
-            del begins[-1], ends[-1]
-        return places, at << 2, 0, 1
+    if at > total:
+        return places, _without_last(places[kind], at - step) << 2, 0, 1
     return places, at << 2, 0, 0
+
+
+def _without_last(place: Place, began: int) -> int:
+    """Takes away the record that began there, which does not fit."""
+    place.ends[-1] = began
+    if place.begins[-1] == began:
+        del place.begins[-1], place.ends[-1]
+    return began
 
 
 def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int) -> int:
