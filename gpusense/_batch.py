@@ -217,15 +217,13 @@ class Batch:
         starts, ends = self._packed["start"].data, self._packed["end"].data
         begin, end = int.from_bytes(starts, "little"), int.from_bytes(ends, "little")
         lengths = end - begin
-        if lengths < 0 or (end ^ begin ^ lengths) & _LOWEST_OF_64 or lengths & _from(LONGEST_NS.bit_length() - 1):
-            return False
-        last = int.from_bytes(ends[-8:], "little")
-        following = begin >> 64 | last << 64 * (self.count - 1)
+        following = begin >> 64 | int.from_bytes(ends[-8:], "little") << 64 * (self.count - 1)
         gaps = following - end
-        in_order = gaps >= 0 and not (following ^ end ^ gaps) & _LOWEST_OF_64
-        if in_order and (last > LATEST_NS or not any(starts[:8])):
+        # A lane that borrows from the next has its highest bit set then, since none had it before.
+        if lengths < 0 or (begin | end) & _from(63) or lengths & _from(LONGEST_NS.bit_length() - 1):
             return False
-        if not in_order and (end & _from(63) or bytes(8) in starts):
+        in_order = gaps >= 0 and not gaps & _from(63)
+        if bytes(8) in (starts[:8] if in_order else starts):
             return False
         self._lanes, self.sequential = lengths, in_order
         return True
@@ -255,7 +253,6 @@ def _every(lane: int, width: int) -> int:
 
 
 #: Where the difference of two numbers differs from both in the lowest bit of a lane, the lane below has borrowed.
-_LOWEST_OF_64 = _every(1, 8)
 _LOWEST_OF_32 = _every(1, 4)
 
 

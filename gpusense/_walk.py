@@ -68,7 +68,8 @@ _NEAR = 16  # records looked at one by one; further ones of the same kind are ch
 def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int, Place], int, int, int]:
     """Places by kind, where the walk ended, and 1 for an unknown kind, 1 for a record cut off at the end.
 
-    At most ``limit`` records are walked over. A kind without a usable stride ends the walk: nothing says where the next record begins.
+    At most ``limit`` records are walked over. A kind without a usable stride ends the walk: nothing says where the next
+    record begins.
     """
     words, total = piece.items("I"), piece.size >> 2
     steps = {k: s >> 2 for k, s in strides.items() if s % 8 == 0 and s >= layouts.minimum_stride(k)}
@@ -113,26 +114,27 @@ def _without_last(place: Place, began: int) -> int:
 
 
 def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int) -> int:
-    """Where the records of a kind end that follow each other from ``at`` on and begin before ``stop``, looking at ever
-    longer windows."""
+    """Where the records of a kind end that follow each other from ``at`` on and begin before ``stop``.
+
+    A few looks tell where that may be; then all are looked at. Each record of the kind says where the next begins, so
+    the first that is of another ends the run for certain.
+    """
+    count = (stop - at + step - 1) // step
+    low, high = 0, 1  # so many are of the kind; how far the next look is
+    while high <= count and words[at + (high - 1) * step] == kind:
+        low, high = high, high * 2
+    high = min(high, count + 1) - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if words[at + (middle - 1) * step] == kind:
+            low = middle
+        else:
+            high = middle - 1
+    kinds = words[at : at + low * step : step].tobytes()
     wanted = kind.to_bytes(4, sys.byteorder)
-    window = 32
-    while at < stop:
-        count = min(window, (stop - at + step - 1) // step)
-        kinds = words[at : at + (count - 1) * step + 1 : step].tobytes()
-        if kinds != wanted * count:
-            # Each record of the kind says where the next begins, so the first that differs ends the run for certain.
-            low, high = 0, count - 1  # so many are of the kind; at most so many
-            while low < high:
-                middle = (low + high + 1) >> 1
-                if kinds[low * 4 : middle * 4] == wanted * (middle - low):
-                    low = middle
-                else:
-                    high = middle - 1
-            return at + low * step
-        at += count * step
-        window = min(window * 2, 512)
-    return at
+    if kinds != wanted * low:
+        low = next(i for i in range(low) if kinds[i * 4 : i * 4 + 4] != wanted)
+    return at + low * step
 
 
 _WORTH_A_LOOK = 16  # records; shorter runs are cheaper to copy than to look at one by one
