@@ -378,6 +378,10 @@ class Attributor:
         if own is not None:
             cuts.update(own.between(first, last))
         ordered = [cut - base for cut in sorted(cuts)]
+
+        def resolve(corr: int) -> tuple[Leaves, bool]:
+            return self.resolve(thread, corr) if inherits else (timeline.at(corr), False)
+
         ends: Iterable[int] = ()
         if not ascend:
             # Ids ascend but for a few places where records of another stream, or of another run, begin. Sorting what
@@ -389,12 +393,12 @@ class Attributor:
             for cut in ordered[bisect_right(ordered, corrs[low]) :]:
                 high = bisect_left(corrs, cut, low, end)
                 if high > low:
-                    yield low, high, self.resolve(thread, corrs[low] + base)
+                    yield low, high, resolve(corrs[low] + base)
                     low = high
                 if high == end:
                     break
             if low < end:
-                yield low, end, self.resolve(thread, corrs[low] + base)
+                yield low, end, resolve(corrs[low] + base)
                 low = end
 
     def path(self, block_id: int | None) -> Path:

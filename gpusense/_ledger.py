@@ -103,7 +103,8 @@ class Ledger:
         groups: Mapping[int, list[int]] | None = None,
     ) -> None:
         """Counts records of one spot. ``groups``: the durations by key, where they are known."""
-        piles = self.piles.at(spot, len(durations))
+        self.piles.make_room(len(durations))
+        piles = self.piles.at(spot)
         if groups is not None:
             for key, members in groups.items():
                 piles[key] += members
@@ -115,11 +116,13 @@ class Ledger:
 
     def spots(self, batch: Batch, contexts: Mapping[int, int], owners: Owners | None) -> list[Any]:
         """Device, stream and owner of each record; ``contexts``: the device of those that name their context only."""
-        places = zip(batch.device, batch.context, batch.stream, owners or repeat(None), strict=False)
-        return [
-            (contexts.get(context) if device is None and context is not None else device, stream, owner)
-            for device, context, stream, owner in places
-        ]
+        devices: list[int] | list[int | None] | list[None] = batch.device
+        if None in devices:
+            pairs = zip(devices, batch.context, strict=True)
+            devices = [
+                contexts.get(context) if device is None and context is not None else device for device, context in pairs
+            ]
+        return list(zip(devices, batch.stream, owners or repeat(None), strict=False))
 
     def count_apart(
         self,
@@ -131,16 +134,22 @@ class Ledger:
         sizes: list[int] | None,
     ) -> None:
         """Counts records of one block that differ in device, stream or owner."""
-        rows: dict[Any, tuple[list[int], list[int], list[int]]] = {}
-        for spot, key, duration, size in zip(spots, keys, durations, sizes or repeat(0), strict=False):
-            row = rows.get(spot)
-            if row is None:
-                row = rows[spot] = [], [], []
+        if sizes is None:
+            self.piles.make_room(len(keys))
+            piles: dict[Any, defaultdict[int, list[int]]] = {}
+            for spot, key, duration in zip(spots, keys, durations, strict=False):
+                if spot not in piles:
+                    piles[spot] = self.piles.at((path, kind, *spot))
+                piles[spot][key].append(duration)
+            return
+        rows: defaultdict[Any, tuple[list[int], list[int], list[int]]] = defaultdict(lambda: ([], [], []))
+        for spot, key, duration, size in zip(spots, keys, durations, sizes, strict=False):
+            row = rows[spot]
             row[0].append(key)
             row[1].append(duration)
             row[2].append(size)
-        for (device, stream, owner), row in rows.items():
-            self.count((path, kind, device, stream, owner), row[0], row[1], row[2] if sizes is not None else None)
+        for spot, row in rows.items():
+            self.count((path, kind, *spot), *row)
 
     def count_migrations(self, batch: Batch) -> None:
         """Counters of unified memory: pages and bytes that moved, and faults."""
