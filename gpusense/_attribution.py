@@ -14,7 +14,7 @@ and what else is open on it does not matter.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count, islice, takewhile
 from operator import gt
 from typing import NamedTuple
@@ -366,32 +366,39 @@ class Attributor:
         return timeline.at(low), inherits
 
     def segments(
-        self, thread: int, corrs: list[int], first: int, last: int
+        self, thread: int, corrs: Sequence[int], first: int, last: int, base: int = 0, ascend: bool = False
     ) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
-        """``(low, high, place)`` for stretches of ``corrs`` that share their block, as :meth:`resolve` gives it.
+        """``(low, high, place)`` for stretches of ids that share their block, as :meth:`resolve` gives it.
 
-        ``first`` and ``last``: the lowest and the highest of them.
+        See :class:`Ids` for what describes them.
         """
         timeline, inherits = self.view(thread)
         own = self._threads.get(thread & THREAD_MASK) if inherits else None
         cuts = set(timeline.between(first, last))
         if own is not None:
             cuts.update(own.between(first, last))
-        ordered = sorted(cuts)
-        # Ids ascend but for a few places where records of another stream, or of another run, begin. Sorting what is
-        # sorted costs a fourth of looking for these.
-        ends: Iterable[int] = () if sorted(corrs) == corrs else compress(count(1), map(gt, corrs, corrs[1:]))
+        ordered = [cut - base for cut in sorted(cuts)]
+
+        def resolve(corr: int) -> tuple[Leaves, bool]:
+            return self.resolve(thread, corr) if inherits else (timeline.at(corr), False)
+
+        ends: Iterable[int] = ()
+        if not ascend:
+            # Ids ascend but for a few places where records of another stream, or of another run, begin. Sorting what
+            # is sorted costs a fourth of looking for these.
+            corrs = list(corrs)
+            ends = () if sorted(corrs) == corrs else compress(count(1), map(gt, corrs, corrs[1:]))
         low = 0
         for end in (*ends, len(corrs)):
             for cut in ordered[bisect_right(ordered, corrs[low]) :]:
                 high = bisect_left(corrs, cut, low, end)
                 if high > low:
-                    yield low, high, self.resolve(thread, corrs[low])
+                    yield low, high, resolve(corrs[low] + base)
                     low = high
                 if high == end:
                     break
             if low < end:
-                yield low, end, self.resolve(thread, corrs[low])
+                yield low, end, resolve(corrs[low] + base)
                 low = end
 
     def path(self, block_id: int | None) -> Path:
@@ -421,6 +428,19 @@ class Attributor:
         return shared
 
 
+class Ids(NamedTuple):
+    """Correlation ids of the records of a batch, 64 bits wide."""
+
+    corrs: Sequence[int]
+    low: int  # the lowest
+    high: int
+    base: int = 0  # to be added to each of ``corrs``
+    ascend: bool = False  # none is lower than the one before; False: not known
+
+    def wide(self, i: int) -> int:
+        return self.corrs[i] + self.base
+
+
 class Widener:
     """32-bit correlation ids to 64 bits: each is taken as the nearest one to the newest seen."""
 
@@ -441,15 +461,29 @@ class Widener:
         self.newest = max(self.newest, wide)
         return wide
 
-    def widen(self, corrs: list[int]) -> tuple[list[int], int, int]:
-        """The wide ids, the lowest and the highest of them; ``corrs`` must not be empty."""
-        ordered = sorted(corrs)  # most are, and then this is faster than looking for both ends
-        low, high = ordered[0], ordered[-1]
+    def _base(self, low: int, high: int) -> int | None:
+        """What makes ids from ``low`` to ``high`` wide, where that is the same for all."""
         base = self.newest & ~0xFFFFFFFF
         reference = self.newest & 0xFFFFFFFF
         if high - low < 0x80000000 and abs(low - reference) < 0x80000000 and abs(high - reference) < 0x80000000:
             self.newest = max(self.newest, base + high)
-            return (corrs if base == 0 else [base + corr for corr in corrs]), base + low, base + high
+            return base
+        return None
+
+    def ascending(self, corrs: Sequence[int]) -> Ids | None:
+        """Ids of which none is lower than the one before, at least one, where one number makes all of them wide."""
+        low, high = corrs[0], corrs[-1]
+        base = self._base(low, high)
+        return Ids(corrs, base + low, base + high, base, True) if base is not None else None
+
+    def widen(self, corrs: list[int]) -> tuple[list[int], int, int]:
+        """The wide ids, the lowest and the highest of them; ``corrs`` must not be empty."""
+        ordered = sorted(corrs)  # most are, and then this is faster than looking for both ends
+        low, high = ordered[0], ordered[-1]
+        one = self._base(low, high)
+        if one is not None:
+            return (corrs if one == 0 else [one + corr for corr in corrs]), one + low, one + high
+        base = self.newest & ~0xFFFFFFFF
         wide = []
         for corr in corrs:
             candidate = base + corr

@@ -4,13 +4,13 @@ Nothing is lost: what is not kept, or no longer, is in the sums.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 from typing import Any
 
 from . import _layouts as layouts
 from ._aggregate import Busy, GroupKey, Groups
-from ._decode import Batch
+from ._batch import Batch
 from ._records import KINDS, Aggregate, BlockRecord, DeviceBusy, Path, Record
 from ._tally import Piles, Spot
 
@@ -94,35 +94,62 @@ class Ledger:
 
     # --- summed up --------------------------------------------------------------------------------------------------
 
-    def count(self, spot: Spot, keys: list[int], durations: list[int], sizes: list[int] | None) -> None:
-        """Counts records of one spot."""
-        piles = self.piles.at(spot, len(durations))
-        for key, duration in zip(keys, durations, strict=True):
-            piles[key].append(duration)
+    def count(
+        self,
+        spot: Spot,
+        keys: list[int],
+        durations: list[int],
+        sizes: list[int] | None,
+        groups: Mapping[int, list[int]] | None = None,
+    ) -> None:
+        """Counts records of one spot. ``groups``: the durations by key, where they are known."""
+        self.piles.make_room(len(durations))
+        piles = self.piles.at(spot)
+        if groups is not None:
+            for key, members in groups.items():
+                piles[key] += members
+        else:
+            for key, duration in zip(keys, durations, strict=True):
+                piles[key].append(duration)
         if sizes is not None:
             self.piles.add_bytes(spot, keys, sizes)
+
+    def spots(self, batch: Batch, contexts: Mapping[int, int], owners: Owners | None) -> list[Any]:
+        """Device, stream and owner of each record; ``contexts``: the device of those that name their context only."""
+        devices: list[int] | list[int | None] | list[None] = batch.device
+        if None in devices:
+            pairs = zip(devices, batch.context, strict=True)
+            devices = [
+                contexts.get(context) if device is None and context is not None else device for device, context in pairs
+            ]
+        return list(zip(devices, batch.stream, owners or repeat(None), strict=False))
 
     def count_apart(
         self,
         path: Path,
         kind: str,
-        batch: Batch,
-        part: slice,
-        contexts: Mapping[int, int],
-        owners: Owners | None,
+        spots: Iterable[Any],
+        keys: list[int],
+        durations: list[int],
+        sizes: list[int] | None,
     ) -> None:
-        """Counts one part of a batch whose records differ in device, stream or owner. ``contexts``: the device of
-        records that name their context only."""
-        owned = owners[part] if owners is not None else repeat(None)
-        places = zip(batch.device[part], batch.context[part], batch.stream[part], owned, strict=False)
-        rows: defaultdict[Any, list[int]] = defaultdict(list)
-        for i, place in enumerate(places, part.start or 0):
-            rows[place].append(i)
-        for (device, context, stream, owner), chosen in rows.items():
-            known = contexts.get(context) if device is None else device
-            sizes = [batch.bytes[i] for i in chosen] if kind in WITH_BYTES else None
-            durations = [batch.duration[i] for i in chosen]
-            self.count((path, kind, known, stream, owner), [batch.key[i] for i in chosen], durations, sizes)
+        """Counts records of one block that differ in device, stream or owner."""
+        if sizes is None:
+            self.piles.make_room(len(keys))
+            piles: dict[Any, defaultdict[int, list[int]]] = {}
+            for spot, key, duration in zip(spots, keys, durations, strict=False):
+                if spot not in piles:
+                    piles[spot] = self.piles.at((path, kind, *spot))
+                piles[spot][key].append(duration)
+            return
+        rows: defaultdict[Any, tuple[list[int], list[int], list[int]]] = defaultdict(lambda: ([], [], []))
+        for spot, key, duration, size in zip(spots, keys, durations, sizes, strict=False):
+            row = rows[spot]
+            row[0].append(key)
+            row[1].append(duration)
+            row[2].append(size)
+        for spot, row in rows.items():
+            self.count((path, kind, *spot), *row)
 
     def count_migrations(self, batch: Batch) -> None:
         """Counters of unified memory: pages and bytes that moved, and faults."""
@@ -141,9 +168,9 @@ class Ledger:
 
     def occupy(self, kernels: bool, batch: Batch) -> None:
         """The times of a batch of kernels, or of copies and memsets."""
-        if uniform(batch.device):
+        if batch.uniform("device"):
             total = sum(batch.duration)
-            self._busy.add("cuda", batch.device[0], kernels, batch.start, batch.end, total, batch.sequential)
+            self._busy.add("cuda", batch.device[0], kernels, *batch.times(), total, batch.sequential)
             return
         for device in set(batch.device):
             chosen = [i for i, other in enumerate(batch.device) if other == device]
@@ -160,6 +187,14 @@ class Ledger:
         return self._busy.rows()
 
 
+def grouped(keys: list[int], durations: list[int]) -> defaultdict[int, list[int]]:
+    """Durations by key."""
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for key, duration in zip(keys, durations, strict=True):
+        groups[key].append(duration)
+    return groups
+
+
 def operation_name(kind: str, key: int) -> tuple[str, str | None]:
     """Name of an operation that is no kernel, and a copy's direction."""
     if kind == "transfer":
@@ -172,7 +207,3 @@ def operation_name(kind: str, key: int) -> tuple[str, str | None]:
     if kind == "allocation":
         return {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(key, "unknown"), None
     return kind, None
-
-
-def uniform(column: "list[int] | list[None]") -> bool:
-    return column.count(column[0]) == len(column)  # type: ignore[arg-type]

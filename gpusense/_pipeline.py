@@ -8,13 +8,15 @@ that were opened or closed before it have arrived, because only then launch orde
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 from . import _layouts as layouts
-from ._attribution import Attributor, Boundary, Leaves, Widener
-from ._decode import Batch, batches, numbers, pick
+from ._attribution import Attributor, Boundary, Ids, Leaves, Widener
+from ._batch import Batch
+from ._decode import batches, numbers
 from ._decode_record import record as decode_record
-from ._ledger import WITH_BYTES, Ledger, Owners, uniform
+from ._ledger import WITH_BYTES, Ledger, Owners, grouped
 from ._records import KINDS, Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
 from ._sync_lines import Lines
 from ._tally import BlockTotals
@@ -75,9 +77,7 @@ class _Work(NamedTuple):
     kind: str
     thread: int
     batch: Batch
-    corrs: list[int]
-    low: int  # of corrs
-    high: int
+    ids: Ids
     names: Mapping[int, str]
     kept: dict[int, Record]  # index in the batch → record, still without its block
     newest_ns: int  # nothing in it ended later
@@ -197,7 +197,7 @@ class Pipeline:
 
     def counters(self) -> Counters:
         """Seen = kept + aggregated + invalid + pre-session, once nothing waits for its marker."""
-        waiting = sum(len(work.batch.offsets) for work in self._waiting if work.kind not in _HELPERS)
+        waiting = sum(work.batch.count for work in self._waiting if work.kind not in _HELPERS)
         return Counters(
             seen=self._seen - waiting,
             kept=self._ledger.stored,
@@ -232,27 +232,32 @@ class Pipeline:
         kind = _KIND_NAMES.get(batch.kind)
         if kind in _HELPERS:
             batch = self._help(batch)
-        if kind is None or not batch.offsets:
+        if kind is None or not batch.count:
             return
         batch = self._select(batch)
-        if not batch.offsets:
+        if not batch.count:
             return
-        corrs, low, high = self._widener.widen(batch.correlation)
+        ids = self._ids(batch)
         if batch.kind in (layouts.CONCURRENT_KERNEL, layouts.KERNEL):
             known = {pointer: names(pointer) for pointer in set(batch.key)}
         else:
             known = {}
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
-            batch = batch._replace(key=self._ledger.piles.keys_with_lines(batch.key, lines))
+            batch = batch.with_keys(self._ledger.piles.keys_with_lines(batch.key, lines))
         kept: dict[int, Record] = {}
         for i in self._slow(batch, now_ns):
             item = decode_record(buffer, batch, i, lambda pointer: known.get(pointer) or names(pointer))
-            item = item._replace(correlation_id=corrs[i])
+            item = item._replace(correlation_id=ids.wide(i))
             kept[i] = _with_line(item, lines[i]) if lines is not None else item
         short = {pointer: text[0] for pointer, text in known.items()}
         owners = self._owners(buffer, batch) if self.owners else None
-        self._waiting.append(_Work(kind, thread, batch, corrs, low, high, short, kept, batch.latest, owners))
+        self._waiting.append(_Work(kind, thread, batch, ids, short, kept, batch.latest, owners))
+
+    def _ids(self, batch: Batch) -> Ids:
+        column = batch.ascending_ids()
+        ids = self._widener.ascending(column) if column is not None else None
+        return ids or Ids(*self._widener.widen(batch.correlation))
 
     def _owners(self, buffer: memoryview, batch: Batch) -> Owners | None:
         """Who captured each record; None where that is known of none."""
@@ -273,23 +278,24 @@ class Pipeline:
     def _help(self, batch: Batch) -> Batch:
         """Of records that are only ever summed up: calls that launch go on, counters are added at once."""
         if batch.kind == layouts.DRIVER:
-            return pick(batch, [i for i, key in enumerate(batch.key) if key in layouts.LAUNCH_CALLS])
+            return batch.pick([i for i, key in enumerate(batch.key) if key in layouts.LAUNCH_CALLS])
         self._ledger.count_migrations(batch)
-        return pick(batch, ())
+        return batch.pick(())
 
     def _markers(self, batch: Batch, thread: int) -> Batch:
         """Hands our own boundary calls to attribution; returns the batch without them."""
         marker = self.marker
         assert marker is not None
         rest = []
-        for i, key in enumerate(batch.key):
-            ours = (marker.tokens or key == marker.key) and (marker.stream is None or batch.stream[i] == marker.stream)
+        rows = zip(batch.key, batch.stream, batch.correlation, batch.thread, batch.start, strict=True)
+        for i, (key, stream, correlation, caller, start) in enumerate(rows):
+            ours = (marker.tokens or key == marker.key) and (marker.stream is None or stream == marker.stream)
             if ours and marker.tokens:
-                corr = self._widener.widen([batch.correlation[i]])[1]
+                corr = self._widener.widen([correlation])[1]
                 ours = self.attribution.token(key, corr) or marker.stream is not None
             elif ours:
-                corr = self._widener.widen([batch.correlation[i]])[1]
-                ours = self.attribution.marker(thread or batch.thread[i], batch.start[i], corr)
+                corr = self._widener.widen([correlation])[1]
+                ours = self.attribution.marker(thread or caller, start, corr)
             if not ours:
                 rest.append(i)
         return self._leave_out(batch, rest)
@@ -304,20 +310,20 @@ class Pipeline:
     def _leave_out(self, batch: Batch, rest: Sequence[int]) -> Batch:
         """Only ``rest`` is work that this session sees."""
         if batch.kind in layouts.WORK_KINDS:
-            self._seen -= len(batch.key) - len(rest)
-        return batch if len(rest) == len(batch.key) else pick(batch, rest)
+            self._seen -= batch.count - len(rest)
+        return batch if len(rest) == batch.count else batch.pick(rest)
 
     def _select(self, batch: Batch) -> Batch:
         """Without work from before the session and of devices that were not asked for."""
         if batch.earliest < self.start_ns:
             good = [i for i, start in enumerate(batch.start) if start >= self.start_ns]
-            self._pre_session += len(batch.start) - len(good)
-            batch = pick(batch, good)
+            self._pre_session += batch.count - len(good)
+            batch = batch.pick(good)
         devices = self.limits.devices
-        if devices is not None and batch.offsets and not devices.issuperset(batch.device):
+        if devices is not None and batch.count and not devices.issuperset(batch.device):
             good = [i for i, device in enumerate(batch.device) if device is None or device in devices]
-            self._seen -= len(batch.device) - len(good)
-            batch = pick(batch, good)
+            self._seen -= batch.count - len(good)
+            batch = batch.pick(good)
         return batch
 
     def _slow(self, batch: Batch, now_ns: int) -> Iterable[int]:
@@ -325,11 +331,13 @@ class Pipeline:
         if batch.kind == layouts.DRIVER:
             return ()
         if self.limits.trace_all:
-            return range(len(batch.duration))
+            return range(batch.count)
         threshold = self.threshold
         threshold.refill(now_ns)
         if batch.kind == layouts.MEMORY2:  # what is alive can only be told from every one
-            return [i for i in range(len(batch.duration)) if threshold.spend()]
+            return [i for i in range(batch.count) if threshold.spend()]
+        if not batch.reaches(threshold.effective_ns):
+            return ()
         return threshold.choose(batch.duration, batch.longest)
 
     # --- attribute --------------------------------------------------------------------------------------------------
@@ -339,34 +347,40 @@ class Pipeline:
         self._learn_devices(batch)
         if work.kind == "kernel":
             self._ledger.piles.know(work.names)
-        where = self._where(batch)
-        same = self.attribution.constant(work.thread, work.low, work.high)
-        places: dict[int, Place] = {}
-        if same is not None:
-            segments: Iterable[tuple[int, int, Place]] = ((0, len(work.corrs), same),)
-        else:
-            segments = self.attribution.segments(work.thread, work.corrs, work.low, work.high)
+        same = self.attribution.constant(work.thread, work.ids.low, work.ids.high)
+        segments: Iterable[tuple[int, int, Place]] = ((0, batch.count, same),) if same is not None else ()
+        if same is None:
+            segments = self.attribution.segments(work.thread, *work.ids)
+        where = self._where(batch) if work.owners is None else None
+        columns = [batch.key, batch.duration]
+        if work.kind in WITH_BYTES:
+            columns.append(batch.bytes)
+        spots = self._ledger.spots(batch, self._contexts, work.owners) if where is None else None
+        slow, placed = deque(kept), []
+        counted = bytearray(b"\1") * batch.count if kept else None
         for low, high, place in segments:
-            rest: list[int] | None = None
-            if kept:
-                rest = [i for i in range(low, high) if i not in kept]
-                places.update((i, place) for i in range(low, high) if i in kept)
-            if rest is None or len(rest) == high - low:
-                self._count(work, place, where, slice(low, high))
-            elif rest:
-                owners = [work.owners[i] for i in rest] if work.owners is not None else None
-                self._count(work._replace(batch=pick(batch, rest), owners=owners), place, where, slice(None))
-        for i, item in kept.items():
-            self._keep(item, *places[i], now_ns)
+            while slow and slow[0] < high:
+                counted[slow[0]] = 0  # type: ignore[index]
+                placed.append((kept[slow.popleft()], place))
+            rows = [column[low:high] for column in columns]
+            apart = spots[low:high] if spots is not None else None
+            if counted is not None:
+                chosen = counted[low:high]
+                rows = [list(compress(column, chosen)) for column in rows]
+                apart = list(compress(apart, chosen)) if apart is not None else None
+            if rows[0]:
+                self._count(work.kind, place, where, apart, *rows)
+        for item, place in placed:
+            self._keep(item, *place, now_ns)
         if work.kind in ("kernel", "transfer", "memset"):
             self._ledger.occupy(work.kind == "kernel", batch)
 
     def _where(self, batch: Batch) -> tuple[int | None, int | None] | None:
         """Device and stream of all records, or None where they differ."""
-        if not (uniform(batch.device) and uniform(batch.stream)):
+        if not (batch.uniform("device") and batch.uniform("stream")):
             return None
         device = batch.device[0]
-        if device is None and batch.context[0] is not None and uniform(batch.context):
+        if device is None and batch.context[0] is not None and batch.uniform("context"):
             device = self._contexts.get(batch.context[0])
         return device, batch.stream[0]
 
@@ -375,10 +389,17 @@ class Pipeline:
         if batch.device[0] is not None and batch.context[0] is not None:
             self._contexts.setdefault(batch.context[0], batch.device[0])
 
-    def _count(self, work: _Work, place: Place, where: tuple[int | None, int | None] | None, part: slice) -> None:
-        """Counts the records of one part, which share their block."""
-        batch, kind = work.batch, work.kind
-        durations = batch.duration[part]
+    def _count(
+        self,
+        kind: str,
+        place: Place,
+        where: tuple[int | None, int | None] | None,
+        apart: list[Any] | None,
+        keys: list[int],
+        durations: list[int],
+        sizes: list[int] | None = None,
+    ) -> None:
+        """Counts records that share their block. ``where``: their device and stream, else see :meth:`Ledger.spots`."""
         leaves, inherited = place
         path, blocks = self._blocks(leaves)
         if kind not in _HELPERS:
@@ -387,41 +408,35 @@ class Pipeline:
             self._ambiguous += len(durations)
         elif inherited and leaves:
             self._inherited += len(durations)
-        keys = batch.key[part]
-        sizes = batch.bytes[part] if kind in WITH_BYTES else None
-        if where is not None and work.owners is None:
-            self._ledger.count((path, kind, *where, None), keys, durations, sizes)
+        watchers = [self.watched[block] for block in blocks if block in self.watched] if self.watched else []
+        groups = grouped(keys, durations) if watchers else None
+        if where is not None:
+            self._ledger.count((path, kind, *where, None), keys, durations, sizes, groups)
         else:
-            self._ledger.count_apart(path, kind, batch, part, self._contexts, work.owners)
-        if self.watched and leaves:
-            self._watch_part(kind, keys, durations, sizes, blocks, place)
+            self._ledger.count_apart(path, kind, apart or (), keys, durations, sizes)
+        if groups is not None:
+            self._watch_groups(kind, watchers, groups, keys, sizes)
+            for totals in watchers:
+                totals.inherited += len(durations) if inherited else 0
+        if self.watched:
+            self._watch_ambiguous(leaves, blocks, len(durations))
 
-    def _watch_part(
+    def _watch_groups(
         self,
         kind: str,
+        watchers: list[BlockTotals],
+        groups: Mapping[int, list[int]],
         keys: list[int],
-        durations: list[int],
         sizes: list[int] | None,
-        blocks: tuple[int, ...],
-        place: Place,
     ) -> None:
         """Adds to the blocks that someone may ask."""
-        leaves, inherited = place
-        watchers = [totals for totals in map(self.watched.get, blocks) if totals is not None]
-        if watchers:
-            groups: defaultdict[int, list[int]] = defaultdict(list)
-            for key, duration in zip(keys, durations, strict=True):
-                groups[key].append(duration)
-            bytes_of: dict[int, int] = defaultdict(int)
-            for key, size in zip(keys, sizes, strict=True) if sizes is not None else ():
-                bytes_of[key] += size
-            for key, members in groups.items():
-                label = kind, self._ledger.piles.name(kind, key)[0]
-                for totals in watchers:
-                    totals.extend(label, members, bytes_of.get(key, 0))
-        for totals in watchers:
-            totals.inherited += len(durations) if inherited else 0
-        self._watch_ambiguous(leaves, blocks, len(durations))
+        bytes_of: dict[int, int] = defaultdict(int)
+        for key, size in zip(keys, sizes, strict=True) if sizes is not None else ():
+            bytes_of[key] += size
+        for key, members in groups.items():
+            label = kind, self._ledger.piles.name(kind, key)[0]
+            for totals in watchers:
+                totals.extend(label, members, bytes_of.get(key, 0))
 
     def _blocks(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
         """Path of the innermost certain block, and it with all its ancestors."""

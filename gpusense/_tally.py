@@ -59,16 +59,24 @@ class Piles:
         found = [numbers.get(line, 0) if line is not None else 0 for line in lines]
         return [kind | number << LINE_SHIFT for kind, number in zip(types, found, strict=True)]
 
-    def at(self, spot: Spot, count: int) -> defaultdict[int, list[int]]:
-        """Where ``count`` durations of one place are appended, by key."""
+    def make_room(self, count: int) -> None:
+        """Before ``count`` durations are appended."""
         self._held += count
         if self._held > FOLD_AT:
             self.fold()
             self._held = count
-        return self._piles.get(spot) or self._piles.setdefault(spot, defaultdict(list))
+
+    def at(self, spot: Spot) -> defaultdict[int, list[int]]:
+        """Where durations of one place are appended, by key; good until there is made room again."""
+        piles = self._piles.get(spot)
+        if piles is None:
+            piles = self._piles[spot] = defaultdict(list)
+        return piles
 
     def add_bytes(self, spot: Spot, keys: Iterable[int], sizes: Iterable[int]) -> None:
-        sums = self._bytes.setdefault(spot, defaultdict(int))
+        sums = self._bytes.get(spot)
+        if sums is None:
+            sums = self._bytes[spot] = defaultdict(int)
         for key, size in zip(keys, sizes, strict=True):
             sums[key] += size
 

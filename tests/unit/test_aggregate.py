@@ -1,5 +1,7 @@
 """Groups and unions against sums that are easy to believe."""
 
+import math
+import random
 import statistics
 
 from hypothesis import given
@@ -27,6 +29,32 @@ def test_groups_are_the_sum_of_their_parts(parts):
     assert row.sum_squares_ns2 == sum(value * value for value in everything)
     assert row.bytes == len(everything)
     assert abs(row.std_ns - statistics.pstdev(everything)) <= 1e-6 * (1 + row.avg_ns)
+
+
+@given(
+    st.integers(0, 40).flatmap(
+        lambda bits: st.lists(st.integers(0, 2**bits), min_size=1, max_size=2000 if bits % 8 == 0 else 150)
+    )
+)
+def test_a_row_is_exact_whether_its_squares_are_added_or_taken_from_their_root(durations):
+    assert _aggregate.row_of(durations) == [
+        len(durations),
+        sum(durations),
+        min(durations),
+        max(durations),
+        sum(value * value for value in durations),
+        0,
+    ]
+
+
+def test_squares_are_exact_up_to_where_the_root_is_trusted():
+    source = random.Random(7)
+    for count in (1, 2, 3, 10, 101, 1000, 30_000):
+        most = math.isqrt(_aggregate._EXACT_FROM_ROOT // count)
+        for low in (0, most // 2, most - 1):
+            for _ in range(20):
+                durations = [source.randint(max(low, 0), most) for _ in range(count)]
+                assert _aggregate.row_of(durations)[4] == sum(value * value for value in durations)
 
 
 def test_group_number_is_bounded_and_nothing_is_lost(monkeypatch):

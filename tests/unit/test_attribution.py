@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
+from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Ids, Widener
 from gpusense._unmarked import Unmarked
 
 
@@ -315,6 +315,30 @@ def test_a_thread_whose_steps_are_seen_inherits_nothing():
         (1, 2, ((), False)),
         (2, 3, ((1,), True)),
     ]
+
+
+@given(st.integers(0, 10**9), st.integers(0, 2**36), st.lists(st.integers(0, 9), min_size=1, max_size=80))
+@settings(max_examples=60, deadline=None)
+def test_stretches_of_ascending_ids_are_those_of_each_id(seed, first, steps):
+    world = World(seed, 2)
+    world.corr = first
+    for _ in range(120):
+        world.step()
+    world.deliver()
+    wide = [first + sum(steps[: i + 1]) for i in range(len(steps))]
+    widener = Widener()
+    widener.newest = first
+    ids = widener.ascending([corr & 0xFFFFFFFF for corr in wide]) if wide[0] >> 32 == wide[-1] >> 32 else None
+    if ids is None:
+        ids = Ids(wide, wide[0], wide[-1])
+    assert [ids.wide(i) for i in range(len(wide))] == wide
+    for thread in (0, 1, 2, 9):
+        found = [
+            place
+            for low, high, place in world.attributor.segments(thread, *ids)
+            for _ in range(low, high)
+        ]  # fmt: skip
+        assert found == [world.attributor.resolve(thread, corr) for corr in wide]
 
 
 def test_switches_without_blocks_are_forgotten_in_time(monkeypatch):

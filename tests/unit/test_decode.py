@@ -239,6 +239,38 @@ def test_columns_survive_the_buffer():
     assert flatten(found) == before
 
 
+def test_columns_survive_what_is_decoded_after_them():
+    """The memory that buffers are copied into is used again."""
+    one = memoryview(b"".join(kernel(start=T0 + i, end=T0 + i + 5, stream=i, name=i) for i in range(100)))
+    other = memoryview(b"".join(kernel(start=T0 + 9 * i, end=T0 + 9 * i, name=9) + memcpy() for i in range(100)))
+    strides = {10: 176, 1: 88}
+    first, _ = decode.batches(one, strides)
+    later, _ = decode.batches(other, strides)
+    assert flatten(first) == expected(slow(one, strides)[0])[0]
+    assert flatten(later) == expected(slow(other, strides)[0])[0]
+
+
+@pytest.mark.parametrize("run", [1, 15, 16, 17, 18, 31, 48, 100, 500, 1000])
+@pytest.mark.parametrize("limit", [None, 7, 64, 1280])
+def test_long_runs_end_where_they_do_even_where_other_records_look_like_them(run, limit):
+    """Behind the run there are tens at all places where its next records would be."""
+    alike = external(identifier=10, correlation=10)
+    records = [*[kernel(name=i) for i in range(run)], *[alike] * 300, *[kernel(name=i) for i in range(run)]]
+    strides = {10: 176, 39: 24}
+    buffer = buffer_of(records, strides)
+    found, tally = whole(buffer, strides, limit)
+    assert found == expected(slow(buffer, strides)[0])[0]
+    assert (tally["seen"], tally["other"]) == (2 * run, 300)
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=40), st.integers(-1, 2**41))
+def test_whether_a_duration_is_reached_needs_no_numbers(durations, limit):
+    buffer = b"".join(kernel(start=T0, end=T0 + duration) for duration in durations)
+    (batch,), _ = decode.batches(memoryview(buffer), {10: 176})
+    for duration in (limit, *durations):
+        assert batch.reaches(duration) == any(d >= duration for d in durations)
+
+
 def test_name_pointers_are_those_of_kernels_and_of_named_memory_without_null():
     strides = {10: 208, 1: 96, 49: 128}
     kernels = [kernel(name=0x1000 + i % 3) for i in range(100)] + [kernel(name=0)]

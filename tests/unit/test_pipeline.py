@@ -1,5 +1,6 @@
 """The way of a record: threshold, counting, attribution, budgets, memory."""
 
+import random
 import struct
 
 import pytest
@@ -347,6 +348,84 @@ def test_nothing_is_lost_and_nothing_counted_twice(rows, trace_all):
         row.count for row in made.aggregates() if row.path == ("a",)
     )
     assert found == inside
+
+
+def covered(intervals):
+    total, reach = 0, 0
+    for start, end in sorted(intervals):
+        total += max(0, end - max(start, reach))
+        reach = max(reach, end)
+    return total
+
+
+WORK = st.tuples(
+    st.integers(-50, 3_000),  # nanoseconds from the end of the one before
+    st.sampled_from([0, 700, 4_000, 99_999, 100_000, 250_000]),
+    st.integers(0, 3),  # name
+    st.sampled_from([7, 7, 7, 8, 13]),  # stream
+    st.sampled_from([0, 0, 0, 0, 1]),  # device
+    st.sampled_from([True, False, False, False, False]),  # copy
+)
+
+
+@given(
+    st.lists(st.tuples(WORK, st.integers(1, 40)), min_size=1, max_size=12),
+    st.integers(1, 2**34),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 200),
+)
+@settings(max_examples=100, deadline=None)
+def test_sums_and_busy_times_are_those_worked_out_record_by_record(runs, first, shuffled, one_stream, inside):
+    """With ids that ascend or not, beyond 32 bits or not, work that overlaps or not, one stream or several."""
+    made, out = pipeline()
+    made._widener.newest = first
+    made.watched[1] = BlockTotals()
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), first + 5)
+    made.boundary(Boundary(CLOSE, 1, None, MAIN, T0, T0), first + 5 + inside)
+    at, rows, records = T0 + 100, [], []
+    for row, times in runs:
+        for _ in range(times):
+            step, duration, name, stream, device, copy = row
+            stream, device = (7, 0) if one_stream else (stream, device)
+            start = at + step
+            rows.append((start, start + duration, name, stream, device, copy, first + len(rows)))
+            at = start + duration
+    if shuffled:
+        random.Random(first).shuffle(rows)
+    sums, kept, busy, watched = {}, [], {}, [0, 0]
+    for start, end, name, stream, device, copy, corr in rows:
+        if copy:
+            records.append(memcpy(start, end, corr & 0xFFFFFFFF, size=10 + name, stream=stream, device=device))
+        else:
+            records.append(kernel(start, end, corr & 0xFFFFFFFF, name=name, stream=stream, device=device))
+        path = ("a",) if first + 5 <= corr < first + 5 + inside else ()
+        busy.setdefault(device, []).append((start, end))
+        watched = [watched[0] + 1, watched[1] + end - start] if path else watched
+        label = "cpu_to_gpu" if copy else f"k{name:x}"
+        if end - start >= 100_000:
+            kept.append((label, path, start, end, stream, device, corr))
+            continue
+        sums.setdefault((path, label, device, stream), []).append((end - start, 10 + name if copy else 0))
+    feed(made, *records)
+    made.cycle(T0, final=True)
+    found = {
+        (row.path, row.name, row.device, row.stream): (
+            row.count, row.total_ns, row.min_ns, row.max_ns, row.sum_squares_ns2, row.bytes
+        )
+        for row in made.aggregates()
+    }  # fmt: skip
+    assert found == {
+        key: (len(d), sum(d), min(d), max(d), sum(x * x for x in d), sum(b))
+        for key, (d, b) in ((key, tuple(zip(*pairs, strict=True))) for key, pairs in sums.items())
+    }
+    assert sorted(kept) == sorted(
+        (item.name, item.path, item.start_ns, item.end_ns, item.stream, item.device, item.correlation_id)
+        for item in out
+    )
+    assert {row.device: row.busy_ns for row in made.busy()} == {d: covered(times) for d, times in busy.items()}
+    totals = made.watched[1].rows.values()
+    assert [sum(row[0] for row in totals), sum(row[1] for row in totals)] == watched
 
 
 @pytest.mark.parametrize("junk", [b"", b"\x00" * 64, b"\xff" * 4096, bytes(range(256)) * 4])
