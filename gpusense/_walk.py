@@ -36,7 +36,7 @@ class Piece:
             self._arrays = {"Q": array("Q")}
         self.size = len(data) & ~7
         self._filled = {"Q"}
-        self._fill("Q", data[: self.size])
+        self._fill("Q", data[: self.size].cast("B"))
 
     def _fill(self, code: str, data: memoryview) -> "array[int]":
         items = self._arrays.get(code)
