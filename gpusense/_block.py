@@ -21,7 +21,6 @@ class Keeper(Protocol):
 
     failed_blocks: int
     _recorder: Any
-    _watched: dict[int, Any]
 
     def _sample(self) -> bool: ...
     def _opened(self, block: "Block") -> None: ...
@@ -44,6 +43,7 @@ class Block:
         "_outer",
         "_sampled",
         "_template",
+        "_totals",
         "_tracer",
         "attributes",
         "block_id",
@@ -70,6 +70,7 @@ class Block:
         self._outer: Block | None = None
         self._sampled = False
         self._open = False
+        self._totals: Any = None  # of what was launched inside, with the id of the block that it was then
         self._template: Block | None = None  # the block that was entered while open, for which this one stands in
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
@@ -149,12 +150,6 @@ class Block:
         from ._decorate import decorated
 
         return decorated(function, self.name, self.attributes, self.links)
-
-    def __del__(self) -> None:
-        try:
-            self._tracer._watched.pop(self.block_id, None)
-        except AttributeError:  # a copy that was never finished
-            pass
 
     def wait(self, timeout_s: float = 5.0) -> bool:
         """Waits until the work launched inside has finished and been read; False where that did not happen in time."""

@@ -19,7 +19,7 @@ from ._decode_record import record as decode_record
 from ._ledger import WITH_BYTES, Ledger, Owners, grouped
 from ._records import KINDS, Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
 from ._sync_lines import Lines
-from ._tally import BlockTotals
+from ._tally import BlockTotals, Watched
 from ._threshold import Threshold
 
 #: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
@@ -102,7 +102,7 @@ class Pipeline:
         self.attribution = Attributor()
         self._ledger = Ledger(self.limits.max_records, emit)
         self.kept = self._ledger.kept
-        self.watched: dict[int, BlockTotals] = {}
+        self.watched = Watched()
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
         self.occupancy = occupancy
         self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
@@ -181,6 +181,7 @@ class Pipeline:
             else:
                 self._waiting.append(work)
         self._ledger.hand_on()
+        self.watched.sweep()
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -408,7 +409,7 @@ class Pipeline:
             self._ambiguous += len(durations)
         elif inherited and leaves:
             self._inherited += len(durations)
-        watchers = [self.watched[block] for block in blocks if block in self.watched] if self.watched else []
+        watchers = [found for found in map(self.watched.get, blocks) if found is not None] if self.watched else []
         groups = grouped(keys, durations) if watchers else None
         if where is not None:
             self._ledger.count((path, kind, *where, None), keys, durations, sizes, groups)

@@ -7,6 +7,8 @@ summed up when there are many, when a name moves, or when someone asks.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from weakref import ref
 
 from ._aggregate import Groups, Row, merge_row, row_of
 from ._records import Path
@@ -99,7 +101,8 @@ class Piles:
 class BlockTotals:
     """What was launched inside one block and its children so far, by (kind, name)."""
 
-    # One is made wherever a block is opened, so it takes no constructor, and holds nothing before the first operation.
+    # Most blocks of a program launch nothing themselves: nothing is held before the first operation.
+    block_id = 0
     _rows: dict[tuple[str, str], Row] | None = None
     _waiting: dict[tuple[str, str], list[int]]
     _held = 0
@@ -147,3 +150,47 @@ class BlockTotals:
             made._rows, made._waiting = {key: list(row) for key, row in self.rows.items()}, {}
         made.ambiguous, made.inherited = self.ambiguous, self.inherited
         return made
+
+
+SWEEP_AT = 1_000  # blocks, dead ones among them
+
+
+class Watched:
+    """The totals of blocks that someone may still ask, by the block's id.
+
+    The program's threads put a weak reference to each block that is opened into ``blocks``; the block holds its totals,
+    made here when something was launched in it, and they go with it. All methods are called under the pipeline's lock.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, ref[Any]] = {}
+        self._sweep_at = SWEEP_AT
+
+    def __bool__(self) -> bool:
+        return bool(self.blocks)
+
+    def get(self, block_id: int) -> BlockTotals | None:
+        """None for a block that is gone, or was entered anew since."""
+        found = self.blocks.get(block_id)
+        if found is None:
+            return None
+        block = found()
+        if block is None or block.block_id != block_id:
+            self.blocks.pop(block_id, None)
+            return None
+        totals: BlockTotals | None = block._totals
+        if totals is None or totals.block_id != block_id:
+            totals = block._totals = BlockTotals()
+            totals.block_id = block_id
+        return totals
+
+    def sweep(self) -> None:
+        """Forgets the blocks that are gone, now and then."""
+        blocks = self.blocks
+        if len(blocks) < self._sweep_at:
+            return
+        for block_id, found in list(blocks.items()):
+            block = found()
+            if block is None or block.block_id != block_id:
+                blocks.pop(block_id, None)
+        self._sweep_at = max(SWEEP_AT, 2 * len(blocks))

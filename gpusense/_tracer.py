@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from time import time_ns
 from typing import TYPE_CHECKING, Any, overload
+from weakref import ref
 
 from . import _log, _native, _process
 from ._attribution import CLOSE, OPEN, SWITCH
@@ -14,7 +15,6 @@ from ._config import Settings
 from ._recorder import Recorder
 from ._records import KINDS, BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from ._steps import Steps
-from ._tally import BlockTotals
 from ._worker import Worker
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Tracer:
         self.config = settings
         self.metrics_source: Any = None
         self._recorder = recorder
-        self._watched: dict[int, BlockTotals] = recorder.pipeline.watched
+        self._watched = recorder.pipeline.watched.blocks
         self._append = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
         self._share = 1 - 1e-9  # so that the first block is opened
@@ -124,7 +124,7 @@ class Tracer:
             made._outer, made.parent_id, made.path = outer, block.parent_id, (*outer.path, name)
             made._open = made._sampled = True
             innermost.set(made)
-            self._watched[number] = BlockTotals()
+            self._watched[number] = ref(made)
             append = self._append
             append([CLOSE, block.block_id, None, thread, now, now, "", 0, corr])
             append(_record_of(block))
@@ -169,7 +169,7 @@ class Tracer:
         recorder = self._recorder
         if recorder.armed:
             recorder.poke()
-        self._watched[block.block_id] = BlockTotals()
+        self._watched[block.block_id] = ref(block)
         if self._steps is not None:
             self._steps.opens(block)
         before = block.start_ns = time_ns()
@@ -455,7 +455,7 @@ class Tracer:
     def reset(self) -> None:
         """Forgets everything recorded so far."""
         self._recorder.reset()
-        self._watched = self._recorder.pipeline.watched
+        self._watched = self._recorder.pipeline.watched.blocks
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """Reads what the device has finished and hands it to the sinks; False where that took too long."""

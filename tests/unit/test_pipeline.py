@@ -4,12 +4,13 @@ import random
 import struct
 
 import pytest
+from asked_blocks import watch
 from cupti_bytes import MARKER_CBID, STRIDES, T0, kernel, marker, memcpy, sync, view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusense._attribution import CLOSE, OPEN, Boundary
-from gpusense._pipeline import BlockTotals, Limits, Marker, Pipeline
+from gpusense._pipeline import Limits, Marker, Pipeline
 from gpusense._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
 
 MAIN, AUTOGRAD = 0x7001, 0x7002
@@ -208,7 +209,7 @@ def test_a_marker_that_never_comes_is_given_up():
 
 def test_nested_blocks_forward_and_backward():
     made, out = pipeline(trace_all=True)
-    made.watched.update({i: BlockTotals() for i in (1, 2, 3)})
+    asked = watch(made, 1, 2, 3)
     at = iter(range(0, 100_000, 1_000))
     corr = iter(range(1, 1000))
     records, autograd = [], []
@@ -239,14 +240,14 @@ def test_nested_blocks_forward_and_backward():
     for item in out:
         by_path[item.path] = by_path.get(item.path, 0) + 1
     assert by_path == {("step", "forward"): 13, ("step", "backward"): 37, (): 2}
-    assert made.watched[1].rows["kernel", "k100"][:2] == [50, 50 * 400]
-    assert made.watched[2].rows["kernel", "k100"][0] == 13
+    assert asked[1]._totals.rows["kernel", "k100"][:2] == [50, 50 * 400]
+    assert asked[2]._totals.rows["kernel", "k100"][0] == 13
     assert made.counters().inherited == 37
 
 
 def test_overlapping_blocks_of_two_threads_with_unknown_launcher_are_ambiguous():
     made, out = pipeline()
-    made.watched.update({i: BlockTotals() for i in (1, 2)})
+    asked = watch(made, 1, 2)
     made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0 + 500, "a"), 1)
     made.boundary(Boundary(OPEN, 2, None, AUTOGRAD, T0, T0 + 500, "b"), 2)
     feed(made, kernel(T0, T0 + 200_000, 5), kernel(T0, T0 + 10, 6), thread=0)
@@ -255,8 +256,8 @@ def test_overlapping_blocks_of_two_threads_with_unknown_launcher_are_ambiguous()
     assert item.ambiguous == (1, 2)
     assert item.path == ()
     assert made.counters().ambiguous == 2
-    assert made.watched[1].ambiguous == made.watched[2].ambiguous == 2
-    assert made.watched[1].rows == {}
+    assert asked[1]._totals.ambiguous == asked[2]._totals.ambiguous == 2
+    assert asked[1]._totals.rows == {}
 
 
 def test_budget_raises_the_threshold_in_a_burst_and_comes_back():
@@ -380,7 +381,7 @@ def test_sums_and_busy_times_are_those_worked_out_record_by_record(runs, first, 
     """With ids that ascend or not, beyond 32 bits or not, work that overlaps or not, one stream or several."""
     made, out = pipeline()
     made._widener.newest = first
-    made.watched[1] = BlockTotals()
+    watch(made, 1)
     made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), first + 5)
     made.boundary(Boundary(CLOSE, 1, None, MAIN, T0, T0), first + 5 + inside)
     at, rows, records = T0 + 100, [], []
@@ -424,7 +425,7 @@ def test_sums_and_busy_times_are_those_worked_out_record_by_record(runs, first, 
         for item in out
     )
     assert {row.device: row.busy_ns for row in made.busy()} == {d: covered(times) for d, times in busy.items()}
-    totals = made.watched[1].rows.values()
+    totals = made.totals(1).rows.values()
     assert [sum(row[0] for row in totals), sum(row[1] for row in totals)] == watched
 
 
@@ -435,3 +436,23 @@ def test_damaged_buffers_are_counted(junk):
     made.cycle(T0)
     assert out == []
     assert made.counters().unknown_kinds == (1 if junk else 0)
+
+
+def test_blocks_that_are_gone_are_forgotten():
+    made, _ = pipeline()
+    held = watch(made, *range(1, 3001))
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), 1)
+    del held[2]
+    held[3].block_id = 4000  # entered anew
+    feed(made, kernel(T0, T0 + 200, 5))
+    made.cycle(T0, final=True)
+    assert set(made.watched.blocks) == {1, *range(4, 3001)}
+    assert made.totals(1).rows["kernel", "k100"][0] == 1
+    assert made.totals(2) is made.totals(3) is None
+    assert made.totals(4).rows == {}
+    held.clear()
+    made.cycle(T0)
+    assert len(made.watched.blocks) == 2998  # not each time
+    watch(made, *range(5000, 9000))
+    made.cycle(T0)
+    assert set(made.watched.blocks) == set(range(5000, 9000))

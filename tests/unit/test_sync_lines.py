@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from asked_blocks import watch
 from cupti_bytes import STRIDES, T0, memcpy, sync, view
 
 from gpusense import _config, _tally
@@ -166,10 +167,9 @@ def test_more_lines_than_are_told_apart_are_summed_without_line(monkeypatch):
 
 def test_blocks_and_totals_know_nothing_of_lines():
     from gpusense._attribution import OPEN, Boundary
-    from gpusense._tally import BlockTotals
 
     made = Pipeline(Limits(100_000), start_ns=T0)
-    made.watched[1] = BlockTotals()
+    watch(made, 1)
     made.boundary(Boundary(OPEN, 1, None, 7, T0, T0, "step"), 0)
     made.lines.add([(1, "a.py:1 f"), (2, "a.py:2 f")])
     made.feed(view(sync(T0, T0 + 10, 1), sync(T0, T0 + 20, 2)), 7, STRIDES, lambda pointer: ("?", None, None))

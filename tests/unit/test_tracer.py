@@ -14,7 +14,7 @@ import pytest
 from cupti_bytes import STRIDES, T0, kernel, view
 
 import gpusense
-from gpusense import _config, _noop, _select, _tracer
+from gpusense import _config, _noop, _select, _tally, _tracer
 from gpusense._recorder import Recorder
 from gpusense._sharing import Sharing
 from gpusense._tracer import Tracer
@@ -674,12 +674,24 @@ def test_a_buffer_whose_reading_is_interrupted_is_told():
 
 
 def test_many_blocks_keep_memory_flat(tracer):
+    again = gpusense.trace("again and again")
     for _ in range(2000):
-        with gpusense.trace("x"):
+        with gpusense.trace("x"), again:
             pass
-    tracer.flush()
-    assert tracer._watched == {}
+    with again:
+        tracer.flush()
+    assert len(tracer._watched) < _tally.SWEEP_AT
+    assert again.block_id in tracer._watched
     assert len(tracer._recorder.events) == 0
+
+
+def test_a_block_that_is_entered_again_has_what_was_launched_then(tracer):
+    block = gpusense.trace("step")
+    for launched in (2, 0, 3):
+        with block:
+            for _ in range(launched):
+                tracer.record_kernel("k", duration_ns=5)
+        assert block.summary().kernel_count == (launched or None)
 
 
 def test_a_scope_may_belong_to_a_block_of_another_thread(tracer):
