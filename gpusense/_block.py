@@ -12,7 +12,7 @@ from . import _native
 
 #: The innermost open block of each thread and task.
 innermost: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None)
-_ids = count(1)
+block_ids = count(1)
 _get_ident = _native.thread_id()
 
 
@@ -96,7 +96,7 @@ class Block:
         if self.block_id and outer is not None:  # used before: then it may enclose what now encloses it
             outer = outer._unless_inside(self)
         self._outer = outer
-        self.block_id = next(_ids)
+        self.block_id = next(block_ids)
         self.error = None
         self.thread = _get_ident()
         innermost.set(self)

@@ -1,7 +1,9 @@
 """Keeps gpusense's own cost under a share of the time. Pure: the clock and the cost are told.
 
-First the threshold rises, so that fewer records are kept one by one. Where that is not enough, or nothing is kept,
-capture is on for only a part of each cycle. It comes back in the reverse order once there is room for twice as much.
+The cost has two parts: the CPU time of gpusense's own threads, and what CUPTI adds to the program's launches. First the
+threshold rises, so that fewer records are kept one by one. Where that is not enough, where nothing is kept, or where
+the launches alone cost too much, capture is on for only a part of each cycle. It comes back in the reverse order once
+there is room for twice as much.
 """
 
 PERIOD_NS = 1_000_000_000  # between two decisions
@@ -22,20 +24,22 @@ class Budget:
         self.cost = 0.0  # share of the time in the last cycle
         self._cycle_ns = now_ns
         self._length = float(PERIOD_NS)
-        self._spent_ns = self._kept = 0
+        self._spent_ns = self._slowed_ns = self._kept = 0
 
-    def step(self, now_ns: int, spent_ns: int, kept: int) -> bool:
-        """Told the CPU time spent and the records kept so far; whether capture is to be on from now."""
+    def step(self, now_ns: int, spent_ns: int, kept: int, slowed_ns: int = 0) -> bool:
+        """Told the CPU time spent, the records kept, and the time by which launches took longer, all of them so far;
+        whether capture is to be on from now."""
         passed = now_ns - self._cycle_ns
         if passed < 0:  # the clock was set back: the cycle begins anew, or none would end for as long
-            self._cycle_ns, self._spent_ns, self._kept = now_ns, spent_ns, kept
+            self._cycle_ns, self._spent_ns, self._slowed_ns, self._kept = now_ns, spent_ns, slowed_ns, kept
         elif passed >= self._length:
-            self.cost = max(0, spent_ns - self._spent_ns) / passed
+            slowed = max(0, slowed_ns - self._slowed_ns) / passed
+            self.cost = max(0, spent_ns - self._spent_ns) / passed + slowed
             if self.cost > self.share:
-                self._restrain(kept > self._kept)
+                self._restrain(kept > self._kept and slowed < self.share)
             elif self.cost < self.share / 2:
                 self._relax()
-            self._cycle_ns, self._spent_ns, self._kept = now_ns, spent_ns, kept
+            self._cycle_ns, self._spent_ns, self._slowed_ns, self._kept = now_ns, spent_ns, slowed_ns, kept
             self._length = max(PERIOD_NS, ON_NS / self.duty)
         self.on = self.duty == 1.0 or now_ns - self._cycle_ns < self.duty * self._length
         return self.on

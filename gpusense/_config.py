@@ -26,7 +26,7 @@ class Settings(NamedTuple):
     buffers: int = 128  # how many of them at most
     max_records_per_second: int = 5_000  # kept; beyond it the threshold rises
     max_records: int = 200_000  # kept in memory; older ones are then only counted
-    overhead_budget: float | None = None  # share of wall time gpusense may use; None: no limit
+    overhead_budget: float | None = None  # share of wall time gpusense may cost; None: no limit
     hang_after: float | None = None  # seconds without progress after which evidence is recorded
     file_limit_bytes: int = 4 * 1024**3  # at this size a session file ends growing
     line_packages: tuple[str, ...] = ()  # installed packages whose lines count as the program's, for "sync_lines"

@@ -36,9 +36,14 @@ class Duty:
         self._off_ns, self._began_ns = 0, time_ns()
         self._budget = Budget(share, self._began_ns) if share is not None else None
 
-    def step(self, spent_ns: int, threshold: Threshold, capture: Capture | None) -> bool:
-        """Told the CPU time that this copy's own threads spent so far; whether capture is to be on as far as this copy
-        decides, and ``threshold`` follows."""
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a budget, of this copy or of another."""
+        return self._budget is not None
+
+    def step(self, spent_ns: int, threshold: Threshold, capture: Capture | None, slowed_ns: int = 0) -> bool:
+        """Told the CPU time that this copy's own threads spent so far, and what CUPTI added to the program's launches;
+        whether capture is to be on as far as this copy decides, and ``threshold`` follows."""
         share, leads = self._own, False
         if capture is not None:
             share, spent_ns, leads = capture.sharing.agree(self._own, spent_ns)
@@ -48,7 +53,7 @@ class Duty:
         if budget is None:
             threshold.raise_floor(0)
             return True
-        on = budget.step(time_ns(), spent_ns, threshold.kept)
+        on = budget.step(time_ns(), spent_ns, threshold.kept, slowed_ns)
         threshold.raise_floor(budget.level)
         return on or not leads
 

@@ -18,6 +18,7 @@ from ._clock import Anchor
 from ._config import Settings
 from ._delivery import Delivery
 from ._hang import HangWatch
+from ._launches import slowed_ns
 from ._names_cache import NameCache
 from ._pipeline import Limits, Pipeline
 from ._records import Counters, Path, Record, UnseenStretch
@@ -54,6 +55,7 @@ class Recorder(Capturing):
         self._read_ns = self.start_ns
         self._epoch = 0  # of correlation ids, as the capture counts them
         self._drain_cpu_ns = self._tick_cpu_ns = 0
+        self._slowed_ns = 0  # of the program's launches, for the budget
         self.pipeline = self._new_pipeline()
         self._hang = self._new_hang_watch()
         self._duty.begin(settings.overhead_budget)
@@ -145,6 +147,8 @@ class Recorder(Capturing):
             try:
                 self._consume()
                 self._read(buffer, thread)
+                if self._duty.keeps and self.capture is not None:
+                    self._slowed_ns += slowed_ns(buffer, self.capture.strides)
                 self._read_ns = time_ns()
             except BaseException as error:
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")
@@ -203,7 +207,7 @@ class Recorder(Capturing):
         self._tick_cpu_ns += int((thread_time() - began) * 1e9)
         with self._lock:
             self._duty.look(self.capture)
-            on = self._duty.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture)
+            on = self._duty.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture, self._slowed_ns)
         self._duty.observe(on, self.capture)
         return handed
 

@@ -99,17 +99,17 @@ class Piles:
 class BlockTotals:
     """What was launched inside one block and its children so far, by (kind, name)."""
 
-    __slots__ = ("_held", "_rows", "_waiting", "ambiguous", "inherited")
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[str, str], Row] = {}
-        self._waiting: dict[tuple[str, str], list[int]] = {}
-        self._held = 0
-        self.ambiguous = 0
-        self.inherited = 0
+    # One is made wherever a block is opened, so it takes no constructor, and holds nothing before the first operation.
+    _rows: dict[tuple[str, str], Row] | None = None
+    _waiting: dict[tuple[str, str], list[int]]
+    _held = 0
+    ambiguous = 0
+    inherited = 0
 
     def extend(self, key: tuple[str, str], durations: list[int], size: int = 0) -> None:
         """One operation for each duration; ``size``: their bytes together."""
+        if self._rows is None:
+            self._rows, self._waiting = {}, {}
         waiting = self._waiting.get(key)
         if waiting is None:
             self._waiting[key] = list(durations)
@@ -120,14 +120,14 @@ class BlockTotals:
             mine[5] += size
         self._held += len(durations)
         if self._held > BLOCK_FOLD_AT:
-            self._fold()
+            self._fold(self._rows)
 
-    def _fold(self) -> None:
+    def _fold(self, rows: dict[tuple[str, str], Row]) -> None:
         for key, durations in self._waiting.items():
             row = row_of(durations)
-            mine = self._rows.get(key)
+            mine = rows.get(key)
             if mine is None:
-                self._rows[key] = row
+                rows[key] = row
             else:
                 merge_row(mine, row)
         self._waiting.clear()
@@ -136,11 +136,14 @@ class BlockTotals:
     @property
     def rows(self) -> dict[tuple[str, str], Row]:
         """(kind, name) → count, total, min, max, sum of squares, bytes."""
-        self._fold()
+        if self._rows is None:
+            return {}
+        self._fold(self._rows)
         return self._rows
 
     def copy(self) -> "BlockTotals":
         made = BlockTotals()
-        made._rows = {key: list(row) for key, row in self.rows.items()}
+        if self._rows is not None:
+            made._rows, made._waiting = {key: list(row) for key, row in self.rows.items()}, {}
         made.ambiguous, made.inherited = self.ambiguous, self.inherited
         return made

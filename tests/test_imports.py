@@ -42,8 +42,8 @@ backends
 _broker
 _pipeline
 _ledger _unmarked
-_aggregate _attribution _columns _decode _decode_record _identity _metrics_json _names_cache _sync_lines _tally
-_batch _threshold _walk
+_aggregate _attribution _decode _decode_record _identity _launches _names_cache _sync_lines _tally _threshold
+_batch _columns _metrics_json _walk
 _json_stream
 _gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock
 _capi

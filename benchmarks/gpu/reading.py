@@ -1,10 +1,11 @@
 """Whether the newest correlation id in CUPTI's buffers tells where a block lies (ADR 7). Needs CUDA 13, torch, a GPU.
 
-    python benchmarks/gpu/reading.py [--parts markers,work,detach]
+    python benchmarks/gpu/reading.py [--parts markers,work,kinds,detach]
 
 Ends within a minute. *markers*: in hooks of a training, on autograd's thread and on three more, a memset between two
 readings; its id must lie between them. *work*: every kind of work in a block of its own, queued behind a kernel that
 runs, each followed by an empty block; the counts of each must be the same every time and those of empty blocks 0.
+*kinds*: blocks that launch, wait, and allocate and release, while all of this and the driver's calls are recorded.
 *detach*: blocks before and after CUPTI was taken out of the process.
 """
 
@@ -175,6 +176,42 @@ def work(rounds=12):
     gpusense.disable()
 
 
+def kinds(rounds=200):
+    gpusense.configure(kinds=("sync", "allocation", "launch", "unified_memory"))
+    card = cuda.Device(0)
+    spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
+    tracer, expected = capture(), {}
+    for i in range(rounds):
+        with gpusense.trace("outer") as outer:
+            with gpusense.trace("launch") as launch:
+                for _ in range(1 + i % 4):
+                    spin.launch((1,), (32,), (1000,))
+            with gpusense.trace("wait") as wait:
+                card.synchronize()
+            with gpusense.trace("empty") as empty:
+                pass
+            with gpusense.trace("memory") as memory:
+                cuda.Buffer(1 << 20, card).close()
+            spin.launch((1,), (32,), (1000,))
+        expected[launch.block_id] = {"GpuKernel": 1 + i % 4}
+        expected[wait.block_id] = {"GpuSync": 1}
+        expected[memory.block_id] = {"GpuAllocation": 2}
+        expected[outer.block_id] = {"GpuKernel": 1}
+        expected[empty.block_id] = {}
+    boundaries = tracer.status()["boundaries"]
+    card.synchronize()
+    tracer.flush(5)
+    session = tracer.session()
+    found = collections.defaultdict(collections.Counter)
+    for item in session.records:
+        if item.block_id in expected and type(item).__name__ in ("GpuKernel", "GpuSync", "GpuAllocation"):
+            found[item.block_id][type(item).__name__] += 1
+    right = sum(dict(found[number]) == counts for number, counts in expected.items())
+    print(f"kinds: boundaries {boundaries}, {right} of {len(expected)} blocks hold what was done in them")
+    gpusense.disable()
+    gpusense.configure(kinds=())
+
+
 def detach():
     card = cuda.Device(0)
     spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
@@ -194,9 +231,9 @@ def detach():
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--parts", default="markers,work,detach")
+    parser.add_argument("--parts", default="markers,work,kinds,detach")
     for part in parser.parse_args().parts.split(","):
-        {"markers": markers, "work": work, "detach": detach}[part]()
+        {"markers": markers, "work": work, "kinds": kinds, "detach": detach}[part]()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """What blocks for torch's modules cost on top of capture, and whether they hold the right kernels. Needs a GPU, torch.
 
-    python benchmarks/gpu/torch_hooks.py [--seconds 18] [--depth 2]
+    python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2]
 
-Ends within 90 seconds. Cost: stretches of the small training job (about 870 kernels a step) without and with blocks, in
-turn in one process, once recording to a file and once live; the median ratio with its 95 % interval. Kernels: for each
-layer the number in its block, forward and backward, against the number of a direct call of that layer alone.
+Cost: stretches of the small training job (about 870 kernels a step) without and with blocks, in turn in one process,
+once recording to a file and once live; the median ratio and the Hodges-Lehmann estimate with their 95 % intervals (see
+overhead.py). Kernels: for each layer the number in its block, forward and backward, against the number of a direct call
+of that layer alone.
 """
 
 import argparse
 import collections
+import gc
 import json
 import os
 import pathlib
@@ -20,20 +22,13 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
-STRETCH = 5  # steps
-
-
-def interval(ratios):
-    """Median and its 95 % interval by order statistics."""
-    ordered, n = sorted(ratios), len(ratios)
-    reach = 0.98 * n**0.5
-    low, high = max(0, int(n / 2 - reach)), min(n - 1, int(n / 2 + reach))
-    return statistics.median(ordered), ordered[low], ordered[high]
+STRETCH = 3  # steps
 
 
 def cost(mode, seconds, depth):
     import torch
     import workloads
+    from overhead import estimate, interval
 
     from gpusense import _select
     from gpusense.integrations import torch as integration
@@ -46,7 +41,11 @@ def cost(mode, seconds, depth):
     while not run.tracer._recorder.capture.running:
         time.sleep(0.01)
 
+    gc.collect()
+    gc.freeze()  # torch's own half a million objects: what is left to collect is what steps and blocks make
+
     def stretch():
+        step()  # after a change the interpreter specialises its code anew, and modules are named
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(STRETCH):
@@ -57,21 +56,18 @@ def cost(mode, seconds, depth):
     ratios, plain = [], []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        without = stretch()
+        plain.append(stretch())
         integration.instrument(depth=depth)
-        stretch()  # naming the modules is not what is measured
-        instrumented = stretch()
+        ratios.append(stretch() / plain[-1])
         integration.uninstrument()
-        again = stretch()
-        plain.append((without + again) / 2)
-        ratios.append(instrumented / plain[-1])
     session = run.finish()
-    steps = len(ratios) * 2 * STRETCH
+    steps = len(ratios) * (STRETCH + 1)
     return {
         "mode": mode,
         "pairs": len(ratios),
         "step_ms": statistics.median(plain) / STRETCH * 1e3,
-        "ratio": interval(ratios),
+        "ratio": [statistics.median(ratios), *interval(sorted(ratios))],
+        "estimate": estimate(ratios),
         "blocks_a_step": len(session.blocks) / steps,
         "counters": session.counters._asdict(),
         "device": torch.cuda.get_device_name(),
@@ -135,9 +131,7 @@ def kernels():
 
 
 def child(*arguments):
-    done = subprocess.run(
-        [sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True, timeout=85, check=False
-    )
+    done = subprocess.run([sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
@@ -145,7 +139,7 @@ def child(*arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=18)
+    parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--depth", type=int, default=2)
     parser.add_argument("--part", choices=("file", "live", "kernels"))
     given = parser.parse_args()
@@ -159,9 +153,9 @@ def main():
         facts = child("--part", mode, "--seconds", given.seconds, "--depth", given.depth)
         if mode == "file":
             print(f"{facts['device']}, torch {facts['torch']}, step {facts['step_ms']:.1f} ms, depth {given.depth}")
-        middle, low, high = facts["ratio"]
+        shown = ["{:.4f} [{:.4f}, {:.4f}]".format(*facts[name]) for name in ("ratio", "estimate")]
         print(
-            f"{mode:<5} blocks on top of capture: x{middle:.4f} [{low:.4f}, {high:.4f}], {facts['pairs']} pairs, "
+            f"{mode:<5} blocks on top of capture: x{shown[0]}, Hodges-Lehmann x{shown[1]}, {facts['pairs']} pairs, "
             f"{facts['blocks_a_step']:.0f} blocks a step, lost markers {facts['counters']['lost_markers']}"
         )
     found = child("--part", "kernels")

@@ -10,6 +10,7 @@ from torch_shape import paths, snapshot
 
 import gpusense
 from gpusense.integrations import torch as integration
+from gpusense.integrations.torch import _modules
 
 
 @pytest.fixture(params=["own thread", "caller's thread"])
@@ -47,6 +48,35 @@ def test_modules_forward_and_backward(torch, tracer):
         if block.parent_id is not None:
             assert blocks[block.parent_id].start_ns <= block.start_ns <= block.end_ns <= blocks[block.parent_id].end_ns
     assert integration.statistics() == integration.Statistics(roots=1)
+
+
+def test_a_torch_whose_nodes_take_no_hooks_from_a_tensor(torch, tracer, monkeypatch):
+    monkeypatch.delattr(fake_torch.Node, "_register_hook_dict")
+    integration.instrument(min_us=0)
+    step(torch, model_of(torch))
+    assert paths(tracer)[-2:] == ["step / backward / Sequential / 1", "step / backward / Sequential / 0"]
+    assert integration.statistics() == integration.Statistics(roots=1)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_calls_of_modules_without_a_block(torch, tracer, known):
+    """Whatever ``nn.Module.__call__`` is: torch's own as it is known, or another, which is called."""
+    called = []
+    if not known:
+        own = torch.nn.Module.__call__
+        torch.nn.Module.__call__ = lambda self, *args, **kwargs: called.append(self) or own(self, *args, **kwargs)
+    integration.instrument(min_us=0, depth=1, backward=False)
+    model = model_of(torch)
+    model(fake_torch.Tensor())
+    compiled = model._modules["0"]
+    compiled._compiled_call_impl = lambda x, y=0: (x, y)
+    assert compiled(1, y=2) == (1, 2)
+    compiled._compiled_call_impl = None
+    compiled.forward = lambda *args, **kwargs: (args, kwargs)
+    assert compiled(1, 2, y=3) == ((1, 2), {"y": 3})
+    assert paths(tracer) == ["Sequential"]
+    assert len(called) == (0 if known else 7)
+    assert _modules._is_known(integration._Active.wrapper[1]) is known
 
 
 def test_each_node_of_a_backward_pass_runs_in_its_module(torch, tracer):
@@ -363,11 +393,12 @@ def test_a_last_wait_for_data_is_no_error(torch, tracer):
 
 def test_compiled_models_and_sharded_classes(torch, tracer):
     integration.instrument(min_us=0)
-    model = torch.nn.Sequential(torch.nn.Linear())
-    model._call_impl = types.MethodType(lambda self, x: x, model)
-    model._call_impl.__func__.__name__ = "_call_impl"
-    torch.compile(model._call_impl)(1)  # what Module.compile() does: the module has its block already
+    compiled = torch.nn.Sequential()
+    compiled._call_impl = types.MethodType(lambda self, x: x, compiled)
+    compiled._call_impl.__func__.__name__ = "_call_impl"
+    torch.compile(compiled._call_impl)(1)  # what Module.compile() does: the module has its block already
     assert paths(tracer) == []
+    model = torch.nn.Sequential(torch.nn.Linear())
     mixed_in = type("FSDPModule", (), {})
     model._modules["0"].__class__ = type("FSDPLinear", (mixed_in, torch.nn.Linear), {})
     model(fake_torch.Tensor())
@@ -377,10 +408,13 @@ def test_compiled_models_and_sharded_classes(torch, tracer):
     ]
 
 
-def test_hooks_do_nothing_while_compiled_autograd_looks_at_them(torch, tracer):
+def test_hooks_do_nothing_while_compiled_autograd_looks_at_them(torch, tracer, monkeypatch):
+    compiled = types.ModuleType("torch._dynamo.compiled_autograd")
+    compiled.compiled_autograd_enabled = False
+    monkeypatch.setitem(sys.modules, compiled.__name__, compiled)
+    torch.compiler.is_compiling = lambda: compiled.compiled_autograd_enabled
     integration.instrument(min_us=0)
     output = model_of(torch)(fake_torch.Tensor())
-    torch.compiler.is_compiling = lambda: True
-    integration._Active.state.host.compiling = torch.compiler.is_compiling
+    compiled.compiled_autograd_enabled = True
     fake_torch.operation(output).backward()
     assert paths(tracer)[-1] == "backward"

@@ -228,3 +228,41 @@ judge(tracer.session(), boundaries=tracer.status()["boundaries"])
     )
     assert found["boundaries"] == "read"
     assert found["missing"] == 0
+
+
+SCOPES = """
+tracer, cupti = begin()
+def fields(block): return block.name, block.path, block.parent_id, block.thread, block.end_ns is None
+with tracer.trace("outer") as outer:
+    for i in range(200):
+        launch(outer, i % 2)
+        scope = tracer.open_scope("first", {"i": i})
+        launch(scope, i % 3)
+        for name in ("second", "third"):
+            before, scope = scope, tracer.next_scope(scope, name)
+            assert before.end_ns is not None and tracer.current_block() is scope
+            assert fields(scope) == (name, ("outer", name), outer.block_id, threading.get_ident(), True), fields(scope)
+            with tracer.trace("inside") as inside: launch(inside)
+            launch(scope, i % 4)
+        tracer.close_scope(scope)
+        assert tracer.current_block() is outer
+        launch(outer, i % 2)
+boundaries = tracer.status()["boundaries"]
+tracer.flush(5)
+session = tracer.session()
+count = lambda name: sum(1 for block in session.blocks if block.name == name)
+judge(session, boundaries=boundaries, blocks=[count("first"), count("second"), count("third"), count("inside")])
+"""
+
+
+@pytest.mark.parametrize("way", ["read", "marked"])
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_a_scope_that_follows_another_has_what_was_launched_in_it(program, tmp_path, mode, way):
+    found = program(
+        SCOPES,
+        *([tmp_path / "run.gpusense"] if mode == "file" else []),
+        **({"FAKE_CUPTI_VERSION": "24"} if way == "marked" else {}),
+    )
+    assert found["boundaries"] == way
+    assert found["missing"] == found["dropped"] == found["lost"] == 0
+    assert found["blocks"] == [200, 200, 200, 400]

@@ -83,3 +83,27 @@ def test_a_clock_that_was_set_does_not_end_the_budget(step_ns):
     now, spent, kept, _, _ = drive(budget, 5, 0.0, now=10**15)
     drive(budget, 30, 0.1, now=now + step_ns, spent=spent, kept=kept)
     assert 0.1 <= budget.duty <= 0.25
+
+
+def test_launches_that_cost_too_much_alone_switch_capture_off_at_once():
+    """A higher threshold does not make a launch faster."""
+    budget, now, slowed, kept = Budget(0.02, 0), 0, 0, 0
+    on = True
+    for _ in range(300):
+        now += TICK_NS
+        if on:
+            slowed += int(TICK_NS * 0.045)
+            kept += 100
+        on = budget.step(now, 0, kept, slowed)
+    assert budget.level == 0
+    assert 0.3 <= budget.duty <= 0.5
+    assert budget.cost <= 0.02
+
+
+def test_launches_count_beside_our_own_time():
+    budget = Budget(0.02, 0)
+    assert budget.step(_budget.PERIOD_NS, 15_000_000, 0, 4_000_000)
+    assert (budget.cost, budget.duty) == (0.019, 1.0)
+    budget.step(2 * _budget.PERIOD_NS, 30_000_000, 0, 16_000_000)
+    assert budget.cost == 0.027
+    assert budget.duty < 1.0

@@ -1,6 +1,7 @@
 """Blocks, decorators, manual records, sinks, enabling: the tracer as a user meets it, without a GPU."""
 
 import asyncio
+import contextlib
 import copy
 import gc
 import io
@@ -525,6 +526,35 @@ def test_scopes_for_spans_of_others(tracer):
         assert block.parent_id == scope.block_id
     tracer.close_scope(scope)
     assert set(blocks(tracer)) == {"GET /", "inside"}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_scope_follows_another(tracer, inside):
+    with gpusense.trace("outer") if inside else contextlib.nullcontext() as outer:
+        first = tracer.open_scope("first")
+        second = tracer.next_scope(first, "second", {"i": 2})
+        assert tracer.current_block() is second
+        third = tracer.next_scope(second, "third")
+        tracer.close_scope(third)
+        assert tracer.current_block() is outer
+    found = blocks(tracer)
+    assert [name for name in found if name != "outer"] == ["first", "second", "third"]
+    assert found["second"].attributes == {"i": 2}
+    for name in ("first", "second", "third"):
+        assert found[name].parent_id == (outer.block_id if inside else None)
+        assert found[name].path == (("outer", name) if inside else (name,))
+    assert found["first"].end_ns <= found["second"].start_ns <= found["second"].end_ns <= found["third"].start_ns
+
+
+def test_a_scope_follows_one_that_is_not_the_innermost(tracer):
+    first = tracer.open_scope("first")
+    inner = tracer.open_scope("inner")
+    second = tracer.next_scope(first, "second")
+    assert (first.end_ns is not None, second.parent_id) == (True, inner.block_id)
+    for block in (second, inner):
+        tracer.close_scope(block)
+    assert tracer.current_block() is None
+    assert set(blocks(tracer)) == {"first", "inner", "second"}
 
 
 @pytest.mark.parametrize("name", [None, 3, b"bytes", ["list"], "", "x" * 5000, "\udcff"])

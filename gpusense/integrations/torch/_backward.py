@@ -6,47 +6,32 @@ nothing is put into the graph, as module backward hooks would. The nodes run on 
 of autograd's own for each device; there the module's block gets the block of ``backward()`` as its parent.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from .._patches import Patches, close_block
+from ... import _active_tracer, _native
+from .._patches import Patches
 from ._state import State
 
 _MAX_INPUTS = 4
 _MAX_VALUES = 64  # of a call that are looked at for tensors: a list may be long, or hold itself
-
-
-class _Begin:
-    """Before the node of a module's output."""
-
-    __slots__ = ("_backward", "_call")
-
-    def __init__(self, backward: "Backward", call: Any) -> None:
-        self._backward = backward
-        self._call = call
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        if not self._backward.state.host.compiling():  # compiled autograd compiles hooks, too
-            self._backward.enter(self._call)
-
-
-class _End(_Begin):
-    """Before the node of a module's input."""
-
-    __slots__ = ()
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        if not self._backward.state.host.compiling():
-            self._backward.leave(self._call)
+_MAX_FLAT = 16
+_NO_TENSORS = frozenset({bool, float, int, str, type(None)})
+_get_ident = _native.thread_id()
 
 
 class Backward:
-    """See the module's head. ``local.stack`` of a thread: the open calls, outermost first, each with its block."""
+    """See the module's head."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self._runs: list[Any] = []  # open blocks of backward()
+        #: Of each thread that is in a backward pass: the open calls, outermost first, each with its block.
+        self._stacks: dict[int, list[Any]] = {}
+        self._may_trace = True  # a backward pass that is compiled may be under way
+        self._enter = self._enterer()
 
     def install(self, patches: Patches) -> None:
         autograd = self.state.host.torch.autograd
@@ -66,24 +51,25 @@ class Backward:
 
         return backward
 
-    def _begin_run(self) -> tuple[Any, int | None, list[Any]] | None:
+    def _begin_run(self) -> tuple[Any, int | None, Any] | None:
         state = self.state
         try:
             block, before = state.open_measured("backward")
             if block is None:
                 return None
-            outer = getattr(state.local, "stack", [])
-            state.local.stack = []
+            outer = self._stacks.pop(_get_ident(), None)
+            self._may_trace = state.host.may_trace()
             self._runs.append(block)
         except Exception:  # noqa: BLE001 - the program's backward pass goes on
             state.fail("backward")
             return None
         return block, before, outer
 
-    def _end_run(self, block: Any, before: int | None, outer: list[Any]) -> None:
+    def _end_run(self, block: Any, before: int | None, outer: Any) -> None:
         try:
             self._finish()
-            self.state.local.stack = outer
+            if outer is not None:
+                self._stacks[_get_ident()] = outer
             self._runs.remove(block)
             self.state.close_measured(block, before)
         except Exception:  # noqa: BLE001
@@ -94,35 +80,66 @@ class Backward:
     def watch(self, call: Any, args: Any, kwargs: Any, output: Any) -> None:
         """After the forward pass of ``call``: hooks on the nodes between which its backward pass will be."""
         state = self.state
-        if not state.on["backward"] or not state.host.grad_enabled():
+        host = state.host
+        if not state.on["backward"] or not host.grad_enabled():
             return
         try:
-            with state.host.unwatched():
-                self._watch(call, (*args, *kwargs.values()), output)
+            if host.modes():
+                with host.unwatched():
+                    self._watch(call, args, kwargs, output)
+            else:
+                self._watch(call, args, kwargs, output)
         except Exception:  # noqa: BLE001
             state.fail("backward")
 
-    def _watch(self, call: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        local, tensor = self.state.local, self.state.host.Tensor
-        if type(output) is tensor:
-            produced = _node(output)
-        else:
-            produced = next(self._nodes((output,), iter(range(_MAX_VALUES))), None)
+    def _watch(self, call: Any, args: Any, kwargs: Any, output: Any) -> None:
+        produced, found = self._look(args, kwargs, output)
         if produced is None:
             return
-        produced.register_prehook(_Begin(self, call))
-        if len(inputs) == 1 and type(inputs[0]) is tensor:
-            node = _node(inputs[0])
-            found: Iterable[Any] = (node,) if node is not None else ()
-        else:
-            found = islice(self._nodes(inputs, iter(range(_MAX_VALUES))), _MAX_INPUTS)
-        before = getattr(local, "produced", None)
-        for taken in found:
+        here = call.here
+        self._attach(here, produced, partial(self._enter, call))
+        before = here.produced
+        for node in found[:_MAX_INPUTS]:
             # Where the module before it gave the input, the backward pass of that one begins there and ends this one.
-            if taken is not produced and taken is not before:
-                taken.register_prehook(_End(self, call))
+            if node is not produced and node is not before:
+                self._attach(here, node, partial(self.leave, call))
         # The node, and all that it was made from, is held until the model's forward pass ends.
-        local.produced = produced if call.parent is not None else None
+        here.produced = produced if call.parent is not None else None
+
+    def _attach(self, here: Any, node: Any, hook: Any) -> None:
+        """``hook`` before ``node`` runs: by way of a tensor of ours, since ``register_prehook`` is mostly Python."""
+        carrier = here.carrier
+        if carrier is None:
+            carrier = here.carrier = self.state.host.carrier()
+        if carrier is False:
+            node.register_prehook(hook)
+            return
+        carrier._backward_hooks = {0: hook}
+        node._register_hook_dict(carrier)
+
+    def _look(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> tuple[Any, list[Any]]:
+        """The node of the first tensor in ``output``, and those of the tensors in the arguments."""
+        host = self.state.host
+        tensor = host.Tensor
+        if type(output) is tensor and len(args) + len(kwargs) <= _MAX_FLAT:
+            try:
+                produced, found = output.grad_fn, []
+                for value in (*args, *kwargs.values()) if kwargs else args:
+                    kind = type(value)
+                    if kind is tensor:
+                        node = value.grad_fn
+                        if node is not None:
+                            found.append(node)
+                    elif kind not in _NO_TENSORS:
+                        break
+                else:
+                    return produced, found
+            except RuntimeError:  # see _node
+                pass
+        with host.unwatched():
+            produced = next(self._nodes((output,), iter(range(_MAX_VALUES))), None)
+            inputs = (*args, *kwargs.values())
+            return produced, [*islice(self._nodes(inputs, iter(range(_MAX_VALUES))), _MAX_INPUTS)]
 
     def _nodes(self, values: Any, left: Iterator[int]) -> Iterator[Any]:
         """Nodes of the tensors in ``values`` and in what these hold, as long as ``left`` gives something for each."""
@@ -140,30 +157,52 @@ class Backward:
 
     # --- on the thread that runs the nodes --------------------------------------------------------------------------
 
-    def enter(self, call: Any) -> None:
-        """The backward pass of ``call`` begins here: its block opens, inside those of the modules around it."""
-        state = self.state
-        if not state.on["backward"]:
-            return
-        try:
-            stack = state.local.__dict__.setdefault("stack", [])
-            if any(open_call is call for open_call, _ in stack):
-                return  # its output is its last child's, whose hook on the same node came first and opened both
-            chain = []
-            link = call
-            while link is not None:
-                chain.append(link)
-                link = link.parent
-            chain.reverse()
-            shared = 0
-            while shared < min(len(stack), len(chain)) and stack[shared][0] is chain[shared]:
-                shared += 1
-            self._close_down_to(stack, shared)
-            for link in chain[shared:]:
-                if not self._open(stack, link):
-                    return
-        except Exception:  # noqa: BLE001
-            state.fail("backward")
+    def _enterer(self) -> Callable[..., None]:
+        """What runs where the backward pass of a call begins: its block opens, inside those of the modules around it.
+
+        A closure reaches what it needs fastest.
+        """
+        state, stacks = self.state, self._stacks
+        on, profiler, tracing = state.on, state.host.profiler, state.host.tracing
+
+        def enter(call: Any, *_: Any, **__: Any) -> None:
+            if self._may_trace and tracing():
+                return
+            if not on["backward"]:
+                return
+            try:
+                stack = stacks.get(_get_ident())
+                if stack:
+                    last, block = stack[-1]
+                    # The usual case: the next one of a module's children.
+                    if last.parent is call.parent and last is not call and not profiler._is_profiler_enabled:
+                        place = call.place
+                        stack[-1] = call, _active_tracer().next_scope(block, place.name, place.attributes)
+                        return
+                self._enter_anew(stack, call)
+            except Exception:  # noqa: BLE001
+                state.fail("backward")
+
+        return enter
+
+    def _enter_anew(self, stack: list[Any] | None, call: Any) -> None:
+        if stack is None:
+            stack = self._stacks[_get_ident()] = []
+        if any(open_call is call for open_call, _ in stack):
+            return  # its output is its last child's, whose hook on the same node came first and opened both
+        chain = []
+        link = call
+        while link is not None:
+            chain.append(link)
+            link = link.parent
+        chain.reverse()
+        shared = 0
+        while shared < min(len(stack), len(chain)) and stack[shared][0] is chain[shared]:
+            shared += 1
+        self._close_down_to(stack, shared)
+        for link in chain[shared:]:
+            if not self._open(stack, link):
+                return
 
     def _open(self, stack: list[Any], call: Any) -> bool:
         parent = None
@@ -191,10 +230,12 @@ class Backward:
         queue = self.state.host.torch.autograd.Variable._execution_engine.queue_callback
         queue(self._finish)
 
-    def leave(self, call: Any) -> None:
+    def leave(self, call: Any, *_: Any, **__: Any) -> None:
         """The backward pass of ``call`` is over."""
+        if self._may_trace and self.state.host.tracing():
+            return
         try:
-            stack = self.state.local.__dict__.get("stack") or ()
+            stack = self._stacks.get(_get_ident()) or []
             for depth, (open_call, _) in enumerate(stack):
                 if open_call is call:
                     self._close_down_to(stack, depth)
@@ -204,13 +245,13 @@ class Backward:
 
     def _finish(self) -> None:
         try:
-            self._close_down_to(self.state.local.__dict__.get("stack") or [], 0)
+            self._close_down_to(self._stacks.pop(_get_ident(), []), 0)
         except Exception:  # noqa: BLE001
             self.state.fail("backward")
 
-    def _close_down_to(self, stack: Any, depth: int) -> None:
+    def _close_down_to(self, stack: list[Any], depth: int) -> None:
         while len(stack) > depth:
-            close_block(stack.pop()[1])
+            stack.pop()[1].__exit__(None, None, None)
 
 
 def _node(tensor: Any) -> Any:

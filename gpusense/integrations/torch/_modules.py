@@ -12,7 +12,7 @@ from typing import Any
 
 from .._patches import Patches
 from ._backward import Backward
-from ._state import State
+from ._state import State, Thread
 
 #: Modules around the user's own one: they and the name of their only child are left out of names.
 WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule"})
@@ -20,6 +20,10 @@ WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDa
 MIXED_IN = frozenset({"FSDPModule", "ReplicateModule"})
 #: Modules that are never called: what they hold counts as their owner's.
 CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
+#: What makes two functions do the same.
+_OF_CODE = (
+    "co_code", "co_names", "co_consts", "co_varnames", "co_freevars", "co_flags", "co_argcount", "co_kwonlyargcount",
+)  # fmt: skip
 _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a module may be found too short
 
 
@@ -40,12 +44,13 @@ class Place:
 class Call:
     """One call of a module with a block; its backward pass refers to it."""
 
-    __slots__ = ("before", "block", "parent", "place", "thread")
+    __slots__ = ("before", "block", "here", "parent", "place", "thread")
 
-    def __init__(self, place: Place, parent: "Call | None", block: Any, before: int | None) -> None:
+    def __init__(self, place: Place, parent: "Call | None", block: Any, before: int | None, here: Thread) -> None:
         self.place = place
         self.parent = parent
         self.block = block
+        self.here = here
         self.thread = block.thread
         self.before = before
 
@@ -94,7 +99,17 @@ class Modules:
                 return original(self, *args, **kwargs)
             return call(place, original, self, args, kwargs)
 
-        return __call__
+        def stands_in(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # Does what torch's own does, instead of calling it: most modules have no block, and a call costs each of
+            # them more than the question.
+            place = get(id(self), unknown)
+            if place is None:
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*args, **kwargs)
+                return self._call_impl(*args, **kwargs)
+            return call(place, original, self, args, kwargs)
+
+        return stands_in if _is_known(original) else __call__
 
     def _call(self, place: Any, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         call = self._begin(place, module)
@@ -118,7 +133,8 @@ class Modules:
                 place = self._discover(module)
                 if place is None:
                     return None
-            outer = getattr(state.local, "call", None)
+            here = state.local.thread
+            outer = here.call
             if outer is not None and outer.place.inner == id(module):
                 return None
             if place.level == 1:
@@ -127,7 +143,7 @@ class Modules:
                 block, before = state.open(place.name, place.attributes), None
             if block is None:
                 return None
-            call = state.local.call = Call(place, outer, block, before)
+            call = here.call = Call(place, outer, block, before, here)
         except Exception:  # noqa: BLE001 - the program's forward pass goes on
             state.fail("modules")
             return None
@@ -136,18 +152,22 @@ class Modules:
     def _end(self, call: Call, module: Any, error: BaseException | None) -> None:
         state, block, place = self.state, call.block, call.place
         try:
-            state.local.call = call.parent
+            call.here.call = call.parent
             if error is not None:
-                state.local.produced = None
+                call.here.produced = None
             if place.level == 1:
                 state.close_measured(block, call.before, error)
                 return
-            state.close(block, error)
-            place.calls += 1
-            if place.calls > 0:
-                place.host_ns += block.end_ns - block.start_ns
-                if place.calls == _TRIAL:
-                    self._judge(place, module)
+            if error is None:
+                block.__exit__(None, None, None)
+            else:
+                state.close(block, error)
+            if place.calls < _TRIAL:
+                place.calls += 1
+                if place.calls > 0:
+                    place.host_ns += block.end_ns - block.start_ns
+                    if place.calls == _TRIAL:
+                        self._judge(place, module)
         except Exception:  # noqa: BLE001
             state.fail("modules")
 
@@ -163,7 +183,7 @@ class Modules:
         """A module outside every known one is a root; one made during a forward pass belongs to that."""
         if getattr(module, "_is_replica", False):  # of DataParallel: made anew for every pass
             return None
-        if getattr(self.state.local, "call", None) is not None:
+        if self.state.local.thread.call is not None:
             self._know(module, None)
             return None
         return self.add_root(module)
@@ -210,6 +230,20 @@ class Modules:
 
         self._watch[key] = weakref.ref(module, gone)
         self._places[key] = place
+
+
+def _as_torch_has_it(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self._compiled_call_impl is not None:
+        return self._compiled_call_impl(*args, **kwargs)
+    else:  # noqa: RET505 - to be compiled to the same
+        return self._call_impl(*args, **kwargs)
+
+
+def _is_known(function: Any) -> bool:
+    """Whether ``function`` compiles to what ``nn.Module.__call__`` has been since torch 2.1."""
+    code = getattr(function, "__code__", None)
+    known = _as_torch_has_it.__code__
+    return code is not None and all(getattr(code, name) == getattr(known, name) for name in _OF_CODE)
 
 
 def _inner(module: Any) -> Any:

@@ -75,7 +75,7 @@ class Ranges:
             result = original(msg, *args, **kwargs)
             if self.state.on["ranges"]:
                 try:
-                    self.state.local.__dict__.setdefault("nvtx", []).append(self.state.open(str(msg)))
+                    self.state.local.thread.nvtx.append(self.state.open(str(msg)))
                 except Exception:  # noqa: BLE001
                     self.state.fail("ranges")
             return result
@@ -84,7 +84,7 @@ class Ranges:
 
     def _pop(self, original: Any) -> Callable[..., Any]:
         def range_pop(*args: Any, **kwargs: Any) -> Any:
-            stack = self.state.local.__dict__.get("nvtx")
+            stack = self.state.local.thread.nvtx
             if stack:
                 try:
                     block = stack.pop()

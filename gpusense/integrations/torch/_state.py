@@ -1,12 +1,13 @@
 """What the parts share: options, the switch of each part, and the way a part ends after its first failure."""
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from ... import _log
-from .._patches import close_block, open_block
+from ... import _active_tracer, _log
+from .._patches import close_block
 
 #: How a DataLoader's last wait and a checkpoint's early stop end: by design.
 _NO_ERRORS = frozenset({"StopIteration", "_StopRecomputationError"})
@@ -30,24 +31,79 @@ class Host:
         self.torch = torch
         self.Tensor = torch.Tensor
         self.grad_enabled: Callable[[], bool] = torch.is_grad_enabled
-        self.profiling: Callable[[], bool] = _profiling(torch)
-        self.compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", _no)
+        #: Its ``_is_profiler_enabled``: torch.profiler records right now, for any thread, and is not to be disturbed.
+        self.profiler: Any = _profiler(torch)
+        compiler = getattr(torch, "compiler", None)
+        self.compiling: Callable[[], bool] = getattr(compiler, "is_compiling", _no)
+        #: The same for hooks on nodes, which compiled autograd compiles, too.
+        self.tracing: Callable[[], bool] = getattr(compiler, "is_dynamo_compiling", self.compiling)
         #: In it the program's tensor classes and function modes are not told that we look at a tensor.
         self.unwatched: Callable[[], Any] = getattr(torch._C, "DisableTorchFunction", nullcontext)
+        #: Whether there is a function mode; a plain tensor is looked at without telling anyone where there is none.
+        self.modes: Callable[[], bool] = getattr(torch._C, "_is_torch_function_mode_enabled", _yes)
+
+    @staticmethod
+    def may_trace() -> bool:
+        """False where no compiled autograd is on: asked once a backward pass, so that not each hook needs to ask."""
+        compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+        return compiled is not None and bool(getattr(compiled, "compiled_autograd_enabled", True))
+
+    def carrier(self) -> Any:
+        """A tensor whose hooks a node of the graph takes over; False where this torch does not do so."""
+        try:
+            with self.unwatched():
+                carrier = self.torch.empty(0, device="cpu")
+                leaf = self.torch.empty(0, device="cpu", requires_grad=True)
+                carrier._backward_hooks = {0: _nothing}
+                (leaf * 1).grad_fn._register_hook_dict(carrier)
+        except Exception:  # noqa: BLE001
+            return False
+        return carrier
+
+
+def _nothing(_: Any) -> None: ...
 
 
 def _no() -> bool:
     return False
 
 
-def _profiling(torch: Any) -> Callable[[], bool]:
-    """Whether torch.profiler is recording right now, for any thread: an explicit profiler is not to be disturbed."""
+def _yes() -> bool:
+    return True
+
+
+class _NoProfiler:
+    _is_profiler_enabled = False
+
+
+def _profiler(torch: Any) -> Any:
     profiler: Any = getattr(getattr(torch, "autograd", None), "profiler", None)
-    return (lambda: bool(profiler._is_profiler_enabled)) if hasattr(profiler, "_is_profiler_enabled") else _no
+    return profiler if hasattr(profiler, "_is_profiler_enabled") else _NoProfiler
+
+
+class Thread:
+    """What is open on a thread."""
+
+    __slots__ = ("call", "carrier", "nvtx", "produced")
+
+    def __init__(self) -> None:
+        self.call: Any = None  # of the innermost module with a block
+        self.carrier: Any = None  # a tensor whose hooks nodes take over
+        self.nvtx: list[Any] = []  # blocks of open ranges
+        self.produced: Any = None  # the node of the last module's output, until the model's forward pass ends
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.thread = Thread()
 
 
 class State:
-    """One instrumentation. ``on[part]`` is false before it begins, after its end, and after its first failure."""
+    """One instrumentation. ``on[part]`` is false before it begins, after its end, and after its first failure.
+
+    What runs for each module of a model calls as little as possible: it lies between long stretches of torch's own
+    code, after which each function of Python is slow to reach.
+    """
 
     def __init__(self, host: Host, options: Options) -> None:
         self.host = host
@@ -56,13 +112,11 @@ class State:
         self.on["memory"] = options.memory
         self.on["backward"] = options.backward
         self.errors: list[str] = []
-        self.local = threading.local()
+        self.local = _Local()
 
     def fail(self, part: str) -> None:
         """In an ``except`` clause: the part ends; the program does not notice."""
         self.on[part] = False
-        import sys
-
         error = sys.exc_info()[1]
         self.errors.append(f"{part}: {type(error).__name__}: {error}")
         _log.exception(f"torch {part}", f"gpusense: the torch integration's {part} failed once and was switched off")
@@ -72,7 +126,9 @@ class State:
 
     def open(self, name: str, attributes: Any = None, parent: Any = None) -> Any:
         """A block, or None while torch.profiler records."""
-        return None if self.host.profiling() else open_block(name, attributes, parent)
+        if self.host.profiler._is_profiler_enabled:
+            return None
+        return _active_tracer().open_scope(name, attributes, None, parent)
 
     def open_measured(self, name: str, attributes: Any = None) -> tuple[Any, int | None]:
         """As :meth:`open`, with the bytes that are allocated, where memory was asked for."""
