@@ -384,7 +384,7 @@ def test_sums_and_busy_times_are_those_worked_out_record_by_record(runs, first, 
     watch(made, 1)
     made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), first + 5)
     made.boundary(Boundary(CLOSE, 1, None, MAIN, T0, T0), first + 5 + inside)
-    at, rows, records = T0 + 100, [], []
+    at, rows, records = T0 + 1_000_000, [], []
     for row, times in runs:
         for _ in range(times):
             step, duration, name, stream, device, copy = row
