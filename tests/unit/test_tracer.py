@@ -678,8 +678,7 @@ def test_many_blocks_keep_memory_flat(tracer):
     for _ in range(2000):
         with gpusense.trace("x"), again:
             pass
-    with again:
-        tracer.flush()
+    tracer.flush()
     assert len(tracer._watched) < _tally.SWEEP_AT
     assert again.block_id in tracer._watched
     assert len(tracer._recorder.events) == 0
