@@ -1,11 +1,13 @@
 """Passes without options, begun without wgpu-py's own Python, and how passes come together until they are read."""
 
+import pathlib
 import sys
 
 import pytest
 from traced import Recording
 
-from gpusense._records import GpuKernel
+from gpusense._records import GpuKernel, Unavailable
+from gpusense.backends import _vulkan
 from gpusense.integrations import wgpu_py
 from gpusense.integrations.wgpu_py import _passes, _plain
 
@@ -212,3 +214,57 @@ def test_lines_of_one_function_are_told_apart(recording, programs) -> None:
     gpu.queue.submit([encoder.finish()])
     names = [kernel.name for kernel in recording.of(GpuKernel)]
     assert names == [f"compute@test_plain.py:{line}", f"compute@test_plain.py:{line + 1}"] * 2
+
+
+KNOWN = {"0.16.0": False, "0.20.1": False, "0.25.0": True, "0.32.0": True}
+
+PROGRAM = """
+import sys
+from collections import Counter
+sys.path.insert(0, sys.argv[1])
+from gpusense.integrations import wgpu_py
+from gpusense.integrations.wgpu_py import _plain
+import wgpu
+import wgpu.backends.wgpu_native._api as api
+print(_plain.plain_code(api.GPUCommandEncoder.begin_compute_pass) is not None)
+found = []
+assert wgpu_py.instrument(emit=found.extend) is True
+if hasattr(wgpu.gpu, "request_adapter_sync"):
+    gpu = wgpu.gpu.request_adapter_sync(power_preference="high-performance").request_device_sync()
+else:
+    gpu = wgpu.gpu.request_adapter(power_preference="high-performance").request_device()
+usage = wgpu.TextureUsage.RENDER_ATTACHMENT
+view = gpu.create_texture(size=(4, 4, 1), format="rgba8unorm", usage=usage).create_view()
+target = dict(view=view, resolve_target=None, clear_value=(0, 0, 0, 1), load_op="clear", store_op="store")
+for _ in range(200):
+    encoder = gpu.create_command_encoder()
+    encoder.begin_compute_pass().end()
+    encoder.begin_compute_pass(label="x").end()
+    encoder.begin_render_pass(label="y", color_attachments=[target]).end()
+    gpu.queue.submit([encoder.finish()])
+assert wgpu_py.flush(20)
+statistics = wgpu_py.statistics()
+assert (statistics.errors, statistics.untimed) == (0, {}), statistics
+print(sorted((record.attributes["label_source"], record.attributes["operation"]) for record in found[:3]))
+print(sorted(Counter(record.name.partition("@")[0] for record in found).items()))
+"""
+
+
+def test_every_wgpu(wheel: pathlib.Path, driver: None, run_python) -> None:
+    """All kinds of passes, over several batches and query sets; which wgpu-py is known as plain."""
+    version = [int(part) for part in wheel.name.split(".")]
+    if version < [0, 31]:
+        _vulkan_tells_the_period()
+    done = run_python(PROGRAM, str(wheel))
+    if "sniffio" in done.stderr:
+        pytest.skip("this wgpu-py needs sniffio")
+    plain, sources, names = done.stdout.splitlines()
+    assert plain == str(KNOWN.get(wheel.name, plain == "True")), done.stderr
+    assert sources == "[('line', 'compute'), ('pass', 'compute'), ('pass', 'render')]"
+    assert names == "[('compute', 200), ('x', 200), ('y', 200)]"
+
+
+def _vulkan_tells_the_period() -> None:
+    cards = _vulkan.cards()
+    if isinstance(cards, Unavailable):
+        pytest.skip(f"the length of a tick is unknown: {cards.reason}")
