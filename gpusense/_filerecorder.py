@@ -11,7 +11,7 @@ from . import _log, _native
 from . import _sessionfile as file
 from ._attribution import Boundary
 from ._capture import Capture
-from ._columns import Columns, expanded
+from ._alike import Alike, expanded
 from ._config import Settings
 from ._decode import name_pointers
 from ._names import base_name, text
@@ -91,7 +91,7 @@ class FileRecorder(Recorder):
     def _keep_evidence(self) -> None:
         self.writer.json(file.META, {**self.meta(), "end_ns": None})
 
-    def _manual(self, records: Iterable[Record | Columns]) -> None:
+    def _manual(self, records: Iterable[Record | Alike]) -> None:
         kept = expanded(records)
         self.writer.records(kept)
         self._delivery.put(kept)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from . import _layouts as layouts
 from ._attribution import Attributor, Boundary, Leaves, Widener
-from ._columns import Columns
+from ._alike import Alike
 from ._decode import Batch, batches, numbers, pick
 from ._decode_record import record as decode_record
 from ._ledger import WITH_BYTES, Ledger, Owners, uniform
@@ -163,11 +163,11 @@ class Pipeline:
         come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
         self.attribution.boundary(event, self._widener.widen_one((newest + 1) & 0xFFFFFFFF))
 
-    def record(self, records: Iterable[Record | Columns], now_ns: int = 0) -> None:
+    def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
         self.threshold.refill(now_ns)
         for item in records:
-            if isinstance(item, Columns):
+            if isinstance(item, Alike):
                 self._finish_all(item)
             else:
                 self._seen += 1
@@ -497,7 +497,7 @@ class Pipeline:
         else:
             self._ledger.demote(item)
 
-    def _finish_all(self, columns: Columns) -> None:
+    def _finish_all(self, columns: Alike) -> None:
         """As :meth:`_finish` does for each of them."""
         self._seen += len(columns)
         if self.limits.trace_all or not columns.sound:

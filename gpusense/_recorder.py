@@ -15,7 +15,7 @@ from ._attribution import OPEN, Boundary
 from ._capture import Capture
 from ._capturing import Capturing
 from ._clock import Anchor
-from ._columns import Columns
+from ._alike import Alike
 from ._config import Settings
 from ._delivery import Delivery
 from ._hang import HangWatch
@@ -264,7 +264,7 @@ class Recorder(Capturing):
         """Of synchronising calls whose records are not read yet."""
         self.pipeline.lines.add(rows)
 
-    def _manual(self, records: Iterable[Record | Columns]) -> None:
+    def _manual(self, records: Iterable[Record | Alike]) -> None:
         self.pipeline.record(records, time_ns())
 
     def _boundary(self, item: list[Any]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from . import _log, _native, _process
 from ._attribution import CLOSE, OPEN, SWITCH
 from ._block import Block, TimedBlock, innermost
-from ._columns import Columns
+from ._alike import Alike
 from ._config import Settings
 from ._recorder import Recorder
 from ._records import KINDS, BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
@@ -235,7 +235,7 @@ class Tracer:
     def record(self, records: Iterable[Record]) -> None:
         """Finished records of any kind, with wall-clock nanoseconds; they go through threshold and sinks as all do."""
         for item in records:
-            if type(item) in KINDS or isinstance(item, Columns):
+            if type(item) in KINDS or isinstance(item, Alike):
                 self._append(item)
             else:
                 self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")

@@ -41,7 +41,7 @@ _dispatcher _rounds _sampler _sources _window
 backends
 _broker
 _pipeline
-_columns _ledger _unmarked
+_alike _ledger _unmarked
 _aggregate _attribution _decode _decode_record _identity _metrics_json _names_cache _sync_lines _tally _threshold
 _json_stream
 _gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import _log, _process
-from ..._columns import Columns, expanded
+from ..._alike import Alike, expanded
 from ..._records import Record
 from ._batch import Timed
 from ._device import DeviceTimer
@@ -30,7 +30,7 @@ class Local(threading.local):
 
 class Hooks:
     """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer, which is given
-    passes as :class:`Columns`; without ``tracer`` they are someone else's, who gets records.
+    passes as :class:`Alike`; without ``tracer`` they are someone else's, who gets records.
 
     ``near()``, where it is cheaper, says whether ``block()`` need be asked at all.
     """
@@ -201,8 +201,8 @@ class Hooks:
         for timer in self.timers():
             timer.lend_no_more()
 
-    def _emit(self, found: "list[Record | Columns] | list[Record]", counter: str) -> None:
-        self.counts[counter] += sum(len(item) if isinstance(item, Columns) else 1 for item in found)
+    def _emit(self, found: "list[Record | Alike] | list[Record]", counter: str) -> None:
+        self.counts[counter] += sum(len(item) if isinstance(item, Alike) else 1 for item in found)
         try:
             self.emit(found if self._takes_columns else expanded(found))
         except Exception:  # noqa: BLE001 - never into the program

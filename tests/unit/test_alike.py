@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusense._columns import Columns, expanded
+from gpusense._alike import Alike, expanded
 from gpusense._config import Settings
 from gpusense._filerecorder import FileRecorder
 from gpusense._pipeline import Limits, Pipeline
@@ -37,7 +37,7 @@ limits = st.builds(
 
 def columns(batch, start=T0):
     which, starts, durations = zip(*batch, strict=True)
-    return Columns(list(KINDS), list(which), [start + at * 10_000 for at in starts], list(durations))
+    return Alike(list(KINDS), list(which), [start + at * 10_000 for at in starts], list(durations))
 
 
 def records(batch, start=T0):
