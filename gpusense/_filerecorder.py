@@ -9,6 +9,7 @@ from typing import Any
 
 from . import _log, _native
 from . import _sessionfile as file
+from ._alike import Alike, expanded
 from ._attribution import Boundary
 from ._capture import Capture
 from ._config import Settings
@@ -90,8 +91,8 @@ class FileRecorder(Recorder):
     def _keep_evidence(self) -> None:
         self.writer.json(file.META, {**self.meta(), "end_ns": None})
 
-    def _manual(self, records: Iterable[Record]) -> None:
-        kept = list(records)
+    def _manual(self, records: Iterable[Record | Alike]) -> None:
+        kept = expanded(records)
         self.writer.records(kept)
         self._delivery.put(kept)
 

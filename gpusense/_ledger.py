@@ -57,6 +57,18 @@ class Ledger:
 
     def demote(self, item: Any) -> None:
         """Counts a record instead of keeping it."""
+        durations, sizes = self._counted_like(item)
+        self.counted += 1
+        durations.append(item.end_ns - item.start_ns)
+        sizes.append(getattr(item, "bytes", 0))
+
+    def demote_all(self, item: Any, durations: list[int]) -> None:
+        """Counts an operation without bytes like ``item`` for each duration."""
+        self.counted += len(durations)
+        self._counted_like(item)[0].extend(durations)
+
+    def _counted_like(self, item: Any) -> tuple[list[int], list[int]]:
+        """Durations and bytes of the group of a record."""
         kind = KINDS[type(item)]
         path = item.path[:-1] if type(item) is BlockRecord else item.path
         key: GroupKey = (
@@ -70,10 +82,7 @@ class Ledger:
             getattr(item, "source_line", None),
             getattr(item, "owner", None),
         )
-        self.counted += 1
-        durations, sizes = self._demoted.get(key) or self._demoted.setdefault(key, ([], []))
-        durations.append(item.end_ns - item.start_ns)
-        sizes.append(getattr(item, "bytes", 0))
+        return self._demoted.get(key) or self._demoted.setdefault(key, ([], []))
 
     def settle(self) -> None:
         """Sums up what was counted one by one: a list of records costs little more than one of them."""
@@ -181,6 +190,10 @@ class Ledger:
         starts, ends = self._occupied.get(key) or self._occupied.setdefault(key, ([], []))
         starts.append(start_ns)
         ends.append(end_ns)
+
+    def occupy_all(self, backend: str, device: int | None, kernels: bool, starts: list[int], ends: list[int]) -> None:
+        """The times of many; see :meth:`Busy.add`."""
+        self._busy.add(backend, device, kernels, starts, ends)
 
     def busy(self) -> list[DeviceBusy]:
         self.settle()

@@ -12,6 +12,7 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from . import _layouts as layouts
+from ._alike import Alike
 from ._attribution import Attributor, Boundary, Ids, Leaves, Widener
 from ._batch import Batch
 from ._decode import batches, numbers
@@ -162,12 +163,15 @@ class Pipeline:
         come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
         self.attribution.boundary(event, self._widener.widen_one((newest + 1) & 0xFFFFFFFF))
 
-    def record(self, records: Iterable[Record], now_ns: int = 0) -> None:
+    def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
         self.threshold.refill(now_ns)
         for item in records:
-            self._seen += 1
-            self._finish(item)
+            if isinstance(item, Alike):
+                self._finish_all(item)
+            else:
+                self._seen += 1
+                self._finish(item)
         self._ledger.hand_on()
 
     def cycle(self, now_ns: int, final: bool = False, *, patience_ns: int | None = None) -> None:
@@ -508,6 +512,24 @@ class Pipeline:
             self._ledger.store(item)
         else:
             self._ledger.demote(item)
+
+    def _finish_all(self, columns: Alike) -> None:
+        """As :meth:`_finish` does for each of them."""
+        self._seen += len(columns)
+        if self.limits.trace_all or not columns.sound:
+            for item in columns.records():
+                self._finish(item)
+            return
+        for at, kind in enumerate(columns.kinds):
+            if kind.block_id is not None and not kind.path:
+                columns.kinds[at] = kind._replace(path=self.attribution.path(kind.block_id))
+        if self.watched:
+            for kind, durations in columns.by_kind([]):
+                for block in self.attribution.chain(kind.block_id) if kind.block_id is not None else ():
+                    totals = self.watched.get(block)
+                    if totals is not None:
+                        totals.extend(("kernel", kind.name), durations)
+        columns.settle(self.threshold, self.limits.threshold_ns, self._ledger)
 
 
 def owner_of(item: Any, owners: Mapping[int, Path]) -> Path | None:

@@ -11,6 +11,7 @@ from time import monotonic, sleep, thread_time, time_ns
 from typing import Any
 
 from . import _log
+from ._alike import Alike
 from ._attribution import OPEN, Boundary
 from ._capture import Capture
 from ._capturing import Capturing
@@ -267,7 +268,7 @@ class Recorder(Capturing):
         """Of synchronising calls whose records are not read yet."""
         self.pipeline.lines.add(rows)
 
-    def _manual(self, records: Iterable[Record]) -> None:
+    def _manual(self, records: Iterable[Record | Alike]) -> None:
         self.pipeline.record(records, time_ns())
 
     def _boundary(self, item: list[Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
 from . import _log, _native, _process
+from ._alike import Alike
 from ._attribution import CLOSE, OPEN, SWITCH
 from ._block import Block, TimedBlock, block_ids, innermost
 from ._config import Settings
@@ -268,7 +269,7 @@ class Tracer:
     def record(self, records: Iterable[Record]) -> None:
         """Finished records of any kind, with wall-clock nanoseconds; they go through threshold and sinks as all do."""
         for item in records:
-            if type(item) in KINDS:
+            if type(item) in KINDS or isinstance(item, Alike):
                 self._append(item)
             else:
                 self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")

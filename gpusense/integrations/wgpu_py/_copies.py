@@ -5,7 +5,7 @@ from typing import Any
 
 from .._patches import Patches
 from ._hooks import Hooks
-from ._pass import Pass, begun
+from ._pass import BYTES, KIND, LENT, Pass, begun
 from ._passes import passes_of
 
 
@@ -43,29 +43,30 @@ def _open_copy(hooks: Hooks, encoder: Any, method: str, size: int) -> Pass | Non
         hooks.miss(timer.dead or "the device has no time stamps between passes")
         return None
     try:
-        slot = timer.free.popleft()
+        lent = timer.free.popleft()
     except IndexError:
         hooks.miss("more passes were under way than there are queries")
         return None
     try:
-        hooks.host.write_timestamp(encoder._internal, timer.query_set, slot)
+        query_set, index = timer.queries.place(lent)
+        hooks.host.write_timestamp(encoder._internal, query_set, index)
     except Exception:
-        timer.free.append(slot)
+        timer.give_back([lent])
         raise
-    timed = begun(method, encoder.label or "", slot, block)
-    timed.bytes = size
+    timed = begun(method, encoder.label or "", lent, block)
+    timed[BYTES] = size
     return timed
 
 
 def _close_copy(hooks: Hooks, encoder: Any, timed: Pass) -> None:
     timer = hooks.timer(encoder._device)
     try:
-        hooks.host.write_timestamp(encoder._internal, timer.query_set, timed.slot + 1)
+        query_set, index = timer.queries.place(timed[LENT])
+        hooks.host.write_timestamp(encoder._internal, query_set, index + 1)
+        passes_of(hooks, encoder).append(timed)
     except Exception:  # noqa: BLE001
-        timer.free.append(timed.slot)
-        hooks.fail(timed.kind)
-        return
-    passes_of(hooks, encoder).append(timed)
+        timer.give_back([timed[LENT]])
+        hooks.fail(timed[KIND])
 
 
 def _argument(args: Any, kwargs: Any, index: int, name: str) -> Any:

@@ -1,35 +1,34 @@
 """Timing of one wgpu device's passes: queries lent out, gated, resolved in a submission of our own, read back.
 
-A pass borrows two neighbouring queries of the one query set (Metal allows few sets a process). After the program's
-submit its passes wait until enough have come together or the oldest is old enough; then a work-done callback gates
-them, because some drivers resolve zeros for work that has not finished (gfx-rs/wgpu#6406, #9414); then they are
-resolved, mapped and decoded. Each step is taken when the program next submits, never by waiting; and not at each
-submit, but when something has arrived, enough has come together, or nobody has looked for a few milliseconds.
+A pass borrows two neighbouring queries. After the program's submit its passes wait until enough have come together or
+the oldest is old enough; then a work-done callback gates them, because some drivers resolve zeros for work that has not
+finished (gfx-rs/wgpu#6406, #9414); then they are resolved, mapped and decoded. Each step is taken when the program
+next submits, never by waiting; and not at each submit, but when something has arrived, enough has come together, or
+nobody has looked for a few milliseconds.
 
-Threads: the program's threads append to deques; whoever gets the lock without waiting moves the steps along.
+Threads: whoever gets the lock without waiting moves the steps along; the others append to deques.
 ``__del__`` and native callbacks only append.
 """
 
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from operator import attrgetter
 from time import sleep, time_ns
 from typing import Any
 
+from ._batch import Batch, Timed
 from ._clock import ClockSetup
-from ._host import Host, Pair, Run
-from ._pass import Pass, Passes, Timed
+from ._host import Host, Pair
+from ._pass import OWN, Lent, Pass, Passes
+from ._queries import RESOLVE_ALIGNMENT, Places, Queries, taken
 
-QUERIES = 4096  # the most a set may have; two a pass
 BATCH = 512
 AGE_NS = 100_000_000
 LOOK_NS = 5_000_000
 IN_FLIGHT = 4
 OWN_IN_FLIGHT = 16
-RESOLVE_ALIGNMENT = 256
 
 
 class DeviceTimer:
@@ -47,9 +46,9 @@ class DeviceTimer:
         self.host = host
         self.dead: str | None = None  # why this device's passes are not timed
         self.gone = False  # destroyed or lost: not to be touched in any way
-        self.free: deque[int] = deque()
+        self.free: deque[Lent] = deque()
+        self.lending = True
         self.events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self.writes: dict[str, list[Any]] = {}
         self.look_ns = 0  # the next step is due
         self.queued = 0  # passes submitted since the last step, or fewer: threads may count over each other
         self.hurry = False  # queries of the program's own are to be read before it writes them again
@@ -57,12 +56,12 @@ class DeviceTimer:
         self.copies = False
         self._deliver, self._miss, self._pending_timers = deliver, miss, pending
         self._submitted: deque[Passes] = deque()
-        self._ready: list[Pass] = []
-        self._own: list[Pass] = []
+        self._ready = Batch()
+        self._own: list[tuple[Pass, int]] = []
         self._undated: list[Timed] = []
         self._oldest_ns = self._last_ns = 0
         self._stepping = False
-        self._flying: dict[int, list[Pass]] = {}
+        self._flying: dict[int, Batch] = {}
         self._numbers = count(1)
         self._pool: list[Pair] = []
         self._device: Any = None  # held while passes are pending
@@ -80,24 +79,35 @@ class DeviceTimer:
         )  # submissions with such stamps never end (wgpu-native#624)
         self.copies = "timestamp-query-inside-encoders" in features and not metal
         try:
-            self.query_set = host.query_set(device._internal, QUERIES, self._keep)
-            names = host.write_kinds()
-            made = {name: host.writes(name, self.query_set, QUERIES // 2) for name in set(names.values())}
-            self._arrays = [array for array, _ in made.values()]
-            self.writes = {kind: made[name][1] for kind, name in names.items()}
+            self.queries = Queries(host, device._internal, self._keep, one_set=metal)
         except Exception as error:  # noqa: BLE001 - Metal allows few a process; once is enough to know
             self.dead = f"no query set could be made ({type(error).__name__})"
             return
-        self.free.extend(range(0, QUERIES, 2))
+        self.free.extend(self.queries.all)
         self.clock = ClockSetup(self.info, host.period_ns(self._queue))
 
     # --- the program's side ---------------------------------------------------------------------------------------
 
     def submitted(self, device: Any, passes: Passes, now_ns: int) -> None:
         """Passes that the program submitted at ``now_ns``."""
-        passes.device = device
         passes.submitted_ns = self._last_ns = now_ns
         self.queued += len(passes)
+        if not passes.own and self.lock.acquire(False):
+            try:
+                if not self._stepping:
+                    self._stepping = True
+                    try:
+                        self._device, ready = device, self._ready
+                        if not ready.which:
+                            self._oldest_ns = now_ns
+                            self._pending_timers.add(self)
+                        ready.add(passes, now_ns)
+                    finally:
+                        self._stepping = False
+                    return
+            finally:
+                self.lock.release()
+        passes.device = device
         if passes.own:
             self.hurry = True
         first = not self._submitted
@@ -144,19 +154,26 @@ class DeviceTimer:
     def stop(self, reason: str) -> None:
         """Nothing of ours reaches the device once this returns; what is pending is counted under ``reason``."""
         self.dead, self.gone = reason, True
+        self.lend_no_more()
         with self.lock:
             pass  # a step that another thread was taking is over
         self.pump()
 
-    def give_up(self, passes: Iterable[Pass], reason: str) -> None:
+    def give_back(self, lent: Sequence[Lent]) -> None:
+        """Queries that may be lent again."""
+        if self.lending:
+            self.free.extend(lent)
+
+    def lend_no_more(self) -> None:
+        """The wrappers find no queries, and so need not ask whether there is a reason to time nothing."""
+        self.lending = False
+        self.free.clear()
+
+    def give_up(self, lent: Sequence[Lent | None], reason: str) -> None:
         """Returns queries whose values will not be read."""
-        number = 0
-        for timed in passes:
-            number += 1
-            if timed.slot >= 0:
-                self.free.append(timed.slot)
-        if number:
-            self._miss(reason, number)
+        self.give_back([queries for queries in lent if queries is not None])
+        if lent:
+            self._miss(reason, len(lent))
 
     def clock_text(self) -> str:
         """How this device's ticks reach the wall clock, for people."""
@@ -174,6 +191,7 @@ class DeviceTimer:
     # --- under the lock -------------------------------------------------------------------------------------------
 
     def _step(self, force: bool) -> None:
+        self.queued, self.hurry = 0, False
         while self.events:
             action, arguments = self.events.popleft()
             action(*arguments)
@@ -195,41 +213,36 @@ class DeviceTimer:
                 self._pending_timers.add(self)
 
     def _take(self) -> None:
-        """Passes that were submitted since the last step."""
-        self.queued, self.hurry = 0, False
+        """Passes that were submitted while another step was taken, or that have the program's own queries."""
         while self._submitted:
             passes = self._submitted.popleft()
-            submitted = passes.submitted_ns
-            self._device = passes.device
-            for timed in passes:
-                timed.submitted_ns = submitted
-            if not self._ready:
-                self._oldest_ns = submitted
             if passes.own:
-                self._own += [timed for timed in passes if timed.own is not None]
-                self._ready += [timed for timed in passes if timed.own is None]
-            else:
-                self._ready += passes
+                self._own += [(timed, passes.submitted_ns) for timed in passes if timed[OWN] is not None]
+                passes[:] = [timed for timed in passes if timed[OWN] is None]
+            self._device, ready = passes.device, self._ready
+            if not ready:
+                self._oldest_ns = passes.submitted_ns
+            ready.add(passes, passes.submitted_ns)
 
     def _advance(self, force: bool, now_ns: int) -> None:
         if self._own and len(self._flying) < OWN_IN_FLIGHT:
             self._resolve_own()
-        due = force or len(self._ready) >= BATCH or now_ns - self._oldest_ns >= AGE_NS
-        if due and self._ready and len(self._flying) < IN_FLIGHT:
+        waiting = len(self._ready)
+        due = force or waiting >= BATCH or now_ns - self._oldest_ns >= AGE_NS
+        if due and waiting and len(self._flying) < IN_FLIGHT:
             self._gate()
 
     def _abandon(self, reason: str) -> None:
-        ready, self._ready, self._own = self._ready + self._own, [], []
-        self.give_up(ready, reason)
-        for passes in self._flying.values():
-            self.give_up(passes, reason)
+        ready, own, self._ready, self._own = self._ready, self._own, Batch(), []
+        self.give_up([*ready.lent, *[None for _ in own]], reason)
+        for batch in self._flying.values():
+            self.give_up(batch.lent, reason)
         self._flying.clear()  # what still arrives is not expected any more
 
     def _gate(self) -> None:
-        batch, self._ready = self._ready[:BATCH], self._ready[BATCH:]
-        self._oldest_ns = time_ns()
+        batch, self._ready = self._ready, Batch()
         if not batch or self.gone:
-            self.give_up(batch, self.dead or "")
+            self.give_up(batch.lent, self.dead or "")
             return
         number, events = next(self._numbers), self.events
 
@@ -241,7 +254,7 @@ class DeviceTimer:
             self.host.when_done(self._queue, done)
         except Exception:
             del self._flying[number]
-            self.give_up(batch, "the work-done callback could not be set")
+            self.give_up(batch.lent, "the work-done callback could not be set")
             raise
 
     def _finished(self, number: int, succeeded: bool, seen_ns: int) -> None:
@@ -249,124 +262,92 @@ class DeviceTimer:
         if batch is None:
             return
         if not succeeded:
-            self.give_up(batch, "the device failed while the work was under way")
+            self.give_up(batch.lent, "the device failed while the work was under way")
             return
-        internal = self.query_set._internal
-        slots = [timed.slot for timed in batch]
-        first, number = slots[0], 2 * len(slots)
-        if slots == list(range(first, first + number, 2)):  # lent out in a ring, so most batches are one stretch of it
-            self._read(batch, [(internal, first, number, 0)], range(0, number, 2), range(1, number, 2), seen_ns)
-            return
-        batch.sort(key=_slot)
-        stretches: list[list[int]] = []  # first query, count, offset
-        places: list[int] = []  # of the begin, in stamps of eight bytes
-        last, offset = [0, -1, 0], 0
-        for timed in batch:
-            if last[0] + last[1] == timed.slot:
-                last[1] += 2
-            else:
-                offset = _aligned(offset)
-                last = [timed.slot, 2, offset]
-                stretches.append(last)
-            places.append(offset >> 3)
-            offset += 16
-        runs = [(internal, first, count, at) for first, count, at in stretches]
-        self._read(batch, runs, places, [at + 1 for at in places], seen_ns)
+        order, places = self.queries.places(batch.lent)
+        self._read(batch if order is None else batch.pick(order), places, seen_ns)
 
     def _resolve_own(self) -> None:
         """Passes with the program's own queries, right behind its submit: the next frame writes the same ones again."""
         own, self._own = self._own, []
         latest: dict[tuple[int, int], Pass] = {}
-        for timed in own:
-            assert timed.own is not None
-            for index in timed.own[1:]:
-                latest[id(timed.own[0]), index] = timed
-        runs: list[Run] = []
-        begins, ends, batch, overwritten, gone = [], [], [], [], []  # type: ignore[var-annotated]
-        offset = 0
-        for timed in own:
-            assert timed.own is not None
-            query_set, begin, end = timed.own
+        for timed, _ in own:
+            query_set, *indices = timed[OWN]
+            for index in indices:
+                latest[id(query_set), index] = timed
+        places = Places([], [], [])
+        offset = overwritten = gone = 0
+        batch = Batch()
+        for timed, submitted_ns in own:
+            query_set, begin, end = timed[OWN]
             if query_set._internal is None:
-                gone.append(timed)
+                gone += 1
             elif any(latest[id(query_set), index] is not timed for index in (begin, end)):
-                overwritten.append(timed)
+                overwritten += 1
             else:
-                for index, places in ((begin, begins), (end, ends)):
-                    runs.append((query_set._internal, index, 1, offset))
-                    places.append(offset >> 3)
+                for index, found in ((begin, places.begins), (end, places.ends)):
+                    places.runs.append((query_set._internal, index, 1, offset))
+                    found.append(slice(offset >> 3, (offset >> 3) + 1))
                     offset += RESOLVE_ALIGNMENT
-                batch.append(timed)
-        self.give_up(overwritten, "a later pass wrote the same queries")
-        self.give_up(gone, "the program destroyed its query set")
+                batch.add([timed], submitted_ns)
+        self.give_up([None] * overwritten, "a later pass wrote the same queries")
+        self.give_up([None] * gone, "the program destroyed its query set")
         if batch:
-            self._read(batch, runs, begins, ends, None)
+            self._read(batch, places, None)
 
-    def _read(
-        self,
-        batch: list[Pass],
-        runs: list[Run],
-        begins: Sequence[int],
-        ends: Sequence[int],
-        seen_ns: int | None,
-    ) -> None:
-        """Resolves ``runs`` and, when the data has arrived, takes the stamps at ``begins`` and ``ends``."""
-        _, _, stamps, offset = runs[-1]
+    def _read(self, batch: Batch, places: Places, seen_ns: int | None) -> None:
+        """Resolves the queries and, when the data has arrived, takes the stamps of ``batch``."""
+        _, _, stamps, offset = places.runs[-1]
         size = offset + 8 * stamps
         device = self._device
         if device is None or device._internal is None or self.gone:
-            self.give_up(batch, self.dead or "the device was released before its queries were read")
+            self.give_up(batch.lent, self.dead or "the device was released before its queries were read")
             return
         number, events = next(self._numbers), self.events
         try:
             pair = self._borrow(device, size)
         except Exception:
-            self.give_up(batch, "no buffer to read the queries into could be made")
+            self.give_up(batch.lent, "no buffer to read the queries into could be made")
             raise
 
         def arrived(data: bytes | None) -> None:
-            events.append((self._arrived, (number, begins, ends, pair, data, seen_ns or time_ns())))
+            events.append((self._arrived, (number, places, pair, data, seen_ns or time_ns())))
 
         self._flying[number] = batch
         try:
-            if self.host.resolve(device._internal, self._queue, runs, pair, size, self._alive):
+            if self.host.resolve(device._internal, self._queue, places.runs, pair, size, self._alive):
                 self.host.read(pair.mapped, size, self._alive, arrived)
             else:
                 del self._flying[number]
-                self.give_up(batch, self.dead or "")
+                self.give_up(batch.lent, self.dead or "")
         except Exception:
             del self._flying[number]
-            self.give_up(batch, "resolving the queries failed")
+            self.give_up(batch.lent, "resolving the queries failed")
             raise
 
-    def _arrived(
-        self, number: int, begins: Sequence[int], ends: Sequence[int], pair: Pair, data: bytes | None, seen_ns: int
-    ) -> None:
+    def _arrived(self, number: int, places: Places, pair: Pair, data: bytes | None, seen_ns: int) -> None:
         batch = self._flying.pop(number, None)
         if batch is None:
             return
         if data is None:
-            self.give_up(batch, "the queries could not be mapped")
+            self.give_up(batch.lent, "the queries could not be mapped")
             return
         self._pool.append(pair)
-        self.free.extend([timed.slot for timed in batch if timed.slot >= 0])
+        if batch.lent[0] is not None:
+            self.give_back(batch.lent)  # a batch has the program's queries, or all of them are ours
         stamps = memoryview(data).cast("Q").tolist()
-        found = Timed(batch, [stamps[at] for at in begins], [stamps[at] for at in ends], seen_ns)
+        found = Timed(batch, taken(stamps, places.begins), taken(stamps, places.ends), seen_ns)
         if 0 in found.begins or 0 in found.ends:
             found = self._without_zeros(found)
-        if found.passes:
+        if found.batch:
             self._undated.append(found)
 
     def _without_zeros(self, found: Timed) -> Timed:
         """Some drivers leave queries unwritten (empty passes on Metal, resolves that come too early)."""
         kept = [at for at, both in enumerate(zip(found.begins, found.ends, strict=True)) if all(both)]
-        self._miss("the driver wrote no time stamp", len(found.passes) - len(kept))
-        return Timed(
-            [found.passes[at] for at in kept],
-            [found.begins[at] for at in kept],
-            [found.ends[at] for at in kept],
-            found.seen_ns,
-        )
+        self._miss("the driver wrote no time stamp", len(found.batch) - len(kept))
+        begins, ends = [found.begins[at] for at in kept], [found.ends[at] for at in kept]
+        return Timed(found.batch.pick(kept), begins, ends, found.seen_ns)
 
     def _alive(self) -> bool:
         """False once a callback, finalizer or signal handler of the program has destroyed the device during a step."""
@@ -377,10 +358,3 @@ class DeviceTimer:
             if pair.size >= size:
                 return self._pool.pop(index)
         return self.host.pair(device._internal, max(4096, 1 << (size - 1).bit_length()), self._keep)
-
-
-_slot = attrgetter("slot")
-
-
-def _aligned(offset: int) -> int:
-    return (offset + RESOLVE_ALIGNMENT - 1) & ~(RESOLVE_ALIGNMENT - 1)

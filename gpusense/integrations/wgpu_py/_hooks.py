@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import _log, _process
+from ..._alike import Alike, expanded
 from ..._records import Record
+from ._batch import Timed
 from ._device import DeviceTimer
 from ._host import Host
-from ._pass import Pass, Timed
+from ._pass import Pass
 from ._records import Staged, kernels, transfers
 
 STAGE = 64  # transfers are handed on in lists of this length
@@ -27,7 +29,8 @@ class Local(threading.local):
 
 
 class Hooks:
-    """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer.
+    """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer, which is given
+    passes as :class:`Alike`; without ``tracer`` they are someone else's, who gets records.
 
     ``near()``, where it is cheaper, says whether ``block()`` need be asked at all.
     """
@@ -37,7 +40,7 @@ class Hooks:
     def __init__(
         self,
         host: Host,
-        emit: Callable[[list[Record]], None],
+        emit: Callable[[list[Any]], None],
         block: Callable[[], Any],
         copies: bool,
         tracer: Any = None,
@@ -56,6 +59,7 @@ class Hooks:
         self._lock = threading.RLock()  # a lost device is reported in the middle of a call made under it
         self._errors = 0
         self._tracer = tracer
+        self._takes_columns = tracer is not None
         _process.register(self)
         if tracer is not None:
             tracer.add_source(self)
@@ -94,11 +98,11 @@ class Hooks:
             self._emit(transfers(taken), "transfers")
 
     def deliver(self, timer: DeviceTimer, timed: Timed) -> None:
-        records, refused = kernels(timer, timed, time.time_ns())
+        found, refused = kernels(timer, timed, time.time_ns())
         for reason, number in refused.items():
             self.miss(reason, number)
-        if records:
-            self._emit(records, "timed")
+        if found:
+            self._emit(found, "timed")
 
     def miss(self, reason: str, number: int = 1) -> None:
         with self._lock:
@@ -109,7 +113,7 @@ class Hooks:
         self._errors += 1
         _log.exception(f"wgpu {where}", "gpusense: tracing wgpu failed in %s", where)
         if self._errors >= MAX_ERRORS and self.on:
-            self.on = False
+            self._off()
             _log.once("wgpu off", "gpusense: wgpu tracing is off after %d errors", self._errors)
 
     def pump(self, timer: DeviceTimer) -> None:
@@ -140,8 +144,9 @@ class Hooks:
                 if left <= 0:
                     return False
                 timer.poll()
-                timer.settle(min(pause, left))
-                pause = min(pause * 2, 0.005)
+                if not timer.events:  # what has arrived is the next step's at once
+                    timer.settle(min(pause, left))
+                    pause = min(pause * 2, 0.005)
         return True
 
     def lost(self, message: str) -> None:
@@ -149,6 +154,7 @@ class Hooks:
         for timer in self.timers():
             if timer.dead is None:
                 timer.dead = f"a device was lost: {message}"  # no lock: this runs inside a native callback
+                timer.lend_no_more()
             timer.gone = True
 
     def flush(self, timeout_s: float) -> bool:
@@ -169,7 +175,7 @@ class Hooks:
 
     def close(self) -> None:
         """Wrappers only pass through from now on; devices made so far are as they were before."""
-        self.on = False
+        self._off()
         if self._tracer is not None:
             self._tracer.remove_source(self)
         for timer in self.timers():
@@ -181,18 +187,23 @@ class Hooks:
     def at_exit(self) -> None:
         if self.on and not self.host.exiting:
             self.flush(1.0)
-        self.on = False
+        self._off()
         self.host.exiting = True
 
     def after_fork_in_child(self) -> None:
         """A forked child has no GPU."""
-        self.on = False
-        self.host.exiting = True
         self._lock = threading.RLock()
+        self._off()
+        self.host.exiting = True
 
-    def _emit(self, records: list[Record], counter: str) -> None:
-        self.counts[counter] += len(records)
+    def _off(self) -> None:
+        self.on = False
+        for timer in self.timers():
+            timer.lend_no_more()
+
+    def _emit(self, found: "list[Record | Alike] | list[Record]", counter: str) -> None:
+        self.counts[counter] += sum(len(item) if isinstance(item, Alike) else 1 for item in found)
         try:
-            self.emit(records)
+            self.emit(found if self._takes_columns else expanded(found))
         except Exception:  # noqa: BLE001 - never into the program
             self.fail("emit")

@@ -87,6 +87,18 @@ class Host:
             row.beginningOfPassWriteIndex, row.endOfPassWriteIndex = 2 * number, 2 * number + 1
         return array, pointers
 
+    def plain_passes(self, writes: list[Any]) -> tuple[Any, list[Any]]:
+        """Descriptors of compute passes without a label, one for each of ``writes``, and what their owner keeps; None
+        for each in a wgpu-py that :mod:`._plain` does not know."""
+        text = getattr(self.api, "to_c_string_view", None)
+        if text is None:
+            return None, [None] * len(writes)
+        array, label = self.ffi.new("WGPUComputePassDescriptor[]", len(writes)), text("")
+        pointers = [array + number for number in range(len(writes))]
+        for row, pointer in zip(pointers, writes, strict=True):
+            row.label, row.timestampWrites = label, pointer
+        return (array, label), pointers
+
     def pair(self, device: Any, size: int, keep: Any) -> Pair:
         resolved = self._buffer(device, size, USAGE_QUERY_RESOLVE | USAGE_COPY_SRC, keep)
         return Pair(resolved, self._buffer(device, size, USAGE_MAP_READ | USAGE_COPY_DST, keep), size)

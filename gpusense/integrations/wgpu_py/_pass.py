@@ -1,83 +1,52 @@
-"""What the wrappers note of a pass until its record can be made. Plain data: one object a pass, made in every frame."""
+"""What the wrappers note of a pass until it is submitted. Plain data: one list a pass, made in every frame."""
 
-from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._device import DeviceTimer
 
+#: One timed pass or copy on its way from the encoder to its submission, by the places below. A list because making one
+#: and looking into it costs a fraction of what an object with attributes costs, and there may be thousands a second.
+Pass = list[Any]
 
-class Pass:
-    """One timed pass or copy on its way from the encoder to its record. :func:`begun` makes them."""
+KIND = 0  # "compute", "render", or the copy's method
+SOURCE = 1  # of the name: "pass", "encoder", "pipeline", "entry_point" or "line"
+NAME = 2  # None: its first pipeline may still name it; "": nothing does
+DISPATCHES = 3
+GRID = 4  # of the last dispatch, as the program gave it
+BYTES = 5  # of a copy
+BLOCK = 6
+CODE = 7  # that began a pass without a label
+AT = 8  # where in it: an instruction, whose line is looked up when it is needed
+LENT = 9  # our two queries; None where the program's own are used
+WRITES = 10  # pointer to the C structure that says which queries; None once it has reached the pass
+OWN = 11  # the program's own query set and indices
 
-    __slots__ = (
-        "at",
-        "block",
-        "bytes",
-        "code",
-        "dispatches",
-        "grid",
-        "kind",
-        "label_source",
-        "name",
-        "own",
-        "slot",
-        "submitted_ns",
-        "unnamed",
-        "writes",
-        "written",
-    )
+#: Two neighbouring queries: the number of the first, pointers to the C structure that says so, and to the descriptor of
+#: a compute pass without a label that has them.
+Lent = tuple[int, Any, Any, Any]
 
-    at: int  # where in ``code``: an instruction, whose line is looked up when it is needed
-    block: Any
-    bytes: int | None  # of a copy
-    code: CodeType | None  # that began a pass without a label
-    dispatches: int
-    grid: tuple[Any, ...] | None  # of the last dispatch, as the program gave it
-    kind: str  # "compute", "render", or the copy's method
-    label_source: str
-    name: str
-    own: tuple[Any, int, int] | None  # the program's own query set and indices
-    slot: int  # first of our two queries, -1 when ``own`` is set
-    submitted_ns: int
-    unnamed: bool  # the first pipeline may still name it
-    writes: Any  # pointer to the C structure that says which queries
-    written: bool  # ``writes`` has reached the pass
+POINTER = {"compute": 1, "render": 2}  # in :data:`Lent`
+PLAIN = 3
 
 
-def begun(kind: str, name: str, slot: int, block: Any) -> Pass:
-    """A new pass. Cheaper than a constructor, which is called through C."""
-    made = Pass()
-    made.kind = kind
-    made.name = name
-    made.slot = slot
-    made.block = block
-    made.label_source = "pass"
-    made.dispatches = made.at = 0
-    made.written = made.unnamed = False
-    made.bytes = made.code = made.grid = made.own = made.writes = None
-    return made
+def begun(kind: str, name: str, lent: Lent | None, block: Any) -> Pass:
+    """A new copy; :mod:`._passes` spells out its passes, which come too often for one call more."""
+    return [kind, "pass", name, 0, None, None, block, None, 0, lent, None, None]
 
 
 class Passes(list[Pass]):
     """The passes of one encoder, later of its command buffer; gives the queries back if it dies unsubmitted."""
 
-    __slots__ = ("device", "own", "submitted_ns", "timer")
+    __slots__ = ("device", "lend", "own", "submitted_ns", "timer")
 
     device: Any  # lives until they are read
+    lend: Any  # of the timer
     own: bool  # some have the program's own queries
     submitted_ns: int  # 0: not yet
     timer: "DeviceTimer"
 
     def __del__(self) -> None:
         if not self.submitted_ns and self:
-            self.timer.events.append((self.timer.give_up, (list(self), "its commands were never submitted")))
-
-
-class Timed(NamedTuple):
-    """Passes that ended at the latest at ``seen_ns``, and their ticks."""
-
-    passes: list[Pass]
-    begins: list[int]
-    ends: list[int]
-    seen_ns: int
+            lent = [timed[LENT] for timed in self]
+            self.timer.events.append((self.timer.give_up, (lent, "its commands were never submitted")))

@@ -1,7 +1,8 @@
 """Wrappers around encoders and submits: passes get time stamps on their way.
 
 Every wrapper calls the original exactly once with the program's arguments, plus ``timestamp_writes`` where a pass has
-none, and lets its exceptions through. Errors of ours end in :meth:`Hooks.fail`.
+none, and lets its exceptions through; :mod:`._plain` tells of the one exception. Errors of ours end in
+:meth:`Hooks.fail`.
 
 What runs for each pass reads attributes instead of asking for them, and calls as little as possible: a frame of Python
 costs more than all it does here. A wrapper that the program still holds after ``uninstrument()`` finds no attribute.
@@ -15,7 +16,8 @@ from typing import Any
 from .._patches import Patches
 from ._device import BATCH
 from ._hooks import ATTRIBUTE, Hooks
-from ._pass import Pass, Passes, begun
+from ._pass import DISPATCHES, GRID, LENT, NAME, PLAIN, POINTER, SOURCE, WRITES, Pass, Passes
+from ._plain import plain_code
 
 UNDEFINED = 0xFFFFFFFF  # WGPU_QUERY_SET_INDEX_UNDEFINED: no time stamp at this end
 #: What carries passes on its way: none so far, so that the wrappers need not ask whether there is such an attribute.
@@ -28,7 +30,8 @@ def install(hooks: Hooks, patches: Patches) -> None:
     for name in CARRIERS:
         patches.put(getattr(api, name), ATTRIBUTE, None)
     for kind in ("compute", "render"):
-        patches.wrap(api.GPUCommandEncoder, f"begin_{kind}_pass", _begin(hooks, kind))
+        begin = _begin_compute(hooks) if kind == "compute" else _begin(hooks, kind)
+        patches.wrap(api.GPUCommandEncoder, f"begin_{kind}_pass", begin)
         native = f"wgpuCommandEncoderBegin{kind.capitalize()}Pass"
         patches.wrap(api.libf, native, lambda function: _native_begin(hooks, function))
     for owner in (api.GPUComputePassEncoder, api.GPURenderPassEncoder):
@@ -40,89 +43,138 @@ def install(hooks: Hooks, patches: Patches) -> None:
 
 
 def passes_of(hooks: Hooks, encoder: Any) -> Passes:
-    """What goes with the command encoder, made at the first call."""
-    passes: Passes | None = getattr(encoder, ATTRIBUTE, None)
+    """What goes with the command encoder, made at the first call; IndexError once tracing is off."""
+    passes: Passes | None = encoder._gpusense
     if passes is None:
+        if not hooks.on:
+            raise IndexError
         device = encoder._device
-        timer = getattr(device, ATTRIBUTE, None) or hooks.timer(device)
         passes = Passes()
-        passes.timer, passes.own, passes.submitted_ns = timer, False, 0
+        timer = passes.timer = getattr(device, ATTRIBUTE, None) or hooks.timer(device)
+        passes.lend, passes.own, passes.submitted_ns = timer.free.popleft, False, 0
         encoder._gpusense = passes
     return passes
 
 
 def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
-    waiting, open_pass = hooks.waiting, _opener(hooks, kind)
+    begun_by = _beginner(hooks, kind)
 
     def make(function: Any) -> Any:
         def begin_pass(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not hooks.on:
-                return function(self, *args, **kwargs)
-            timed = None
-            try:
-                timed = open_pass(self, kwargs)
-            except Exception:  # noqa: BLE001
-                if hooks.on:
-                    hooks.fail("begin_pass")
-            if timed is None:
-                return function(self, *args, **kwargs)
-            native, passes = self._internal, self._gpusense
-            if timed.writes is not None:
-                waiting[native] = timed
-            try:
-                encoder = function(self, *args, **kwargs) if args or kwargs else function(self)
-            except BaseException:
-                _give_back(hooks, native, passes, timed)
-                raise
-            if timed.written or timed.own is not None:
-                encoder._gpusense = timed
-                passes.append(timed)
-            else:
-                _give_back(hooks, native, passes, timed)  # never written, so never to be resolved (wgpu#7238)
-                hooks.miss("another tool times the pass")
-            return encoder
+            return begun_by(function, self, args, kwargs)
 
         return begin_pass
 
     return make
 
 
-def _opener(hooks: Hooks, kind: str) -> Callable[[Any, dict[str, Any]], Pass | None]:
+def _begin_compute(hooks: Hooks) -> Callable[[Any], Any]:
+    """As :func:`_begin`; what wgpu-py does for a pass without options, our wrapper does where that is known."""
     near, block, frame_of = hooks.near, hooks.block, sys._getframe
+    begun_by = _beginner(hooks, "compute")
 
-    def open_pass(encoder: Any, kwargs: dict[str, Any]) -> Pass | None:
-        """A pass with queries of ours, or with the program's own; None for one that cannot be timed."""
-        passes = encoder._gpusense
-        if passes is None:
-            passes = passes_of(hooks, encoder)
-        timer = passes.timer
-        if timer.dead is not None:
-            hooks.miss(timer.dead)
-            return None
-        timed: Pass | None
-        if kwargs and kwargs.get("timestamp_writes") is not None:
-            timed = _open_own(hooks, kind, kwargs, passes)
-            if timed is None:
-                return None
-        else:
-            current = near() and block()
+    def make(function: Any) -> Any:
+        plain = plain_code(function)
+        if plain is None:
+            return _begin(hooks, "compute")(function)
+        native, made = hooks.host.checked.wgpuCommandEncoderBeginComputePass, hooks.host.api.GPUComputePassEncoder
+
+        def begin_compute_pass(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if args or kwargs or self._label or function.__code__ is not plain:
+                return begun_by(function, self, args, kwargs)
             try:
-                slot = timer.free.popleft()
-            except IndexError:
-                hooks.miss("more passes were under way than there are queries")
-                return None
-            timed = begun(kind, kwargs.get("label") or "" if kwargs else "", slot, current)
-            timed.writes = timer.writes[kind][slot >> 1]
-        if not timed.name:
-            timed.name = encoder._label
-            if timed.name:
-                timed.label_source = "encoder"
-            else:  # its first pipeline may still name it
-                frame = frame_of(2)
-                timed.code, timed.at, timed.unnamed = frame.f_code, frame.f_lasti, True
-        return timed
+                passes = self._gpusense
+                if passes is None:
+                    passes = passes_of(hooks, self)
+                frame, current, lent = frame_of(1), near() and block(), passes.lend()
+            except Exception as error:  # noqa: BLE001
+                _untimed(hooks, self, error)
+                return function(self)
+            try:
+                encoder = made("", native(self._internal, lent[PLAIN]), self._device)
+            except BaseException:
+                passes.timer.give_back([lent])
+                raise
+            code, at = frame.f_code, frame.f_lasti
+            timed = ["compute", "line", None, 0, None, None, current, code, at, lent, None, None]
+            encoder._gpusense = timed
+            passes.append(timed)
+            return encoder
 
-    return open_pass
+        return begin_compute_pass
+
+    return make
+
+
+def _beginner(hooks: Hooks, kind: str) -> Callable[..., Any]:
+    """``begun_by(function, encoder, args, kwargs)`` begins a pass by wgpu-py's own function."""
+    waiting = hooks.waiting
+
+    def begun_by(function: Any, self: Any, args: Any, kwargs: Any) -> Any:
+        timed: Pass | None = None
+        try:
+            passes = self._gpusense
+            if passes is None:
+                passes = passes_of(hooks, self)
+            timed = _open(hooks, kind, self, kwargs)
+        except Exception as error:  # noqa: BLE001
+            _untimed(hooks, self, error)
+        if timed is None:
+            return function(self, *args, **kwargs)
+        native = self._internal
+        waiting[native] = timed
+        try:
+            encoder = function(self, *args, **kwargs)
+        except BaseException:
+            _give_back(hooks, native, passes, timed)
+            raise
+        if timed[WRITES] is None:
+            encoder._gpusense = timed
+            passes.append(timed)
+        else:
+            _give_back(hooks, native, passes, timed)  # never written, so never to be resolved (wgpu#7238)
+            hooks.miss("another tool times the pass")
+        return encoder
+
+    return begun_by
+
+
+def _open(hooks: Hooks, kind: str, encoder: Any, kwargs: dict[str, Any]) -> Pass | None:
+    """A pass begun three frames further up; None for one that cannot be timed."""
+    passes, own = encoder._gpusense, kwargs.get("timestamp_writes")
+    lent = writes = queries = code = None
+    if own is None:
+        block, lent = hooks.near() and hooks.block(), passes.lend()
+        writes = lent[POINTER[kind]]
+    elif not passes.timer.lending:
+        raise IndexError
+    else:
+        queries = _own_queries(hooks, own)
+        if queries is None:
+            return None
+        block, passes.own = hooks.block(), True
+    at, name, source = 0, kwargs.get("label"), "pass"
+    if not name:
+        name, source = encoder._label, "encoder"
+    if not name:
+        frame = sys._getframe(3)
+        name, source, code, at = None, "line", frame.f_code, frame.f_lasti
+    return [kind, source, name, 0, None, None, block, code, at, lent, writes, queries]
+
+
+def _untimed(hooks: Hooks, encoder: Any, error: Exception) -> None:
+    """Why a pass is begun without queries. Inside the handler of ``error``: IndexError, if none could be lent."""
+    if not hooks.on:
+        return
+    passes: Passes | None = getattr(encoder, ATTRIBUTE, None)
+    if type(error) is not IndexError or passes is None or passes.timer.free:
+        hooks.fail("begin_pass")
+    elif passes.timer.dead is not None:
+        hooks.miss(passes.timer.dead)
+    elif passes.timer.lending:
+        hooks.miss("more passes were under way than there are queries")
+    else:
+        hooks.miss("the pass was begun before uninstrument()")
 
 
 def _native_begin(hooks: Hooks, function: Any) -> Any:
@@ -131,9 +183,9 @@ def _native_begin(hooks: Hooks, function: Any) -> Any:
 
     def begin(encoder: Any, descriptor: Any) -> Any:
         timed = take(encoder, None)
-        if timed is not None and not descriptor.timestampWrites:
-            descriptor.timestampWrites = timed.writes
-            timed.written = True
+        if timed is not None and timed[WRITES] is not None and not descriptor.timestampWrites:
+            descriptor.timestampWrites = timed[WRITES]
+            timed[WRITES] = None
         return function(encoder, descriptor)
 
     return begin
@@ -143,13 +195,12 @@ def _give_back(hooks: Hooks, native: Any, passes: Passes, timed: Pass) -> None:
     """The pass has come to nothing."""
     if hooks.waiting.get(native) is timed:  # it may be that of a pass begun in the middle of this one
         del hooks.waiting[native]
-    if timed.slot >= 0:
-        passes.timer.free.append(timed.slot)
+    if timed[LENT] is not None:
+        passes.timer.give_back([timed[LENT]])
 
 
-def _open_own(hooks: Hooks, kind: str, kwargs: dict[str, Any], passes: Passes) -> Pass | None:
-    """A pass with the program's own queries; None for one that cannot be timed."""
-    own = kwargs["timestamp_writes"]
+def _own_queries(hooks: Hooks, own: Any) -> tuple[Any, int, int] | None:
+    """The program's own query set and indices; None where they tell no time of the pass."""
     try:
         begin, end = own.get("beginning_of_pass_write_index"), own.get("end_of_pass_write_index")
         query_set = own["query_set"]
@@ -159,24 +210,21 @@ def _open_own(hooks: Hooks, kind: str, kwargs: dict[str, Any], passes: Passes) -
     if begin is None or end is None or UNDEFINED in (begin, end):
         hooks.miss("the program times only one end of the pass")
         return None
-    timed = begun(kind, kwargs.get("label") or "", -1, hooks.block())
-    timed.own = (query_set, int(begin), int(end))
-    passes.own = True
-    return timed
+    return query_set, int(begin), int(end)
 
 
 def _set_pipeline(function: Any) -> Any:
     def set_pipeline(self: Any, pipeline: Any) -> Any:
         try:
             timed = self._gpusense
-            if timed is not None and timed.unnamed:
+            if timed is not None and timed[NAME] is None:
                 # Now, and not when the record is made: the pipeline may die before.
-                timed.unnamed = False
-                name = pipeline._label
-                if name:
-                    timed.name, timed.label_source = name, "pipeline"
+                if name := pipeline._label:
+                    timed[NAME], timed[SOURCE] = name, "pipeline"
                 elif name := pipeline._gpusense_entry:
-                    timed.name, timed.label_source = name, "entry_point"
+                    timed[NAME], timed[SOURCE] = name, "entry_point"
+                else:
+                    timed[NAME] = ""
         except AttributeError:  # uninstrumented meanwhile, or no pipeline, for wgpu-py to report
             pass
         return function(self, pipeline)
@@ -195,8 +243,8 @@ def _dispatch(function: Any) -> Any:
         try:
             timed = self._gpusense
             if timed is not None:
-                timed.dispatches += 1
-                timed.grid = (workgroup_count_x, workgroup_count_y, workgroup_count_z)
+                timed[DISPATCHES] += 1
+                timed[GRID] = (workgroup_count_x, workgroup_count_y, workgroup_count_z)
         except AttributeError:  # uninstrumented meanwhile
             pass
         return function(self, workgroup_count_x, workgroup_count_y, workgroup_count_z)
@@ -210,7 +258,7 @@ def _dispatch_somehow(function: Any) -> Any:
     def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:
         timed = getattr(self, ATTRIBUTE, None)
         if timed is not None:
-            timed.dispatches += 1
+            timed[DISPATCHES] += 1
         return function(self, *args, **kwargs)
 
     return dispatch
@@ -218,7 +266,7 @@ def _dispatch_somehow(function: Any) -> Any:
 
 def _finish(function: Any) -> Any:
     def finish(self: Any, *args: Any, **kwargs: Any) -> Any:
-        commands = function(self, *args, **kwargs)
+        commands = function(self, *args, **kwargs) if args or kwargs else function(self)
         try:
             passes = self._gpusense
             if passes:

@@ -4,17 +4,20 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from ..._alike import Alike
 from ..._capi.wgpu_usage import usage_text
 from ..._records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
 from ..._wgpu_clock import GpuClock
+from ._batch import Timed, whole
 from ._device import DeviceTimer
-from ._pass import Pass, Timed
+from ._pass import AT, BLOCK, BYTES, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass
 
 TOO_LONG = "the pass is longer than the time between its submission and its end"
 #: How a copy's begin and end may contradict the host's times before it is taken for a wrong clock or unit.
 SLACK_NS = 1_000_000
 
-Outcome = tuple[list[Record], dict[str, int]]
+#: What there is to tell, passes as columns where nothing else is among them, and how many were refused by reason.
+Outcome = tuple[list[Record | Alike], dict[str, int]]
 
 
 class Staged(NamedTuple):
@@ -81,37 +84,36 @@ def _transfer_row(method: str, direction: Any, label: str, usage: int, texture: 
 
 
 def kernels(timer: DeviceTimer, chunk: Timed, now_ns: int) -> Outcome:
-    """Records of passes and GPU-side copies, and how many were refused by reason."""
-    clock = timer.clock.clock
+    """Passes and GPU-side copies on the wall clock, in order of their starts."""
+    clock, batch = timer.clock.clock, chunk.batch
     if clock is None:
-        return [], {timer.clock.reason: len(chunk.passes)}
+        return [], {timer.clock.reason: len(batch)}
     _teach(clock, chunk)
     clock.anchor(now_ns)
     starts, durations = clock.columns(chunk.begins, chunk.ends)
     if not starts:
-        return [], {"no pass tells where this device's clock stands": len(chunk.passes)}
-    common = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}
+        return [], {"no pass tells where this device's clock stands": len(batch)}
+    which, submitted = batch.which, batch.submitted
     latest = chunk.seen_ns + SLACK_NS
-    records: list[Record] = []
     refused: dict[str, int] = {}
-    rows: dict[tuple[Any, ...], list[Any]] = {}  # of a program's passes most are like one before
-    make, start_at, end_at = _make, _START, _END
-    for item, start, duration in zip(chunk.passes, starts, durations, strict=True):
-        if not 0 <= duration <= latest - item.submitted_ns:
-            reason = "the pass ends before it begins" if duration < 0 else TOO_LONG
-            refused[reason] = refused.get(reason, 0) + 1
-        elif item.bytes is not None:
-            records.append(_copy(item, start, start + duration, {"operation": item.kind, **common}))
-        else:
-            place = item.name or (id(item.code), item.at)  # the passes hold what has these ids
-            key = (place, item.kind, item.label_source, item.dispatches, item.grid, id(item.block))
-            row = rows.get(key)
-            if row is None:
-                row = rows[key] = _kernel_row(item, common)
-            row[start_at], row[end_at] = start, start + duration
-            records.append(make(GpuKernel, row))
-    if starts != sorted(starts):  # queries are lent out in a ring, so a chunk may begin in the middle of time
-        records.sort(key=_start)
+    if min(durations) < 0 or max(durations) > latest - max(submitted):  # else none can be refused
+        good = []
+        for at, (duration, since) in enumerate(zip(durations, submitted, strict=True)):
+            if 0 <= duration <= latest - since:
+                good.append(at)
+            else:
+                reason = "the pass ends before it begins" if duration < 0 else TOO_LONG
+                refused[reason] = refused.get(reason, 0) + 1
+        if not good:
+            return [], refused
+        which, starts, durations = ([column[at] for at in good] for column in (which, starts, durations))
+    common = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}
+    if all(timed[BYTES] is None for timed in batch.kinds):
+        return [Alike([_kernel(timed, common) for timed in batch.kinds], which, starts, durations)], refused
+    kinds: list[Any] = [(_kernel if timed[BYTES] is None else _copy)(timed, common) for timed in batch.kinds]
+    rows = zip(which, starts, durations, strict=True)
+    records = [kinds[number]._replace(start_ns=start, end_ns=start + duration) for number, start, duration in rows]
+    records.sort(key=_start)
     return records, refused
 
 
@@ -120,36 +122,31 @@ _start = attrgetter("start_ns")
 
 def _teach(clock: GpuClock, chunk: Timed) -> None:
     """A few passes spread over the chunk and its last one: each narrows the clock's bounds, all of them would cost."""
-    count = len(chunk.passes)
-    seen = chunk.seen_ns
+    submitted, seen = chunk.batch.submitted, chunk.seen_ns
+    count = len(submitted)
     for index in {*range(0, count, max(1, count // 8)), count - 1}:
-        begin, end, submitted = chunk.begins[index], chunk.ends[index], chunk.passes[index].submitted_ns
-        if 0 <= clock.duration_ns(begin, end) <= seen - submitted + SLACK_NS:
-            clock.observe(begin, end, submitted, seen)
+        begin, end = chunk.begins[index], chunk.ends[index]
+        if 0 <= clock.duration_ns(begin, end) <= seen - submitted[index] + SLACK_NS:
+            clock.observe(begin, end, submitted[index], seen)
 
 
-_START, _END = _places(GpuKernel, "start_ns", "end_ns")
-
-
-def _kernel_row(item: Pass, common: dict[str, Any]) -> list[Any]:
+def _kernel(timed: Pass, common: dict[str, Any]) -> GpuKernel:
     """Everything of a pass's record but its times."""
-    name, source = (item.name, item.label_source) if item.name else _fallback(item)
-    attributes = {"operation": item.kind, "label_source": source, **common}
-    if item.dispatches:
-        attributes["dispatches"] = item.dispatches
-    path, block_id = _place(item.block)
-    return list(
-        GpuKernel(
-            name,
-            0,
-            0,
-            backend="wgpu",
-            grid=tuple(map(int, item.grid)) if item.dispatches == 1 and item.grid else None,  # type: ignore[arg-type]
-            label=name if source != "line" else None,
-            path=path,
-            block_id=block_id,
-            attributes=attributes,
-        )
+    name, source = (timed[NAME], timed[SOURCE]) if timed[NAME] else _fallback(timed)
+    attributes = {"operation": timed[KIND], "label_source": source, **common}
+    if timed[DISPATCHES]:
+        attributes["dispatches"] = timed[DISPATCHES]
+    path, block_id = _place(timed[BLOCK])
+    return GpuKernel(
+        name,
+        0,
+        0,
+        backend="wgpu",
+        grid=whole(timed[GRID]) if timed[DISPATCHES] == 1 and timed[GRID] else None,  # type: ignore[arg-type]
+        label=name if source != "line" else None,
+        path=path,
+        block_id=block_id,
+        attributes=attributes,
     )
 
 
@@ -160,28 +157,29 @@ def _place(block: Any) -> tuple[tuple[str, ...], int | None]:
     return block.path, block.block_id
 
 
-def _copy(item: Pass, start: int, end: int, attributes: dict[str, Any]) -> Record:
-    path, block_id = _place(item.block)
+def _copy(timed: Pass, common: dict[str, Any]) -> GpuMemoryTransfer:
+    """Everything of a copy's record but its times."""
+    path, block_id = _place(timed[BLOCK])
     return GpuMemoryTransfer(
-        f"{item.kind}({item.name})" if item.name else item.kind,
+        f"{timed[KIND]}({timed[NAME]})" if timed[NAME] else timed[KIND],
         "on_device",
-        item.bytes or 0,
-        start,
-        end,
+        timed[BYTES],
+        0,
+        0,
         backend="wgpu",
-        label=item.name or None,
+        label=timed[NAME] or None,
         timing="device",
         path=path,
         block_id=block_id,
-        attributes=attributes,
+        attributes={"operation": timed[KIND], **common},
     )
 
 
-def _fallback(item: Pass) -> tuple[str, str]:
+def _fallback(timed: Pass) -> tuple[str, str]:
     """A name for a pass without one, and where it comes from: the line that began the pass."""
-    code, at = item.code, item.at if item.code is not None else 0
+    code, at = timed[CODE], timed[AT]
     lines = code.co_lines() if code is not None else ()
     line = next((line for first, end, line in lines if first <= at < end and line is not None), None)
     if code is None or line is None:
-        return item.kind, "kind"
-    return f"{item.kind}@{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}:{line}", "line"
+        return timed[KIND], "kind"
+    return f"{timed[KIND]}@{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}:{line}", "line"
