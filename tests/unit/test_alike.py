@@ -1,5 +1,6 @@
 """Kernels as columns: whatever takes them, what comes of them is what comes of their records one after the other."""
 
+from asked_blocks import watch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +10,6 @@ from gpusense._filerecorder import FileRecorder
 from gpusense._pipeline import Limits, Pipeline
 from gpusense._recorder import Recorder
 from gpusense._records import GpuKernel, GpuSync
-from gpusense._tally import BlockTotals
 from gpusense._tracer import Tracer
 from gpusense.session import load
 
@@ -54,7 +54,7 @@ def outcome(given_limits, items, burst=0):
     made = Pipeline(given_limits, emit=out.append)
     made.attribution.know(1, None, "frame")
     made.attribution.know(2, 1, "post")
-    made.watched.update({1: BlockTotals(), 2: BlockTotals()})
+    watch(made, 1, 2)
     for number, item in enumerate(items):
         made.record(item, T0 + number * burst)
     groups = sorted(made.aggregates(), key=repr)
