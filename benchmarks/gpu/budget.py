@@ -53,7 +53,10 @@ def main():
         current[on].append(took)
         was = on
     facts = recorder._duty.facts(time.time_ns(), recorder.pipeline.threshold)
+    state = run.tracer.status()
     session = run.finish()
+    if not cycles:
+        raise SystemExit(f"capture was not switched: {facts}, {state}, {session.counters}, {session.unseen[-3:]}")
     ratios = [statistics.mean(on) / statistics.mean(off) for off, on in cycles]
     steps_on = sum(len(on) for _, on in cycles)
     share = steps_on / (steps_on + sum(len(off) for off, _ in cycles))

@@ -1,11 +1,13 @@
 """What blocks for torch's modules cost on top of capture, and whether they hold the right kernels. Needs a GPU, torch.
 
-    python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2]
+    python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2] [--way flags|whole]
 
 Cost: stretches of the small training job (about 870 kernels a step) without and with blocks, in turn in one process,
 once recording to a file and once live; the median ratio and the Hodges-Lehmann estimate with their 95 % intervals (see
-overhead.py). Kernels: for each layer the number in its block, forward and backward, against the number of a direct call
-of that layer alone.
+overhead.py). *flags*: torch is instrumented once, as in a program, and blocks are switched; what modules without blocks
+cost is in both stretches. *whole*: it is instrumented for each stretch and put back after it, which changes
+``nn.Module`` at every turn, so that the interpreter specialises its code anew. Kernels: for each layer the number in
+its block, forward and backward, against the number of a direct call of that layer alone.
 """
 
 import argparse
@@ -25,7 +27,17 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 STRETCH = 3  # steps
 
 
-def cost(mode, seconds, depth):
+def switches(integration, depth, way):
+    """What switches blocks on, and off."""
+    if way == "whole":
+        return lambda: integration.instrument(depth=depth), integration.uninstrument
+    integration.instrument(depth=depth)
+    on = integration._Active.state.on
+    wanted = dict(on)
+    return lambda: on.update(wanted), lambda: on.update(dict.fromkeys(on, False))
+
+
+def cost(mode, seconds, depth, way):
     import torch
     import workloads
     from overhead import estimate, interval
@@ -53,15 +65,19 @@ def cost(mode, seconds, depth):
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
+    on, off = switches(integration, depth, way)
+    for _ in range(12):  # modules are named, and judged by their first calls
+        step()
+    off()
     ratios, plain = [], []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         plain.append(stretch())
-        integration.instrument(depth=depth)
+        on()
         ratios.append(stretch() / plain[-1])
-        integration.uninstrument()
+        off()
     session = run.finish()
-    steps = len(ratios) * (STRETCH + 1)
+    steps = len(ratios) * (STRETCH + 1) + (12 if way == "flags" else 0)
     return {
         "mode": mode,
         "pairs": len(ratios),
@@ -141,16 +157,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--way", choices=("flags", "whole"), default="flags")
     parser.add_argument("--part", choices=("file", "live", "kernels"))
     given = parser.parse_args()
     if given.part == "kernels":
         print(json.dumps(kernels()))
         return
     if given.part:
-        print(json.dumps(cost(given.part, given.seconds, given.depth)))
+        print(json.dumps(cost(given.part, given.seconds, given.depth, given.way)))
         return
     for mode in ("file", "live"):
-        facts = child("--part", mode, "--seconds", given.seconds, "--depth", given.depth)
+        facts = child("--part", mode, "--seconds", given.seconds, "--depth", given.depth, "--way", given.way)
         if mode == "file":
             print(f"{facts['device']}, torch {facts['torch']}, step {facts['step_ms']:.1f} ms, depth {given.depth}")
         shown = ["{:.4f} [{:.4f}, {:.4f}]".format(*facts[name]) for name in ("ratio", "estimate")]
