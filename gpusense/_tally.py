@@ -21,19 +21,21 @@ Name = Callable[[str, int], tuple[str, str | None]]
 MAX_NAMES = MAX_LINES = 20_000
 LINE_SHIFT = 8  # a wait's key: its type, and above that the number of the line it was made from
 FOLD_AT = 32_768  # durations held
+PIECE = 8_192  # of them are summed up at once
 BLOCK_FOLD_AT = 4_096  # durations held for one watched block
 
 
 class Piles:
     """Durations that wait to be added to ``groups``."""
 
-    __slots__ = ("_bytes", "_groups", "_held", "_lines", "_name", "_names", "_piles")
+    __slots__ = ("_bytes", "_groups", "_held", "_lines", "_name", "_names", "_piles", "_texts")
 
     def __init__(self, groups: Groups, name: Name) -> None:
         self._groups = groups
         self._name = name
         self._names: dict[int, str] = {}
         self._lines: dict[str, int] = {}
+        self._texts: list[str] = []  # of the lines, by number less one
         self._piles: dict[Spot, defaultdict[int, list[int]]] = {}
         self._bytes: dict[Spot, defaultdict[int, int]] = {}
         self._held = 0
@@ -57,16 +59,16 @@ class Piles:
         numbers = self._lines
         for line in set(lines).difference(numbers):
             if line is not None and len(numbers) < MAX_LINES:
-                numbers[line] = len(numbers) + 1
+                self._texts.append(line)
+                numbers[line] = len(self._texts)
         found = [numbers.get(line, 0) if line is not None else 0 for line in lines]
         return [kind | number << LINE_SHIFT for kind, number in zip(types, found, strict=True)]
 
     def make_room(self, count: int) -> None:
-        """Before ``count`` durations are appended."""
+        """Before ``count`` durations are appended. What is summed up for it takes a millisecond, not all at once."""
         self._held += count
         if self._held > FOLD_AT:
-            self.fold()
-            self._held = count
+            self._fold_some(max(PIECE, count))
 
     def at(self, spot: Spot) -> defaultdict[int, list[int]]:
         """Where durations of one place are appended, by key; good until there is made room again."""
@@ -84,18 +86,34 @@ class Piles:
 
     def fold(self) -> None:
         """Adds everything to the groups."""
-        lines = list(self._lines)
-        for spot, pile in self._piles.items():
-            path, kind, device, stream, owner = spot
-            sizes: Mapping[int, int] = self._bytes.get(spot, {})
-            for key, durations in pile.items():
-                name, direction = self.name(kind, key)
-                row = row_of(durations, sizes.get(key, 0))
-                line = lines[(key >> LINE_SHIFT) - 1] if kind == "sync" and key >> LINE_SHIFT else None
-                self._groups.add_row((path, kind, name, "cuda", device, stream, direction, line, owner), row)
-        self._piles.clear()
-        self._bytes.clear()
+        while self._piles:
+            self._fold_some(FOLD_AT)
         self._held = 0
+
+    def _fold_some(self, count: int) -> None:
+        """Adds so many durations, those of the places first that were first."""
+        while count > 0 and self._piles:
+            spot, pile = next(iter(self._piles.items()))
+            sizes = self._bytes.get(spot)
+            while count > 0 and pile:
+                key, durations = pile.popitem()
+                if len(durations) > count:
+                    pile[key] = durations[count:]
+                    del durations[count:]
+                count -= len(durations)
+                self._held -= len(durations)
+                self._add(spot, key, durations, sizes.pop(key, 0) if sizes is not None else 0)
+            if not pile:
+                del self._piles[spot]
+                self._bytes.pop(spot, None)
+
+    def _add(self, spot: Spot, key: int, durations: list[int], size: int) -> None:
+        path, kind, device, stream, owner = spot
+        name, direction = self.name(kind, key)
+        line = self._texts[(key >> LINE_SHIFT) - 1] if kind == "sync" and key >> LINE_SHIFT else None
+        self._groups.add_row(
+            (path, kind, name, "cuda", device, stream, direction, line, owner), row_of(durations, size)
+        )
 
 
 class BlockTotals:

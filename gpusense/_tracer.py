@@ -2,19 +2,19 @@
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from time import time_ns
 from typing import TYPE_CHECKING, Any, overload
 from weakref import ref
 
 from . import _log, _native, _process
-from ._alike import Alike
 from ._attribution import CLOSE, OPEN, SWITCH
 from ._block import Block, TimedBlock, block_ids, innermost
+from ._by_hand import ByHand
 from ._config import Settings
 from ._recorder import Recorder
-from ._records import KINDS, BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from ._records import BlockRecord, Record
 from ._steps import Steps
 from ._worker import Worker
 
@@ -33,7 +33,7 @@ MAX_WAITING = 200_000
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
 
-class Tracer:
+class Tracer(ByHand):
     """Records what this process does. All methods may be called from any thread and none raises into the program
     for a reason of gpusense's own."""
 
@@ -264,91 +264,6 @@ class Tracer:
             self.remove_block_listener(listener)
             _log.exception(f"listener {listener!r}", "gpusense: a block listener raised and was removed")
 
-    # --- manual records ---------------------------------------------------------------------------------------------
-
-    def record(self, records: Iterable[Record]) -> None:
-        """Finished records of any kind, with wall-clock nanoseconds; they go through threshold and sinks as all do."""
-        for item in records:
-            if type(item) in KINDS or isinstance(item, Alike):
-                self._append(item)
-            else:
-                self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
-
-    def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
-        if "block_id" not in fields:
-            block = self.current_block()
-            if block is not None and block._sampled:
-                fields["block_id"] = block.block_id
-                fields.setdefault("path", block.path)
-        return fields
-
-    def record_kernel(
-        self,
-        name: str,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-        *,
-        duration_ns: int | None = None,
-        **fields: Any,
-    ) -> None:
-        """One kernel or pass timed by the caller, in wall-clock nanoseconds (``time.time_ns()``).
-
-        Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not given is now. Further
-        ``fields`` are those of :class:`GpuKernel`. A record with an unknown field, or with a value that is no number
-        where one is needed, is left out, logged once and counted as ``ignored_records`` of :meth:`status`.
-        """
-        self._add(GpuKernel, name, (start_ns, end_ns, duration_ns), fields)
-
-    def record_transfer(
-        self,
-        name: str,
-        direction: str,
-        bytes: int = 0,
-        *,
-        duration_ns: int | None = None,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-        **fields: Any,
-    ) -> None:
-        """One copy of ``bytes`` bytes timed by the caller, with times as for :meth:`record_kernel`.
-
-        ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" (between devices) or "on_device" (inside one). Further
-        ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is given.
-        """
-        values = {"timing": "host", "direction": direction, "bytes": bytes, **fields}
-        self._add(GpuMemoryTransfer, name, (start_ns, end_ns, duration_ns), values)
-
-    def record_compute_block(
-        self,
-        name: str,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-        elements: int | None = None,
-        *,
-        duration_ns: int | None = None,
-        **fields: Any,
-    ) -> None:
-        """CPU work timed by the caller, with times as for :meth:`record_kernel`, on the calling thread."""
-        values = {"elements": elements, "thread": _get_ident(), **fields}
-        self._add(ComputeBlock, name, (start_ns, end_ns, duration_ns), values)
-
-    def _add(self, kind: Any, name: Any, times: tuple[Any, Any, Any], values: dict[str, Any]) -> None:
-        try:
-            text = name if type(name) is str else str(name)
-            values["start_ns"], values["end_ns"] = _times(*times)
-            if kind is GpuMemoryTransfer:
-                values.setdefault("label", text)
-            for field in NUMBERS.intersection(values):
-                if values[field] is not None or field == "bytes":
-                    values[field] = _whole(values[field])
-            self._append(kind(name=text, **self._here(values)))
-        except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
-            self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
-
-    def _ignored(self, key: str, reason: str) -> None:
-        self.ignored_records += 1
-        _log.once(key, "gpusense: a record is ignored: %s", reason)
-
     # --- sinks ------------------------------------------------------------------------------------------------------
 
     def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
@@ -517,27 +432,6 @@ def _record_of(block: Block) -> BlockRecord:
 def _switch(op: int, thread: int, leaf: int | None) -> list[Any]:
     before = time_ns()
     return [op, 0, leaf, thread, before, before + OPEN_ENDED_NS, "", 0]
-
-
-def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:
-    """Start and end from any two of the three; an end that is not given is now. Raises where one is no number."""
-    start, end, duration = (None if time is None else _whole(time) for time in (start_ns, end_ns, duration_ns))
-    if start is not None:
-        if end is None:
-            end = start + duration if duration is not None else time_ns()
-        return start, end
-    end = end if end is not None else time_ns()
-    return end - (duration or 0), end
-
-
-#: Fields of records by hand that every report reckons with.
-NUMBERS = frozenset({"bytes", "elements", "device", "stream", "context", "correlation_id", "thread", "block_id"})
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, (str, bytes, bytearray)):
-        raise TypeError(f"{value!r:.40} is no number")
-    return int(value)
 
 
 __all__ = ["Tracer"]
