@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _tokens = count(1)
 _get_ident = _native.thread_id()
 
-#: A call that has not returned yet is taken to end within this time after it began.
 LAST_ID = 0xFFFFFFFF  # more from ``newest()``: it may have missed some
+#: A call that has not returned yet is taken to end within this time after it began.
 OPEN_ENDED_NS = 50_000_000
 #: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
 MAX_WAITING = 200_000
