@@ -18,6 +18,7 @@ TESTS = ROOT / "tests"
 BEHAVIOUR = ("unit/test_tracer.py", "unit/test_pipeline.py", "unit/test_attribution.py")
 HELPERS = (
     "needs.py",
+    "asked_blocks.py",
     "cupti_bytes.py",
 )
 

@@ -18,6 +18,7 @@ import pytest
 from gpusense import _decode as decode
 from gpusense import _layouts as layouts
 from gpusense._capi import cupti_waits, lines_code
+from gpusense._walk import Piece, walk
 
 HERE = pathlib.Path(__file__).resolve().parent
 _spec = importlib.util.spec_from_file_location("fetch_cupti", HERE.parent / "tools" / "fetch_cupti.py")
@@ -123,11 +124,15 @@ def test_the_library_and_the_decoder_walk_alike(ask, release, tail, end):
     offsets = []
     at_byte = 0
     while at_byte < len(data):
-        places, at_byte, unknown, truncated = decode._walk(memoryview(data), strides, at_byte, 700)
-        for place in places.values():
-            offsets += place.offsets()
+        piece = Piece(memoryview(data)[at_byte:])
+        for kind, place in walk(piece, strides, 700)[0].items():
+            for first, last in zip(place.begins, place.ends, strict=True):
+                offsets += range(at_byte + first * 4, at_byte + last * 4, strides[kind])
+        piece.close()
+        _, tally = decode.batches(memoryview(data), strides, offset=at_byte, limit=700)
+        at_byte = tally.offset
     assert sorted(offsets) == answer["steps"]
-    assert (unknown, truncated) == {"whole": (0, 0), "truncated": (0, 1), "unknown": (1, 0)}[end]
+    assert (tally.unknown_kinds, tally.truncated) == {"whole": (0, 0), "truncated": (0, 1), "unknown": (1, 0)}[end]
     # 12: the end; 21: a kind it does not know, for which 11.7 says 999.
     assert answer["end"] in ({12} if end != "unknown" else {21, 999})
 
