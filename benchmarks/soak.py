@@ -12,11 +12,12 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+from asked_blocks import watch
 from cupti_bytes import STRIDES, T0, kernel, memcpy
 
 from gpusense._attribution import CLOSE, OPEN, Boundary
 from gpusense._names_cache import NameCache
-from gpusense._pipeline import BlockTotals, Limits, Pipeline
+from gpusense._pipeline import Limits, Pipeline
 
 RECORDS = 1200
 WARM_MILLIONS = 4  # until the history of blocks is as long as it gets
@@ -42,7 +43,7 @@ def buffer(number):
 def main(millions):
     made = Pipeline(Limits(max_records=20_000), start_ns=T0)
     made.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "epoch"), 0)
-    made.watched[1] = BlockTotals()
+    watch(made, 1)
     cache = NameCache()
     total, block, began, first = 0, 1, time.process_time(), None
     for million in range(1, millions + 1):
