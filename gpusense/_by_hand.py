@@ -6,21 +6,24 @@ from typing import Any
 
 from . import _log, _native
 from ._alike import Alike
-from ._block import Block
+from ._block import Block, innermost
 from ._records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 
 _get_ident = _native.thread_id()
 
 
 class ByHand:
-    """A tracer's part. ``_append`` puts a record into its queue."""
+    """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
     ignored_records: int
     _append: Callable[[Any], None]
 
     def current_block(self) -> Block | None:
         """The innermost open block of this thread or task."""
-        raise NotImplementedError
+        block = innermost.get()
+        while block is not None and block.end_ns is not None:
+            block = block._outer
+        return block
 
     def record(self, records: Iterable[Record]) -> None:
         """Finished records of any kind, with wall-clock nanoseconds; they go through threshold and sinks as all do."""

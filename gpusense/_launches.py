@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from . import _layouts as layouts
 from ._walk import Fields, Piece, walk
 
-#: Measured on an H200 (docs/gpu-results.md): a launch-bound training job is 1.4 ms a step slower for 870 launches, and
-#: replays of a graph with 24 kernels 4 us each.
+#: From docs/gpu-results.md: a step of 30 ms with 870 launches is 4 to 5 % longer on an H200 while CUPTI records it.
 LAUNCH_NS = 1_500
-FURTHER_NS = 150  # of each further record of one launch, as nodes of a graph have
+#: Of each further record of one launch, as nodes of a graph have. Not measured by itself: replays of 24 kernels take
+#: 7 % longer there, so a node costs far less than a launch.
+FURTHER_NS = 150
 
 
 def slowed_ns(buffer: memoryview, strides: Mapping[int, int]) -> int:

@@ -17,7 +17,7 @@ from ._state import State
 
 _MAX_INPUTS = 4
 _MAX_VALUES = 64  # of a call that are looked at for tensors: a list may be long, or hold itself
-_MAX_FLAT = 16
+_MAX_FLAT = 16  # arguments of a call that is looked at the short way: plain tensors, and what holds none
 _NO_TENSORS = frozenset({bool, float, int, str, type(None)})
 _get_ident = _native.thread_id()
 
