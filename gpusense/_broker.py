@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Protocol
 
 from . import _layouts as layouts
@@ -262,6 +262,7 @@ class Hub:
             for kind in unused:
                 if kind not in self._refused:
                     self._disable(kind)
+            self._renew_beside(unused)
         if its_rest:
             self.rest(())
 
@@ -296,7 +297,7 @@ class Hub:
                 self._rest = began, None, by
         return True
 
-    def _apply(self, kinds: Iterable[int]) -> None:
+    def _apply(self, kinds: Set[int]) -> None:
         """Kinds on or off as they are to be by now: another thread may want the opposite meanwhile. One that cannot be
         switched on goes on resting."""
         for kind in sorted(kinds):
@@ -308,6 +309,15 @@ class Hub:
                 elif self._kinds[kind] and kind not in self._refused and not self._enable(kind):
                     self._resting |= {kind}
                     break
+        self._renew_beside(kinds & self._resting)
+
+    def _renew_beside(self, disabled: Iterable[int]) -> None:
+        """Off and on again what CUPTI may have ended together with ``disabled``."""
+        ended = layouts.TIED_KINDS.intersection(disabled)
+        for kind in layouts.TIED_KINDS - ended if ended else ():
+            if self._kinds[kind] and kind not in self._refused and kind not in self._resting:
+                self._disable(kind)
+                self._apply({kind})
 
     def _enable(self, kind: int) -> bool:
         try:
@@ -510,6 +520,7 @@ class Hub:
 
     def status(self) -> dict[str, Any]:
         """Counters and state, as builtins."""
+        rest = self._rest
         return {
             **self._engine.status(self.alive and not self._paused),
             "members": len(self._members),
@@ -517,6 +528,7 @@ class Hub:
             "refused_kinds": dict(self._refused),
             "paused": bool(self._paused),
             "reason": self._paused,
+            "resting_since_ns": rest[0] if rest is not None else 0,
             "flushes": self._flushes,
             "flush_error": self._flush_error,
             "buffers": self._buffers,

@@ -27,6 +27,8 @@ SYNCHRONIZATION = 38
 EXTERNAL_CORRELATION = 39
 MEMORY2 = 49
 
+#: Disabling one of them may end the others without a word: in CUDA 13.0 memsets end with copies.
+TIED_KINDS = frozenset({MEMCPY, MEMSET, MEMCPY2})
 DEFAULT_KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMCPY2, MEMSET)
 
 #: Their records are in a buffer, as of CUDA 13, when the call returns, so that its correlation id can be read then.

@@ -21,6 +21,7 @@ class Heartbeat(NamedTuple):
     completed: int = 0  # buffers that CUPTI returned to us
     flushes: int = 0
     canaries: bool = False  # whether a finished canary must show in the numbers after a flush
+    resting_since_ns: int = 0  # work is not recorded now, only markers are
 
 
 def look(activity: Any, *, paused: bool) -> str | None:
@@ -70,4 +71,10 @@ def _missed_canary(activity: Any) -> str | None:
     if before is None or not before.canaries or now.flushes - before.flushes < 2:
         activity.last_heartbeat = before if before is not None and before.canaries else now
         return None
-    return TAKEN_OVER if now[:2] == before[:2] else None
+    silent = now[:2] == before[:2]
+    if before.resting_since_ns:
+        if now.resting_since_ns == before.resting_since_ns and not silent:
+            activity.canaries_in_rests = True
+        if not activity.canaries_in_rests:  # this CUPTI may record no memsets alone
+            return None
+    return TAKEN_OVER if silent else None

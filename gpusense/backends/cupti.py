@@ -68,6 +68,7 @@ class CuptiActivity:
         self._shared: _broker.Shared = {}
         self._leave: Callable[[], None] | None = None
         self.last_heartbeat: Heartbeat | None = None
+        self.canaries_in_rests = False  # whether markers were seen to be recorded while work is not
         self.canary: Any = None  # what marks blocks, once there is something: ``call(token)``, ``idle()``
         self.was_held = False  # the subscription, when capture was paused
         self.lines: LineLog | None = None  # of synchronising calls, where they are asked for
@@ -217,7 +218,9 @@ class CuptiActivity:
             return Heartbeat()
         status = self._shared["status"]()
         canaries = bool(status["per_thread_buffers"]) and self.canary is not None
-        return Heartbeat(status["requested"], status["completed"], status["flushes"], canaries)
+        # An older copy may have made the hub, which does not tell.
+        resting = int(status.get("resting_since_ns") or 0)
+        return Heartbeat(status["requested"], status["completed"], status["flushes"], canaries, resting)
 
     def torch_kept_subscription(self) -> bool:
         """Whether CUPTI refuses a subscriber although no profiler runs: torch's has run here and has ended."""

@@ -43,6 +43,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, names_lock = PTHREAD_MU
 static unsigned flags = PER_THREAD, version = 130001;
 static size_t stride[KINDS];
 static int enabled[KINDS], swallow[KINDS], subscribed, holder, subscribe_ms;
+static int memsets_off; /* as in CUDA 13.0: disabling copies (1) ends memsets (2), until these are enabled again */
 static struct { char name[56]; unsigned calls; int code; } function_table[MAX_NAMES];
 static int function_names;
 static requested_t requested;
@@ -264,7 +265,7 @@ static int write_record(unsigned kind, const void *record, size_t bytes) {
     size_t size = kind < KINDS && stride[kind] ? stride[kind] : bytes;
     memcpy(padded, record, bytes < size ? bytes : size);
     pthread_mutex_lock(&lock);
-    int wanted = kind >= KINDS || enabled[kind];
+    int wanted = kind >= KINDS || (enabled[kind] && !(kind == 2 && memsets_off));
     if (wanted && kind < KINDS && swallow[kind] > 0) {
         swallow[kind]--;
         wanted = 0;
@@ -678,6 +679,7 @@ int cuptiActivityEnable(unsigned kind) {
     if (code) return code;
     if (kind >= KINDS || !stride[kind]) return ERROR_KIND;
     if (kind == 4) memset(driver_off, 0, sizeof driver_off);
+    if (kind == 2 && !enabled[2]) memsets_off = 0;
     enabled[kind] = 1;
     return 0;
 }
@@ -693,6 +695,7 @@ int cuptiActivityConfigureUnifiedMemoryCounter(const uint32_t *rows, uint32_t co
 int cuptiActivityDisable(unsigned kind) {
     ENTER(cuptiActivityDisable);
     if (kind >= KINDS) return ERROR_KIND;
+    if (kind == 1) memsets_off = 1;
     enabled[kind] = 0;
     return 0;
 }

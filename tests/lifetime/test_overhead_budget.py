@@ -43,6 +43,7 @@ gpusense.configure(overhead_budget=None)
 after = kinds()
 session = tracer.session()
 import io
+state = tracer.status()
 text = io.StringIO()
 tracer.print_summary(text)
 meta = tracer._recorder.meta()["overhead"]
@@ -51,7 +52,7 @@ print(json.dumps({
     "on": on, "off": sorted(off), "after": after, "launched": launched, "seen": session.counters.seen,
     "unseen": [s.reason for s in session.unseen], "lost": session.counters.lost_markers, "meta": sorted(meta),
     "blocks": sum(a.count for a in session.aggregates if a.kind == "block") + len(session.blocks),
-    "ambiguous": session.counters.ambiguous,
+    "ambiguous": session.counters.ambiguous, "state": [state["state"], state["reason"]],
 }))
 """
 
@@ -65,6 +66,7 @@ def test_capture_is_off_for_a_part_and_comes_back(program):
     facts = program("alone")
     assert facts["on"] == facts["after"] == [1, 1, 1, 1]
     assert [0, 1, 0, 0] in facts["off"]  # the kind of the markers stays
+    assert facts["state"] == ["running", ""]  # and its records come: nobody is taken for a profiler that took over
     assert facts["unseen"].count("overhead budget") > 0
     assert 0 < facts["seen"] < facts["launched"]
     assert facts["lost"] == facts["ambiguous"] == 0

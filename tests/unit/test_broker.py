@@ -9,7 +9,7 @@ from gpusense import _broker
 from gpusense._errors import BackendError
 from gpusense._records import Unavailable
 
-KERNELS, COPIES, SYNCS = 10, 1, 38
+KERNELS, COPIES, SYNCS, MEMSETS = 10, 1, 38, 2
 
 
 class Engine:
@@ -285,6 +285,28 @@ def test_a_rest_ends_with_the_last_member_and_with_a_new_one(hub, engine):
     leave()
     assert (hub.rests(0)[0], hub.rests(0)[2]) == (2, None)
     assert engine.named("enable")[-1] == ("enable", COPIES)
+
+
+def test_what_ends_with_copies_is_switched_on_anew(hub, engine):
+    hub.join({KERNELS, COPIES, MEMSETS}, print, mine := {})
+    engine.calls.clear()
+    hub.rest({KERNELS, COPIES}, mine)
+    assert engine.calls == [("disable", COPIES), ("disable", KERNELS), ("disable", MEMSETS), ("enable", MEMSETS)]
+    engine.calls.clear()
+    hub.rest((), mine)
+    assert engine.calls == [("enable", COPIES), ("enable", KERNELS)]
+    engine.calls.clear()
+    hub.rest({KERNELS}, mine)
+    assert engine.calls == [("disable", KERNELS)]
+    hub.rest((), mine)
+
+
+def test_a_member_that_leaves_with_copies_leaves_memsets_on(hub, engine):
+    hub.join({MEMSETS}, print, {})
+    leave = hub.join({KERNELS, COPIES}, print, {})
+    engine.calls.clear()
+    leave()
+    assert engine.calls[-2:] == [("disable", MEMSETS), ("enable", MEMSETS)]
 
 
 def test_a_kind_that_cannot_be_switched_on_goes_on_resting(hub, engine):
