@@ -96,13 +96,12 @@ class FileRecorder(Recorder):
         self.writer.records(kept)
         self._delivery.put(kept)
 
-    def _place_after(self, event: Boundary, newest: int) -> None:
-        self._rows.append([*event, None, newest])
+    def _place_after(self, item: list[Any]) -> None:
+        item.insert(BOUNDARY_FIELDS, None)
+        self._rows.append(item)
 
     def _boundary(self, item: list[Any]) -> None:
-        if len(item) > BOUNDARY_FIELDS:
-            super()._boundary(item)
-        elif item[7] or self.capture is None:
+        if item[7] or self.capture is None:
             self._rows.append([*item, None if item[7] else 0])
         else:
             super()._boundary(item)
@@ -111,7 +110,7 @@ class FileRecorder(Recorder):
         self._rows: list[list[Any]] = []
         super()._consume()
         if self._rows:
-            self.writer.rows(file.BOUNDARY, self._rows)
+            self.writer.plain_rows(file.BOUNDARY, self._rows)
 
     def own(self, owners: dict[int, Path]) -> None:
         super().own(owners)

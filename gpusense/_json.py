@@ -7,10 +7,11 @@ the wrong type is not tolerated: it raises ``ValueError`` and costs its row alon
 import json
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from ._records import KINDS, Record
+from ._records import KINDS, BlockRecord, Record
 
 _T = TypeVar("_T", bound=tuple[Any, ...])
 _Reader = Callable[[Any], Any]
@@ -32,6 +33,40 @@ _defaults_of: dict[type, tuple[tuple[str, Any], ...]] = {}
 def encode(record: tuple[Any, ...], *, full: bool = False) -> dict[str, Any]:
     """A NamedTuple as a JSON object. Records carry their ``kind``; fields equal to their default only if ``full``."""
     return _encode(record, full, 0)
+
+
+def block_text(record: BlockRecord) -> str:
+    """What :func:`dumps` makes of :func:`encode`, in a tenth of the time: names and paths come again and again."""
+    name, block_id, parent, path, start_ns, end_ns, thread, attributes, error = record
+    try:
+        more = "" if attributes is None else f',"attributes":{_object_text(attributes)}'
+        if error is not None:
+            more += f',"error":{_texts(error)}'
+        return (
+            f'{{"kind":"block","name":{_texts(name)},"block_id":{block_id},'
+            f'"parent_id":{"null" if parent is None else parent},"path":{_texts(path)},'
+            f'"start_ns":{start_ns},"end_ns":{end_ns},"thread":{thread}{more}}}'
+        )
+    except TypeError:  # a record that somebody made of something else than text and tuples
+        return dumps(encode(record))
+
+
+@lru_cache(maxsize=4096)
+def _texts(value: str | tuple[str, ...]) -> str:
+    return dumps(value)
+
+
+@lru_cache(maxsize=4096)
+def _pairs(items: tuple[tuple[str, str], ...]) -> str:
+    return dumps(dict(items))
+
+
+def _object_text(attributes: dict[str, Any]) -> str:
+    if type(attributes) is dict:
+        items = tuple(attributes.items())
+        if all(type(name) is str and type(value) is str for name, value in items):  # 1 and True are equal, but differ
+            return _pairs(items)
+    return dumps(plain(attributes, 1))
 
 
 def _encode(record: tuple[Any, ...], full: bool, depth: int) -> dict[str, Any]:
@@ -89,11 +124,14 @@ def dumps(value: Any, *, portable: bool = False, indent: int | None = None) -> s
     """JSON text in ASCII of what :func:`plain` or :func:`encode` gave. Bytes of a name that were not UTF-8 come back on
     reading, unless ``portable``: then they are the replacement character, as strict readers in other languages want it.
     """
-    separators = (",", ":") if indent is None else None
-    text = json.dumps(value, allow_nan=False, separators=separators, indent=indent)
+    write = _compact if indent is None else json.JSONEncoder(allow_nan=False, indent=indent).encode
+    text: str = write(value)
     if portable and "\\ud" in text:
-        text = json.dumps(replaced(value), allow_nan=False, separators=separators, indent=indent)
+        text = write(replaced(value))
     return text
+
+
+_compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def loads(text: str | bytes) -> Any:

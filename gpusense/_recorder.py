@@ -137,9 +137,10 @@ class Recorder(Capturing):
     def _place(self, event: Boundary, corr: int | None) -> None:
         self.pipeline.boundary(event, corr)
 
-    def _place_after(self, event: Boundary, newest: int) -> None:
-        """``newest``: the 32 bits of the newest correlation id when the boundary was crossed."""
-        self.pipeline.boundary_after(event, newest)
+    def _place_after(self, item: list[Any]) -> None:
+        """A boundary, and the 32 bits of the newest correlation id when it was crossed."""
+        event: Boundary = tuple.__new__(Boundary, item[:BOUNDARY_FIELDS])  # its own constructor is Python
+        self.pipeline.boundary_after(event, item[BOUNDARY_FIELDS])
 
     def _on_buffer(self, buffer: memoryview, thread: int) -> None:
         """On the drain thread, with the buffer valid during the call."""
@@ -251,12 +252,15 @@ class Recorder(Capturing):
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
             self._lines(noted)
-        events, manual = self.events, []
+        events, manual, place_after = self.events, [], self._place_after
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events)):
             item = events.popleft()
             if type(item) is list:
-                self._boundary(item)
+                if len(item) > BOUNDARY_FIELDS:
+                    place_after(item)
+                else:
+                    self._boundary(item)
             elif type(item) is int:
                 self.pipeline.attribution.lose(item)
             else:
@@ -272,9 +276,6 @@ class Recorder(Capturing):
         self.pipeline.record(records, time_ns())
 
     def _boundary(self, item: list[Any]) -> None:
-        if len(item) > BOUNDARY_FIELDS:
-            self._place_after(Boundary(*item[:BOUNDARY_FIELDS]), item[BOUNDARY_FIELDS])
-            return
         event = Boundary(*item)
         if event.token:
             self._place(event, None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpusense import _json
 from gpusense._metrics import GpuMetrics, Power, ProcessUsage
-from gpusense._records import KINDS, Aggregate, Counters, DeviceInfo, GpuKernel, GpuMemoryTransfer
+from gpusense._records import KINDS, Aggregate, BlockRecord, Counters, DeviceInfo, GpuKernel, GpuMemoryTransfer
 
 names = st.one_of(
     st.text(max_size=40), st.binary(max_size=40).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -44,6 +44,40 @@ def test_every_record_comes_back_equal(record):
     for full in (False, True):
         text = _json.dumps(_json.encode(record, full=full))
         assert _json.decode_record(_json.loads(text)) == record
+
+
+values = st.one_of(names, st.none(), st.booleans(), st.integers(), st.floats(), st.lists(st.integers(), max_size=3))
+attributes = st.one_of(
+    st.none(), st.dictionaries(names, names, max_size=3), st.dictionaries(st.one_of(names, st.integers()), values)
+)
+numbers = st.integers(0, 1 << 63)
+
+
+@given(
+    st.lists(
+        st.builds(
+            BlockRecord,
+            *(names, numbers, st.one_of(st.none(), numbers), st.lists(names, max_size=3).map(tuple)),
+            *(numbers, numbers, numbers, attributes, st.one_of(st.none(), names)),
+        )
+    )
+)
+def test_the_text_of_a_block_is_that_of_its_row(blocks):
+    for block in blocks:
+        assert _json.block_text(block) == _json.dumps(_json.encode(block))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attributes": {"n": 1}}, {"attributes": {"n": True}}, {"attributes": {"n": 1.0}}, {"attributes": {1: "n"}},
+        {"attributes": ["a"]}, {"path": ["a", ["b"]]}, {"name": ["x"]}, {"name": 5, "error": ("E",)},
+    ],
+)  # fmt: skip
+def test_blocks_that_somebody_made_of_other_things(changes):
+    block = BlockRecord("b", 1, None, ("b",), 1, 2, 3)._replace(**changes)
+    for _ in range(2):
+        assert _json.block_text(block) == _json.dumps(_json.encode(block))
 
 
 def test_compact_and_full_rows():
