@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from itertools import count
 from time import time_ns
 from typing import Any, Protocol
+from weakref import ref
 
 from . import _native
 
@@ -21,6 +22,7 @@ class Keeper(Protocol):
 
     failed_blocks: int
     _recorder: Any
+    _watched: dict[int, ref[Any]]  # blocks that the program has, and may ask what was launched inside
 
     def _sample(self) -> bool: ...
     def _opened(self, block: "Block") -> None: ...
@@ -81,6 +83,8 @@ class Block:
         self._open = True
         try:
             self._enter()
+            if self._sampled:
+                self._tracer._watched[self.block_id] = ref(self)
         except Exception:  # noqa: BLE001 - whatever fails in us, the program's block runs
             self._tracer.failed_blocks += 1
         except BaseException:  # an interrupt: ``with`` will not call __exit__

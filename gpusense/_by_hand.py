@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable
 from time import time_ns
 from typing import Any
+from weakref import ref
 
 from . import _log, _native
 from ._alike import Alike
 from ._block import Block, innermost
 from ._records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from ._tally import Late
 
 _get_ident = _native.thread_id()
 
@@ -17,12 +19,13 @@ class ByHand:
 
     ignored_records: int
     _append: Callable[[Any], None]
+    _watched: dict[int, ref[Any]]
 
     def current_block(self) -> Block | None:
         """The innermost open block of this thread or task."""
-        block = innermost.get()
-        while block is not None and block.end_ns is not None:
-            block = block._outer
+        block = _innermost()
+        if block is not None and block._sampled and block.block_id not in self._watched:
+            self._watched[block.block_id] = Late(block)
         return block
 
     def record(self, records: Iterable[Record]) -> None:
@@ -35,7 +38,7 @@ class ByHand:
 
     def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
         if "block_id" not in fields:
-            block = self.current_block()
+            block = _innermost()
             if block is not None and block._sampled:
                 fields["block_id"] = block.block_id
                 fields.setdefault("path", block.path)
@@ -107,6 +110,13 @@ class ByHand:
     def _ignored(self, key: str, reason: str) -> None:
         self.ignored_records += 1
         _log.once(key, "gpusense: a record is ignored: %s", reason)
+
+
+def _innermost() -> Block | None:
+    block = innermost.get()
+    while block is not None and block.end_ns is not None:
+        block = block._outer
+    return block
 
 
 def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:

@@ -1,6 +1,8 @@
 """Joins capture, pipeline and sinks of one tracer; all of it runs on gpusense's own threads but what queues.
 
-Threads of the program only append to ``events`` (a deque: atomic). The recording thread calls :meth:`Recorder.tick`;
+Threads of the program only append to ``events`` (a deque: atomic): boundaries as lists of the fields of a
+:class:`Boundary`, and of the newest id where that was read; closed blocks as tuples, see :meth:`Recorder._ended`; tokens
+of marker calls that failed; finished records. The recording thread calls :meth:`Recorder.tick`;
 CUPTI's buffers arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
 """
 
@@ -12,7 +14,7 @@ from typing import Any
 
 from . import _log
 from ._alike import Alike
-from ._attribution import OPEN, Boundary
+from ._attribution import CLOSE, OPEN, Boundary
 from ._capture import Capture
 from ._capturing import Capturing
 from ._clock import Anchor
@@ -22,7 +24,7 @@ from ._hang import HangWatch
 from ._launches import slowed_ns
 from ._names_cache import NameCache
 from ._pipeline import Limits, Pipeline
-from ._records import Counters, Path, Record, UnseenStretch
+from ._records import BlockRecord, Counters, Path, Record, UnseenStretch
 from ._tally import BlockTotals
 from ._unmarked import Unmarked
 
@@ -252,7 +254,8 @@ class Recorder(Capturing):
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
             self._lines(noted)
-        events, manual, place_after = self.events, [], self._place_after
+        events, place_after = self.events, self._place_after
+        manual: list[Any] = []
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events)):
             item = events.popleft()
@@ -261,12 +264,24 @@ class Recorder(Capturing):
                     place_after(item)
                 else:
                     self._boundary(item)
+            elif type(item) is tuple:
+                self._ended(item, manual)
             elif type(item) is int:
                 self.pipeline.attribution.lose(item)
             else:
                 manual.append(item)
         if manual:
             self._manual(manual)
+
+    def _ended(self, item: tuple[Any, ...], manual: list[Any]) -> None:
+        """A block was closed where the newest id was read; in its place another one may have been opened."""
+        block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error, following, its = item
+        self._place_after([CLOSE, block_id, leaf, here, end, end, "", 0, newest])
+        # A NamedTuple's own constructor is one function of Python more.
+        fields = name, block_id, parent, path, start, end, thread, attributes, error
+        manual.append(tuple.__new__(BlockRecord, fields))
+        if following:
+            self._place_after([OPEN, following, parent, here, end, end, its, 0, newest])
 
     def _lines(self, rows: list[tuple[int, str]]) -> None:
         """Of synchronising calls whose records are not read yet."""

@@ -126,6 +126,7 @@ class BlockTotals:
     _held = 0
     ambiguous = 0
     inherited = 0
+    late = False  # what was launched first may be missing
 
     def extend(self, key: tuple[str, str], durations: list[int], size: int = 0) -> None:
         """One operation for each duration; ``size``: their bytes together."""
@@ -166,17 +167,23 @@ class BlockTotals:
         made = BlockTotals()
         if self._rows is not None:
             made._rows, made._waiting = {key: list(row) for key, row in self.rows.items()}, {}
-        made.ambiguous, made.inherited = self.ambiguous, self.inherited
+        made.ambiguous, made.inherited, made.late = self.ambiguous, self.inherited, self.late
         return made
 
 
 SWEEP_AT = 1_000  # blocks, dead ones among them
 
 
+class Late(ref[Any]):
+    """To a block of an integration, which the program asked for when it was open already."""
+
+    __slots__ = ()
+
+
 class Watched:
     """The totals of blocks that someone may still ask, by the block's id.
 
-    The program's threads put a weak reference to each block that is opened into ``blocks``; the block holds its totals,
+    The program's threads put a weak reference to each block that the program has into ``blocks``; the block holds its totals,
     made here when something was launched in it, and they go with it. All methods are called under the pipeline's lock.
     """
 
@@ -200,6 +207,7 @@ class Watched:
         if totals is None or totals.block_id != block_id:
             totals = block._totals = BlockTotals()
             totals.block_id = block_id
+            totals.late = type(found) is Late
         return totals
 
     def sweep(self) -> None:

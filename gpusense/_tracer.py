@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import count
 from time import time_ns
 from typing import TYPE_CHECKING, Any, overload
-from weakref import ref
 
 from . import _log, _native, _process
 from ._attribution import CLOSE, OPEN, SWITCH
@@ -100,7 +99,8 @@ class Tracer(ByHand):
     def next_scope(self, block: Block, name: str, attributes: Any = None) -> Block:
         """Closes ``block`` of :meth:`open_scope` and opens another beside it, at one boundary of both; on this thread.
 
-        What :meth:`close_scope` and :meth:`open_scope` do, with one look into CUPTI's buffers instead of two.
+        What :meth:`close_scope` and :meth:`open_scope` do, with one look into CUPTI's buffers instead of two. ``block``
+        itself may come back, as the next one.
         """
         recorder, now = self._recorder, time_ns()
         newest, outer = recorder.newest, block._outer
@@ -110,32 +110,30 @@ class Tracer(ByHand):
             or self._steps is not None
             or self._listeners
             or not (block._open and block._sampled and block._tracer is self and innermost.get() is block)
+            or block.block_id in self._watched
             or outer is None
             or outer.end_ns is not None
             or (corr := newest()) > LAST_ID
         ):
             block.__exit__(None, None, None)
             return self.open_scope(name, attributes)
-        made = Block(self, name, attributes, None)
+        # Nobody has asked for the block: it becomes the next one, for which nothing new needs to be made.
+        old, number, thread = block.block_id, next(block_ids), block.thread
+        ended = (
+            *(old, None, thread, now, corr, block.name, block.parent_id, block.path, block.start_ns, thread),
+            *(block.attributes, None, number, name),
+        )
         try:
-            thread = made.thread = _get_ident()
-            block._open = False
-            block.end_ns = made.start_ns = now
-            number = made.block_id = next(block_ids)
-            made._outer, made.parent_id, made.path = outer, block.parent_id, (*outer.path, name)
-            made._open = made._sampled = True
-            innermost.set(made)
-            self._watched[number] = ref(made)
-            append = self._append
-            append([CLOSE, block.block_id, None, thread, now, now, "", 0, corr])
-            append(_record_of(block))
-            append([OPEN, number, made.parent_id, thread, now, now, name, 0, corr])
-        except Exception:  # noqa: BLE001 - whatever fails in us, the span of others goes on
-            self.failed_blocks += 1
-        except BaseException:  # an interrupt: nobody will have the block to close it
-            made.__exit__(None, None, None)
+            block.block_id, block.start_ns, block.attributes = number, now, attributes
+            block.name, block.path = name, (*outer.path, name)
+            self._append(ended)
+        except BaseException:  # an interrupt: nobody will close the block, nor is it known which of both is open
+            block._open, block.end_ns = False, now
+            innermost.set(outer)
+            for closed in (old, number):
+                self._append([CLOSE, closed, None, thread, now, now, "", 0, corr])
             raise
-        return made
+        return block
 
     def add_block_listener(self, listener: Any) -> None:
         """``listener.block_opened(block)`` and ``.block_closed(block)`` on the block's own thread from now on."""
@@ -163,7 +161,6 @@ class Tracer(ByHand):
         recorder = self._recorder
         if recorder.armed:
             recorder.poke()
-        self._watched[block.block_id] = ref(block)
         if self._steps is not None:
             self._steps.opens(block)
         before = block.start_ns = time_ns()
@@ -202,6 +199,13 @@ class Tracer(ByHand):
         marker, newest = recorder.marker, recorder.newest
         end = time_ns()
         if marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
+            if not self._listeners:  # the usual case leaves one thing, of which gpusense's thread makes the record
+                block.end_ns = end
+                self._append((
+                    block.block_id, leaf, thread, end, corr, block.name, block.parent_id, block.path, block.start_ns,
+                    block.thread, block.attributes, block.error, 0, "",
+                ))  # fmt: skip
+                return
             self._append([CLOSE, block.block_id, leaf, thread, end, end, "", 0, corr])
         else:
             event: list[Any] = [CLOSE, block.block_id, leaf, thread, end, end + OPEN_ENDED_NS, "", 0]

@@ -232,6 +232,7 @@ judge(tracer.session(), boundaries=tracer.status()["boundaries"])
 
 SCOPES = """
 tracer, cupti = begin()
+def boundaries(): return tracer.status()["boundaries"]
 def fields(block): return block.name, block.path, block.parent_id, block.thread, block.end_ns is None
 with tracer.trace("outer") as outer:
     for i in range(200):
@@ -240,18 +241,26 @@ with tracer.trace("outer") as outer:
         launch(scope, i % 3)
         for name in ("second", "third"):
             before, scope = scope, tracer.next_scope(scope, name)
-            assert before.end_ns is not None and tracer.current_block() is scope
+            assert before is scope or before.end_ns is not None
+            if i % 3 == 0:  # then the program may keep it, and it does not become the next one
+                assert tracer.current_block() is scope
+                kept = scope
+            elif i % 3 == 1 and boundaries() == "read":
+                assert name == "third" or scope is before
             assert fields(scope) == (name, ("outer", name), outer.block_id, threading.get_ident(), True), fields(scope)
             with tracer.trace("inside") as inside: launch(inside)
             launch(scope, i % 4)
         tracer.close_scope(scope)
         assert tracer.current_block() is outer
         launch(outer, i % 2)
-boundaries = tracer.status()["boundaries"]
+late = kept.summary()
+assert not late.complete and "may be missing" in late.reason or path, late
 tracer.flush(5)
 session = tracer.session()
 count = lambda name: sum(1 for block in session.blocks if block.name == name)
-judge(session, boundaries=boundaries, blocks=[count("first"), count("second"), count("third"), count("inside")])
+attributes = {block.name: block.attributes for block in session.blocks}
+assert attributes["first"] == {"i": 199} and attributes["second"] is attributes["third"] is None, attributes
+judge(session, boundaries=boundaries(), blocks=[count("first"), count("second"), count("third"), count("inside")])
 """
 
 

@@ -557,6 +557,70 @@ def test_a_scope_follows_one_that_is_not_the_innermost(tracer):
     assert set(blocks(tracer)) == {"first", "inner", "second"}
 
 
+@pytest.fixture
+def reading(tracer):
+    """A tracer that places its blocks by the newest correlation id, which is 7."""
+    tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: 7)
+    return tracer
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_between_two_scopes_leaves_neither_open(reading, before):
+    outer = reading.open_scope("outer")
+    first = reading.open_scope("first")
+    real = reading._append
+
+    def interrupted(item):
+        if type(item) is tuple:
+            if not before:
+                real(item)
+            raise KeyboardInterrupt
+        real(item)
+
+    reading._append = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        reading.next_scope(first, "second")
+    reading._append = real
+    assert reading.current_block() is outer
+    reading.close_scope(first)
+    reading.flush()
+    attribution = reading._recorder.pipeline.attribution
+    assert attribution.resolve(threading.get_ident(), 9) == ((outer.block_id,), False)
+    reading.close_scope(outer)
+    assert "outer" in blocks(reading)
+    assert attribution.resolve(threading.get_ident(), 9) == ((), False)
+
+
+def test_a_scope_becomes_the_next_one_unless_it_was_asked_for(reading):
+    outer = reading.open_scope("outer")
+    first = reading.open_scope("first")
+    number = first.block_id
+    assert reading.next_scope(first, "second", {"i": 2}) is first
+    assert first.block_id != number
+    asked = reading.current_block()
+    assert asked is first
+    third = reading.next_scope(first, "third")
+    assert (third is not first, asked.name, asked.attributes, asked.end_ns is None) == (True, "second", {"i": 2}, False)
+    reading.close_scope(third)
+    reading.close_scope(outer)
+    assert {name: found.attributes for name, found in blocks(reading).items()} == {
+        "first": None, "second": {"i": 2}, "third": None, "outer": None
+    }  # fmt: skip
+
+
+def test_a_listener_is_told_before_the_record_is_made(reading):
+    class Listener:
+        def block_opened(self, block): ...
+
+        def block_closed(self, block):
+            block.attributes = {"closed_by": "listener", "end_ns": block.end_ns}
+
+    reading.add_block_listener(Listener())
+    with gpusense.trace("a") as block:
+        pass
+    assert blocks(reading)["a"].attributes == {"closed_by": "listener", "end_ns": block.end_ns}
+
+
 @pytest.mark.parametrize("name", [None, 3, b"bytes", ["list"], "", "x" * 5000, "\udcff"])
 def test_any_name_is_taken(tracer, name):
     with gpusense.trace(name):
