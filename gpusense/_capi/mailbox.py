@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
-from . import executable
+from . import executable, function_object
 from . import mailbox_code as code
 from . import mailbox_layout as layout
 
@@ -100,6 +100,8 @@ class Mailbox:
         self._control = executable.map_memory(layout.CONTROL_BYTES)
         self._wipe_on_fork(self._control, layout.CONTROL_BYTES)
         image = self._control.to_bytes(8, sys.byteorder) + native.machine[8:]
+        if native.number:
+            image = image[:-8] + function_object.make_int().to_bytes(8, sys.byteorder)
         reasons = []
         for mode in modes:
             try:
@@ -133,7 +135,10 @@ class Mailbox:
         words[layout.SLOTS // 8] = self.count
         self._words = words
         if native.newest:
-            self.newest = ctypes.PYFUNCTYPE(ctypes.c_uint64)(base + native.newest)
+            number = base + native.number if native.number else 0
+            self.newest = function_object.of(number, "newest") or ctypes.PYFUNCTYPE(ctypes.c_uint64)(
+                base + native.newest
+            )
         # glibc's thread id is the thread pointer, or lies at a fixed distance below it.
         distance = _native.thread_id()() - int(pointer())
         out = (ctypes.c_uint64 * 3)()

@@ -25,6 +25,7 @@ AARCH64 = Code(
     give=0x224,
     thread=0x278,
     newest=0,
+    number=0,
     head="",
     source=r"""
     .macro count offset

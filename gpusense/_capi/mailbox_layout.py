@@ -67,6 +67,7 @@ class Code(NamedTuple):
     give: int
     thread: int
     newest: int
+    number: int  # as ``newest``, for a function object of CPython; the address of what makes an int stands last
     head: str
     source: str
 

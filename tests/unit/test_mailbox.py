@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 from assembly import assembler, text_and_symbols
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._capi import clock_code, executable, graph_code
+from gpusense._capi import clock_code, executable, function_object, graph_code
 from gpusense._capi import mailbox as boxes
 from gpusense._capi import mailbox_code as code
 from gpusense._capi import mailbox_layout as layout
@@ -44,6 +45,7 @@ def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
     for name in ("requested", "completed", "take", "give", "thread"):
         assert symbols[name] == getattr(native, name)
     assert symbols.get("newest", 0) == native.newest
+    assert symbols.get("number", 0) == native.number
 
 
 @pytest.mark.parametrize("machine", graph_code.CODES)
@@ -294,6 +296,7 @@ if child == 0:
     complete(None, 0, lent, 4096, 64)
     good = good and box.take() is None
     box.give(lent)
+    good = good and (box.newest is None or box.newest() == 0)
     os._exit(0 if good else 3)
 _, status = os.waitpid(child, 0)
 assert status == 0, status
@@ -382,6 +385,54 @@ def test_the_newest_id_is_that_of_the_records(data):
         elif act == "ask":
             assert box.newest() == newest
     assert box.newest() == newest
+
+
+@pytest.mark.parametrize("lacking", ["PyCFunction_NewEx", "PyLong_FromUnsignedLongLong", "memory", ""])
+def test_a_python_that_makes_no_function_objects_calls_through_ctypes(lacking, monkeypatch):
+    real, map_memory = function_object._python, function_object.executable.map_memory
+
+    def no_memory(size, *flags):
+        if sys._getframe(1).f_code is function_object.of.__code__:
+            raise OSError("cannot map")
+        return map_memory(size, *flags)
+
+    monkeypatch.setattr(function_object, "_python", lambda name: None if name == lacking else real(name))
+    if lacking == "memory":
+        monkeypatch.setattr(function_object.executable, "map_memory", no_memory)
+    box = with_newest()
+    assert isinstance(box.newest, types.BuiltinFunctionType) == (not lacking)
+    address, _ = ask(box)
+    assert box.newest() == 0
+    write(address, 10, 0xFFFFFFFE)
+    assert box.newest() == 0xFFFFFFFE
+
+
+def test_the_function_object_is_there_until_the_end(run_python):
+    with_newest()
+    done = run_python("""
+import gc, sys
+from gpusense._capi import mailbox as boxes
+newest = boxes.Mailbox(4, 4096).newest
+gc.collect()
+assert newest() == 0 and repr(newest) == "<built-in function newest>" and newest.__doc__ is None
+for wrong in ((1,), ("x", 2)):
+    try:
+        newest(*wrong)
+    except TypeError as error:
+        assert "takes no arguments" in str(error)
+    else:
+        raise AssertionError(wrong)
+before = sys.getrefcount(None)
+for _ in range(100_000):
+    newest()
+assert abs(sys.getrefcount(None) - before) < 1000
+class AtTheEnd:
+    def __del__(self, newest=newest):
+        print("fine", newest())
+sys.modules["kept"] = kept = AtTheEnd()
+kept.newest = newest
+""")
+    assert (done.returncode, done.stdout) == (0, "fine 0\n"), done.stderr
 
 
 def test_a_record_that_is_just_being_written_is_looked_at_again():
