@@ -41,7 +41,7 @@ _dispatcher _rounds _sampler _sources _window
 backends
 _broker
 _pipeline
-_alike _ledger _unmarked
+_alike _ledger _placer _unmarked
 _aggregate _attribution _columns _decode _decode_record _identity _launches _names_cache _sync_lines _tally
 _batch _metrics_json _threshold _walk
 _json_stream
