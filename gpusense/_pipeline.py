@@ -164,14 +164,14 @@ class Pipeline:
     def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
         self.threshold.refill(now_ns)
-        finish, keep_all = self._placer.finish, self.limits.trace_all
+        placer, keep_all = self._placer, self.limits.trace_all
         for item in records:
             if isinstance(item, Alike):
                 self._seen += len(item)
-                self._placer.finish_all(item, keep_all)
+                placer.finish_all(item, keep_all)
             else:
                 self._seen += 1
-                finish(item, keep_all)
+                placer.finish(item, keep_all)
         self._ledger.hand_on()
 
     def cycle(self, now_ns: int, final: bool = False, *, patience_ns: int | None = None) -> None:
