@@ -11,13 +11,12 @@ No lock is held while CUPTI is called: its callbacks may run under locks of its 
 import os
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from . import _layouts as layouts
 from . import _log, _native, _process
 from ._errors import BackendError
+from ._kinds import Kinds, Rest, Switches, Wants
 from ._protocols import OnBuffer
 from ._records import Unavailable
 
@@ -29,18 +28,12 @@ IDLE_PERIOD_S = 0.25
 CLOSE_WAIT_S = 2.0
 EXIT_WAIT_S = 1.0
 DRAIN_LIMIT = 1024  # buffers in one go, so that a program that launches faster than we read cannot keep a thread here
-MAX_RESTS = 1_000  # remembered for members that look late
 FEWEST_BUFFERS = 2
 
 Shared = dict[str, Any]
-#: What a member asks of all and tells them, as builtins that it changes in place; see ``_sharing``. A member that gave
-#: none is of a version that does not look at those of others.
-Wants = dict[str, Any]
-#: Nanoseconds since the epoch, the second None while it lasts; and the wants of who asked for it.
-Rest = tuple[int, int | None, Wants | None]
 
 
-class Engine(Protocol):
+class Engine(Switches, Protocol):
     """What the hub drives: CUPTI and the mailbox, or a fake. Calls that CUPTI refuses raise :class:`BackendError`.
 
     ``register``: true where all buffers are other ones from now on. ``discard``: what a taken buffer holds takes no
@@ -48,8 +41,6 @@ class Engine(Protocol):
     """
 
     def register(self) -> bool | None: ...
-    def enable(self, kind: int) -> None: ...
-    def disable(self, kind: int) -> None: ...
     def flush(self, forced: bool) -> None: ...
     def take(self) -> tuple[int, int, int] | None: ...
     def give(self, address: int) -> None: ...
@@ -120,7 +111,7 @@ class _Member:
 
 
 class Hub:
-    """Owner of the subscription: members, reference-counted kinds, the drain thread."""
+    """Owner of the subscription: members, and the drain thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -129,17 +120,12 @@ class Hub:
         self._reading = _native.lock()  # the mailbox has one reader at a time
         self._reader = 0  # thread that holds it
         self._members: list[_Member] = []
-        self._kinds: Counter[int] = Counter()
-        self._refused: dict[int, str] = {}
+        self._kinds = Kinds(engine, self._lock)
         self._wake = _native.Bell()
         self._thread: Any = None
         self._closing = False
         self._get_ident = _native.thread_id()
         self._pid = os.getpid()
-        self._resting: frozenset[int] = frozenset()  # kinds that are off although wanted
-        self._rest: Rest | None = None  # the one that lasts
-        self._rests: deque[Rest] = deque(maxlen=MAX_RESTS)
-        self._rest_count = 0
         self._held_back: list[int] = []  # buffers beyond what the strictest member allows
         self._pool: tuple[int, int] | None = None  # how many there are, and their size
         self._paused = self._flush_error = ""
@@ -197,7 +183,7 @@ class Hub:
             self._forget(member)
             raise
         try:
-            self._open(member)
+            self._kinds.claim(member.kinds)
         except BaseException:
             self._remove(member)
             raise
@@ -221,22 +207,6 @@ class Hub:
             if member in self._members:
                 self._members.remove(member)
 
-    def _open(self, member: _Member) -> None:
-        with self._lock:
-            new = sorted(kind for kind in member.kinds if not self._kinds[kind])
-            self._kinds.update(member.kinds)
-        errors: dict[int, BackendError] = {}
-        for kind in new:
-            try:
-                self._engine.enable(kind)
-                self._refused.pop(kind, None)
-            except BackendError as error:  # noqa: PERF203 - a handful of kinds
-                errors[kind] = error
-        for kind, refusal in errors.items():
-            self._refused[kind] = str(refusal)
-            if kind == layouts.CONCURRENT_KERNEL or len(errors) == len(member.kinds):
-                raise refusal
-
     def _leave(self, member: _Member) -> None:
         """What is finished still reaches the member; then it is gone. A second call does nothing."""
         if member in self._members and self.alive:
@@ -248,29 +218,18 @@ class Hub:
             if member not in self._members:
                 return
             self._members.remove(member)
-            self._kinds.subtract(member.kinds)
-            unused = [kind for kind in member.kinds if self._kinds[kind] <= 0]
-            self._resting -= frozenset(unused)
-            self._kinds += Counter()  # drops what fell to zero
-            its_rest = self._rest is not None and (self._rest[2] is member.wants or not self._members)
+            unused = self._kinds.release(member.kinds)
+            lasting = self._kinds.lasting
+            its_rest = lasting is not None and (lasting[2] is member.wants or not self._members)
             paused = self._paused
             if not self._members:
                 # Until someone joins again another profiler may have put in its own callbacks.
                 self._registered, self._paused = False, ""
                 self._wake.set()
         if not paused:  # else another profiler may have enabled them for itself
-            for kind in unused:
-                if kind not in self._refused:
-                    self._disable(kind)
-            self._renew_beside(unused)
+            self._kinds.switch_off(unused)
         if its_rest:
             self.rest(())
-
-    def _disable(self, kind: int) -> None:
-        try:
-            self._engine.disable(kind)
-        except BackendError as error:
-            _log.debug("%s", error)
 
     def wants(self) -> list[Wants]:
         """What the members want, in the order in which they joined."""
@@ -287,57 +246,13 @@ class Hub:
             blinds = by is None or any(member.wants is None for member in self._members)
             if not self.alive or self._paused or (wanted and blinds and len(self._members) != 1):
                 return False
-            wanted &= frozenset(self._kinds)
-            changed, self._resting = wanted ^ self._resting, wanted
-        self._apply(changed)
-        with self._lock:
-            if not self._resting:
-                self._end_rest()
-            elif self._rest is None:
-                self._rest = began, None, by
+            changed = self._kinds.begin_rest(wanted)
+        self._kinds.follow_rest(changed, began, by)
         return True
-
-    def _apply(self, kinds: Set[int]) -> None:
-        """Kinds on or off as they are to be by now: another thread may want the opposite meanwhile. One that cannot be
-        switched on goes on resting."""
-        for kind in sorted(kinds):
-            off = None
-            while off != (kind in self._resting):
-                off = kind in self._resting
-                if off:
-                    self._disable(kind)
-                elif self._kinds[kind] and kind not in self._refused and not self._enable(kind):
-                    self._resting |= {kind}
-                    break
-        self._renew_beside(kinds & self._resting)
-
-    def _renew_beside(self, disabled: Iterable[int]) -> None:
-        """Off and on again what CUPTI may have ended together with ``disabled``."""
-        ended = layouts.TIED_KINDS.intersection(disabled)
-        for kind in layouts.TIED_KINDS - ended if ended else ():
-            if self._kinds[kind] and kind not in self._refused and kind not in self._resting:
-                self._disable(kind)
-                self._apply({kind})
-
-    def _enable(self, kind: int) -> bool:
-        try:
-            self._engine.enable(kind)
-        except BackendError as error:
-            _log.debug("%s", error)
-            return False
-        return True
-
-    def _end_rest(self) -> None:
-        if self._rest is not None:
-            self._rests.append((self._rest[0], time.time_ns(), self._rest[2]))
-            self._rest_count += 1
-            self._rest = None
 
     def rests(self, after: int) -> tuple[int, list[Rest], Rest | None]:
-        """How many stretches of rest have ended so far, those after the first ``after``, and the one that lasts."""
-        with self._lock:
-            fresh = min(self._rest_count - after, len(self._rests))
-            return self._rest_count, list(self._rests)[-fresh:] if fresh > 0 else [], self._rest
+        """See :meth:`Kinds.rests`."""
+        return self._kinds.rests(after)
 
     def newest(self) -> Callable[[], int] | None:
         """What gives the newest correlation id of all that was launched, where the engine knows."""
@@ -456,7 +371,7 @@ class Hub:
         would be returned to the other, which may free it."""
         if not self.alive or self._paused or not self._members:
             return
-        self._engine.let_go(sorted(self._kinds))
+        self._engine.let_go(self._kinds.wanted())
         self.flush()
         if self._engine.lent():
             self.flush(forced=True)  # records of what still runs then never get an end
@@ -467,13 +382,7 @@ class Hub:
         if not self.alive:
             return
         self._register(anew=True)
-        with self._lock:
-            kinds = sorted(self._kinds)
-            self._resting = frozenset()
-            self._end_rest()
-        for kind in kinds:
-            if kind not in self._refused:
-                self._engine.enable(kind)
+        self._kinds.switch_all_on()
         self._paused = ""
 
     def detach(self) -> None:
@@ -496,7 +405,7 @@ class Hub:
         """CUDA and CUPTI do not work in the child: no call, only forget. ``shared["pid"]`` tells other copies."""
         self._members = []
         self._thread = None
-        self._lock = _native.lock()
+        self._lock = self._kinds.lock = _native.lock()
         self._registering = _native.lock()
         self._reading = _native.lock()
         self._reader = 0
@@ -520,12 +429,12 @@ class Hub:
 
     def status(self) -> dict[str, Any]:
         """Counters and state, as builtins."""
-        rest = self._rest
+        rest = self._kinds.lasting
         return {
             **self._engine.status(self.alive and not self._paused),
             "members": len(self._members),
-            "kinds": sorted(self._kinds),
-            "refused_kinds": dict(self._refused),
+            "kinds": self._kinds.wanted(),
+            "refused_kinds": dict(self._kinds.refused),
             "paused": bool(self._paused),
             "reason": self._paused,
             "resting_since_ns": rest[0] if rest is not None else 0,

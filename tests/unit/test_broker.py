@@ -155,6 +155,24 @@ def test_no_lock_of_ours_is_held_while_cupti_is_called(hub, engine):
     assert engine.named("flush")
 
 
+def test_no_lock_of_ours_is_held_while_kinds_are_switched(hub, engine):
+    switched = []
+
+    def switch(kind):
+        assert not hub._lock.locked()
+        switched.append(kind)
+
+    engine.enable = engine.disable = switch
+    leave = hub.join({KERNELS, COPIES, MEMSETS}, print, mine := {})
+    hub.rest({COPIES}, mine)
+    hub.rest((), mine)
+    hub.resume()
+    leave()
+    every = [COPIES, MEMSETS, KERNELS]
+    assert switched[:-3] == [*every, COPIES, MEMSETS, MEMSETS, COPIES, *every]
+    assert set(switched[-3:]) == set(every)
+
+
 def test_a_buffer_is_given_back_even_when_the_receiver_is_interrupted(hub, engine):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -321,7 +339,7 @@ def test_a_kind_that_cannot_be_switched_on_goes_on_resting(hub, engine):
 
 
 def test_many_rests_are_remembered_as_far_as_there_is_room(hub, monkeypatch):
-    monkeypatch.setattr(hub, "_rests", deque(maxlen=3))
+    monkeypatch.setattr(hub._kinds, "_rests", deque(maxlen=3))
     hub.join({KERNELS}, print, mine := {})
     for _ in range(5):
         hub.rest({KERNELS}, mine)
@@ -411,6 +429,18 @@ def test_a_forked_child_makes_no_call(hub, engine, monkeypatch):
         hub.join({KERNELS}, print)
     assert hub.status()["members"] == 0
     assert engine.calls == []
+
+
+def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(hub, monkeypatch):
+    hub.join({KERNELS}, print)
+    for lock in (hub._lock, hub._reading, hub._registering):
+        lock.acquire()  # as another thread of the parent did
+    monkeypatch.setattr(_broker.os, "getpid", lambda: -5)
+    hub.after_fork_in_child()
+    done = threading.Thread(target=lambda: (hub.rest(()), hub.rests(0), hub.status()), daemon=True)
+    done.start()
+    done.join(20)
+    assert not done.is_alive()
 
 
 def test_the_exit_hook_flushes_and_disables(hub, engine):

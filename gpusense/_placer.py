@@ -1,0 +1,247 @@
+"""Where a record belongs: gives work the block that launched it, then keeps or counts it. Pure.
+
+Decoded work comes as columns, of which a few records were chosen to be kept; records that are complete already, one by
+one or alike. Used by one thread at a time.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import compress
+from typing import Any, NamedTuple
+
+from ._alike import Alike
+from ._attribution import Attributor, Ids, Leaves
+from ._batch import Batch
+from ._ledger import WITH_BYTES, Ledger, Owners, grouped
+from ._records import KINDS, GpuKernel, Path, Record
+from ._tally import BlockTotals, Watched
+from ._threshold import Threshold
+
+HELPERS = frozenset({"launch", "unified_memory"})  # summed up, and not counted among the records seen
+
+#: Innermost candidate blocks, and whether the launching thread only inherited them.
+Place = tuple[Leaves, bool]
+
+
+class Work(NamedTuple):
+    """One decoded batch that waits for its markers."""
+
+    kind: str
+    thread: int
+    batch: Batch
+    ids: Ids
+    names: Mapping[int, str]
+    kept: dict[int, Record]  # index in the batch → record, still without its block
+    newest_ns: int  # nothing in it ended later
+    owners: Owners | None = None  # where some of it was captured in a block
+
+
+class Placer:
+    """Puts work into ``ledger``, under its block. Says of how many records that was uncertain, and how many made no
+    sense."""
+
+    def __init__(
+        self, ledger: Ledger, threshold: Threshold, occupancy: Callable[[GpuKernel], float | None] | None = None
+    ) -> None:
+        self.attribution = Attributor()
+        self.watched = Watched()
+        self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
+        self.occupancy = occupancy
+        self.ambiguous = self.inherited = self.invalid = 0
+        self._ledger = ledger
+        self._threshold = threshold
+        self._contexts: dict[int, int] = {}  # context → device
+
+    def go_on_from(self, old: "Placer") -> None:
+        """Blocks that are open stay open."""
+        self.attribution, self.watched, self.owners = old.attribution, old.watched, old.owners
+
+    # --- decoded work -----------------------------------------------------------------------------------------------
+
+    def place(self, work: Work) -> None:
+        """Keeps what was chosen of ``work`` and counts the rest; all markers of its blocks have come, or never will."""
+        batch, kept = work.batch, work.kept
+        self._learn_devices(batch)
+        if work.kind == "kernel":
+            self._ledger.piles.know(work.names)
+        same = self.attribution.constant(work.thread, work.ids.low, work.ids.high)
+        segments: Iterable[tuple[int, int, Place]] = ((0, batch.count, same),) if same is not None else ()
+        if same is None:
+            segments = self.attribution.segments(work.thread, *work.ids)
+        where = self._where(batch) if work.owners is None else None
+        columns = [batch.key, batch.duration]
+        if work.kind in WITH_BYTES:
+            columns.append(batch.bytes)
+        spots = self._ledger.spots(batch, self._contexts, work.owners) if where is None else None
+        slow, placed = deque(kept), []
+        counted = bytearray(b"\1") * batch.count if kept else None
+        for low, high, place in segments:
+            while slow and slow[0] < high:
+                counted[slow[0]] = 0  # type: ignore[index]
+                placed.append((kept[slow.popleft()], place))
+            rows = [column[low:high] for column in columns]
+            apart = spots[low:high] if spots is not None else None
+            if counted is not None:
+                chosen = counted[low:high]
+                rows = [list(compress(column, chosen)) for column in rows]
+                apart = list(compress(apart, chosen)) if apart is not None else None
+            if rows[0]:
+                self._count(work.kind, place, where, apart, *rows)
+        for item, place in placed:
+            self._keep(item, *place)
+        if work.kind in ("kernel", "transfer", "memset"):
+            self._ledger.occupy(work.kind == "kernel", batch)
+
+    def _where(self, batch: Batch) -> tuple[int | None, int | None] | None:
+        """Device and stream of all records, or None where they differ."""
+        if not (batch.uniform("device") and batch.uniform("stream")):
+            return None
+        device = batch.device[0]
+        if device is None and batch.context[0] is not None and batch.uniform("context"):
+            device = self._contexts.get(batch.context[0])
+        return device, batch.stream[0]
+
+    def _learn_devices(self, batch: Batch) -> None:
+        """Synchronisations name a context only; work in the same context tells its device."""
+        if batch.device[0] is not None and batch.context[0] is not None:
+            self._contexts.setdefault(batch.context[0], batch.device[0])
+
+    def _count(
+        self,
+        kind: str,
+        place: Place,
+        where: tuple[int | None, int | None] | None,
+        apart: list[Any] | None,
+        keys: list[int],
+        durations: list[int],
+        sizes: list[int] | None = None,
+    ) -> None:
+        """Counts records that share their block. ``where``: their device and stream, else see :meth:`Ledger.spots`."""
+        leaves, inherited = place
+        path, blocks = self._blocks(leaves)
+        if kind not in HELPERS:
+            self._ledger.counted += len(durations)
+        if len(leaves) > 1:
+            self.ambiguous += len(durations)
+        elif inherited and leaves:
+            self.inherited += len(durations)
+        watchers = [found for found in map(self.watched.get, blocks) if found is not None] if self.watched else []
+        groups = grouped(keys, durations) if watchers else None
+        if where is not None:
+            self._ledger.count((path, kind, *where, None), keys, durations, sizes, groups)
+        else:
+            self._ledger.count_apart(path, kind, apart or (), keys, durations, sizes)
+        if groups is not None:
+            self._watch_groups(kind, watchers, groups, keys, sizes)
+            for totals in watchers:
+                totals.inherited += len(durations) if inherited else 0
+        if self.watched:
+            self._watch_ambiguous(leaves, blocks, len(durations))
+
+    def _watch_groups(
+        self,
+        kind: str,
+        watchers: list[BlockTotals],
+        groups: Mapping[int, list[int]],
+        keys: list[int],
+        sizes: list[int] | None,
+    ) -> None:
+        """Adds to the blocks that someone may ask."""
+        bytes_of: dict[int, int] = defaultdict(int)
+        for key, size in zip(keys, sizes, strict=True) if sizes is not None else ():
+            bytes_of[key] += size
+        for key, members in groups.items():
+            label = kind, self._ledger.piles.name(kind, key)[0]
+            for totals in watchers:
+                totals.extend(label, members, bytes_of.get(key, 0))
+
+    def _blocks(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
+        """Path of the innermost certain block, and it with all its ancestors."""
+        if not leaves:
+            return (), ()
+        blocks = self.attribution.chain(leaves[0]) if len(leaves) == 1 else self.attribution.common_ancestors(leaves)
+        return (self.attribution.path(blocks[0]) if blocks else ()), blocks
+
+    def _watch(self, item: Any, blocks: tuple[int, ...], leaves: Leaves, inherited: bool) -> None:
+        """As :meth:`_watch_groups` for one record."""
+        for block in blocks:
+            totals = self.watched.get(block)
+            if totals is not None:
+                label = KINDS[type(item)], item.name
+                totals.extend(label, [item.end_ns - item.start_ns], getattr(item, "bytes", 0))
+                totals.inherited += 1 if inherited else 0
+        self._watch_ambiguous(leaves, blocks, 1)
+
+    def _watch_ambiguous(self, leaves: Leaves, certain: tuple[int, ...], count: int) -> None:
+        if len(leaves) > 1:
+            for block in {other for leaf in leaves for other in self.attribution.chain(leaf)}.difference(certain):
+                totals = self.watched.get(block)
+                if totals is not None:
+                    totals.ambiguous += count
+
+    def _keep(self, item: Any, leaves: Leaves, inherited: bool) -> None:
+        path, blocks = self._blocks(leaves)
+        changes: dict[str, Any] = {"path": path, "block_id": blocks[0] if blocks else None}
+        if len(leaves) > 1:
+            self.ambiguous += 1
+            changes["ambiguous"] = leaves
+        elif inherited and leaves:
+            self.inherited += 1
+        if hasattr(item, "is_slow"):
+            changes["is_slow"] = item.end_ns - item.start_ns >= self._threshold.chosen_ns
+        if type(item) is GpuKernel and self.occupancy is not None:
+            changes["occupancy"] = self.occupancy(item)
+        if item.device is None and item.context is not None:
+            changes["device"] = self._contexts.get(item.context)
+        if self.owners and getattr(item, "graph_node_id", None) is not None:
+            changes["owner"] = owner_of(item, self.owners)
+        item = item._replace(**changes)
+        if self.watched and leaves:
+            self._watch(item, blocks, leaves, inherited)
+        self._ledger.store(item)
+
+    # --- finished records -------------------------------------------------------------------------------------------
+
+    def finish(self, item: Any, keep_all: bool) -> None:
+        """A record that is complete already: keeps it or counts it."""
+        duration = item.end_ns - item.start_ns
+        kind = KINDS[type(item)]
+        if duration < 0 or item.start_ns <= 0:
+            self.invalid += 1
+            return
+        if item.block_id is not None and not item.path:
+            item = item._replace(path=self.attribution.path(item.block_id))
+        slow = duration >= self._threshold.chosen_ns
+        if getattr(item, "is_slow", slow) is not slow:
+            item = item._replace(is_slow=slow)
+        if kind != "block" and item.block_id is not None and self.watched:
+            self._watch(item, self.attribution.chain(item.block_id), (item.block_id,), False)
+        if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
+            self._ledger.occupy_once(item.backend, item.device, kind == "kernel", item.start_ns, item.end_ns)
+        wanted = keep_all or kind in ("block", "allocation") or duration >= self._threshold.effective_ns
+        if wanted and (keep_all or self._threshold.spend()):
+            self._ledger.store(item)
+        else:
+            self._ledger.demote(item)
+
+    def finish_all(self, columns: Alike, keep_all: bool) -> None:
+        """As :meth:`finish` does for each of them."""
+        if keep_all or not columns.sound:
+            for item in columns.records():
+                self.finish(item, keep_all)
+            return
+        for at, kind in enumerate(columns.kinds):
+            if kind.block_id is not None and not kind.path:
+                columns.kinds[at] = kind._replace(path=self.attribution.path(kind.block_id))
+        if self.watched:
+            for kind, durations in columns.by_kind([]):
+                for block in self.attribution.chain(kind.block_id) if kind.block_id is not None else ():
+                    totals = self.watched.get(block)
+                    if totals is not None:
+                        totals.extend(("kernel", kind.name), durations)
+        columns.settle(self._threshold, self._threshold.chosen_ns, self._ledger)
+
+
+def owner_of(item: Any, owners: Mapping[int, Path]) -> Path | None:
+    """The block that captured a graph node, by its own id or, where the record has it, that of its source (13.4)."""
+    return owners.get(item.graph_node_id) or owners.get((item.attributes or {}).get("source_graph_node", 0))
