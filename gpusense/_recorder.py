@@ -1,9 +1,9 @@
 """Joins capture, pipeline and sinks of one tracer; all of it runs on gpusense's own threads but what queues.
 
 Threads of the program only append to ``events`` (a deque: atomic): boundaries as lists of the fields of a
-:class:`Boundary`, and of the newest id where that was read; closed blocks as tuples, see :meth:`Recorder._ended`; tokens
-of marker calls that failed; finished records. The recording thread calls :meth:`Recorder.tick`;
-CUPTI's buffers arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
+:class:`Boundary`, and of the newest id where that was read; closed blocks as tuples, see :meth:`Recorder._ended`;
+tokens of marker calls that failed; finished records. The recording thread calls :meth:`Recorder.tick`; CUPTI's buffers
+arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
 """
 
 import os

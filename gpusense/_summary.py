@@ -131,7 +131,8 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     if captured and not complete:
         reason = "not everything launched inside had finished and been read in time"
     if totals.late and captured:
-        complete, reason = False, "the block was asked for when it was open already: what it launched first may be missing"
+        complete = False
+        reason = "the block was asked for when it was open already: what it launched first may be missing"
 
     def add(kind: str, field: str) -> int | None:
         found = [getattr(row, field) for row in rows if row.kind == kind]

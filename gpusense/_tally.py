@@ -183,8 +183,9 @@ class Late(ref[Any]):
 class Watched:
     """The totals of blocks that someone may still ask, by the block's id.
 
-    The program's threads put a weak reference to each block that the program has into ``blocks``; the block holds its totals,
-    made here when something was launched in it, and they go with it. All methods are called under the pipeline's lock.
+    The program's threads put a weak reference to each block that the program has into ``blocks``; the block holds its
+    totals, made here when something was launched in it, and they go with it. All methods are called under the
+    pipeline's lock.
     """
 
     def __init__(self) -> None:
