@@ -21,6 +21,7 @@ OnView = Callable[[memoryview, int], None]
 _READABLE = layouts.WRITTEN_BY_CALL | {layouts.UNIFIED_MEMORY_COUNTER}
 RETRY_S = 1.0  # between two attempts while another profiler holds CUPTI
 WATCH_S = 0.4  # between two looks whether our callbacks are still the registered ones
+TAKEN_OVER_S = 2.0  # the same once a stranger has them: then a look asks CUPTI for a subscription, which takes 20 ms
 
 
 class Capture:
@@ -189,6 +190,8 @@ class Capture:
         from .backends import _cupti_watch
 
         verdict = _cupti_watch.look(self._activity, paused=self.state == "paused")
+        if (verdict or self.reason) == _cupti_watch.TAKEN_OVER:
+            self._watch_at = now + TAKEN_OVER_S
         if verdict is None:
             if self.state == "running":
                 self._alive_ns = (self._alive_ns[1], time_ns())

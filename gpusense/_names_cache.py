@@ -12,18 +12,21 @@ RECHECK_S = 1.0
 class NameCache:
     """Address → (short name, demangled, as the driver gave it); each text is worked out once."""
 
-    __slots__ = ("_by_pointer", "_by_text", "_recheck_at")
+    __slots__ = ("_by_pointer", "_by_text", "_provisional", "_recheck_at")
 
     def __init__(self) -> None:
         self._by_pointer: dict[int, Described] = {}
         self._by_text: dict[bytes, Described] = {}
         self._recheck_at = 0.0
+        self._provisional = False  # some text was worked out before there was a C++ runtime
 
     def new_buffer(self, now_s: float = 0.0) -> None:
         """``now_s``: monotonic seconds; 0 has every name read again."""
         if now_s == 0.0 or now_s > self._recheck_at:
             self._by_pointer.clear()
             self._recheck_at = now_s + RECHECK_S
+            if self._provisional:
+                self._work_out_anew()
 
     def resolve(self, pointer: int, read: Callable[[int], bytes]) -> Described:
         found = self._by_pointer.get(pointer)
@@ -36,15 +39,26 @@ class NameCache:
         if found is None:
             if len(self._by_text) >= MAX_NAMES:
                 self._by_text.clear()
-            found = self._by_text[text] = self._work_out(text)
+            found, final = self._work_out(text)
+            self._by_text[text] = found
+            self._provisional = self._provisional or not final
         return found
 
+    def _work_out_anew(self) -> None:
+        from ._capi.demangle import is_ready
+
+        if is_ready():
+            self._by_text.clear()
+            self._provisional = False
+
     @staticmethod
-    def _work_out(text: bytes) -> Described:
-        from ._capi.demangle import demangle
+    def _work_out(text: bytes) -> tuple[Described, bool]:
+        """And whether that is for good: a C++ runtime may come into the process later."""
+        from ._capi.demangle import demangle, is_ready
         from ._names import base_name
         from ._names import text as as_text
 
         raw = as_text(text)
         full = demangle(raw)
-        return base_name(full or raw) or "?", full, raw or None
+        described = base_name(full or raw) or "?", full, raw or None
+        return described, full is not None or not raw.startswith("_Z") or is_ready()

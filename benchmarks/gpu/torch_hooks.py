@@ -1,13 +1,13 @@
 """What blocks for torch's modules cost on top of capture, and whether they hold the right kernels. Needs a GPU, torch.
 
-    python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2] [--way flags|whole]
+    python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2] [--way flags|whole] [--workload small|big]
 
-Cost: stretches of the small training job (about 870 kernels a step) without and with blocks, in turn in one process,
-once recording to a file and once live; the median ratio and the Hodges-Lehmann estimate with their 95 % intervals (see
-overhead.py). *flags*: torch is instrumented once, as in a program, and blocks are switched; what modules without blocks
-cost is in both stretches. *whole*: it is instrumented for each stretch and put back after it, which changes
-``nn.Module`` at every turn, so that the interpreter specialises its code anew. Kernels: for each layer the number in
-its block, forward and backward, against the number of a direct call of that layer alone.
+Cost: stretches of a training job (*small*: about 870 short kernels a step) without and with blocks, in turn in one
+process, once recording to a file and once live; the median ratio and the Hodges-Lehmann estimate with their 95 %
+intervals (see overhead.py). *flags*: torch is instrumented once, as in a program, and blocks are switched; what modules
+without blocks cost is in both stretches. *whole*: it is instrumented for each stretch and put back after it, which
+changes ``nn.Module`` at every turn, so that the interpreter specialises its code anew. Kernels: for each layer the
+number in its block, forward and backward, against the number of a direct call of that layer alone.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def switches(integration, depth, way):
     return lambda: on.update(wanted), lambda: on.update(dict.fromkeys(on, False))
 
 
-def cost(mode, seconds, depth, way):
+def cost(mode, seconds, depth, way, workload):
     import torch
     import workloads
     from overhead import estimate, interval
@@ -45,7 +45,7 @@ def cost(mode, seconds, depth, way):
     from gpusense import _select
     from gpusense.integrations import torch as integration
 
-    step = workloads.small()
+    step = workloads.ALL[workload]()
     for _ in range(20):
         step()
     torch.cuda.synchronize()
@@ -157,6 +157,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--workload", choices=("small", "big"), default="small")
     parser.add_argument("--way", choices=("flags", "whole"), default="flags")
     parser.add_argument("--part", choices=("file", "live", "kernels"))
     given = parser.parse_args()
@@ -164,10 +165,11 @@ def main():
         print(json.dumps(kernels()))
         return
     if given.part:
-        print(json.dumps(cost(given.part, given.seconds, given.depth, given.way)))
+        print(json.dumps(cost(given.part, given.seconds, given.depth, given.way, given.workload)))
         return
     for mode in ("file", "live"):
-        facts = child("--part", mode, "--seconds", given.seconds, "--depth", given.depth, "--way", given.way)
+        how = "--depth", given.depth, "--way", given.way, "--workload", given.workload
+        facts = child("--part", mode, "--seconds", given.seconds, *how)
         if mode == "file":
             print(f"{facts['device']}, torch {facts['torch']}, step {facts['step_ms']:.1f} ms, depth {given.depth}")
         shown = ["{:.4f} [{:.4f}, {:.4f}]".format(*facts[name]) for name in ("ratio", "estimate")]

@@ -2,6 +2,7 @@
 
 import ctypes
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
+from time import monotonic
 from typing import Any
 
 from .binding import bind, prototypes
@@ -15,6 +16,8 @@ _CACHE_SIZE = 8192
 
 _cache: dict[str, str] = {}
 _functions: tuple[Any, Any] | None = None
+_LOOK_AGAIN_S = 1.0  # a look at what is mapped takes a millisecond, and there is one for each new name
+_look_at = 0.0
 
 
 def demangle(name: str, *, may_load: bool = False) -> str | None:
@@ -39,6 +42,11 @@ def demangle(name: str, *, may_load: bool = False) -> str | None:
     return known
 
 
+def is_ready() -> bool:
+    """Whether a runtime was found: what has no readable form then, has none."""
+    return _functions is not None
+
+
 def bring_in() -> None:
     """Brings a C++ runtime into this process, so that every later name is readable. For a process of our own."""
     _resolve(may_load=True)
@@ -57,8 +65,11 @@ def _call(functions: tuple[Any, Any], name: str) -> str | None:
 
 
 def _resolve(may_load: bool) -> tuple[Any, Any] | None:
-    global _functions
+    global _functions, _look_at
     if _functions is None:
+        if not may_load and monotonic() < _look_at:
+            return None
+        _look_at = monotonic() + _LOOK_AGAIN_S
         loaded = load(CPP_RUNTIME, only_mapped=not may_load)
         if not isinstance(loaded, Loaded):
             return None

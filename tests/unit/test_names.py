@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpusense._capi import demangle as demangling
 from gpusense._capi.demangle import demangle
 from gpusense._names import UNNAMED, base_name, text
+from gpusense._names_cache import NameCache
 
 TORCH_COPY = (
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
@@ -155,6 +156,7 @@ needs_runtime = pytest.mark.skipif(sys.platform == "win32", reason="no Itanium n
 def fresh(monkeypatch):
     monkeypatch.setattr(demangling, "_cache", {})
     monkeypatch.setattr(demangling, "_functions", None)
+    monkeypatch.setattr(demangling, "_look_at", 0.0)
 
 
 @needs_runtime
@@ -218,3 +220,35 @@ def test_no_runtime_is_brought_in_unasked(fresh, monkeypatch):
     demangle("_Z1kv")
     demangle("_Z1kv", may_load=True)
     assert asked == [True, False]
+
+
+def test_a_runtime_that_is_missing_is_not_looked_for_at_every_name(fresh, monkeypatch):
+    asked = []
+    now = [100.0]
+    monkeypatch.setattr(demangling, "load", lambda *_, **__: asked.append(1))
+    monkeypatch.setattr(demangling, "monotonic", lambda: now[0])
+    for n in range(50):
+        assert demangle(f"_Z3k{n:02}v") is None
+    assert len(asked) == 1
+    now[0] += 1.5
+    demangle("_Z1kv")
+    assert len(asked) == 2
+
+
+@needs_runtime
+def test_names_become_readable_once_there_is_a_runtime(fresh, monkeypatch):
+    real = demangling.load
+    monkeypatch.setattr(demangling, "load", lambda *_, **__: None)
+    cache = NameCache()
+
+    def resolve(now_s, pointer=1):
+        cache.new_buffer(now_s)
+        return cache.resolve(pointer, lambda _: b"_Z1kIiEvT_")
+
+    assert resolve(10.0) == ("k", None, "_Z1kIiEvT_")
+    monkeypatch.setattr(demangling, "load", lambda row, **_: real(row))
+    monkeypatch.setattr(demangling, "_look_at", 0.0)
+    assert resolve(12.0)[1] is None  # nobody has looked since
+    demangle("_Z5otheri")
+    assert resolve(12.5)[1] is None  # kept for a second
+    assert resolve(14.0) == ("k", "void k<int>(int)", "_Z1kIiEvT_")
