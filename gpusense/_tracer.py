@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 from . import _log, _native, _process
 from ._attribution import CLOSE, OPEN, SWITCH
-from ._block import Block, TimedBlock, block_ids, innermost
+from ._block import Block, TimedBlock
 from ._by_hand import ByHand
 from ._config import Settings
 from ._recorder import Recorder
 from ._records import BlockRecord, Record
+from ._scopes import LAST_ID, Scopes
 from ._steps import Steps
 from ._worker import Worker
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _tokens = count(1)
 _get_ident = _native.thread_id()
 
-LAST_ID = 0xFFFFFFFF  # more from ``newest()``: it may have missed some
 #: A call that has not returned yet is taken to end within this time after it began.
 OPEN_ENDED_NS = 50_000_000
 #: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
@@ -32,7 +32,7 @@ MAX_WAITING = 200_000
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
 
-class Tracer(ByHand):
+class Tracer(Scopes, ByHand):
     """Records what this process does. All methods may be called from any thread and none raises into the program
     for a reason of gpusense's own."""
 
@@ -41,7 +41,7 @@ class Tracer(ByHand):
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.config = settings
         self.metrics_source: Any = None
-        self._recorder = recorder
+        self._recorder: Recorder = recorder
         self._watched = recorder.pipeline.watched.blocks
         self._append = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
@@ -71,69 +71,6 @@ class Tracer(ByHand):
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
         return TimedBlock(self, name, elements, attributes)
-
-    def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> Block:
-        """Opens a block without a ``with``, for spans of others; close it with :meth:`close_scope` on this thread.
-
-        ``parent``: a block of another thread that this one belongs to.
-        """
-        if parent is not None:
-            innermost.set(parent)
-            if self._steps is not None:
-                self._steps.here()
-        block = Block(self, name, attributes, None)
-        block._open = True
-        try:  # as __enter__ does, which would be one call more
-            block._enter()
-        except Exception:  # noqa: BLE001 - whatever fails in us, the span of others goes on
-            self.failed_blocks += 1
-        except BaseException:  # an interrupt: nobody will have the block to close it
-            block.__exit__(None, None, None)
-            raise
-        return block
-
-    def close_scope(self, block: Any) -> None:
-        """Closes a block of :meth:`open_scope`; a second time does nothing."""
-        block.__exit__(None, None, None)
-
-    def next_scope(self, block: Block, name: str, attributes: Any = None) -> Block:
-        """Closes ``block`` of :meth:`open_scope` and opens another beside it, at one boundary of both; on this thread.
-
-        What :meth:`close_scope` and :meth:`open_scope` do, with one look into CUPTI's buffers instead of two. ``block``
-        itself may come back, as the next one.
-        """
-        recorder, now = self._recorder, time_ns()
-        newest, outer = recorder.newest, block._outer
-        if (
-            newest is None
-            or recorder.marker is None
-            or self._steps is not None
-            or self._listeners
-            or not (block._open and block._sampled and block._tracer is self and innermost.get() is block)
-            or block.block_id in self._watched
-            or outer is None
-            or outer.end_ns is not None
-            or (corr := newest()) > LAST_ID
-        ):
-            block.__exit__(None, None, None)
-            return self.open_scope(name, attributes)
-        # Nobody has asked for the block: it becomes the next one, for which nothing new needs to be made.
-        old, number, thread = block.block_id, next(block_ids), block.thread
-        ended = (
-            *(old, None, thread, now, corr, block.name, block.parent_id, block.path, block.start_ns, thread),
-            *(block.attributes, None, number, name),
-        )
-        try:
-            block.block_id, block.start_ns, block.attributes = number, now, attributes
-            block.name, block.path = name, (*outer.path, name)
-            self._append(ended)
-        except BaseException:  # an interrupt: nobody will close the block, nor is it known which of both is open
-            block._open, block.end_ns = False, now
-            innermost.set(outer)
-            for closed in (old, number):
-                self._append([CLOSE, closed, None, thread, now, now, "", 0, corr])
-            raise
-        return block
 
     def add_block_listener(self, listener: Any) -> None:
         """``listener.block_opened(block)`` and ``.block_closed(block)`` on the block's own thread from now on."""

@@ -23,7 +23,7 @@ _workload
 cuda monitor
 _select
 _noop _tracer
-_by_hand _steps _worker
+_by_hand _scopes _steps _worker
 _block
 _decorate _summary _types
 _filerecorder

@@ -32,6 +32,7 @@ class Backward:
         self._stacks: dict[int, list[Any]] = {}
         self._may_trace = True  # a backward pass that is compiled may be under way
         self._enter = self._enterer()
+        self.watch = self._watcher()
 
     def install(self, patches: Patches) -> None:
         autograd = self.state.host.torch.autograd
@@ -77,20 +78,40 @@ class Backward:
 
     # --- forward ----------------------------------------------------------------------------------------------------
 
-    def watch(self, call: Any, args: Any, kwargs: Any, output: Any) -> None:
-        """After the forward pass of ``call``: hooks on the nodes between which its backward pass will be."""
-        state = self.state
-        host = state.host
-        if not state.on["backward"] or not host.grad_enabled():
-            return
-        try:
-            if host.modes():
-                with host.unwatched():
-                    self._watch(call, args, kwargs, output)
-            else:
+    def _watcher(self) -> Callable[..., None]:
+        """What runs after the forward pass of a call: hooks on the nodes between which its backward pass will be.
+
+        A closure, as :meth:`_enterer` gives.
+        """
+        state, host, enter = self.state, self.state.host, self._enter
+        on, grad_enabled, modes, tensor = state.on, host.grad_enabled, host.modes, host.Tensor
+
+        def watch(call: Any, args: Any, kwargs: Any, output: Any) -> None:
+            if not on["backward"] or not grad_enabled():
+                return
+            try:
+                if modes():
+                    with host.unwatched():
+                        self._watch(call, args, kwargs, output)
+                    return
+                here = call.here
+                carrier = here.carrier
+                # The usual case: one plain tensor in, which the module before has given, and one out.
+                if len(args) == 1 and not kwargs and type(args[0]) is type(output) is type(carrier) is tensor:
+                    try:
+                        produced, node = output.grad_fn, args[0].grad_fn
+                    except RuntimeError:  # see _node
+                        produced = node = None
+                    if produced is not None and (node is None or node is here.produced):
+                        carrier._backward_hooks = {0: partial(enter, call)}
+                        produced._register_hook_dict(carrier)
+                        here.produced = produced if call.parent is not None else None
+                        return
                 self._watch(call, args, kwargs, output)
-        except Exception:  # noqa: BLE001
-            state.fail("backward")
+            except Exception:  # noqa: BLE001
+                state.fail("backward")
+
+        return watch
 
     def _watch(self, call: Any, args: Any, kwargs: Any, output: Any) -> None:
         produced, found = self._look(args, kwargs, output)
