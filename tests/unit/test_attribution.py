@@ -347,10 +347,13 @@ def test_switches_without_blocks_are_forgotten_in_time(monkeypatch):
     monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
     attributor = Attributor()
     attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 1, "a"), 1)
+    attributor.boundary(Boundary(SWITCH, 0, 0, 5, 1, 1))
+    attributor.give_up(1 << 62)  # from here on places are looked up by time, too
     for i in range(2, 1000):
         attributor.boundary(Boundary(SWITCH, 0, i % 2, 5, i, i), i * 2)
-    assert len(attributor._threads[5].corrs) <= 100
-    assert len(attributor._placed[5]) <= 101
+    timeline = attributor._threads[5]
+    assert len(timeline.corrs) == len(timeline._rows) == len(timeline._by_time) <= 100
+    assert len(timeline._steps) <= 100
     assert attributor.resolve(5, 1999) == ((1,), False)
     assert attributor.resolve(5, 1997) == ((), False)
 
