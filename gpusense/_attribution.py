@@ -24,7 +24,7 @@ from ._timeline import CLOSE as CLOSE
 from ._timeline import LEAVE as LEAVE
 from ._timeline import OPEN as OPEN
 from ._timeline import SWITCH as SWITCH
-from ._timeline import UNCERTAIN, Row, Timeline, chain
+from ._timeline import UNCERTAIN, Timeline, chain
 from ._timeline import Leaves as Leaves
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
@@ -89,18 +89,16 @@ class Attributor:
     def boundary(self, event: Boundary, corr: int | None = None) -> None:
         """A block was opened or closed, or a thread went on in another one. ``corr`` where it is known at once (blocks
         open before capture began: 0)."""
-        op, block, parent, thread, before_ns, _, name, token = event
-        thread &= THREAD_MASK
-        if op == OPEN:
-            self.know(block, parent, name)
-            if parent is None:
-                self._rooted.add(thread)
+        if event.op == OPEN:
+            self.know(event.block_id, event.parent_id, event.name)
+            if event.parent_id is None:
+                self._rooted.add(event.thread & THREAD_MASK)
         if corr is not None:
-            self._place(thread, corr, (before_ns, op, block, parent))
-        elif token:
-            self._tokens[token] = event
+            self._place(event, corr)
+        elif event.token:
+            self._tokens[event.token] = event
         else:
-            self._pending.setdefault(thread, deque()).append(event)
+            self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
 
     def know(self, block_id: int, parent_id: int | None, name: str) -> None:
         """Name and parent of a block, without a place among the launches."""
@@ -128,7 +126,7 @@ class Attributor:
             return False
         _, _, event, queue = min(found, key=lambda fit: fit[:2])
         queue.remove(event)  # earlier ones stay: buffers of one thread may come out of order
-        self._found(event, corr)
+        self._place(event, corr)
         return True
 
     def token(self, token: int, corr: int) -> bool:
@@ -137,21 +135,18 @@ class Attributor:
         if event is None:
             return False
         self._failed.discard(token)
-        self._found(event, corr)
+        self._place(event, corr)
         self._sweep()
         return True
 
-    def _found(self, event: Boundary, corr: int, flag: int = 0) -> None:
-        op, block, parent, thread, before_ns, *_ = event
-        self._place(thread & THREAD_MASK, corr, (before_ns, op | flag, block, parent))
-
-    def _place(self, thread: int, corr: int, row: Row) -> None:
-        timeline = self._threads.get(thread)
+    def _place(self, event: Boundary, corr: int, flag: int = 0) -> None:
+        op, block, parent, thread, before_ns, _, _, _ = event
+        timeline = self._threads.get(thread & THREAD_MASK)
         if timeline is None:
-            timeline = self._threads[thread] = Timeline(self._parents)
-        timeline.insert(corr, row)
-        if row[2]:
-            self._all.insert(corr, row)
+            timeline = self._threads[thread & THREAD_MASK] = Timeline(self._parents)
+        timeline.insert(corr, before_ns, op | flag, block, parent)
+        if block:
+            self._all.insert(corr, before_ns, op | flag, block, parent)
         if len(self._all.corrs) > MAX_EVENTS or len(timeline.corrs) > MAX_EVENTS:
             for line in (self._all, *self._threads.values()):
                 line.forget_before(MAX_EVENTS // 2)
@@ -188,7 +183,7 @@ class Attributor:
         """Its place is right behind the boundary before it on its thread, or anywhere up to the one after it."""
         self.lost_markers += 1
         timeline = self._threads.get(event.thread & THREAD_MASK)
-        self._found(event, timeline.placed_before(event.before_ns) if timeline is not None else 0, UNCERTAIN)
+        self._place(event, timeline.placed_before(event.before_ns) if timeline is not None else 0, UNCERTAIN)
 
     def waiting_since(self) -> int | None:
         """Time of the oldest boundary whose marker has not arrived; None if all have."""

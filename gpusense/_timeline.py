@@ -1,8 +1,8 @@
 """Which blocks are open, as a step function of the correlation id. Pure.
 
-A program with many blocks makes thousands of boundaries a second while few are ever asked about: placing one costs two
-appends, and the steps are worked out when they are asked for. Rows are plain tuples of numbers, which the garbage
-collector soon leaves alone; those of a NamedTuple it would look at for as long as they live.
+A program with many blocks makes thousands of boundaries a second and few of them are ever asked about: placing one is
+two appends, and the steps are worked out when they are asked for. What is kept for each is numbers in flat lists: every
+object beside them would have the garbage collector come sooner.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -15,14 +15,10 @@ OUTSIDE = 0  # among several candidates: no block at all
 #: Leaves: ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
 Leaves = tuple[int, ...]
 
-#: Time, op, block and parent of an event, as in ``Boundary``.
-Row = tuple[int, int, int, int | None]
-
-#: What is open after an event. Two items, where each open block is the parent of the one inside it: ``(leaves, the step
-#: without the innermost block)``. Else three: ``(leaves, open blocks, block the thread is in)``, of which the last is
-#: None where order decides, and 0 for none.
+#: What is open after an event. Where each open block is the parent of the one inside it: ``(innermost block, the step
+#: without it)``. Else ``(leaves, open blocks, block the thread is in)``, of which the last is None where order decides.
 Step = tuple[Any, ...]
-NOTHING: Step = ((), None)
+NOTHING: Step = (OUTSIDE, None)
 
 
 class Timeline:
@@ -33,34 +29,33 @@ class Timeline:
     def __init__(self, parents: dict[int, int | None]) -> None:
         self._known = parents
         self.corrs: list[int] = []
-        self._rows: list[Row] = []
+        self._rows: list[Any] = []  # time, op, block and parent of each event, one after the other
         self._steps: list[Step] = []  # after each event, as far as they are worked out
         self._by_time: list[tuple[int, int]] | None = None  # (time, corr) of each event, once someone asked for it
 
-    def insert(self, corr: int, row: Row) -> None:
+    def insert(self, corr: int, time_ns: int, op: int, block: int, parent: int | None) -> None:
         corrs, rows = self.corrs, self._rows
-        if corrs and (corr < corrs[-1] or (corr == corrs[-1] and row[0] < rows[-1][0])):
+        if corrs and (corr < corrs[-1] or (corr == corrs[-1] and time_ns < rows[-4])):
             at = bisect_right(corrs, corr)
-            while at and corrs[at - 1] == corr and rows[at - 1][0] > row[0]:
+            while at and corrs[at - 1] == corr and rows[4 * at - 4] > time_ns:
                 at -= 1  # several whose place is only known roughly
             corrs.insert(at, corr)
-            rows.insert(at, row)
+            rows[4 * at : 4 * at] = (time_ns, op, block, parent)
             del self._steps[at:]
         else:
             corrs.append(corr)
-            rows.append(row)
+            rows += (time_ns, op, block, parent)
         if self._by_time is not None:
-            insort(self._by_time, (row[0], corr))
+            insort(self._by_time, (time_ns, corr))
 
     def _work_out(self) -> list[Step]:
-        steps, rows = self._steps, self._rows
+        steps = self._steps
         step = steps[-1] if steps else NOTHING
-        for row in rows[len(steps) :] if steps else rows:
-            _, op, block, parent = row
-            leaves = step[0]
-            if op == OPEN and len(step) == 2 and (not leaves or leaves[0] == parent):
-                step = ((block,), step)
-            elif op == CLOSE and len(step) == 2 and leaves and leaves[0] == block:
+        rest = iter(self._rows[4 * len(steps) :])
+        for _, op, block, parent in zip(rest, rest, rest, rest, strict=True):
+            if op == OPEN and (step[0] == parent or step is NOTHING):
+                step = (block, step)
+            elif op == CLOSE and step[0] == block:
                 step = step[1]
             else:
                 step = _irregular(step, op, block, parent, self._known)
@@ -83,8 +78,7 @@ class Timeline:
         return steps[i - 1] if i <= len(steps) else self._work_out()[i - 1]
 
     def at(self, corr: int) -> Leaves:
-        leaves: Leaves = self._step(bisect_right(self.corrs, corr))[0]
-        return leaves
+        return _leaves(self._step(bisect_right(self.corrs, corr)))
 
     def decides(self, corr: int) -> bool:
         """Whether the thread is at ``corr`` in a block of its own, or known to be outside all."""
@@ -98,7 +92,7 @@ class Timeline:
     def placed_before(self, time_ns: int) -> int:
         """Where the last event before ``time_ns`` lies among the launches; 0 where there is none."""
         if self._by_time is None:
-            self._by_time = sorted((row[0], corr) for row, corr in zip(self._rows, self.corrs, strict=True))
+            self._by_time = sorted(zip(self._rows[::4], self.corrs, strict=True))
         at = bisect_left(self._by_time, (time_ns, 0))
         return self._by_time[at - 1][1] if at else 0
 
@@ -106,9 +100,14 @@ class Timeline:
         drop = len(self.corrs) - keep
         if drop > 0:
             self._work_out()
-            del self.corrs[:drop], self._rows[:drop], self._steps[:drop]
+            del self.corrs[:drop], self._rows[: 4 * drop], self._steps[:drop]
             if self._by_time is not None:
                 del self._by_time[:drop]
+
+
+def _leaves(step: Step) -> Leaves:
+    leaf = step[0]
+    return leaf if len(step) == 3 else (leaf,) if leaf else ()
 
 
 def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[int, int | None]) -> Step:
@@ -127,7 +126,7 @@ def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[
             inside = block if kind == OPEN else parent
     leaves = _innermost(opens, known) if inside is None else (inside,) if inside else ()
     if op & UNCERTAIN:  # both states are candidates
-        leaves = tuple(sorted({*(leaves or (OUTSIDE,)), *(step[0] or (OUTSIDE,))}))
+        leaves = tuple(sorted({*(leaves or (OUTSIDE,)), *(_leaves(step) or (OUTSIDE,))}))
     elif inside is None and len(leaves) <= 1:
         return _nested(opens, leaves, known) or (leaves, opens, None)
     return leaves, opens, inside
@@ -139,7 +138,7 @@ def _unfolded(step: Step) -> tuple[Leaves, int | None]:
         return step[1], step[2]
     opens = []
     while step is not NOTHING:
-        opens.append(step[0][0])
+        opens.append(step[0])
         step = step[1]
     return tuple(reversed(opens)), None
 
@@ -155,7 +154,7 @@ def _nested(opens: Leaves, leaves: Leaves, known: dict[int, int | None]) -> Step
         around.append(parent)
     step = NOTHING
     for block in reversed(around):
-        step = ((block,), step)
+        step = (block, step)
     return step
 
 

@@ -116,7 +116,7 @@ def test_a_timeline_equals_a_naive_one(seed, wild, late, lossy):
         events.append((corr, (time, op | flag, block, parent)))
     timeline, naive = Timeline(script.parents), Naive(script.parents)
     for event in shuffled(events, chance, late):
-        timeline.insert(*event)
+        timeline.insert(event[0], *event[1])
         naive.insert(*event)
         for _ in range(chance.choice((0, 0, 0, 1, 3))):
             same(timeline, naive, chance.randrange(script.corr + 2))
@@ -137,7 +137,7 @@ def test_what_is_forgotten_leaves_what_was_open(seed, wild, asked):
         late = script.random.random() < 0.1 and len(kept) > 3
         row = (time, op, block, parent)
         corr = script.random.choice(kept[2:]) if late else corr
-        timeline.insert(corr, row)
+        timeline.insert(corr, *row)
         naive.insert(corr, row)
         kept = sorted([*kept, corr])
         if len(kept) > 20:
