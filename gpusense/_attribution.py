@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count, islice, takewhile
 from operator import gt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ._records import Path
 from ._timeline import CLOSE as CLOSE
 from ._timeline import LEAVE as LEAVE
 from ._timeline import OPEN as OPEN
 from ._timeline import SWITCH as SWITCH
-from ._timeline import UNCERTAIN, Timeline, chain
+from ._timeline import UNCERTAIN, Events, Timeline, chain
 from ._timeline import Leaves as Leaves
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
@@ -100,10 +100,50 @@ class Attributor:
         else:
             self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
 
+    def boundaries_after(self, items: Iterable[Sequence[Any]], widener: "Widener") -> None:
+        """As :meth:`boundary` for each of ``items``: what a :class:`Boundary` holds, and the 32 bits of the newest
+        correlation id when it was crossed. Launches from the next id on come after it."""
+        parents, names, widen = self._parents, self._names, widener.widen_one
+        every: Events = [], []
+        threads: dict[int, Events] = {}
+        for op, block, parent, thread, before_ns, _, name, _, newest in items:
+            if op == OPEN:
+                parents[block] = parent
+                names[block] = name
+                if parent is None:
+                    self._rooted.add(thread & THREAD_MASK)
+            row = before_ns, op, block, parent
+            corr = widen((newest + 1) & 0xFFFFFFFF)
+            corrs, rows = threads.get(thread) or threads.setdefault(thread, ([], []))
+            corrs.append(corr)
+            rows += row
+            if block:
+                every[0].append(corr)
+                every[1].extend(row)
+        for thread, events in threads.items():
+            self._timeline(thread).extend(*events)
+        self._all.extend(*every)
+        self._forget()
+
+    def _timeline(self, thread: int) -> Timeline:
+        timeline = self._threads.get(thread & THREAD_MASK)
+        if timeline is None:
+            timeline = self._threads[thread & THREAD_MASK] = Timeline(self._parents)
+        return timeline
+
     def know(self, block_id: int, parent_id: int | None, name: str) -> None:
         """Name and parent of a block, without a place among the launches."""
         self._parents[block_id] = parent_id
         self._names[block_id] = name
+        if len(self._parents) > MAX_BLOCKS:
+            self._forget_blocks()
+
+    def _forget(self) -> None:
+        """The older half of what has become too much."""
+        lines = (self._all, *self._threads.values())
+        if max(len(line.corrs) for line in lines) > MAX_EVENTS:
+            for line in lines:
+                line.forget_before(MAX_EVENTS // 2)
         if len(self._parents) > MAX_BLOCKS:
             self._forget_blocks()
 
@@ -141,15 +181,12 @@ class Attributor:
 
     def _place(self, event: Boundary, corr: int, flag: int = 0) -> None:
         op, block, parent, thread, before_ns, _, _, _ = event
-        timeline = self._threads.get(thread & THREAD_MASK)
-        if timeline is None:
-            timeline = self._threads[thread & THREAD_MASK] = Timeline(self._parents)
+        timeline = self._timeline(thread)
         timeline.insert(corr, before_ns, op | flag, block, parent)
         if block:
             self._all.insert(corr, before_ns, op | flag, block, parent)
         if len(self._all.corrs) > MAX_EVENTS or len(timeline.corrs) > MAX_EVENTS:
-            for line in (self._all, *self._threads.values()):
-                line.forget_before(MAX_EVENTS // 2)
+            self._forget()
 
     def give_up(self, before_ns: int) -> None:
         """Markers issued before ``before_ns`` that have not arrived are lost."""

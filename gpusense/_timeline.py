@@ -15,6 +15,9 @@ OUTSIDE = 0  # among several candidates: no block at all
 #: Leaves: ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
 Leaves = tuple[int, ...]
 
+#: Their correlation ids; and time, op, block and parent of each, one after the other.
+Events = tuple[list[int], list[Any]]
+
 #: What is open after an event. Where each open block is the parent of the one inside it: ``(innermost block, the step
 #: without it)``. Else ``(leaves, open blocks, block the thread is in)``, of which the last is None where order decides.
 Step = tuple[Any, ...]
@@ -29,7 +32,7 @@ class Timeline:
     def __init__(self, parents: dict[int, int | None]) -> None:
         self._known = parents
         self.corrs: list[int] = []
-        self._rows: list[Any] = []  # time, op, block and parent of each event, one after the other
+        self._rows: list[Any] = []  # as in :data:`Events`
         self._steps: list[Step] = []  # after each event, as far as they are worked out
         self._by_time: list[tuple[int, int]] | None = None  # (time, corr) of each event, once someone asked for it
 
@@ -47,6 +50,18 @@ class Timeline:
             rows += (time_ns, op, block, parent)
         if self._by_time is not None:
             insort(self._by_time, (time_ns, corr))
+
+    def extend(self, corrs: list[int], rows: list[Any]) -> None:
+        """As :meth:`insert` for each of some :data:`Events`."""
+        times = rows[::4]
+        behind = not self.corrs or (corrs and self.corrs[-1] <= corrs[0] and self._rows[-4] <= times[0])
+        if behind and self._by_time is None and sorted(corrs) == corrs and sorted(times) == times:
+            self.corrs += corrs
+            self._rows += rows
+            return
+        rest = iter(rows)
+        for event in zip(corrs, rest, rest, rest, rest, strict=True):
+            self.insert(*event)
 
     def _work_out(self) -> list[Step]:
         steps = self._steps

@@ -407,6 +407,24 @@ def test_blocks_are_forgotten_but_open_ones_keep_their_ancestors(monkeypatch):
     assert attributor.path(999) == ("root", "x")
 
 
+def test_many_boundaries_at_once_are_forgotten_in_time(monkeypatch):
+    from gpusense import _attribution
+
+    monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
+    monkeypatch.setattr(_attribution, "MAX_BLOCKS", 100)
+    attributor, widener = Attributor(), Widener()
+    attributor.boundaries_after([[OPEN, 1, None, 5, 0, 0, "root", 0, 0xFFFFFFFF]], widener)
+    for i in range(2, 1000, 2):
+        attributor.boundaries_after(
+            [[op, j, 1, 5, i, i, "x", 0, i * 2 + n] for n, (op, j) in enumerate([(OPEN, i), (CLOSE, i)])], widener
+        )
+        assert len(attributor._threads[5].corrs) <= 100
+        assert len(attributor._all.corrs) <= 100
+        assert len(attributor._parents) <= 100
+    assert attributor.path(998) == ("root", "x")
+    assert attributor.resolve(5, 998 * 2 + 1) == ((998,), False)
+
+
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(0, 2**34))
 def test_widening_follows_the_wrap(steps, start):
     widener = Widener()

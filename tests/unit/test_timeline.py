@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary
+from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
 from gpusense._timeline import UNCERTAIN, Timeline
 
 
@@ -157,13 +157,14 @@ def same_from(timeline, naive, first, chance):
     assert timeline.decides(corr) == (bool(leaves) or inside is not None)
 
 
-@given(st.integers(0, 10**9), st.sampled_from([0.0, 0.05, 0.5]), st.sampled_from([0.0, 0.3]))
+@given(st.integers(0, 10**9), *map(st.sampled_from, ([0.0, 0.05, 0.5], [0.0, 0.3], [0.0, 0.3], [0.0, 0.9])))
 @settings(max_examples=60, deadline=None)
-def test_threads_together_and_boundaries_that_were_lost(seed, wild, lose):
-    """A lost one lies where the one before it, by time, lies on its thread."""
+def test_threads_together_and_boundaries_that_were_lost(seed, wild, late, lose, read):
+    """A lost one lies where the one before it, by time, lies on its thread. Those whose newest id was read may come many
+    at once."""
     script = Script(seed, wild)
     chance = script.random
-    attributor = Attributor()
+    attributor, widener, waiting = Attributor(), Widener(), []
     every, threads, rooted = Naive(script.parents), {n: Naive(script.parents) for n in script.stacks}, set()
     events = []
     for token in range(1, 90):
@@ -172,24 +173,37 @@ def test_threads_together_and_boundaries_that_were_lost(seed, wild, lose):
         events.append((corr, Boundary(*script.event(thread), thread, time, time, "", token)))
     for block, parent in script.parents.items():  # a child is never known before its parent
         attributor.know(block, parent, "")
-    for corr, event in shuffled(events, chance, 0.3):
+
+    def hand_over():
+        attributor.boundaries_after(waiting, widener)
+        waiting.clear()
+
+    for corr, event in shuffled(events, chance, late):
         if event.op == OPEN and event.parent_id is None:
             rooted.add(event.thread)
         own = threads[event.thread]
         op = event.op
+        if chance.random() < 0.2:
+            hand_over()
         if chance.random() < lose:
+            hand_over()
             attributor.boundary(event)
             attributor.lose(event.token)
             placed = [(row[0], at) for at, row in own.events if row[0] < event.before_ns]
             corr, op = max(placed)[1] if placed else 0, op | UNCERTAIN
+        elif chance.random() < read:
+            waiting.append([*event, corr - 1])
         else:
+            hand_over()
             attributor.boundary(event, corr)
         row = (event.before_ns, op, event.block_id, event.parent_id)
         own.insert(corr, row)
         if event.block_id:
             every.insert(corr, row)
         if chance.random() < 0.2:
+            hand_over()
             ask(attributor, every, threads, rooted, chance.randrange(script.corr + 2))
+    hand_over()
     for corr in range(-1, script.corr + 2):
         ask(attributor, every, threads, rooted, corr)
 
