@@ -12,20 +12,20 @@ Where switches between tasks are marked, too, a thread is in one block at a time
 and what else is open on it does not matter.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count, islice, takewhile
 from operator import gt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ._records import Path
-
-OPEN, CLOSE, SWITCH, LEAVE = 1, 0, 2, 3
-OUTSIDE = 0  # among several candidates: no block at all
-
-#: Leaves: ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
-Leaves = tuple[int, ...]
+from ._timeline import CLOSE as CLOSE
+from ._timeline import LEAVE as LEAVE
+from ._timeline import OPEN as OPEN
+from ._timeline import SWITCH as SWITCH
+from ._timeline import UNCERTAIN, Events, Timeline, chain
+from ._timeline import Leaves as Leaves
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
 BRACKET_SLACK_NS = 2_000
@@ -53,138 +53,6 @@ class Boundary(NamedTuple):
     token: int = 0  # what the marker call carries into its record; 0: none
 
 
-class _Timeline:
-    """Open blocks as a step function of the correlation id.
-
-    Boundaries come a buffer at a time and, with several threads, into the middle: the steps are worked out when they
-    are asked for, once for all that came since.
-    """
-
-    _COLUMNS = ("corrs", "ops", "blocks", "parents", "times", "opens", "inside", "leaves", "uncertain")
-    __slots__ = (*_COLUMNS, "_known", "_stale")
-
-    def __init__(self, parents: dict[int, int | None]) -> None:
-        self._known = parents
-        self._stale: int | None = None  # from here on the steps are to be worked out anew
-        self.corrs: list[int] = []
-        self.ops: list[int] = []
-        self.blocks: list[int] = []
-        self.parents: list[int | None] = []
-        self.times: list[int] = []
-        self.opens: list[Leaves] = []  # open blocks after each event, as tuples: sets are four times as big
-        self.inside: list[int | None] = []  # where switches are seen: the block after each event, 0: none
-        self.leaves: list[Leaves] = []
-        self.uncertain: list[bool] = []  # the call was somewhere between this event's neighbours
-
-    def insert(self, corr: int, event: Boundary, uncertain: bool) -> None:
-        if not self.corrs or corr > self.corrs[-1] or (corr == self.corrs[-1] and self.times[-1] <= event.before_ns):
-            self._append(corr, event, uncertain)
-            return
-        at = bisect_right(self.corrs, corr)
-        while at and self.corrs[at - 1] == corr and self.times[at - 1] > event.before_ns:
-            at -= 1  # several whose place is only known roughly
-        self.corrs.insert(at, corr)
-        self.ops.insert(at, event.op)
-        self.blocks.insert(at, event.block_id)
-        self.parents.insert(at, event.parent_id)
-        self.times.insert(at, event.before_ns)
-        self.opens.insert(at, ())
-        self.inside.insert(at, None)
-        self.leaves.insert(at, ())
-        self.uncertain.insert(at, uncertain)
-        self._stale = at if self._stale is None else min(at, self._stale)
-
-    def _append(self, corr: int, event: Boundary, uncertain: bool) -> None:
-        """The usual way: on one thread boundaries come in order."""
-        if self._stale is None:
-            self._stale = len(self.corrs)
-        self.corrs.append(corr)
-        self.ops.append(event.op)
-        self.blocks.append(event.block_id)
-        self.parents.append(event.parent_id)
-        self.times.append(event.before_ns)
-        self.opens.append(())
-        self.inside.append(None)
-        self.leaves.append(())
-        self.uncertain.append(uncertain)
-
-    def refresh(self) -> None:
-        at, self._stale = self._stale, None
-        if at is None:
-            return
-        open_blocks: Leaves = self.opens[at - 1] if at else ()
-        inside = self.inside[at - 1] if at else None
-        for i in range(at, len(self.corrs)):
-            op, block, parent = self.ops[i], self.blocks[i], self.parents[i]
-            if op == SWITCH:
-                inside = parent
-            elif op == LEAVE:
-                inside, open_blocks = None, chain(parent, self._known) if parent else ()
-            else:
-                open_blocks = tuple(other for other in open_blocks if other != block)
-                if op == OPEN:
-                    open_blocks = (*open_blocks, block)
-                if inside is not None:
-                    inside = block if op == OPEN else parent
-            self.opens[i], self.inside[i] = open_blocks, inside
-            if inside is None:
-                self.leaves[i] = _innermost(open_blocks, self._known)
-            else:
-                self.leaves[i] = (inside,) if inside else ()
-            if self.uncertain[i]:  # both states are candidates
-                earlier = self.leaves[i - 1] if i else ()
-                self.leaves[i] = tuple(sorted({*(self.leaves[i] or (OUTSIDE,)), *(earlier or (OUTSIDE,))}))
-
-    def index(self, corr: int) -> int:
-        """Number of events at or before ``corr``; 0 means before all of them."""
-        return bisect_right(self.corrs, corr)
-
-    def between(self, low: int, high: int) -> list[int]:
-        """Correlation ids of the events in ``low``…``high``."""
-        return self.corrs[bisect_left(self.corrs, low) : bisect_right(self.corrs, high)]
-
-    def at(self, corr: int) -> Leaves:
-        self.refresh()
-        i = bisect_right(self.corrs, corr)
-        return self.leaves[i - 1] if i else ()
-
-    def decides(self, corr: int) -> bool:
-        """Whether the thread is at ``corr`` in a block of its own, or known to be outside all."""
-        self.refresh()
-        i = bisect_right(self.corrs, corr)
-        return i > 0 and (bool(self.leaves[i - 1]) or self.inside[i - 1] is not None)
-
-    def forget_before(self, keep: int) -> None:
-        drop = len(self.corrs) - keep
-        if drop > 0:
-            self.refresh()
-            for name in self._COLUMNS:
-                del getattr(self, name)[:drop]
-
-
-def chain(block_id: int, parents: dict[int, int | None]) -> tuple[int, ...]:
-    """The block and its ancestors, innermost first."""
-    ids = [block_id]
-    parent = parents.get(block_id)
-    while parent is not None:
-        ids.append(parent)
-        parent = parents.get(parent)
-    return tuple(ids)
-
-
-def _innermost(open_blocks: Leaves, parents: dict[int, int | None]) -> Leaves:
-    """Open blocks that are no ancestor of another open block."""
-    if len(open_blocks) <= 1:
-        return open_blocks
-    inner = set(open_blocks)
-    for block in open_blocks:
-        parent = parents.get(block)
-        while parent is not None:
-            inner.discard(parent)
-            parent = parents.get(parent)
-    return tuple(sorted(inner))
-
-
 def _around(queue: "deque[Boundary]", at_ns: int) -> tuple[int, int, Boundary] | None:
     """The boundary of one thread whose call was at ``at_ns``, after how far outside its bracket that is, and its width.
 
@@ -210,13 +78,12 @@ class Attributor:
         self._parents: dict[int, int | None] = {}
         self._names: dict[int, str] = {}
         self._paths: dict[int, Path] = {}
-        self._all = _Timeline(self._parents)
-        self._threads: dict[int, _Timeline] = {}
+        self._all = Timeline(self._parents)
+        self._threads: dict[int, Timeline] = {}
         self._rooted: set[int] = set()  # threads that opened a block without a parent: they own their kernels
         self._pending: dict[int, deque[Boundary]] = {}
         self._tokens: dict[int, Boundary] = {}  # in the order of issue
         self._failed: set[int] = set()  # of them: no record will come
-        self._placed: dict[int, list[tuple[int, int]]] = {}  # thread → (time, corr) of its placed boundaries
         self.lost_markers = 0
 
     def boundary(self, event: Boundary, corr: int | None = None) -> None:
@@ -227,11 +94,42 @@ class Attributor:
             if event.parent_id is None:
                 self._rooted.add(event.thread & THREAD_MASK)
         if corr is not None:
-            self._place(event, corr, uncertain=False)
+            self._place(event, corr)
         elif event.token:
             self._tokens[event.token] = event
         else:
             self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
+
+    def boundaries_after(self, items: Iterable[Sequence[Any]], widener: "Widener") -> None:
+        """As :meth:`boundary` for each of ``items``: what a :class:`Boundary` holds, and the 32 bits of the newest
+        correlation id when it was crossed. Launches from the next id on come after it."""
+        parents, names, widen = self._parents, self._names, widener.widen_one
+        every: Events = [], []
+        threads: dict[int, Events] = {}
+        for op, block, parent, thread, before_ns, _, name, _, newest in items:
+            if op == OPEN:
+                parents[block] = parent
+                names[block] = name
+                if parent is None:
+                    self._rooted.add(thread & THREAD_MASK)
+            row = before_ns, op, block, parent
+            corr = widen((newest + 1) & 0xFFFFFFFF)
+            corrs, rows = threads.get(thread) or threads.setdefault(thread, ([], []))
+            corrs.append(corr)
+            rows += row
+            if block:
+                every[0].append(corr)
+                every[1].extend(row)
+        for thread, events in threads.items():
+            self._timeline(thread).extend(*events)
+        self._all.extend(*every)
+        self._forget()
+
+    def _timeline(self, thread: int) -> Timeline:
+        timeline = self._threads.get(thread & THREAD_MASK)
+        if timeline is None:
+            timeline = self._threads[thread & THREAD_MASK] = Timeline(self._parents)
+        return timeline
 
     def know(self, block_id: int, parent_id: int | None, name: str) -> None:
         """Name and parent of a block, without a place among the launches."""
@@ -240,12 +138,20 @@ class Attributor:
         if len(self._parents) > MAX_BLOCKS:
             self._forget_blocks()
 
+    def _forget(self) -> None:
+        """The older half of what has become too much."""
+        lines = (self._all, *self._threads.values())
+        if max(len(line.corrs) for line in lines) > MAX_EVENTS:
+            for line in lines:
+                line.forget_before(MAX_EVENTS // 2)
+        if len(self._parents) > MAX_BLOCKS:
+            self._forget_blocks()
+
     def _forget_blocks(self) -> None:
         """Drops the older half of the closed blocks; those still open keep their ancestors."""
         ids = list(self._parents)
         needed = set(ids[len(ids) // 2 :])
-        self._all.refresh()
-        for block in self._all.opens[-1] if self._all.opens else ():
+        for block in self._all.open_now():
             needed.update(self.chain(block))
         for block in ids:
             if block not in needed:
@@ -260,7 +166,7 @@ class Attributor:
             return False
         _, _, event, queue = min(found, key=lambda fit: fit[:2])
         queue.remove(event)  # earlier ones stay: buffers of one thread may come out of order
-        self._place(event, corr, uncertain=False)
+        self._place(event, corr)
         return True
 
     def token(self, token: int, corr: int) -> bool:
@@ -269,24 +175,18 @@ class Attributor:
         if event is None:
             return False
         self._failed.discard(token)
-        self._place(event, corr, uncertain=False)
+        self._place(event, corr)
         self._sweep()
         return True
 
-    def _place(self, event: Boundary, corr: int, uncertain: bool) -> None:
-        thread = event.thread & THREAD_MASK
-        timeline = self._threads.get(thread)
-        if timeline is None:
-            timeline = self._threads[thread] = _Timeline(self._parents)
-        timeline.insert(corr, event, uncertain)
-        if event.block_id:
-            self._all.insert(corr, event, uncertain)
-        insort(self._placed.setdefault(thread, []), (event.before_ns, corr))
+    def _place(self, event: Boundary, corr: int, flag: int = 0) -> None:
+        op, block, parent, thread, before_ns, _, _, _ = event
+        timeline = self._timeline(thread)
+        timeline.insert(corr, before_ns, op | flag, block, parent)
+        if block:
+            self._all.insert(corr, before_ns, op | flag, block, parent)
         if len(self._all.corrs) > MAX_EVENTS or len(timeline.corrs) > MAX_EVENTS:
-            for line in (self._all, *self._threads.values()):
-                line.forget_before(MAX_EVENTS // 2)
-            for placed in self._placed.values():
-                del placed[: -MAX_EVENTS // 2]
+            self._forget()
 
     def give_up(self, before_ns: int) -> None:
         """Markers issued before ``before_ns`` that have not arrived are lost."""
@@ -317,14 +217,10 @@ class Attributor:
             self._lose(self._tokens.pop(token))
 
     def _lose(self, event: Boundary) -> None:
+        """Its place is right behind the boundary before it on its thread, or anywhere up to the one after it."""
         self.lost_markers += 1
-        self._place(event, self._placed_before(event), uncertain=True)
-
-    def _placed_before(self, event: Boundary) -> int:
-        """Where the boundary before ``event`` on its thread lies among the launches."""
-        placed = self._placed.get(event.thread & THREAD_MASK, [])
-        at = bisect_left(placed, (event.before_ns, 0))
-        return placed[at - 1][1] if at else 0
+        timeline = self._threads.get(event.thread & THREAD_MASK)
+        self._place(event, timeline.placed_before(event.before_ns) if timeline is not None else 0, UNCERTAIN)
 
     def waiting_since(self) -> int | None:
         """Time of the oldest boundary whose marker has not arrived; None if all have."""
@@ -332,7 +228,7 @@ class Attributor:
         oldest += [event.before_ns for event in islice(self._tokens.values(), 1)]
         return min(oldest) if oldest else None
 
-    def view(self, thread: int) -> tuple["_Timeline", bool]:
+    def view(self, thread: int) -> tuple[Timeline, bool]:
         """The timeline that decides for records of ``thread`` (0: unknown), and whether they inherit from others."""
         if thread:
             own = self._threads.get(thread & THREAD_MASK)
@@ -455,11 +351,12 @@ class Widener:
 
     def widen_one(self, corr: int) -> int:
         """As :meth:`widen`."""
-        wide = (self.newest & ~0xFFFFFFFF) + corr
-        if abs(wide - self.newest) >= 0x80000000:
-            return self.widen([corr])[1]
-        self.newest = max(self.newest, wide)
-        return wide
+        newest = self.newest
+        wide = (newest & ~0xFFFFFFFF) + corr
+        if 0 <= wide - newest < 0x80000000:
+            self.newest = wide
+            return wide
+        return wide if -0x80000000 < wide - newest < 0 else self.widen([corr])[1]
 
     def _base(self, low: int, high: int) -> int | None:
         """What makes ids from ``low`` to ``high`` wide, where that is the same for all."""

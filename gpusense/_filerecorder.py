@@ -96,9 +96,10 @@ class FileRecorder(Recorder):
         self.writer.records(kept)
         self._delivery.put(kept)
 
-    def _place_after(self, item: list[Any]) -> None:
-        item.insert(BOUNDARY_FIELDS, None)
-        self._rows.append(item)
+    def _place_after(self, items: list[list[Any]]) -> None:
+        for item in items:
+            item.insert(BOUNDARY_FIELDS, None)
+        self._rows += items
 
     def _boundary(self, item: list[Any]) -> None:
         if item[7] or self.capture is None:

@@ -161,6 +161,10 @@ class Pipeline:
         come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
         self.attribution.boundary(event, self._widener.widen_one((newest + 1) & 0xFFFFFFFF))
 
+    def boundaries_after(self, items: Iterable[Sequence[Any]]) -> None:
+        """As :meth:`boundary_after` for many: each holds what a :class:`Boundary` does, and ``newest``."""
+        self.attribution.boundaries_after(items, self._widener)
+
     def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
         self.threshold.refill(now_ns)

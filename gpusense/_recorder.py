@@ -1,7 +1,7 @@
 """Joins capture, pipeline and sinks of one tracer; all of it runs on gpusense's own threads but what queues.
 
 Threads of the program only append to ``events`` (a deque: atomic): boundaries as lists of the fields of a
-:class:`Boundary`, and of the newest id where that was read; closed blocks as tuples, see :meth:`Recorder._ended`;
+:class:`Boundary`, and of the newest id where that was read; closed blocks as tuples, see :func:`_ended`;
 tokens of marker calls that failed; finished records. The recording thread calls :meth:`Recorder.tick`; CUPTI's buffers
 arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
 """
@@ -139,10 +139,9 @@ class Recorder(Capturing):
     def _place(self, event: Boundary, corr: int | None) -> None:
         self.pipeline.boundary(event, corr)
 
-    def _place_after(self, item: list[Any]) -> None:
-        """A boundary, and the 32 bits of the newest correlation id when it was crossed."""
-        event: Boundary = tuple.__new__(Boundary, item[:BOUNDARY_FIELDS])  # its own constructor is Python
-        self.pipeline.boundary_after(event, item[BOUNDARY_FIELDS])
+    def _place_after(self, items: list[list[Any]]) -> None:
+        """Boundaries, each with the 32 bits of the newest correlation id when it was crossed."""
+        self.pipeline.boundaries_after(items)
 
     def _on_buffer(self, buffer: memoryview, thread: int) -> None:
         """On the drain thread, with the buffer valid during the call."""
@@ -254,34 +253,30 @@ class Recorder(Capturing):
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
             self._lines(noted)
-        events, place_after = self.events, self._place_after
+        events = self.events
+        read: list[list[Any]] = []
         manual: list[Any] = []
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events)):
             item = events.popleft()
             if type(item) is list:
                 if len(item) > BOUNDARY_FIELDS:
-                    place_after(item)
-                else:
-                    self._boundary(item)
+                    read.append(item)
+                    continue
+                if read:  # the newest id is one of theirs
+                    self._place_after(read)
+                    read = []
+                self._boundary(item)
             elif type(item) is tuple:
-                self._ended(item, manual)
+                _ended(item, read, manual)
             elif type(item) is int:
                 self.pipeline.attribution.lose(item)
             else:
                 manual.append(item)
+        if read:
+            self._place_after(read)
         if manual:
             self._manual(manual)
-
-    def _ended(self, item: tuple[Any, ...], manual: list[Any]) -> None:
-        """A block was closed where the newest id was read; in its place another one may have been opened."""
-        block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error, following, its = item
-        self._place_after([CLOSE, block_id, leaf, here, end, end, "", 0, newest])
-        # A NamedTuple's own constructor is one function of Python more.
-        fields = name, block_id, parent, path, start, end, thread, attributes, error
-        manual.append(tuple.__new__(BlockRecord, fields))
-        if following:
-            self._place_after([OPEN, following, parent, here, end, end, its, 0, newest])
 
     def _lines(self, rows: list[tuple[int, str]]) -> None:
         """Of synchronising calls whose records are not read yet."""
@@ -437,6 +432,18 @@ class Recorder(Capturing):
         self.events = deque(maxlen=0)  # nobody reads it here: blocks that were open at the fork end into nothing
         self._delivery.forget_in_child()
         self.sources = ()
+
+
+def _ended(item: tuple[Any, ...], read: list[list[Any]], finished: list[Any]) -> None:
+    """Of a block that was closed where the newest id was read, and perhaps of another one that was opened in its place:
+    boundaries, and the record."""
+    block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error, following, its = item
+    read.append([CLOSE, block_id, leaf, here, end, end, "", 0, newest])
+    # A NamedTuple's own constructor is one function of Python more.
+    fields = name, block_id, parent, path, start, end, thread, attributes, error
+    finished.append(tuple.__new__(BlockRecord, fields))
+    if following:
+        read.append([OPEN, following, parent, here, end, end, its, 0, newest])
 
 
 def _pause() -> None:

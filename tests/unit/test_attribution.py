@@ -347,10 +347,13 @@ def test_switches_without_blocks_are_forgotten_in_time(monkeypatch):
     monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
     attributor = Attributor()
     attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 1, "a"), 1)
+    attributor.boundary(Boundary(SWITCH, 0, 0, 5, 1, 1))
+    attributor.give_up(1 << 62)  # from here on places are looked up by time, too
     for i in range(2, 1000):
         attributor.boundary(Boundary(SWITCH, 0, i % 2, 5, i, i), i * 2)
-    assert len(attributor._threads[5].corrs) <= 100
-    assert len(attributor._placed[5]) <= 101
+    timeline = attributor._threads[5]
+    assert len(timeline.corrs) == len(timeline._rows) / 4 == len(timeline._by_time) <= 100
+    assert len(timeline._steps) <= 100
     assert attributor.resolve(5, 1999) == ((1,), False)
     assert attributor.resolve(5, 1997) == ((), False)
 
@@ -402,6 +405,24 @@ def test_blocks_are_forgotten_but_open_ones_keep_their_ancestors(monkeypatch):
         attributor.boundary(Boundary(CLOSE, i, None, 5, i, i), i * 2 + 1)
     assert len(attributor._parents) <= 101
     assert attributor.path(999) == ("root", "x")
+
+
+def test_many_boundaries_at_once_are_forgotten_in_time(monkeypatch):
+    from gpusense import _attribution
+
+    monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
+    monkeypatch.setattr(_attribution, "MAX_BLOCKS", 100)
+    attributor, widener = Attributor(), Widener()
+    attributor.boundaries_after([[OPEN, 1, None, 5, 0, 0, "root", 0, 0xFFFFFFFF]], widener)
+    for i in range(2, 1000, 2):
+        attributor.boundaries_after(
+            [[op, j, 1, 5, i, i, "x", 0, i * 2 + n] for n, (op, j) in enumerate([(OPEN, i), (CLOSE, i)])], widener
+        )
+        assert len(attributor._threads[5].corrs) <= 100
+        assert len(attributor._all.corrs) <= 100
+        assert len(attributor._parents) <= 100
+    assert attributor.path(998) == ("root", "x")
+    assert attributor.resolve(5, 998 * 2 + 1) == ((998,), False)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(0, 2**34))

@@ -1,0 +1,196 @@
+"""Which blocks are open, as a step function of the correlation id. Pure.
+
+A program with many blocks makes thousands of boundaries a second and few of them are ever asked about: placing one is
+two appends, and the steps are worked out when they are asked for. What is kept for each is numbers in flat lists: every
+object beside them would have the garbage collector come sooner.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from typing import Any
+
+OPEN, CLOSE, SWITCH, LEAVE = 1, 0, 2, 3
+UNCERTAIN = 4  # with one of these: the call was somewhere between this event's neighbours
+OUTSIDE = 0  # among several candidates: no block at all
+
+#: Leaves: ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
+Leaves = tuple[int, ...]
+
+#: Their correlation ids; and time, op, block and parent of each, one after the other.
+Events = tuple[list[int], list[Any]]
+
+#: What is open after an event. Where each open block is the parent of the one inside it: ``(innermost block, the step
+#: without it)``. Else ``(leaves, open blocks, block the thread is in)``, of which the last is None where order decides.
+Step = tuple[Any, ...]
+NOTHING: Step = (OUTSIDE, None)
+
+
+class Timeline:
+    """The events of one thread, or of all; they come a buffer at a time and, with several threads, into the middle."""
+
+    __slots__ = ("_by_time", "_known", "_rows", "_steps", "corrs")
+
+    def __init__(self, parents: dict[int, int | None]) -> None:
+        self._known = parents
+        self.corrs: list[int] = []
+        self._rows: list[Any] = []  # as in :data:`Events`
+        self._steps: list[Step] = []  # after each event, as far as they are worked out
+        self._by_time: list[tuple[int, int]] | None = None  # (time, corr) of each event, once someone asked for it
+
+    def insert(self, corr: int, time_ns: int, op: int, block: int, parent: int | None) -> None:
+        corrs, rows = self.corrs, self._rows
+        if corrs and (corr < corrs[-1] or (corr == corrs[-1] and time_ns < rows[-4])):
+            at = bisect_right(corrs, corr)
+            while at and corrs[at - 1] == corr and rows[4 * at - 4] > time_ns:
+                at -= 1  # several whose place is only known roughly
+            corrs.insert(at, corr)
+            rows[4 * at : 4 * at] = (time_ns, op, block, parent)
+            del self._steps[at:]
+        else:
+            corrs.append(corr)
+            rows += (time_ns, op, block, parent)
+        if self._by_time is not None:
+            insort(self._by_time, (time_ns, corr))
+
+    def extend(self, corrs: list[int], rows: list[Any]) -> None:
+        """As :meth:`insert` for each of some :data:`Events`."""
+        times = rows[::4]
+        behind = not self.corrs or (corrs and self.corrs[-1] <= corrs[0] and self._rows[-4] <= times[0])
+        if behind and self._by_time is None and sorted(corrs) == corrs and sorted(times) == times:
+            self.corrs += corrs
+            self._rows += rows
+            return
+        rest = iter(rows)
+        for event in zip(corrs, rest, rest, rest, rest, strict=True):
+            self.insert(*event)
+
+    def _work_out(self) -> list[Step]:
+        steps = self._steps
+        step = steps[-1] if steps else NOTHING
+        rest = iter(self._rows[4 * len(steps) :])
+        for _, op, block, parent in zip(rest, rest, rest, rest, strict=True):
+            if op == OPEN and (step[0] == parent or step is NOTHING):
+                step = (block, step)
+            elif op == CLOSE and step[0] == block:
+                step = step[1]
+            else:
+                step = _irregular(step, op, block, parent, self._known)
+            steps.append(step)
+        return steps
+
+    def index(self, corr: int) -> int:
+        """Number of events at or before ``corr``; 0 means before all of them."""
+        return bisect_right(self.corrs, corr)
+
+    def between(self, low: int, high: int) -> list[int]:
+        """Correlation ids of the events in ``low``…``high``."""
+        return self.corrs[bisect_left(self.corrs, low) : bisect_right(self.corrs, high)]
+
+    def _step(self, i: int) -> Step:
+        """What is open after the first ``i`` events."""
+        if i == 0:
+            return NOTHING
+        steps = self._steps
+        return steps[i - 1] if i <= len(steps) else self._work_out()[i - 1]
+
+    def at(self, corr: int) -> Leaves:
+        return _leaves(self._step(bisect_right(self.corrs, corr)))
+
+    def decides(self, corr: int) -> bool:
+        """Whether the thread is at ``corr`` in a block of its own, or known to be outside all."""
+        step = self._step(bisect_right(self.corrs, corr))
+        return bool(step[0]) or (len(step) == 3 and step[2] is not None)
+
+    def open_now(self) -> Leaves:
+        """All blocks that are open after the last event."""
+        return _unfolded(self._step(len(self.corrs)))[0]
+
+    def placed_before(self, time_ns: int) -> int:
+        """Where the last event before ``time_ns`` lies among the launches; 0 where there is none."""
+        if self._by_time is None:
+            self._by_time = sorted(zip(self._rows[::4], self.corrs, strict=True))
+        at = bisect_left(self._by_time, (time_ns, 0))
+        return self._by_time[at - 1][1] if at else 0
+
+    def forget_before(self, keep: int) -> None:
+        drop = len(self.corrs) - keep
+        if drop > 0:
+            self._work_out()
+            del self.corrs[:drop], self._rows[: 4 * drop], self._steps[:drop]
+            if self._by_time is not None:
+                del self._by_time[:drop]
+
+
+def _leaves(step: Step) -> Leaves:
+    leaf = step[0]
+    return leaf if len(step) == 3 else (leaf,) if leaf else ()
+
+
+def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[int, int | None]) -> Step:
+    """The step after ``step`` for every event: tasks interleave, threads are looked at together, switches are seen."""
+    opens, inside = _unfolded(step)
+    kind = op & ~UNCERTAIN
+    if kind == SWITCH:
+        inside = parent
+    elif kind == LEAVE:
+        inside, opens = None, chain(parent, known) if parent else ()
+    else:
+        opens = tuple(other for other in opens if other != block)
+        if kind == OPEN:
+            opens = (*opens, block)
+        if inside is not None:
+            inside = block if kind == OPEN else parent
+    leaves = _innermost(opens, known) if inside is None else (inside,) if inside else ()
+    if op & UNCERTAIN:  # both states are candidates
+        leaves = tuple(sorted({*(leaves or (OUTSIDE,)), *(_leaves(step) or (OUTSIDE,))}))
+    elif inside is None and len(leaves) <= 1:
+        return _nested(opens, leaves, known) or (leaves, opens, None)
+    return leaves, opens, inside
+
+
+def _unfolded(step: Step) -> tuple[Leaves, int | None]:
+    """Open blocks, and the block that the thread is in where that is known."""
+    if len(step) == 3:
+        return step[1], step[2]
+    opens = []
+    while step is not NOTHING:
+        opens.append(step[0])
+        step = step[1]
+    return tuple(reversed(opens)), None
+
+
+def _nested(opens: Leaves, leaves: Leaves, known: dict[int, int | None]) -> Step | None:
+    """The short form of a step with one leaf, or none, where each other block is the parent of the one inside it."""
+    around, left = list(leaves), set(opens).difference(leaves)
+    while left:
+        parent = known.get(around[-1])
+        if parent not in left:
+            return None
+        left.remove(parent)
+        around.append(parent)
+    step = NOTHING
+    for block in reversed(around):
+        step = (block, step)
+    return step
+
+
+def chain(block_id: int, parents: dict[int, int | None]) -> tuple[int, ...]:
+    """The block and its ancestors, innermost first."""
+    ids = [block_id]
+    parent = parents.get(block_id)
+    while parent is not None:
+        ids.append(parent)
+        parent = parents.get(parent)
+    return tuple(ids)
+
+
+def _innermost(open_blocks: Leaves, parents: dict[int, int | None]) -> Leaves:
+    """Open blocks that are no ancestor of another open block."""
+    if len(open_blocks) <= 1:
+        return open_blocks
+    inner = set(open_blocks)
+    for block in open_blocks:
+        parent = parents.get(block)
+        while parent is not None:
+            inner.discard(parent)
+            parent = parents.get(parent)
+    return tuple(sorted(inner))
