@@ -565,7 +565,8 @@ def reading(tracer):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_an_interrupt_between_two_scopes_leaves_neither_open(reading, before):
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError])
+def test_a_failure_between_two_scopes_leaves_neither_open(reading, before, failure):
     outer = reading.open_scope("outer")
     first = reading.open_scope("first")
     real = reading._append
@@ -574,13 +575,14 @@ def test_an_interrupt_between_two_scopes_leaves_neither_open(reading, before):
         if type(item) is tuple:
             if not before:
                 real(item)
-            raise KeyboardInterrupt
+            raise failure
         real(item)
 
     reading._append = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(failure) if failure is KeyboardInterrupt else contextlib.nullcontext():
         reading.next_scope(first, "second")
     reading._append = real
+    assert reading.failed_blocks == (failure is MemoryError)
     assert reading.current_block() is outer
     reading.close_scope(first)
     reading.flush()
