@@ -181,7 +181,7 @@ class Attributor:
 
     def _place(self, event: Boundary, corr: int, flag: int = 0) -> None:
         op, block, parent, thread, before_ns, _, _, _ = event
-        timeline = self._timeline(thread)
+        timeline = self._threads.get(thread & THREAD_MASK) or self._timeline(thread)
         timeline.insert(corr, before_ns, op | flag, block, parent)
         if block:
             self._all.insert(corr, before_ns, op | flag, block, parent)
