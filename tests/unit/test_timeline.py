@@ -157,73 +157,71 @@ def same_from(timeline, naive, first, chance):
     assert timeline.decides(corr) == (bool(leaves) or inside is not None)
 
 
-class Feed:
-    """Gives an attributor boundaries in every way in which they come; those whose newest id was read many at once."""
+class Both:
+    """An attributor, and naive timelines that are told the same."""
 
-    def __init__(self, attributor, chance, threads, lose, read):
-        self.attributor, self.chance, self.threads, self.lose, self.read = attributor, chance, threads, lose, read
-        self.widener, self.waiting = Widener(), []
+    def __init__(self, script):
+        self.attributor, self.widener, self.waiting = Attributor(), Widener(), []
+        self.every, self.rooted = Naive(script.parents), set()
+        self.threads = {n: Naive(script.parents) for n in script.stacks}
+        for block, parent in script.parents.items():  # a child is never known before its parent
+            self.attributor.know(block, parent, "")
 
     def hand_over(self):
         self.attributor.boundaries_after(self.waiting, self.widener)
         self.waiting.clear()
 
-    def place(self, corr, event):
-        """Where it lies for a naive timeline, and its op there."""
-        if self.chance.random() < self.lose:
-            self.hand_over()
-            self.attributor.boundary(event)
-            self.attributor.lose(event.token)
-            placed = [(row[0], at) for at, row in self.threads[event.thread].events if row[0] < event.before_ns]
-            return max(placed)[1] if placed else 0, event.op | UNCERTAIN
-        if self.chance.random() < self.read:
-            self.waiting.append([*event, corr - 1])
-        else:
-            self.hand_over()
-            self.attributor.boundary(event, corr)
-        return corr, event.op
+    def read(self, corr, event):
+        self.waiting.append([*event, corr - 1])
+        self.naive(corr, event, event.op)
+
+    def found(self, corr, event):
+        self.hand_over()
+        self.attributor.boundary(event, corr)
+        self.naive(corr, event, event.op)
+
+    def lost(self, _, event):
+        self.hand_over()
+        self.attributor.boundary(event)
+        self.attributor.lose(event.token)
+        placed = [(row[0], at) for at, row in self.threads[event.thread].events if row[0] < event.before_ns]
+        self.naive(max(placed)[1] if placed else 0, event, event.op | UNCERTAIN)
+
+    def naive(self, corr, event, op):
+        row = (event.before_ns, op, event.block_id, event.parent_id)
+        self.threads[event.thread].insert(corr, row)
+        if event.block_id:
+            self.every.insert(corr, row)
+        if event.op == OPEN and event.parent_id is None:
+            self.rooted.add(event.thread)
+
+    def ask(self, corr):
+        for thread in (0, 1, 2, 3, 9):
+            _, leaves, inside = self.threads[thread].after(corr) if thread in self.threads else ((), (), None)
+            own = thread in self.rooted or leaves or inside is not None
+            expected = (leaves, False) if own else (self.every.after(corr)[1], thread != 0)
+            assert self.attributor.resolve(thread, corr) == expected
 
 
 @given(st.integers(0, 10**9), *map(st.sampled_from, ([0.0, 0.05, 0.5], [0.0, 0.3], [0.0, 0.3], [0.0, 0.9])))
 @settings(max_examples=60, deadline=None)
 def test_threads_together_and_boundaries_that_were_lost(seed, wild, late, lose, read):
-    """A lost one lies where the one before it, by time, lies on its thread. Those whose newest id was read may come
-    many at once."""
+    """A lost one lies where the one before it, by time, lies on its thread. Those whose newest id was read come many at
+    once."""
     script = Script(seed, wild)
     chance = script.random
-    attributor = Attributor()
-    every, threads, rooted = Naive(script.parents), {n: Naive(script.parents) for n in script.stacks}, set()
     events = []
     for token in range(1, 90):
         thread = chance.choice((1, 1, 1, 2, 3))
         corr, time = script.go_on()
         events.append((corr, Boundary(*script.event(thread), thread, time, time, "", token)))
-    for block, parent in script.parents.items():  # a child is never known before its parent
-        attributor.know(block, parent, "")
-
-    feed = Feed(attributor, chance, threads, lose, read)
+    both = Both(script)
     for corr, event in shuffled(events, chance, late):
-        if event.op == OPEN and event.parent_id is None:
-            rooted.add(event.thread)
-        own = threads[event.thread]
+        way = both.lost if chance.random() < lose else both.read if chance.random() < read else both.found
+        way(corr, event)
         if chance.random() < 0.2:
-            feed.hand_over()
-        corr, op = feed.place(corr, event)
-        row = (event.before_ns, op, event.block_id, event.parent_id)
-        own.insert(corr, row)
-        if event.block_id:
-            every.insert(corr, row)
-        if chance.random() < 0.2:
-            feed.hand_over()
-            ask(attributor, every, threads, rooted, chance.randrange(script.corr + 2))
-    feed.hand_over()
+            both.hand_over()
+            both.ask(chance.randrange(script.corr + 2))
+    both.hand_over()
     for corr in range(-1, script.corr + 2):
-        ask(attributor, every, threads, rooted, corr)
-
-
-def ask(attributor, every, threads, rooted, corr):
-    for thread in (0, 1, 2, 3, 9):
-        _, leaves, inside = threads[thread].after(corr) if thread in threads else ((), (), None)
-        own = thread in rooted or leaves or inside is not None
-        expected = (leaves, False) if own else (every.after(corr)[1], thread != 0)
-        assert attributor.resolve(thread, corr) == expected
+        both.ask(corr)

@@ -1,0 +1,74 @@
+"""Correlation ids as records have them, 32 bits, and as attribution orders them, 64 bits. Pure."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Ids(NamedTuple):
+    """Correlation ids of the records of a batch, 64 bits wide."""
+
+    corrs: Sequence[int]
+    low: int  # the lowest
+    high: int
+    base: int = 0  # to be added to each of ``corrs``
+    ascend: bool = False  # none is lower than the one before; False: not known
+
+    def wide(self, i: int) -> int:
+        return self.corrs[i] + self.base
+
+
+class Widener:
+    """32-bit correlation ids to 64 bits: each is taken as the nearest one to the newest seen."""
+
+    __slots__ = ("newest",)
+
+    def __init__(self) -> None:
+        self.newest = 0
+
+    def restart(self) -> None:
+        """The ids that come begin anew, and are later than all so far."""
+        self.newest = (self.newest | 0xFFFFFFFF) + 1
+
+    def widen_one(self, corr: int) -> int:
+        """As :meth:`widen`."""
+        newest = self.newest
+        wide = (newest & ~0xFFFFFFFF) + corr
+        if 0 <= wide - newest < 0x80000000:
+            self.newest = wide
+            return wide
+        return wide if -0x80000000 < wide - newest < 0 else self.widen([corr])[1]
+
+    def _base(self, low: int, high: int) -> int | None:
+        """What makes ids from ``low`` to ``high`` wide, where that is the same for all."""
+        base = self.newest & ~0xFFFFFFFF
+        reference = self.newest & 0xFFFFFFFF
+        if high - low < 0x80000000 and abs(low - reference) < 0x80000000 and abs(high - reference) < 0x80000000:
+            self.newest = max(self.newest, base + high)
+            return base
+        return None
+
+    def ascending(self, corrs: Sequence[int]) -> Ids | None:
+        """Ids of which none is lower than the one before, at least one, where one number makes all of them wide."""
+        low, high = corrs[0], corrs[-1]
+        base = self._base(low, high)
+        return Ids(corrs, base + low, base + high, base, True) if base is not None else None
+
+    def widen(self, corrs: list[int]) -> tuple[list[int], int, int]:
+        """The wide ids, the lowest and the highest of them; ``corrs`` must not be empty."""
+        ordered = sorted(corrs)  # most are, and then this is faster than looking for both ends
+        low, high = ordered[0], ordered[-1]
+        one = self._base(low, high)
+        if one is not None:
+            return (corrs if one == 0 else [one + corr for corr in corrs]), one + low, one + high
+        base = self.newest & ~0xFFFFFFFF
+        wide = []
+        for corr in corrs:
+            candidate = base + corr
+            if candidate - self.newest > 0x80000000 and base:
+                candidate -= 0x100000000
+            elif self.newest - candidate > 0x80000000:
+                candidate += 0x100000000
+            wide.append(candidate)
+        low, high = min(wide), max(wide)
+        self.newest = max(self.newest, high)
+        return wide, low, high
