@@ -8,12 +8,12 @@ from typing import Any
 
 from ._budget import Budget
 from ._capture import Capture
-from ._records import UnseenStretch
+from ._records import BUDGET, UnseenStretch
 from ._sharing import Stretch
 from ._threshold import Threshold
 
-REASON = "overhead budget"
-OTHERS_REASON = "overhead budget of another copy of gpusense in this process"
+REASON = BUDGET
+OTHERS_REASON = f"{BUDGET} of another copy of gpusense in this process"
 MAX_UNSEEN = 1_000  # stretches; later ones become one
 
 

@@ -303,6 +303,10 @@ class Aggregate(NamedTuple):
         return variance**0.5 if variance > 0 else 0.0
 
 
+#: Begins the reason of a stretch that an overhead budget left out.
+BUDGET = "overhead budget"
+
+
 class UnseenStretch(NamedTuple):
     """A span of time in which work could have happened without being seen, and why."""
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
+from .._records import BUDGET
 from .facts import Facts
 from .finding import Finding
+from .intervals import Interval, total, union
 from .words import count_text, percent_text, size_text, time_text
 
 
@@ -73,16 +75,20 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
     if not facts.device_operations or not facts.session.unseen:
         return
     end = facts.session.meta.get("end_ns")
-    reasons: dict[str, int] = {}
+    spans: dict[str, list[Interval]] = {}
     for stretch in facts.session.unseen:
         stop = stretch.end_ns if stretch.end_ns is not None else end
-        reasons[stretch.reason] = reasons.get(stretch.reason, 0) + max(0, (stop or stretch.start_ns) - stretch.start_ns)
-    unseen = sum(reasons.values())
-    share = unseen / facts.window_ns if facts.window_ns else 0.0
+        spans.setdefault(stretch.reason, []).append((stretch.start_ns, max(stop or 0, stretch.start_ns)))
+    lengths = {reason: total(union(found)) for reason, found in spans.items()}
+    longest_first = sorted(lengths, key=lambda reason: -lengths[reason])
+    unseen = total(union(span for found in spans.values() for span in found))
+    # What a budget leaves out is spread over the run and was asked for: the rest speaks for it.
+    unasked = total(union(span for reason, found in spans.items() if BUDGET not in reason for span in found))
+    share, most = (time / facts.window_ns if facts.window_ns else 0.0 for time in (unseen, unasked))
     yield Finding(
-        "capture_off" if share >= 0.5 else "capture_off_in_part",
-        f"Capture was off for {time_text(unseen)} ({percent_text(share)} of the run): {next(iter(reasons))}.",
-        tuple(f"{time_text(spent)}: {reason}." for reason, spent in reasons.items()),
+        "capture_off" if most >= 0.5 else "capture_off_in_part",
+        f"Capture was off for {time_text(unseen)} ({percent_text(share)} of the run): {longest_first[0]}.",
+        tuple(f"{time_text(lengths[reason])}: {reason}." for reason in longest_first),
         "Numbers below cover the rest of the run only.",
         "high",
     )

@@ -44,6 +44,27 @@ def test_capture_that_was_off_for_most_of_the_run_comes_first():
     assert "capture_off_in_part" in kinds(short)
 
 
+def test_reasons_for_capture_being_off_are_told_by_length_and_overlaps_once():
+    off = [
+        UnseenStretch(T0, T0 + MS, "armed"),
+        UnseenStretch(T0 + MS, T0 + 4 * MS, "another profiler holds CUPTI"),
+        UnseenStretch(T0 + 3 * MS, T0 + 5 * MS, "another profiler holds CUPTI"),
+        UnseenStretch(T0 + 2 * MS, T0 + 5 * MS, "armed anew"),
+    ]
+    found = verdict(session(kernel("k", 8 * MS, 9 * MS), end=10 * MS, unseen=off))
+    assert found.kind == "capture_off"
+    assert found.title == "Capture was off for 5.00 ms (50 % of the run): another profiler holds CUPTI."
+    assert [line.split(":")[0] for line in found.evidence] == ["4.00 ms", "3.00 ms", "1.00 ms"]
+
+
+def test_what_a_budget_leaves_out_does_not_hide_what_was_seen():
+    rests = [UnseenStretch(T0 + n * MS, T0 + n * MS + 800_000, "overhead budget") for n in range(10)]
+    run = session(kernel("k", 8 * MS, 9 * MS), end=10 * MS, unseen=rests)
+    assert verdict(run).kind != "capture_off"
+    (found,) = (one for one in findings(run) if one.kind == "capture_off_in_part")
+    assert found.title == "Capture was off for 8.00 ms (80 % of the run): overhead budget."
+
+
 def test_of_a_run_that_is_mostly_start_up_the_verdict_speaks_of_the_rest():
     work = [kernel("gemm", 800 * MS + place * 10 * MS, 807 * MS + place * 10 * MS) for place in range(10)]
     found = verdict(session(*work, end=1000 * MS))
