@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from .._records import DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
 from ..session import Session
-from .intervals import Interval, joined, total, union
+from .intervals import Interval, intersect, joined, subtract, total, union
 from .operation import DEVICE_KINDS
 
 #: Backend and device: CUDA and wgpu number devices apart.
@@ -54,17 +54,19 @@ class DeviceTime(NamedTuple):
     last_ns: int | None
     streams: tuple[StreamTime, ...]
     source: str  # "records"; "union" as kept while counting; "sum" of durations, an upper bound
+    unseen_ns: int = 0  # of the window, while capture was off
+    active_ns: int = 0  # from the first to the last piece of work, without what was not seen
 
     @property
     def busy_share(self) -> float:
-        return min(1.0, self.busy_ns / self.window_ns) if self.window_ns else 0.0
+        """Of the part of the window in which work was seen."""
+        seen = self.window_ns - self.unseen_ns
+        return min(1.0, self.busy_ns / seen) if seen > 0 else 0.0
 
     @property
     def active_share(self) -> float:
         """Busy share of the time from the first to the last piece of work."""
-        if self.first_ns is None or self.last_ns is None or self.last_ns <= self.first_ns:
-            return 0.0
-        return min(1.0, self.busy_ns / (self.last_ns - self.first_ns))
+        return min(1.0, self.busy_ns / self.active_ns) if self.active_ns else 0.0
 
 
 def is_collective(name: str) -> bool:
@@ -85,6 +87,18 @@ def window(session: Session) -> Interval | None:
             start = min(starts, default=None)
         end = max(ends, default=None)
     return (start, end) if start is not None and end is not None and end > start else None
+
+
+def unseen(session: Session, backend: str) -> list[Interval]:
+    """When work of ``backend`` could have happened without being seen: then a device that seems idle may not be.
+
+    Only CUDA's capture is ever off. In a merged session one process may be unseen while another is not: none is given.
+    """
+    whole = window(session)
+    if whole is None or backend != "cuda" or len(session.meta.get("processes") or ()) > 1:
+        return []
+    spans = [(row.start_ns, row.end_ns if row.end_ns is not None else whole[1]) for row in session.unseen]
+    return intersect(union(spans), [whole])
 
 
 _place = attrgetter("backend", "device", "stream")
@@ -137,10 +151,13 @@ def device_times(session: Session, lines: dict[DeviceKey, Timeline] | None = Non
     whole = window(session)
     length = whole[1] - whole[0] if whole else 0
     kept = {(busy.backend, busy.device): busy for busy in session.busy}
-    return [_device_time(session, key, line, kept.get(key), length) for key, line in lines.items()]
+    off = {backend: unseen(session, backend) for backend in {key[0] for key in lines}}
+    return [_device_time(session, key, line, kept.get(key), length, off[key[0]]) for key, line in lines.items()]
 
 
-def _device_time(session: Session, key: DeviceKey, line: Timeline, kept: DeviceBusy | None, length: int) -> DeviceTime:
+def _device_time(
+    session: Session, key: DeviceKey, line: Timeline, kept: DeviceBusy | None, length: int, off: list[Interval]
+) -> DeviceTime:
     backend, device = key
     everything = joined(line.compute, line.collective, line.transfer)
     busy, kernel, transfer = total(everything), total(joined(line.compute, line.collective)), total(line.transfer)
@@ -156,8 +173,12 @@ def _device_time(session: Session, key: DeviceKey, line: Timeline, kept: DeviceB
                 busy += row.total_ns
                 kernel += row.total_ns if row.kind == "kernel" else 0
                 transfer += row.total_ns if row.kind != "kernel" else 0
+    active = subtract([(first, last)], off) if first is not None and last is not None and last > first else []
+    streams = _streams(session, key, line)
     return DeviceTime(
-        device, backend, length, busy, kernel, transfer, first, last, _streams(session, key, line), source
+        *(device, backend, length, busy, kernel, transfer, first, last, streams, source),
+        unseen_ns=min(total(off), max(0, length - busy)),
+        active_ns=total(active),
     )
 
 

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from .._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path
 from ..session import Session
-from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, window
+from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, unseen, window
 from .intervals import Interval, complement, intersect, subtract, total, union
 
 #: A gap that starts while the host waits for the device is the wait's cost up to this length: what the host needs to
 #: fill the queue again. Beyond it the host did something else.
 RESTART_NS = 1_000_000
 
-REASONS = ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed")
+REASONS = ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed", "unseen")
 
 
 class Gap(NamedTuple):
@@ -21,7 +21,7 @@ class Gap(NamedTuple):
 
     start_ns: int
     end_ns: int
-    reason: str  # "collective", "copy", "synchronisation", "host", "no_work"
+    reason: str  # "collective", "copy", "synchronisation", "host", "no_work", "unseen"
 
 
 class DeviceIdle(NamedTuple):
@@ -39,6 +39,11 @@ class DeviceIdle(NamedTuple):
     unattributed_ns: int  # empty, but short work was only counted, so that its gaps cannot be placed
     gaps: tuple[Gap, ...]
     host_inside: tuple[tuple[Path, int], ...]  # innermost block of the host's part, most first
+    unseen_ns: int = 0  # nothing is known, because capture was off
+
+    @property
+    def seen_ns(self) -> int:
+        return self.window_ns - self.unseen_ns
 
     def part(self, reason: str) -> int:
         return int(getattr(self, f"{reason}_ns"))
@@ -58,13 +63,14 @@ def idle(
     times = device_times(session, lines) if times is None else times
     for time, line in zip(times, lines.values(), strict=True):
         key = (time.backend, time.device)
+        off = unseen(session, time.backend)
         if line.counted:
-            rows.append(_counted(time, whole))
+            rows.append(_counted(time, whole, off))
             continue
         roots = frozenset(owners[key]) if key in owners else None
         if roots not in hosts:
             hosts[roots] = _Host(session, roots)
-        rows.append(_placed(time, line, whole, hosts[roots], hosts[roots].backs.get(key, [])))
+        rows.append(_placed(time, line, whole, hosts[roots], hosts[roots].backs.get(key, []), off))
     return rows
 
 
@@ -100,13 +106,15 @@ class _Host:
             ends.sort()
 
 
-def _counted(time: DeviceTime, whole: Interval) -> DeviceIdle:
+def _counted(time: DeviceTime, whole: Interval, off: list[Interval]) -> DeviceIdle:
     length = whole[1] - whole[0]
     first = max(whole[0], time.first_ns if time.first_ns is not None else whole[0])
     last = min(whole[1], time.last_ns if time.last_ns is not None else whole[1])
     busy = min(time.busy_ns, length)
     compute = min(time.kernel_ns, busy)
-    no_work = min(max(0, length - max(0, last - first)), length - busy)
+    outside = subtract(subtract([whole], off), [(first, last)] if last > first else [])
+    no_work = min(total(outside), length - busy)
+    not_seen = min(total(off), length - busy - no_work)
     return DeviceIdle(
         time.device,
         time.backend,
@@ -117,18 +125,23 @@ def _counted(time: DeviceTime, whole: Interval) -> DeviceIdle:
         0,
         0,
         no_work,
-        length - busy - no_work,
+        length - busy - no_work - not_seen,
         (),
         (),
+        not_seen,
     )
 
 
-def _placed(time: DeviceTime, line: Timeline, whole: Interval, host: _Host, backs: list[int]) -> DeviceIdle:
+def _placed(
+    time: DeviceTime, line: Timeline, whole: Interval, host: _Host, backs: list[int], off: list[Interval]
+) -> DeviceIdle:
     rest = complement(line.compute, *whole)
     collective = intersect(rest, line.collective)
     copy = subtract(intersect(rest, line.transfer), collective)
     empty = subtract(subtract(rest, line.collective), line.transfer)
     gaps = [Gap(*span, "collective") for span in collective] + [Gap(*span, "copy") for span in copy]
+    gaps += [Gap(*span, "unseen") for span in intersect(empty, off)]
+    empty = subtract(empty, off)
     inside = union((start, end) for start, end, _ in host.segments) or _span(time)
     for start, end in intersect(empty, inside):
         gaps += _reasons(start, end, host.waits, backs)
@@ -152,6 +165,7 @@ def _placed(time: DeviceTime, line: Timeline, whole: Interval, host: _Host, back
         unattributed_ns=0,
         gaps=tuple(gaps),
         host_inside=_inside(waiting, host.segments),
+        unseen_ns=parts["unseen"],
     )
 
 

@@ -4,9 +4,9 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from ..session import Session
-from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines
+from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, unseen
 from .calls import Calls, calls
-from .intervals import complement, joined
+from .intervals import Interval, complement, intersect, joined
 
 #: A kernel shorter than this runs for less time than Python frameworks need to launch the next (5–10 µs).
 SHORT_NS = 10_000
@@ -22,7 +22,7 @@ class LaunchProfile(NamedTuple):
     kernels: int
     short_kernels: int  # shorter than 10 µs; operations that were only counted go by their average
     avg_ns: float
-    active_ns: int  # first to last work
+    active_ns: int  # first to last work, without what was not seen
     busy_ns: int
     small_gaps: int | None  # gaps below 100 µs; None where work was only counted
     small_gap_ns: int  # their sum; from counts: all idle time between first and last work if its mean gap is small
@@ -60,11 +60,14 @@ def launches(
             row[2] += aggregate.total_ns
     times = device_times(session, lines) if times is None else times
     by_key = {(time.backend, time.device): time for time in times}
-    return [_profile(by_key[key], lines[key], *counts[key]) for key in by_key if key in counts]
+    off = {backend: unseen(session, backend) for backend, _ in by_key}
+    return [_profile(by_key[key], lines[key], off[key[0]], *counts[key]) for key in by_key if key in counts]
 
 
-def _profile(time: DeviceTime, line: Timeline, kernels: int, short: int, spent: int) -> LaunchProfile:
-    active = time.last_ns - time.first_ns if time.first_ns is not None and time.last_ns is not None else 0
+def _profile(
+    time: DeviceTime, line: Timeline, off: list[Interval], kernels: int, short: int, spent: int
+) -> LaunchProfile:
+    active = time.active_ns
     small: int | None
     if line.counted:
         idle = max(0, active - time.busy_ns)
@@ -72,7 +75,8 @@ def _profile(time: DeviceTime, line: Timeline, kernels: int, short: int, spent: 
         small_ns = idle if idle < LAUNCH_GAP_NS * kernels else 0
     else:
         everything = joined(line.compute, line.collective, line.transfer)
-        gaps = [end - start for start, end in complement(everything, time.first_ns or 0, time.last_ns or 0)]
+        empty = complement(everything, time.first_ns or 0, time.last_ns or 0)
+        gaps = [end - start for start, end in empty if not off or not intersect([(start, end)], off)]
         small_gaps = sorted(gap for gap in gaps if gap < LAUNCH_GAP_NS)
         small, small_ns = len(small_gaps), sum(small_gaps)
         median = sorted(gaps)[len(gaps) // 2] if gaps else None

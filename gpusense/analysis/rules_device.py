@@ -135,9 +135,10 @@ def heaviest(facts: Facts) -> Iterator[Finding]:
     busiest = max(facts.times, key=lambda time: time.busy_ns)
     heavy = _by_name(kernels)
     top, share, _, _ = heavy[0]
+    of = "the time seen" if busiest.unseen_ns > 0.01 * busiest.window_ns else "the run"
     yield Finding(
         "heaviest_kernel",
-        f"{device_text(busiest.device, busiest.backend)} is busy {percent_text(busiest.busy_share)} of the run; "
+        f"{device_text(busiest.device, busiest.backend)} is busy {percent_text(busiest.busy_share)} of {of}; "
         f"{clean(top, 60)} takes {percent_text(share)} of the GPU time.",
         tuple(
             f"{clean(name)}: {percent_text(part)}, {count_text(count, 'call')}, {time_text(spent / count)} each."
@@ -163,7 +164,7 @@ def mostly_nothing(facts: Facts) -> Iterator[Finding]:
     row = max(facts.idle, key=lambda row: row.compute_ns, default=None)
     if row is None or row.no_work_ns < max(row.window_ns // 2, _WORTH_NS) or row.no_work_ns == row.window_ns:
         return
-    rest = row.window_ns - row.no_work_ns
+    rest = row.seen_ns - row.no_work_ns
     parts = [(name, row.part(reason) / rest) for reason, name in _DID if row.part(reason)]
     did = ", ".join(f"{name} {percent_text(share)}" for name, share in sorted(parts, key=lambda part: -part[1])[:3])
     outside, inside = "before its first and after its last work", "between them"

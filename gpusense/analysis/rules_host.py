@@ -50,14 +50,14 @@ def host_bound(facts: Facts) -> Iterator[Finding]:
     for row in facts.idle:
         profile = profiles.get((row.backend, row.device))
         waiting = _long_wait(row, profile)
-        if not row.window_ns or waiting < _WORTH * row.window_ns:
+        if row.seen_ns <= 0 or waiting < _WORTH * row.seen_ns:
             continue
         where = device_text(row.device, row.backend)
-        evidence = [f"{time_text(waiting)} of {time_text(row.window_ns)} empty in gaps of 100 µs and more."]
+        evidence = [f"{time_text(waiting)} of {time_text(row.seen_ns)} empty in gaps of 100 µs and more."]
         if row.unattributed_ns:
             evidence = [
                 (
-                    f"{time_text(waiting)} of {time_text(row.window_ns)} empty between first and last work; "
+                    f"{time_text(waiting)} of {time_text(row.seen_ns)} empty between first and last work; "
                     "single gaps are not known because short kernels were only counted."
                 )
             ]
@@ -67,7 +67,7 @@ def host_bound(facts: Facts) -> Iterator[Finding]:
         most = f", mostly in {_path(row.host_inside[0][0])}" if row.host_inside else ""
         yield Finding(
             "host_bound",
-            f"{where} waits for the host {percent_text(waiting / row.window_ns)} of the run{most}.",
+            f"{where} waits for the host {percent_text(waiting / row.seen_ns)} of the run{most}.",
             tuple(evidence),
             "Prepare the next input while the GPU works (loader workers, prefetch), or take this work off the path.",
             "medium" if row.unattributed_ns else "high",
@@ -85,7 +85,7 @@ def _long_wait(row: DeviceIdle, profile: LaunchProfile | None) -> int:
 
 def synchronisation(facts: Facts) -> Iterator[Finding]:
     for row in facts.idle:
-        if not row.window_ns or row.synchronisation_ns < _WORTH * row.window_ns:
+        if row.seen_ns <= 0 or row.synchronisation_ns < _WORTH * row.seen_ns:
             continue
         gaps = [gap for gap in row.gaps if gap.reason == "synchronisation"]
         lines = [
@@ -101,7 +101,7 @@ def synchronisation(facts: Facts) -> Iterator[Finding]:
         most = f", mostly at {clean(known[0].source_line or '')}" if known else ""
         yield Finding(
             "synchronisation",
-            f"{device_text(row.device, row.backend)} runs empty {percent_text(row.synchronisation_ns / row.window_ns)} "
+            f"{device_text(row.device, row.backend)} runs empty {percent_text(row.synchronisation_ns / row.seen_ns)} "
             f"of the run because the host waits for it before launching more{most}.",
             tuple(lines),
             "Read results less often: no .item(), .cpu() or synchronize() inside the step; log every n steps.",
@@ -145,7 +145,7 @@ def warm_up(facts: Facts) -> Iterator[Finding]:
 
 
 def _spent(spent: int, row: DeviceIdle) -> str:
-    return f"{time_text(spent)} of {time_text(row.window_ns)}"
+    return f"{time_text(spent)} of {time_text(row.seen_ns)}"
 
 
 def _path(path: tuple[str, ...]) -> str:

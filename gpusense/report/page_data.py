@@ -109,7 +109,7 @@ def _tiles(session: Session, facts: Facts) -> list[dict[str, str]]:
     ]  # fmt: skip
     if idle:
         waiting = idle.host_ns + idle.synchronisation_ns + idle.unattributed_ns
-        share = waiting / idle.window_ns if idle.window_ns else None
+        share = waiting / idle.seen_ns if idle.seen_ns else None
         tiles.append(_tile("GPU waits for host", percent_text(share), time_text(waiting)))
     used = max((sample.memory.used_bytes or 0 for sample in session.metrics), default=0)
     if used:

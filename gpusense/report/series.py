@@ -25,6 +25,7 @@ REASONS = {
     "synchronisation": "empty after the host waited",
     "host": "waits for the host",
     "no_work": "no work",
+    "unseen": "not seen: capture was off",
 }
 
 Points = list[tuple[int, float]]

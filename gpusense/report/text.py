@@ -25,6 +25,7 @@ _PARTS = {
     "host": "waits for the host",
     "no_work": "no work",
     "unattributed": "idle, reason unknown",
+    "unseen": "not seen",
 }
 _MOST_LINES = 15
 _TOP = 5
@@ -110,8 +111,14 @@ def _head(session: Session, facts: Facts, style: Style) -> str:
     if facts.times:
         mean = sum(time.busy_share for time in facts.times) / len(facts.times)
         each = ", ".join(percent_text(time.busy_share) for time in facts.times[:8]) if len(facts.times) > 1 else ""
-        parts.append(f"GPU busy {percent_text(mean)}{f' ({each})' if each else ''} [{style.bar(mean)}]")
+        of = " of the time seen" if _partly_seen(facts) else ""
+        parts.append(f"GPU busy {percent_text(mean)}{f' ({each})' if each else ''}{of} [{style.bar(mean)}]")
     return f"gpusense: {' · '.join(parts)}"
+
+
+def _partly_seen(facts: Facts) -> bool:
+    """Whether capture was off for so long that it must be said beside each share."""
+    return any(time.unseen_ns > 0.01 * time.window_ns for time in facts.times)
 
 
 def _worked(facts: Facts, device: Any) -> bool:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sessions import MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
 
-from gpusense._records import Aggregate, BlockRecord, DeviceBusy
+from gpusense._records import Aggregate, BlockRecord, DeviceBusy, UnseenStretch
 from gpusense.analysis.busy import device_times, is_collective, timelines, window
 from gpusense.analysis.idle import REASONS, idle, innermost
 from gpusense.analysis.launch import launches
@@ -97,8 +97,36 @@ def test_every_idle_nanosecond_has_a_reason():
         "host": 1_000 + 3_000 + 500,
         "no_work": 1_000,
         "unattributed": 0,
+        "unseen": 0,
     }
     assert dict(row.host_inside) == {("run", "load"): 3_000, ("run",): 1_500}
+
+
+def test_what_was_not_seen_is_no_idle_time():
+    """A device that seems idle while capture is off may be at work: an overhead budget switches it off on purpose."""
+    off = [UnseenStretch(T0 - 500, T0 + 1_000, "before"), UnseenStretch(T0 + 4_000, T0 + 8_000, "overhead budget")]
+    work = kernel("a", 1_000, 2_000), kernel("b", 3_000, 4_500), kernel("c", 8_000, 9_000)
+    run = session(block(("run",), 0, 9_500), *work, end=10_000, unseen=off)
+    (row,) = idle(run)
+    assert {reason: row.part(reason) for reason in REASONS if row.part(reason)} == {
+        "compute": 3_500, "host": 1_000 + 500, "no_work": 500, "unseen": 1_000 + 3_500
+    }  # fmt: skip
+    assert [gap[:2] for gap in row.gaps if gap.reason == "unseen"] == [(T0, T0 + 1_000), (T0 + 4_500, T0 + 8_000)]
+    (time,) = device_times(run)
+    assert (time.unseen_ns, time.busy_share, time.active_ns) == (5_000, 3_500 / 5_000, 8_000 - 4_000)
+    (wgpu,) = device_times(session(*(one._replace(backend="wgpu") for one in work), end=10_000, unseen=off))
+    assert (wgpu.unseen_ns, wgpu.busy_share) == (0, 0.35)
+
+
+def test_what_was_not_seen_is_no_idle_time_where_work_was_only_counted():
+    off = [UnseenStretch(T0 + 200, T0 + 700, "overhead budget"), UnseenStretch(T0 + 950, None, "overhead budget")]
+    kept = DeviceBusy(0, 200, 0, 200, T0 + 100, T0 + 900)
+    run = session(aggregates=[counted(20, 200)], busy=[kept], end=1000, unseen=off)
+    (row,) = idle(run)
+    assert {reason: row.part(reason) for reason in REASONS if row.part(reason)} == {
+        "compute": 200, "no_work": 100 + 50, "unseen": 500 + 50, "unattributed": 800 - 500 - 200
+    }  # fmt: skip
+    assert sum(row.part(reason) for reason in REASONS) == row.window_ns == 1000
 
 
 def test_after_a_copy_to_the_host_a_short_gap_is_a_wait_and_a_long_one_is_not():

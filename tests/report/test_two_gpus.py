@@ -32,6 +32,7 @@ from raw_two_gpus import (
 from test_html import page_of
 from test_perfetto import fields, one
 
+from gpusense.analysis.idle import REASONS
 from gpusense.report import chrome, perfetto, text
 from gpusense.report.json import to_dict
 from gpusense.report.style import PLAIN
@@ -139,8 +140,8 @@ def test_busy_time_by_device_is_the_union_of_its_records(everything, which):
     assert {row["device"]: (row["busy_ns"], row["kernel_ns"], row["transfer_ns"]) for row in report["busy"]} == expected
     kept = {row.device: (row.busy_ns, row.kernel_ns, row.transfer_ns) for row in session.busy}
     assert kept == expected
-    window = report["window_ns"]
-    assert [row["busy_share"] for row in report["busy"]] == [expected[device][0] / window for device in (0, 1)]
+    seen = report["window_ns"] - covered(off(session))
+    assert [row["busy_share"] for row in report["busy"]] == [expected[device][0] / seen for device in (0, 1)]
 
 
 @pytest.mark.parametrize("which", ["both", "ranks"])
@@ -155,8 +156,7 @@ def test_idle_time_is_divided_as_the_records_lie(everything, which):
         assert row["compute_ns"] == covered(computing)
         assert row["collective_ns"] == covered(collectives, computing)
         assert row["copy_ns"] == covered(copies, computing, collectives)
-        parts = ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed")
-        assert sum(row[f"{part}_ns"] for part in parts) == row["window_ns"] == report["window_ns"]
+        assert sum(row[f"{part}_ns"] for part in REASONS) == row["window_ns"] == report["window_ns"]
         # Empty inside blocks or not: what the outermost blocks of the processes that use the device cover.
         roots = {
             record.path[0] for record in session.records if getattr(record, "device", None) == device and record.path
@@ -167,8 +167,17 @@ def test_idle_time_is_divided_as_the_records_lie(everything, which):
             if which == "both" or block.path[0] in roots
         ]
         shifted = work_of(session, device)  # a merged session has one clock
-        assert row["host_ns"] + row["synchronisation_ns"] == covered(inside, shifted)
-        assert row["no_work_ns"] == report["window_ns"] - covered([*inside, *shifted])
+        unseen = off(session)
+        assert row["host_ns"] + row["synchronisation_ns"] == covered(inside, [*shifted, *unseen])
+        assert row["unseen_ns"] == covered(unseen, shifted)
+        assert row["no_work_ns"] == report["window_ns"] - covered([*inside, *shifted, *unseen])
+
+
+def off(session):
+    """When capture was off: known of one process, not of several together."""
+    start, end = session.meta["start_ns"], session.meta["end_ns"]
+    stretches = [] if len(session.meta.get("processes") or ()) > 1 else session.unseen
+    return [Raw("off", 0, 0, max(start, row.start_ns), min(end, row.end_ns or end)) for row in stretches]
 
 
 def work_of(session, device):
@@ -346,11 +355,7 @@ def test_the_page_holds_the_same(everything, which):
     report = to_dict(session)
     for row, entry in zip(report["idle"], page.data["breakdown"], strict=True):
         assert f"GPU {row['device']} · NVIDIA H200" == entry["device"]
-        assert dict(entry["parts"]) == {
-            part: row[f"{part}_ns"]
-            for part in ("compute", "collective", "copy", "synchronisation", "host", "no_work", "unattributed")
-            if row[f"{part}_ns"]
-        }
+        assert dict(entry["parts"]) == {part: row[f"{part}_ns"] for part in REASONS if row[f"{part}_ns"]}
     for mine, theirs in zip(page.data["operations"], report["operations"], strict=True):
         same = ("kind", "device", "count", "total_ns", "min_ns", "max_ns", "bytes")
         assert [mine[name] for name in same] == [theirs[name] for name in same]

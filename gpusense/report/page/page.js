@@ -3,6 +3,7 @@ const REASONS = {
   compute: ["computes", "k0"], collective: ["communicates only", "collective"], copy: ["copies only", "up"],
   synchronisation: ["empty after the host waited", "synchronisation"], host: ["waits for the host", "gap-host"],
   no_work: ["no work", "gap-no_work"], unattributed: ["idle, reason unknown", "joined"],
+  unseen: ["not seen: capture was off", "gap-unseen"],
 };
 
 function breakdown() {
