@@ -113,11 +113,8 @@ class Batch:
     @property
     def duration(self) -> list[int]:
         if "duration" not in self._lists and "duration" not in self.same:
-            if self._lanes is None:
+            if self.eights("duration") is None:
                 self._lists["duration"] = list(map(sub, self.end, self.start))
-            else:
-                data = self._lanes.to_bytes(8 * self.count, "little")
-                self._lists["duration"] = memoryview(data).cast("Q").tolist()
         return self._list("duration")
 
     @property
@@ -147,6 +144,13 @@ class Batch:
     @property
     def thread(self) -> list[int]:
         return self._list("thread")
+
+    def eights(self, name: str) -> "Packed | None":
+        """A column whose items have eight bytes, where it is packed."""
+        if name == "duration" and name not in self._packed and self._lanes is not None:
+            self._packed[name] = Packed(self._lanes.to_bytes(8 * self.count, "little"), "Q")
+        column = self._packed.get(name)
+        return column if column is not None and column.code == "Q" else None
 
     # --- what can be told without numbers ---------------------------------------------------------------------------
 
@@ -242,7 +246,8 @@ class Batch:
 
     def with_keys(self, keys: list[int]) -> "Batch":
         lists = {**self._lists, "key": keys}
-        batch = Batch(self.kind, self.stride, self.count, self._place, self._origin, self.same, self._packed, lists)
+        packed = {name: column for name, column in self._packed.items() if name != "key"}
+        batch = Batch(self.kind, self.stride, self.count, self._place, self._origin, self.same, packed, lists)
         batch._lanes, batch._offsets, batch.sequential = self._lanes, self._offsets, self.sequential
         return batch
 

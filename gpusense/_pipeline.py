@@ -21,6 +21,7 @@ from ._ledger import Ledger, Owners
 from ._placer import HELPERS, Placer, Work
 from ._placer import owner_of as owner_of
 from ._records import Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from ._stretches import Cutter
 from ._sync_lines import Lines
 from ._tally import BlockTotals
 from ._threshold import Threshold
@@ -92,6 +93,7 @@ class Pipeline:
         self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
         self.lines = Lines()  # of synchronising calls; each comes before its records
         self._widener = Widener()
+        self._cutter = Cutter()
         self._waiting: deque[Work] = deque()
         self._seen = self._invalid = self._pre_session = self._unknown = 0
 
@@ -243,10 +245,14 @@ class Pipeline:
         if not batch.count:
             return
         ids = self._ids(batch)
-        if batch.kind in (layouts.CONCURRENT_KERNEL, layouts.KERNEL):
-            known = {pointer: names(pointer) for pointer in set(batch.key)}
-        else:
-            known = {}
+        known: dict[int, tuple[str, str | None, str | None]] = {}
+        stretches = None
+        if kind == "kernel":
+            keys, durations = batch.eights("key"), batch.eights("duration")
+            if keys is not None and durations is not None:
+                stretches = self._cutter.cut(keys.data, durations.data)
+            pointers = self._cutter.distinct(stretches) if stretches is not None else set(batch.key)
+            known = {pointer: names(pointer) for pointer in pointers}
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
             batch = batch.with_keys(self._ledger.piles.keys_with_lines(batch.key, lines))
@@ -257,7 +263,7 @@ class Pipeline:
             kept[i] = _with_line(item, lines[i]) if lines is not None else item
         short = {pointer: text[0] for pointer, text in known.items()}
         owners = self._owners(buffer, batch) if self._placer.owners else None
-        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners))
+        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners, stretches))
 
     def _ids(self, batch: Batch) -> Ids:
         column = batch.ascending_ids()

@@ -14,6 +14,7 @@ from ._attribution import Attributor, Ids, Leaves
 from ._batch import Batch
 from ._ledger import WITH_BYTES, Ledger, Owners, grouped
 from ._records import KINDS, GpuKernel, Path, Record
+from ._stretches import Stretches
 from ._tally import BlockTotals, Watched
 from ._threshold import Threshold
 
@@ -34,6 +35,7 @@ class Work(NamedTuple):
     kept: dict[int, Record]  # index in the batch → record, still without its block
     newest_ns: int  # nothing in it ended later
     owners: Owners | None = None  # where some of it was captured in a block
+    stretches: Stretches | None = None  # the names of kernels
 
 
 class Placer:
@@ -69,16 +71,21 @@ class Placer:
         if same is None:
             segments = self.attribution.segments(work.thread, *work.ids)
         where = self._where(batch) if work.owners is None else None
-        columns = [batch.key, batch.duration]
-        if work.kind in WITH_BYTES:
-            columns.append(batch.bytes)
         spots = self._ledger.spots(batch, self._contexts, work.owners) if where is None else None
         slow, placed = deque(kept), []
         counted = bytearray(b"\1") * batch.count if kept else None
+        columns: list[list[int]] = []
+        alike = (where, work.stretches) if where is not None and work.stretches is not None else None
         for low, high, place in segments:
+            if alike is not None and not (slow and slow[0] < high) and self._count_alike(place, *alike, low, high):
+                continue
             while slow and slow[0] < high:
                 counted[slow[0]] = 0  # type: ignore[index]
                 placed.append((kept[slow.popleft()], place))
+            if not columns:
+                columns = [batch.key, batch.duration]
+                if work.kind in WITH_BYTES:
+                    columns.append(batch.bytes)
             rows = [column[low:high] for column in columns]
             apart = spots[low:high] if spots is not None else None
             if counted is not None:
@@ -105,6 +112,29 @@ class Placer:
         """Synchronisations name a context only; work in the same context tells its device."""
         if batch.device[0] is not None and batch.context[0] is not None:
             self._contexts.setdefault(batch.context[0], batch.device[0])
+
+    def _count_alike(
+        self, place: Place, where: tuple[int | None, int | None], stretches: Stretches, low: int, high: int
+    ) -> bool:
+        """As :meth:`_count` for the kernels from ``low`` to ``high``; False if that takes a look at each."""
+        leaves, inherited = place
+        watched = self.watched
+        if len(leaves) == 1 and not watched:
+            path = self.attribution.path(leaves[0])
+        else:
+            path, blocks = self._blocks(leaves)
+            if watched:
+                if any(watched.get(block) is not None for block in blocks):
+                    return False
+                self._watch_ambiguous(leaves, blocks, high - low)
+            if len(leaves) > 1:
+                self.ambiguous += high - low
+        if inherited and len(leaves) == 1:
+            self.inherited += high - low
+        ledger = self._ledger
+        ledger.counted += high - low
+        ledger.piles.extend((path, "kernel", *where, None), stretches, low, high)
+        return True
 
     def _count(
         self,
