@@ -112,9 +112,8 @@ class Batch:
 
     @property
     def duration(self) -> list[int]:
-        if "duration" not in self._lists and "duration" not in self.same:
-            if self.eights("duration") is None:
-                self._lists["duration"] = list(map(sub, self.end, self.start))
+        if "duration" not in self._lists and "duration" not in self.same and self.eights("duration") is None:
+            self._lists["duration"] = list(map(sub, self.end, self.start))
         return self._list("duration")
 
     @property

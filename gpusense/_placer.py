@@ -37,6 +37,11 @@ class Work(NamedTuple):
     owners: Owners | None = None  # where some of it was captured in a block
     stretches: Stretches | None = None  # the names of kernels
 
+    def columns(self) -> list[list[int]]:
+        """Keys, durations and, where it has such, bytes."""
+        batch = self.batch
+        return [batch.key, batch.duration, batch.bytes] if self.kind in WITH_BYTES else [batch.key, batch.duration]
+
 
 class Placer:
     """Puts work into ``ledger``, under its block. Says of how many records that was uncertain, and how many made no
@@ -66,27 +71,18 @@ class Placer:
         self._learn_devices(batch)
         if work.kind == "kernel":
             self._ledger.piles.know(work.names)
-        same = self.attribution.constant(work.thread, work.ids.low, work.ids.high)
-        segments: Iterable[tuple[int, int, Place]] = ((0, batch.count, same),) if same is not None else ()
-        if same is None:
-            segments = self.attribution.segments(work.thread, *work.ids)
         where = self._where(batch) if work.owners is None else None
         spots = self._ledger.spots(batch, self._contexts, work.owners) if where is None else None
         slow, placed = deque(kept), []
         counted = bytearray(b"\1") * batch.count if kept else None
-        columns: list[list[int]] = []
         alike = (where, work.stretches) if where is not None and work.stretches is not None else None
-        for low, high, place in segments:
+        for low, high, place in self._segments(work):
             if alike is not None and not (slow and slow[0] < high) and self._count_alike(place, *alike, low, high):
                 continue
             while slow and slow[0] < high:
                 counted[slow[0]] = 0  # type: ignore[index]
                 placed.append((kept[slow.popleft()], place))
-            if not columns:
-                columns = [batch.key, batch.duration]
-                if work.kind in WITH_BYTES:
-                    columns.append(batch.bytes)
-            rows = [column[low:high] for column in columns]
+            rows = [column[low:high] for column in work.columns()]
             apart = spots[low:high] if spots is not None else None
             if counted is not None:
                 chosen = counted[low:high]
@@ -98,6 +94,13 @@ class Placer:
             self._keep(item, *place)
         if work.kind in ("kernel", "transfer", "memset"):
             self._ledger.occupy(work.kind == "kernel", batch)
+
+    def _segments(self, work: Work) -> Iterable[tuple[int, int, Place]]:
+        """Stretches of records that share their block."""
+        same = self.attribution.constant(work.thread, work.ids.low, work.ids.high)
+        if same is not None:
+            return ((0, work.batch.count, same),)
+        return self.attribution.segments(work.thread, *work.ids)
 
     def _where(self, batch: Batch) -> tuple[int | None, int | None] | None:
         """Device and stream of all records, or None where they differ."""

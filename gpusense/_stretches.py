@@ -106,6 +106,8 @@ class Cutter:
             found = set(map(self._known.__getitem__, parts))
         except KeyError:
             found = {self._known.get(part) or self._learn(part) for part in parts}
+        if len(found) == 1:
+            return found.pop()
         most = max(found, key=len)
         return most if all(map(most.issuperset, found)) else most.union(*found)
 
