@@ -176,6 +176,16 @@ class Batch:
     def longest(self) -> int:
         return max(self.duration)
 
+    @property
+    def total(self) -> int:
+        """All durations together."""
+        if self._lanes is None or "duration" in self._lists:
+            return sum(self.duration)
+        total = self._lanes
+        for bits, mask in _HALVES:  # the upper half of the lanes onto the lower; no sum has more than 64 bits
+            total = (total >> bits) + (total & mask)
+        return total
+
     def reaches(self, duration_ns: int) -> bool:
         """Whether one of the records lasts that long."""
         if self._lanes is not None and duration_ns > 0 and not self._lanes & _from(duration_ns.bit_length() - 1):
@@ -258,6 +268,10 @@ def _every(lane: int, width: int) -> int:
 
 #: Where the difference of two numbers differs from both in the lowest bit of a lane, the lane below has borrowed.
 _LOWEST_OF_32 = _every(1, 4)
+
+
+#: Bits and mask of half the lanes, of half of these, and so on to one.
+_HALVES = [(64 * n, 2 ** (64 * n) - 1) for n in (MOST_LANES >> i for i in range(1, MOST_LANES.bit_length()))]
 
 
 @lru_cache(maxsize=16)

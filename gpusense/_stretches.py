@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import MutableMapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 ITEM_BYTES = 8  # of a key, and of a duration
@@ -24,34 +24,40 @@ MAX_KEYS = 32_768  # of stretches whose keys are remembered
 _FEW = 4  # so many equal stretches are told apart at once
 
 
+#: The bytes of a stretch, by its keys before the mark.
+_WITH_MARK = range(2 * ITEM_BYTES, 2**62, ITEM_BYTES).__getitem__
+
+
 class Stretches(NamedTuple):
     """The keys of a batch, cut into stretches."""
 
     keys: bytes
     durations: bytes
     parts: list[bytes]
-    ends: list[int]  # of the parts, in records
+    ends: list[int]  # of the parts, in bytes
 
     def between(self, low: int, high: int) -> list[bytes]:
         """The stretches of the records from ``low`` to ``high``."""
         keys, ends = self.keys, self.ends
+        low *= ITEM_BYTES
+        high *= ITEM_BYTES
         first = bisect_right(ends, low)
         last = bisect_left(ends, high, first)
         begin = ends[first - 1] if first else 0
         if first == last:
-            return [keys[low * ITEM_BYTES : high * ITEM_BYTES]]
+            return [keys[low:high]]
         parts = self.parts[first : last + 1]
         if begin != low:
-            parts[0] = keys[low * ITEM_BYTES : ends[first] * ITEM_BYTES]
+            parts[0] = keys[low : ends[first]]
         if ends[last] != high:
-            parts[-1] = keys[ends[last - 1] * ITEM_BYTES : high * ITEM_BYTES]
+            parts[-1] = keys[ends[last - 1] : high]
         return parts
 
 
 class Cutter:
     """Cuts the keys of batches, and remembers which keys are in a stretch."""
 
-    __slots__ = ("_byte", "_held", "_known", "_mark", "_patience", "_sets")
+    __slots__ = ("_byte", "_held", "_known", "_mark", "_once", "_patience", "_sets")
 
     def __init__(self) -> None:
         self._byte = 0  # of a key
@@ -59,33 +65,29 @@ class Cutter:
         self._patience = 0
         self._known: dict[bytes, frozenset[int]] = {}
         self._sets: dict[frozenset[int], frozenset[int]] = {}  # one object each: then no two are compared
-        self._held = 0
+        self._once: set[bytes] = set()  # stretches that came once: many never come again
+        self._held = 0  # bytes of stretches, about
 
     def cut(self, keys: bytes, durations: bytes) -> Stretches:
         """The records with these keys and durations, eight bytes each."""
         count = len(keys) // ITEM_BYTES
         if count <= SHORTEST:
-            return Stretches(keys, durations, [keys], [count])
+            return Stretches(keys, durations, [keys], [len(keys)])
         column = keys[self._byte :: ITEM_BYTES]
         if not self._mark or not _good(column.count(self._mark), count):
             if self._patience > 0:
                 self._patience -= 1
-                return Stretches(keys, durations, [keys], [count])
+                return Stretches(keys, durations, [keys], [len(keys)])
             self._patience = PATIENCE
             self._choose(keys)
             if not self._mark:
-                return Stretches(keys, durations, [keys], [count])
+                return Stretches(keys, durations, [keys], [len(keys)])
             column = keys[self._byte :: ITEM_BYTES]
-        parts, ends, begin = [], [], 0
-        for length in map(len, column.split(self._mark)):
-            end = begin + length + 2
-            parts.append(keys[begin * ITEM_BYTES : end * ITEM_BYTES])
-            ends.append(end)
-            begin = end
-        if parts[-1]:
-            ends[-1] = count  # no mark is behind the last
-        else:
-            del parts[-1], ends[-1]
+        ends = list(accumulate(map(_WITH_MARK, map(len, column.split(self._mark)))))
+        ends.pop()  # no mark is behind the last
+        if ends[-1] < len(keys):
+            ends.append(len(keys))
+        parts = [keys[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
         return Stretches(keys, durations, parts, ends)
 
     def _choose(self, keys: bytes) -> None:
@@ -105,27 +107,40 @@ class Cutter:
         try:
             found = set(map(self._known.__getitem__, parts))
         except KeyError:
-            found = {self._known.get(part) or self._learn(part) for part in parts}
+            found = self._learn(parts)
         if len(found) == 1:
             return found.pop()
         most = max(found, key=len)
         return most if all(map(most.issuperset, found)) else most.union(*found)
 
-    def _learn(self, part: bytes) -> frozenset[int]:
-        count = len(part) // ITEM_BYTES
-        self._held += count
-        if self._held > MAX_KEYS:
-            self._known.clear()
-            self._sets.clear()
-            self._held = count
-        keys = frozenset(memoryview(part).cast("Q").tolist())
-        keys = self._known[part] = self._sets.setdefault(keys, keys)
-        return keys
+    def _learn(self, parts: set[bytes]) -> set[frozenset[int]]:
+        """The keys of each part that is known, and of the others together: these are known the next time but one."""
+        if self._held > MAX_KEYS * ITEM_BYTES:
+            self._forget()
+        unknown = parts.difference(self._known)
+        for part in unknown & self._once:
+            keys = _keys(part)
+            self._known[part] = self._sets.setdefault(keys, keys)
+        self._once.symmetric_difference_update(unknown)
+        self._held += sum(map(len, unknown))
+        found = set(map(self._known.__getitem__, parts - unknown))
+        found.add(_keys(b"".join(unknown)))
+        return found
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._sets.clear()
+        self._once.clear()
+        self._held = 0
 
 
 def _good(found: int, count: int) -> bool:
     """Whether so many stretches in so many records are worth it."""
     return found * SHORTEST <= count <= found * LONGEST
+
+
+def _keys(stretch: bytes) -> frozenset[int]:
+    return frozenset(memoryview(stretch).cast("Q").tolist())
 
 
 def spread(stretch: bytes, packed: bytearray, into: "MutableMapping[int, array[int]]") -> None:
