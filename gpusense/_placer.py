@@ -122,17 +122,14 @@ class Placer:
         """As :meth:`_count` for the kernels from ``low`` to ``high``; False if that takes a look at each."""
         leaves, inherited = place
         watched = self.watched
-        if len(leaves) == 1 and not watched:
-            path = self.attribution.path(leaves[0])
-        else:
-            path, blocks = self._blocks(leaves)
-            if watched:
-                if any(watched.get(block) is not None for block in blocks):
-                    return False
-                self._watch_ambiguous(leaves, blocks, high - low)
-            if len(leaves) > 1:
-                self.ambiguous += high - low
-        if inherited and len(leaves) == 1:
+        path, blocks = self._inside(leaves)
+        if watched:
+            if any(watched.get(block) is not None for block in blocks):
+                return False
+            self._watch_ambiguous(leaves, blocks, high - low)
+        if len(leaves) > 1:
+            self.ambiguous += high - low
+        elif inherited and leaves:
             self.inherited += high - low
         ledger = self._ledger
         ledger.counted += high - low
@@ -151,7 +148,7 @@ class Placer:
     ) -> None:
         """Counts records that share their block. ``where``: their device and stream, else see :meth:`Ledger.spots`."""
         leaves, inherited = place
-        path, blocks = self._blocks(leaves)
+        path, blocks = self._inside(leaves)
         if kind not in HELPERS:
             self._ledger.counted += len(durations)
         if len(leaves) > 1:
@@ -187,6 +184,12 @@ class Placer:
             label = kind, self._ledger.piles.name(kind, key)[0]
             for totals in watchers:
                 totals.extend(label, members, bytes_of.get(key, 0))
+
+    def _inside(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
+        """As :meth:`_blocks`; without the blocks where nobody may ask them."""
+        if len(leaves) == 1 and leaves[0] and not self.watched:
+            return self.attribution.path(leaves[0]), ()
+        return self._blocks(leaves)
 
     def _blocks(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
         """Path of the innermost certain block, and it with all its ancestors."""
