@@ -57,7 +57,7 @@ class Stretches(NamedTuple):
 class Cutter:
     """Cuts the keys of batches, and remembers which keys are in a stretch."""
 
-    __slots__ = ("_byte", "_held", "_known", "_mark", "_once", "_patience", "_sets")
+    __slots__ = ("_byte", "_held", "_known", "_mark", "_most", "_once", "_patience", "_sets", "_within")
 
     def __init__(self) -> None:
         self._byte = 0  # of a key
@@ -65,6 +65,8 @@ class Cutter:
         self._patience = 0
         self._known: dict[bytes, frozenset[int]] = {}
         self._sets: dict[frozenset[int], frozenset[int]] = {}  # one object each: then no two are compared
+        self._most: frozenset[int] = frozenset()  # of the last batch's
+        self._within: set[frozenset[int]] = set()  # have no other keys than that
         self._once: set[bytes] = set()  # stretches that came once: many never come again
         self._held = 0  # bytes of stretches, about
 
@@ -108,10 +110,14 @@ class Cutter:
             found = set(map(self._known.__getitem__, parts))
         except KeyError:
             found = self._learn(parts)
-        if len(found) == 1:
-            return found.pop()
         most = max(found, key=len)
-        return most if all(map(most.issuperset, found)) else most.union(*found)
+        if most is not self._most:
+            self._most, self._within = most, {most}
+        rest = found - self._within
+        if not all(map(most.issuperset, rest)):
+            return most.union(*rest)
+        self._within |= rest
+        return most
 
     def _learn(self, parts: set[bytes]) -> set[frozenset[int]]:
         """The keys of each part that is known, and of the others together: these are known the next time but one."""
@@ -119,18 +125,21 @@ class Cutter:
             self._forget()
         unknown = parts.difference(self._known)
         for part in unknown & self._once:
-            keys = _keys(part)
-            self._known[part] = self._sets.setdefault(keys, keys)
+            self._known[part] = self._one(_keys(part))
         self._once.symmetric_difference_update(unknown)
         self._held += sum(map(len, unknown))
         found = set(map(self._known.__getitem__, parts - unknown))
-        found.add(_keys(b"".join(unknown)))
+        found.add(self._one(_keys(b"".join(unknown))))
         return found
+
+    def _one(self, keys: frozenset[int]) -> frozenset[int]:
+        return self._sets.setdefault(keys, keys)
 
     def _forget(self) -> None:
         self._known.clear()
         self._sets.clear()
         self._once.clear()
+        self._most, self._within = frozenset(), set()
         self._held = 0
 
 

@@ -106,7 +106,7 @@ def test_remembered_keys_are_bounded(monkeypatch):
         keys = [rng.choice(ADDRESSES) for _ in range(60)]
         assert cutter.distinct(cut(cutter, keys)) == set(keys)
         assert sum(len(part) // 8 for part in [*cutter._known, *cutter._once]) <= 160
-        assert len(cutter._sets) <= len(cutter._known)
+        assert len(cutter._within) <= len(cutter._sets) + 1 <= 20
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 9), st.randoms(use_true_random=False))
