@@ -169,12 +169,13 @@ def test_sums_are_those_of_single_durations(batches, fold_at, piece, rng):
     }  # fmt: skip
 
 
-def test_what_is_summed_up_at_once_is_bounded():
-    groups, cutter = Groups(), Cutter()
+@pytest.mark.parametrize("again", [True, False])
+def test_what_is_summed_up_at_once_is_bounded(again):
+    groups, cutter, rng = Groups(), Cutter(), random.Random(3)
     piles = Piles(groups, lambda kind, key: (str(key), None))
-    keys = ADDRESSES[:40] * 25
-    stretches = cut(cutter, keys)
     for number in range(200):
+        keys = ADDRESSES[:40] * 25 if again else rng.choices(ADDRESSES[:40], k=1000)
+        stretches = cut(cutter, keys)
         counted = groups.count
         piles.extend(((), "kernel", number % 3, 7, None), stretches, 0, len(keys))
         assert groups.count - counted <= _tally.PIECE + len(keys)
