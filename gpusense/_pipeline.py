@@ -31,6 +31,7 @@ from ._threshold import Threshold
 Names = Callable[[int], Described]
 
 MARKER_BYTES = 4  # that a marker sets, where it is a memset
+MANY = 128  # kernels are counted in stretches; fewer are counted sooner one by one
 SLICE = 1280  # records decoded between two pauses: a buffer of kernels, well under a millisecond
 #: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
 MARKER_PATIENCE_NS = 30_000_000_000
@@ -261,7 +262,8 @@ class Pipeline:
 
     def _named(self, batch: Batch, names: Names) -> tuple[dict[int, Described], Stretches | None]:
         """The names of a batch of kernels by address, and the addresses in stretches, where they are many."""
-        keys, durations = batch.eights("key"), batch.eights("duration")
+        keys = batch.eights("key") if batch.count >= MANY else None
+        durations = batch.eights("duration") if keys is not None else None
         if keys is None or durations is None:
             return {pointer: names(pointer) for pointer in set(batch.key)}, None
         stretches = self._cutter.cut(keys.data, durations.data)
