@@ -112,12 +112,8 @@ class Batch:
 
     @property
     def duration(self) -> list[int]:
-        if "duration" not in self._lists and "duration" not in self.same:
-            if self._lanes is None:
-                self._lists["duration"] = list(map(sub, self.end, self.start))
-            else:
-                data = self._lanes.to_bytes(8 * self.count, "little")
-                self._lists["duration"] = memoryview(data).cast("Q").tolist()
+        if "duration" not in self._lists and "duration" not in self.same and self.eights("duration") is None:
+            self._lists["duration"] = list(map(sub, self.end, self.start))
         return self._list("duration")
 
     @property
@@ -148,6 +144,13 @@ class Batch:
     def thread(self) -> list[int]:
         return self._list("thread")
 
+    def eights(self, name: str) -> "Packed | None":
+        """A column whose items have eight bytes, where it is packed."""
+        if name == "duration" and name not in self._packed and self._lanes is not None:
+            self._packed[name] = Packed(self._lanes.to_bytes(8 * self.count, "little"), "Q")
+        column = self._packed.get(name)
+        return column if column is not None and column.code == "Q" else None
+
     # --- what can be told without numbers ---------------------------------------------------------------------------
 
     def uniform(self, name: str) -> bool:
@@ -172,6 +175,16 @@ class Batch:
     @property
     def longest(self) -> int:
         return max(self.duration)
+
+    @property
+    def total(self) -> int:
+        """All durations together."""
+        if self._lanes is None or "duration" in self._lists:
+            return sum(self.duration)
+        total = self._lanes
+        for bits, mask in _HALVES:  # the upper half of the lanes onto the lower; no sum has more than 64 bits
+            total = (total >> bits) + (total & mask)
+        return total
 
     def reaches(self, duration_ns: int) -> bool:
         """Whether one of the records lasts that long."""
@@ -242,7 +255,8 @@ class Batch:
 
     def with_keys(self, keys: list[int]) -> "Batch":
         lists = {**self._lists, "key": keys}
-        batch = Batch(self.kind, self.stride, self.count, self._place, self._origin, self.same, self._packed, lists)
+        packed = {name: column for name, column in self._packed.items() if name != "key"}
+        batch = Batch(self.kind, self.stride, self.count, self._place, self._origin, self.same, packed, lists)
         batch._lanes, batch._offsets, batch.sequential = self._lanes, self._offsets, self.sequential
         return batch
 
@@ -254,6 +268,10 @@ def _every(lane: int, width: int) -> int:
 
 #: Where the difference of two numbers differs from both in the lowest bit of a lane, the lane below has borrowed.
 _LOWEST_OF_32 = _every(1, 4)
+
+
+#: Bits and mask of half the lanes, of half of these, and so on to one.
+_HALVES = [(64 * n, 2 ** (64 * n) - 1) for n in (MOST_LANES >> i for i in range(1, MOST_LANES.bit_length()))]
 
 
 @lru_cache(maxsize=16)

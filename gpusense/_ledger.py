@@ -178,8 +178,7 @@ class Ledger:
     def occupy(self, kernels: bool, batch: Batch) -> None:
         """The times of a batch of kernels, or of copies and memsets."""
         if batch.uniform("device"):
-            total = sum(batch.duration)
-            self._busy.add("cuda", batch.device[0], kernels, *batch.times(), total, batch.sequential)
+            self._busy.add("cuda", batch.device[0], kernels, *batch.times(), batch.total, batch.sequential)
             return
         for device in set(batch.device):
             chosen = [i for i, other in enumerate(batch.device) if other == device]

@@ -31,7 +31,8 @@ class NameCache:
     def resolve(self, pointer: int, read: Callable[[int], bytes]) -> Described:
         found = self._by_pointer.get(pointer)
         if found is None:
-            found = self._by_pointer[pointer] = self.describe(read(pointer) if pointer else b"")
+            text = read(pointer) if pointer else b""
+            found = self._by_pointer[pointer] = self._by_text.get(text) or self.describe(text)
         return found
 
     def describe(self, text: bytes) -> Described:

@@ -18,17 +18,20 @@ from ._batch import Batch
 from ._decode import batches, numbers
 from ._decode_record import record as decode_record
 from ._ledger import Ledger, Owners
+from ._names_cache import Described
 from ._placer import HELPERS, Placer, Work
 from ._placer import owner_of as owner_of
 from ._records import Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from ._stretches import Cutter, Stretches
 from ._sync_lines import Lines
 from ._tally import BlockTotals
 from ._threshold import Threshold
 
 #: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
-Names = Callable[[int], tuple[str, str | None, str | None]]
+Names = Callable[[int], Described]
 
 MARKER_BYTES = 4  # that a marker sets, where it is a memset
+MANY = 128  # kernels are counted in stretches; fewer are counted sooner one by one
 SLICE = 1280  # records decoded between two pauses: a buffer of kernels, well under a millisecond
 #: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
 MARKER_PATIENCE_NS = 30_000_000_000
@@ -92,6 +95,7 @@ class Pipeline:
         self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
         self.lines = Lines()  # of synchronising calls; each comes before its records
         self._widener = Widener()
+        self._cutter = Cutter()
         self._waiting: deque[Work] = deque()
         self._seen = self._invalid = self._pre_session = self._unknown = 0
 
@@ -247,10 +251,7 @@ class Pipeline:
         if not batch.count:
             return
         ids = self._ids(batch)
-        if batch.kind in (layouts.CONCURRENT_KERNEL, layouts.KERNEL):
-            known = {pointer: names(pointer) for pointer in set(batch.key)}
-        else:
-            known = {}
+        known, stretches = self._named(batch, names) if kind == "kernel" else ({}, None)
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
             batch = batch.with_keys(self._ledger.piles.keys_with_lines(batch.key, lines))
@@ -261,7 +262,16 @@ class Pipeline:
             kept[i] = _with_line(item, lines[i]) if lines is not None else item
         short = {pointer: text[0] for pointer, text in known.items()}
         owners = self._owners(buffer, batch) if self._placer.owners else None
-        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners))
+        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners, stretches))
+
+    def _named(self, batch: Batch, names: Names) -> tuple[dict[int, Described], Stretches | None]:
+        """The names of a batch of kernels by address, and the addresses in stretches, where they are many."""
+        keys = batch.eights("key") if batch.count >= MANY else None
+        durations = batch.eights("duration") if keys is not None else None
+        if keys is None or durations is None:
+            return {pointer: names(pointer) for pointer in set(batch.key)}, None
+        stretches = self._cutter.cut(keys.data, durations.data)
+        return {pointer: names(pointer) for pointer in self._cutter.distinct(stretches)}, stretches
 
     def _ids(self, batch: Batch) -> Ids:
         column = batch.ascending_ids()

@@ -14,6 +14,7 @@ from ._attribution import Attributor, Ids, Leaves
 from ._batch import Batch
 from ._ledger import WITH_BYTES, Ledger, Owners, grouped
 from ._records import KINDS, GpuKernel, Path, Record
+from ._stretches import Stretches
 from ._tally import BlockTotals, Watched
 from ._threshold import Threshold
 
@@ -34,6 +35,12 @@ class Work(NamedTuple):
     kept: dict[int, Record]  # index in the batch → record, still without its block
     newest_ns: int  # nothing in it ended later
     owners: Owners | None = None  # where some of it was captured in a block
+    stretches: Stretches | None = None  # the names of kernels
+
+    def columns(self) -> list[list[int]]:
+        """Keys, durations and, where it has such, bytes."""
+        batch = self.batch
+        return [batch.key, batch.duration, batch.bytes] if self.kind in WITH_BYTES else [batch.key, batch.duration]
 
 
 class Placer:
@@ -64,22 +71,18 @@ class Placer:
         self._learn_devices(batch)
         if work.kind == "kernel":
             self._ledger.piles.know(work.names)
-        same = self.attribution.constant(work.thread, work.ids.low, work.ids.high)
-        segments: Iterable[tuple[int, int, Place]] = ((0, batch.count, same),) if same is not None else ()
-        if same is None:
-            segments = self.attribution.segments(work.thread, *work.ids)
         where = self._where(batch) if work.owners is None else None
-        columns = [batch.key, batch.duration]
-        if work.kind in WITH_BYTES:
-            columns.append(batch.bytes)
         spots = self._ledger.spots(batch, self._contexts, work.owners) if where is None else None
         slow, placed = deque(kept), []
         counted = bytearray(b"\1") * batch.count if kept else None
-        for low, high, place in segments:
+        alike = (where, work.stretches) if where is not None and work.stretches is not None else None
+        for low, high, place in self._segments(work):
+            if alike is not None and not (slow and slow[0] < high) and self._count_alike(place, *alike, low, high):
+                continue
             while slow and slow[0] < high:
                 counted[slow[0]] = 0  # type: ignore[index]
                 placed.append((kept[slow.popleft()], place))
-            rows = [column[low:high] for column in columns]
+            rows = [column[low:high] for column in work.columns()]
             apart = spots[low:high] if spots is not None else None
             if counted is not None:
                 chosen = counted[low:high]
@@ -91,6 +94,13 @@ class Placer:
             self._keep(item, *place)
         if work.kind in ("kernel", "transfer", "memset"):
             self._ledger.occupy(work.kind == "kernel", batch)
+
+    def _segments(self, work: Work) -> Iterable[tuple[int, int, Place]]:
+        """Stretches of records that share their block."""
+        same = self.attribution.constant(work.thread, work.ids.low, work.ids.high)
+        if same is not None:
+            return ((0, work.batch.count, same),)
+        return self.attribution.segments(work.thread, *work.ids)
 
     def _where(self, batch: Batch) -> tuple[int | None, int | None] | None:
         """Device and stream of all records, or None where they differ."""
@@ -106,6 +116,26 @@ class Placer:
         if batch.device[0] is not None and batch.context[0] is not None:
             self._contexts.setdefault(batch.context[0], batch.device[0])
 
+    def _count_alike(
+        self, place: Place, where: tuple[int | None, int | None], stretches: Stretches, low: int, high: int
+    ) -> bool:
+        """As :meth:`_count` for the kernels from ``low`` to ``high``; False if that takes a look at each."""
+        leaves, inherited = place
+        watched = self.watched
+        path, blocks = self._inside(leaves)
+        if watched:
+            if any(watched.get(block) is not None for block in blocks):
+                return False
+            self._watch_ambiguous(leaves, blocks, high - low)
+        if len(leaves) > 1:
+            self.ambiguous += high - low
+        elif inherited and leaves:
+            self.inherited += high - low
+        ledger = self._ledger
+        ledger.counted += high - low
+        ledger.piles.extend((path, "kernel", *where, None), stretches, low, high)
+        return True
+
     def _count(
         self,
         kind: str,
@@ -118,7 +148,7 @@ class Placer:
     ) -> None:
         """Counts records that share their block. ``where``: their device and stream, else see :meth:`Ledger.spots`."""
         leaves, inherited = place
-        path, blocks = self._blocks(leaves)
+        path, blocks = self._inside(leaves)
         if kind not in HELPERS:
             self._ledger.counted += len(durations)
         if len(leaves) > 1:
@@ -154,6 +184,12 @@ class Placer:
             label = kind, self._ledger.piles.name(kind, key)[0]
             for totals in watchers:
                 totals.extend(label, members, bytes_of.get(key, 0))
+
+    def _inside(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
+        """As :meth:`_blocks`; without the blocks where nobody may ask them."""
+        if len(leaves) == 1 and leaves[0] and not self.watched:
+            return self.attribution.path(leaves[0]), ()
+        return self._blocks(leaves)
 
     def _blocks(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
         """Path of the innermost certain block, and it with all its ancestors."""

@@ -5,13 +5,16 @@ each name. So durations are only appended at first, by place and key (the addres
 summed up when there are many, when a name moves, or when someone asks.
 """
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 from weakref import ref
 
 from ._aggregate import Groups, Row, merge_row, row_of
 from ._records import Path
+from ._stretches import ITEM_BYTES, Stretches, spread
 
 #: Path, kind, device, stream, owner: what records of one pile share.
 Spot = tuple[Path, str, int | None, int | None, Path | None]
@@ -28,7 +31,7 @@ BLOCK_FOLD_AT = 4_096  # durations held for one watched block
 class Piles:
     """Durations that wait to be added to ``groups``."""
 
-    __slots__ = ("_bytes", "_groups", "_held", "_lines", "_name", "_names", "_piles", "_texts")
+    __slots__ = ("_bytes", "_groups", "_held", "_lines", "_name", "_names", "_piles", "_runs", "_texts")
 
     def __init__(self, groups: Groups, name: Name) -> None:
         self._groups = groups
@@ -38,6 +41,7 @@ class Piles:
         self._texts: list[str] = []  # of the lines, by number less one
         self._piles: dict[Spot, defaultdict[int, list[int]]] = {}
         self._bytes: dict[Spot, defaultdict[int, int]] = {}
+        self._runs: dict[Spot, dict[bytes, bytearray]] = {}  # durations of equal stretches, one behind the other
         self._held = 0
 
     def know(self, names: Mapping[int, str]) -> None:
@@ -77,6 +81,21 @@ class Piles:
             piles = self._piles[spot] = defaultdict(list)
         return piles
 
+    def extend(self, spot: Spot, stretches: Stretches, low: int, high: int) -> None:
+        """Appends the durations of the records from ``low`` to ``high`` of a batch."""
+        self.make_room(high - low)
+        runs = self._runs.get(spot)
+        if runs is None:
+            runs = self._runs[spot] = {}
+        durations, begin = stretches.durations, low * ITEM_BYTES
+        for stretch in stretches.between(low, high):
+            end = begin + len(stretch)
+            try:
+                runs[stretch] += durations[begin:end]
+            except KeyError:
+                runs[stretch] = bytearray(durations[begin:end])
+            begin = end
+
     def add_bytes(self, spot: Spot, keys: Iterable[int], sizes: Iterable[int]) -> None:
         sums = self._bytes.get(spot)
         if sums is None:
@@ -86,12 +105,14 @@ class Piles:
 
     def fold(self) -> None:
         """Adds everything to the groups."""
-        while self._piles:
+        while self._piles or self._runs:
             self._fold_some(FOLD_AT)
         self._held = 0
 
     def _fold_some(self, count: int) -> None:
         """Adds so many durations, those of the places first that were first."""
+        while count > 0 and self._runs:
+            count -= self._fold_runs(*next(iter(self._runs.items())), count)
         while count > 0 and self._piles:
             spot, pile = next(iter(self._piles.items()))
             sizes = self._bytes.get(spot)
@@ -106,6 +127,28 @@ class Piles:
             if not pile:
                 del self._piles[spot]
                 self._bytes.pop(spot, None)
+
+    def _fold_runs(self, spot: Spot, runs: dict[bytes, bytearray], count: int) -> int:
+        """Adds about so many durations of one place, and returns how many. Of the stretches that came most often first:
+        the others are cheaper to tell apart when they have come again."""
+        groups: defaultdict[int, array[int]] = defaultdict(partial(array, "Q"))
+        taken = 0
+        for stretch in sorted(runs, key=lambda stretch: len(runs[stretch]), reverse=True):
+            durations = runs.pop(stretch)
+            room = max((count - taken) * ITEM_BYTES // len(stretch), 1) * len(stretch)
+            if len(durations) > room:
+                runs[stretch] = durations[room:]
+                del durations[room:]
+            spread(stretch, durations, groups)
+            taken += len(durations) // ITEM_BYTES
+            if taken >= count:
+                break
+        if not runs:
+            del self._runs[spot]
+        self._held -= taken
+        for key, members in groups.items():
+            self._add(spot, key, members.tolist(), 0)
+        return taken
 
     def _add(self, spot: Spot, key: int, durations: list[int], size: int) -> None:
         path, kind, device, stream, owner = spot

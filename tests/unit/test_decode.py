@@ -271,6 +271,16 @@ def test_whether_a_duration_is_reached_needs_no_numbers(durations, limit):
         assert batch.reaches(duration) == any(d >= duration for d in durations)
 
 
+@pytest.mark.parametrize("count", [1, 12, 13, 14, 64, 65, 1000, 1023, 1024, 1025, 2047, 2048, 2049])
+@pytest.mark.parametrize("longest", [5, decode.LONGEST_NS])
+def test_the_sum_of_durations_needs_no_numbers(count, longest):
+    rng = random.Random(count)
+    durations = [longest, *(rng.randrange(longest // 2, longest + 1) for _ in range(count - 1))]
+    records = [kernel(start=T0, end=T0 + duration) for duration in durations]
+    (batch,), _ = decode.batches(memoryview(b"".join(records)), {10: 176})
+    assert batch.total == sum(durations)
+
+
 def test_name_pointers_are_those_of_kernels_and_of_named_memory_without_null():
     strides = {10: 208, 1: 96, 49: 128}
     kernels = [kernel(name=0x1000 + i % 3) for i in range(100)] + [kernel(name=0)]

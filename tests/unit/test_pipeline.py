@@ -260,6 +260,19 @@ def test_overlapping_blocks_of_two_threads_with_unknown_launcher_are_ambiguous()
     assert asked[1]._totals.rows == {}
 
 
+@pytest.mark.parametrize("count", [1, 500])
+def test_counts_of_what_is_uncertain_do_not_depend_on_how_many_come_at_once(count):
+    made, _ = pipeline()
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), 1)
+    feed(made, *(kernel(T0 + i * 10, T0 + i * 10 + 5, 5 + i) for i in range(count)), thread=AUTOGRAD)
+    made.cycle(T0)
+    assert (made.counters().inherited, made.counters().ambiguous) == (count, 0)
+    made.boundary(Boundary(OPEN, 2, None, AUTOGRAD, T0, T0, "b"), 1000)
+    feed(made, *(kernel(T0 + i * 10, T0 + i * 10 + 5, 1005 + i) for i in range(count)), thread=0)
+    made.cycle(T0)
+    assert (made.counters().inherited, made.counters().ambiguous) == (count, count)
+
+
 def test_budget_raises_the_threshold_in_a_burst_and_comes_back():
     made, out = pipeline(max_per_second=100)
     feed(made, *(kernel(T0 + i, T0 + i + 150_000) for i in range(300)), now=T0)
