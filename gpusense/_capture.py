@@ -21,7 +21,7 @@ OnView = Callable[[memoryview, int], None]
 _READABLE = layouts.WRITTEN_BY_CALL | {layouts.UNIFIED_MEMORY_COUNTER}
 RETRY_S = 1.0  # between two attempts while another profiler holds CUPTI
 WATCH_S = 0.4  # between two looks whether our callbacks are still the registered ones
-TAKEN_OVER_S = 2.0  # the same once a stranger has them: then a look asks CUPTI for a subscription, which takes 20 ms
+TAKEN_OVER_S = 1.0  # the same once a stranger has them: then a look asks CUPTI for a subscription, which takes 20 ms
 
 
 class Capture:

@@ -273,6 +273,31 @@ def test_counts_of_what_is_uncertain_do_not_depend_on_how_many_come_at_once(coun
     assert (made.counters().inherited, made.counters().ambiguous) == (count, count)
 
 
+@pytest.mark.parametrize("count", [2, 500])
+def test_blocks_that_are_asked_for_are_told_of_what_may_be_theirs(count):
+    made, _ = pipeline()
+    asked = watch(made, 1, 2, 3)
+    made.boundary(Boundary(OPEN, 3, None, MAIN, T0, T0, "around"), 0)
+    made.boundary(Boundary(OPEN, 1, 3, MAIN, T0, T0, "a"), 1)
+    made.boundary(Boundary(OPEN, 2, 3, AUTOGRAD, T0, T0, "b"), 2)
+    feed(made, *(kernel(T0 + i * 10, T0 + i * 10 + 5, 5 + i) for i in range(count)), thread=0)
+    made.cycle(T0)
+    assert [asked[n]._totals.ambiguous for n in (1, 2, 3)] == [count, count, 0]
+    assert asked[1]._totals.rows == asked[2]._totals.rows == {}
+    assert [row[0] for row in asked[3]._totals.rows.values()] == [count]
+
+
+@pytest.mark.parametrize("count", [2, 500])
+def test_a_block_that_is_asked_for_is_told_of_what_may_be_its_where_nobody_asks_for_the_one_around(count):
+    made, _ = pipeline()
+    asked = watch(made, 2)
+    made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), 1)
+    made.boundary(Boundary(OPEN, 2, None, AUTOGRAD, T0, T0, "b"), 2)
+    feed(made, *(kernel(T0 + i * 10, T0 + i * 10 + 5, 5 + i) for i in range(count)), thread=0)
+    made.cycle(T0)
+    assert asked[2]._totals.ambiguous == count
+
+
 def test_budget_raises_the_threshold_in_a_burst_and_comes_back():
     made, out = pipeline(max_per_second=100)
     feed(made, *(kernel(T0 + i, T0 + i + 150_000) for i in range(300)), now=T0)
