@@ -11,7 +11,8 @@ from needs import FAKES, ROOT, find_compiler, require
 
 # A slow or busy machine is no finding.
 settings.register_profile("untimed", settings.default, deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("few", deadline=None, max_examples=25)  # where the same runs with all examples elsewhere
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "untimed"))
 
 
 @pytest.fixture(scope="session")

@@ -104,7 +104,7 @@ def same(timeline, naive, corr):
 
 
 @given(st.integers(0, 10**9), st.sampled_from([0.0, 0.05, 0.5]), st.sampled_from([0.0, 0.1, 0.9]), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_timeline_equals_a_naive_one(seed, wild, late, lossy):
     script = Script(seed, wild)
     chance = script.random
@@ -204,7 +204,7 @@ class Both:
 
 
 @given(st.integers(0, 10**9), *map(st.sampled_from, ([0.0, 0.05, 0.5], [0.0, 0.3], [0.0, 0.3], [0.0, 0.9])))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_threads_together_and_boundaries_that_were_lost(seed, wild, late, lose, read):
     """A lost one lies where the one before it, by time, lies on its thread. Those whose newest id was read come many at
     once."""
