@@ -118,9 +118,7 @@ class Scopes:
             block.block_id, block.start_ns, block.attributes = number, now, attributes
             block.name, block.path = name, (*outer.path, name)
             self._append(ended)
-        except (
-            BaseException
-        ) as error:  # an interrupt: nobody will close the block, nor is it known which of both is open
+        except BaseException as error:  # an interrupt, most likely: nobody knows which of both is open
             block._open, block.end_ns = False, now
             innermost.set(outer)
             for closed in (old, number):

@@ -135,10 +135,8 @@ class Mailbox:
         words[layout.SLOTS // 8] = self.count
         self._words = words
         if native.newest:
-            number = base + native.number if native.number else 0
-            self.newest = function_object.of(number, "newest") or ctypes.PYFUNCTYPE(ctypes.c_uint64)(
-                base + native.newest
-            )
+            made = function_object.of(base + native.number, "newest") if native.number else None
+            self.newest = made or ctypes.PYFUNCTYPE(ctypes.c_uint64)(base + native.newest)
         # glibc's thread id is the thread pointer, or lies at a fixed distance below it.
         distance = _native.thread_id()() - int(pointer())
         out = (ctypes.c_uint64 * 3)()
