@@ -3,17 +3,14 @@
 Nothing of ours that fails in here reaches the program, and nothing waits.
 """
 
-from contextvars import ContextVar
-from itertools import count
+from collections.abc import Callable
 from time import time_ns
 from typing import Any, Protocol
 from weakref import ref
 
 from . import _native
+from ._nesting import block_ids, entered, here, innermost, left, running
 
-#: The innermost open block of each thread and task.
-innermost: ContextVar["Block | None"] = ContextVar("gpusense_block", default=None)
-block_ids = count(1)
 _get_ident = _native.thread_id()
 
 
@@ -27,6 +24,7 @@ class Keeper(Protocol):
     def _sample(self) -> bool: ...
     def _opened(self, block: "Block") -> None: ...
     def _closed(self, block: "Block") -> None: ...
+    def ways_of_frames(self, block: "Block") -> tuple[Callable[[Any], None], Callable[[], int]] | None: ...
     def record_compute_block(
         self, name: Any, start_ns: int, end_ns: int, elements: int | None, *, attributes: Any
     ) -> None: ...
@@ -95,7 +93,7 @@ class Block:
     def _enter(self) -> None:
         self.end_ns = None
         self._sampled = False
-        outer = innermost.get()
+        outer: Block | None = here() if running else innermost.get()
         while outer is not None and outer.end_ns is not None:  # left behind in this context by another one
             outer = outer._outer
         if self.block_id and outer is not None:  # used before: then it may enclose what now encloses it
@@ -105,6 +103,8 @@ class Block:
         self.error = None
         self.thread = _get_ident()
         innermost.set(self)
+        if running:
+            entered(self)
         name = self.name = self.name if type(self.name) is str else str(self.name)
         if outer is None:
             self.parent_id = None
@@ -140,6 +140,8 @@ class Block:
                 self.error = kind.__name__
             if current is self:  # never Token.reset: it raises where a generator is finished in another context
                 innermost.set(self._outer)
+            if running:
+                left(self)
             if self._sampled:
                 self._tracer._closed(self)
             else:

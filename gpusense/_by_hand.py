@@ -7,7 +7,8 @@ from weakref import ref
 
 from . import _log, _native
 from ._alike import Alike
-from ._block import Block, innermost
+from ._block import Block
+from ._nesting import here
 from ._records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from ._tally import Late
 
@@ -113,7 +114,7 @@ class ByHand:
 
 
 def _innermost() -> Block | None:
-    block = innermost.get()
+    block: Block | None = here()
     while block is not None and block.end_ns is not None:
         block = block._outer
     return block

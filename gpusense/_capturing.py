@@ -9,6 +9,7 @@ from . import _log, _native
 from ._capture import Capture
 from ._config import Settings
 from ._duty import Duty
+from ._nesting import end_frames
 from ._records import DeviceInfo, UnseenStretch
 
 TICK_S = 0.1
@@ -89,7 +90,8 @@ class Capturing:
                 self._watch(capture)
         except Exception as error:  # noqa: BLE001 - this may be a thread of the program
             capture.give_up(f"{type(error).__name__}: {error}")
-            self.armed, self.marker = False, None
+            self.armed = False
+            self._mark_no_more()
             _log.exception("capture", "gpusense: capture failed and is off")
         finally:
             self._attaching.release()
@@ -119,10 +121,18 @@ class Capturing:
         self._mark_with(capture if capture.running else None)
 
     def _mark_with(self, capture: Capture | None) -> None:
-        if capture is not None and capture.newest is not self.newest:
-            self.marker = None  # never the new marker with the old way of reading
+        if capture is None:
+            self._mark_no_more()
+            return
+        if capture.newest is not self.newest:
+            self._mark_no_more()  # never the new marker with the old way of reading
             self.newest = capture.newest
-        self.marker = capture.marker if capture is not None else None
+        self.marker = capture.marker
+
+    def _mark_no_more(self) -> None:
+        if self.marker is not None:
+            self.marker = None
+            end_frames()
 
     # --- pause and end ----------------------------------------------------------------------------------------------
 
@@ -131,7 +141,7 @@ class Capturing:
         self._duty.observe(True, self.capture)
         self.flush(0.5)
         with self._attaching:
-            self.marker = None
+            self._mark_no_more()
             self.armed = False
             self.disabled = True
             if self.capture is not None and self.capture.attached:
@@ -155,7 +165,7 @@ class Capturing:
         with self._attaching:
             if capture is not None and capture.waiting and self._end_ns is None:
                 self._never_captured(capture)
-            self.marker = None
+            self._mark_no_more()
             self.armed = False
             if capture is not None and capture.attached:
                 capture.flush()
@@ -184,7 +194,7 @@ class Capturing:
         """After a fork: no call to CUDA or CUPTI any more."""
         self._lock = _native.OwnedLock()
         self._attaching = _native.OwnedLock()
-        self.marker = None
+        self._mark_no_more()
         self.armed = False
         if self.capture is not None:
             self.capture.forget_in_child()

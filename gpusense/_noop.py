@@ -140,10 +140,6 @@ class NoopTracer:
     def close_scope(self, block: Any) -> None:
         return None
 
-    def next_scope(self, block: Any, name: str, attributes: Any = None) -> NoopBlock:
-        block.__exit__(None, None, None)
-        return self.trace(name)
-
     def current_block(self) -> None:
         return None
 

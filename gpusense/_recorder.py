@@ -2,7 +2,8 @@
 
 Threads of the program only append to ``events`` (a deque: atomic): boundaries as lists of the fields of a
 :class:`Boundary`, and of the newest id where that was read; closed blocks as tuples, see :func:`_ended`;
-tokens of marker calls that failed; finished records. The recording thread calls :meth:`Recorder.tick`; CUPTI's buffers
+frames as they are and, closed, as tuples, see :func:`_frame_ended`; tokens of marker calls that failed; finished
+records. The recording thread calls :meth:`Recorder.tick`; CUPTI's buffers
 arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
 """
 
@@ -23,6 +24,7 @@ from ._delivery import Delivery
 from ._hang import HangWatch
 from ._launches import slowed_ns
 from ._names_cache import NameCache
+from ._nesting import Frame
 from ._pipeline import Limits, Pipeline
 from ._records import BlockRecord, Counters, Path, Record, UnseenStretch
 from ._tally import BlockTotals
@@ -248,7 +250,7 @@ class Recorder(Capturing):
             return None
         return DONE_PATIENCE_NS if self.capture.markers_done() else None
 
-    def _consume(self) -> None:
+    def _consume(self) -> None:  # noqa: C901 - one branch for each of what there may be
         """Moves what the program's threads left in the queue into the pipeline. Under the lock."""
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
@@ -271,6 +273,8 @@ class Recorder(Capturing):
                 _ended(item, read, manual)
             elif type(item) is int:
                 self.pipeline.attribution.lose(item)
+            elif type(item) is Frame:
+                read.append(_opened(item, item.start_ns, item.corr))
             else:
                 manual.append(item)
         if read:
@@ -412,7 +416,8 @@ class Recorder(Capturing):
 
     def end_results(self, deliver: bool = True) -> None:
         """The part that is ours alone, but for the sinks. Without ``deliver``, time is short and nothing is decided."""
-        self.marker, self.armed = None, False
+        self._mark_no_more()
+        self.armed = False
         if not self._lock.acquire(timeout=0.5):
             return
         try:
@@ -435,15 +440,33 @@ class Recorder(Capturing):
 
 
 def _ended(item: tuple[Any, ...], read: list[list[Any]], finished: list[Any]) -> None:
-    """Of a block that was closed where the newest id was read, and perhaps of another one that was opened in its place:
-    boundaries, and the record."""
-    block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error, following, its = item
+    """Of a block that was closed where the newest id was read: boundary and record."""
+    if type(item[0]) is Frame:
+        _frame_ended(item, read, finished)
+        return
+    block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error = item
     read.append([CLOSE, block_id, leaf, here, end, end, "", 0, newest])
     # A NamedTuple's own constructor is one function of Python more.
     fields = name, block_id, parent, path, start, end, thread, attributes, error
     finished.append(tuple.__new__(BlockRecord, fields))
-    if following:
-        read.append([OPEN, following, parent, here, end, end, its, 0, newest])
+
+
+def _frame_ended(item: tuple[Any, ...], read: list[list[Any]], finished: list[Any]) -> None:
+    """As :func:`_ended`, of a frame; and perhaps of another one that was opened in its place."""
+    frame, end, newest, *next_one = item
+    number, thread, place = frame.number, frame.run.thread, frame.place
+    read.append([CLOSE, number, None, thread, end, end, "", 0, newest])
+    outer = frame.outer.number, (*frame.outer.path, place.name)
+    fields = place.name, number, *outer, frame.start_ns, end, thread, place.attributes, None
+    finished.append(tuple.__new__(BlockRecord, fields))
+    if next_one:
+        read.append(_opened(next_one[0], end, newest))
+
+
+def _opened(frame: Frame, start_ns: int, newest: int) -> list[Any]:
+    outer = frame.outer
+    parent = outer.number if outer is not None else None
+    return [OPEN, frame.number, parent, frame.run.thread, start_ns, start_ns, frame.place.name, 0, newest]
 
 
 def _pause() -> None:

@@ -10,12 +10,11 @@ from typing import Any
 from weakref import ref
 
 from . import _native
-from ._attribution import CLOSE, OPEN
-from ._block import Block, block_ids, innermost
+from ._attribution import OPEN
+from ._block import Block
+from ._nesting import LAST_ID, block_ids, entered, here, innermost, running
 
 _get_ident = _native.thread_id()
-
-LAST_ID = 0xFFFFFFFF  # more from ``newest()``: it may have missed some
 
 
 class Scopes:
@@ -33,7 +32,8 @@ class Scopes:
 
         ``parent``: a block of another thread that this one belongs to.
         """
-        recorder, outer = self._recorder, innermost.get()
+        recorder = self._recorder
+        outer: Block | None = here() if running else innermost.get()
         newest = recorder.newest
         if (
             newest is None
@@ -58,6 +58,8 @@ class Scopes:
             if (corr := newest()) > LAST_ID:  # from now on it is another way, which this block's start takes, too
                 innermost.set(outer)
                 return self._open_slowly(name, attributes, None)
+            if running:
+                entered(block)
             self._append([OPEN, number, outer.block_id, thread, now, now, name, 0, corr])
         except Exception:  # noqa: BLE001 - whatever fails in us, the span of others goes on
             self.failed_blocks += 1
@@ -86,44 +88,17 @@ class Scopes:
         """Closes a block of :meth:`open_scope`; a second time does nothing."""
         block.__exit__(None, None, None)
 
-    def next_scope(self, block: Block, name: str, attributes: Any = None) -> Block:
-        """Closes ``block`` of :meth:`open_scope` and opens another beside it, at one boundary of both; on this thread.
-
-        What :meth:`close_scope` and :meth:`open_scope` do, with one look into CUPTI's buffers instead of two. ``block``
-        itself may come back, as the next one.
-        """
-        recorder, now = self._recorder, time_ns()
-        newest, outer = recorder.newest, block._outer
+    def ways_of_frames(self, block: Block) -> tuple[Callable[[Any], None], Callable[[], int]] | None:
+        """For frames inside ``block``: where they are left, and what gives the newest correlation id; None where only
+        blocks will do."""
+        recorder = self._recorder
+        newest = recorder.newest
         if (
             newest is None
             or recorder.marker is None
             or self._steps is not None
             or self._listeners
             or not (block._open and block._sampled and innermost.get() is block)
-            or block._tracer is not self  # type: ignore[comparison-overlap]
-            or block.block_id in self._watched
-            or outer is None
-            or outer.end_ns is not None
-            or (corr := newest()) > LAST_ID
         ):
-            block.__exit__(None, None, None)
-            return self.open_scope(name, attributes)
-        # Nobody has asked for the block: it becomes the next one, for which nothing new needs to be made.
-        old, number, thread = block.block_id, next(block_ids), block.thread
-        ended = (
-            *(old, None, thread, now, corr, block.name, block.parent_id, block.path, block.start_ns, thread),
-            *(block.attributes, None, number, name),
-        )
-        try:
-            block.block_id, block.start_ns, block.attributes = number, now, attributes
-            block.name, block.path = name, (*outer.path, name)
-            self._append(ended)
-        except BaseException as error:  # an interrupt, most likely: nobody knows which of both is open
-            block._open, block.end_ns = False, now
-            innermost.set(outer)
-            for closed in (old, number):
-                self._append([CLOSE, closed, None, thread, now, now, "", 0, corr])
-            if not isinstance(error, Exception):
-                raise
-            self.failed_blocks += 1
-        return block
+            return None
+        return self._append, newest

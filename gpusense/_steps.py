@@ -13,7 +13,8 @@ from typing import Any
 
 from . import _log, _native
 from ._attribution import LEAVE, SWITCH
-from ._block import Block, innermost
+from ._block import Block
+from ._nesting import innermost
 
 #: ``mark(op, thread, leaf)``: SWITCH or LEAVE, see :class:`Boundary`. False where there is no room for more.
 Mark = Callable[[int, int, int | None], bool]

@@ -12,9 +12,10 @@ from ._attribution import CLOSE, OPEN, SWITCH
 from ._block import Block, TimedBlock
 from ._by_hand import ByHand
 from ._config import Settings
+from ._nesting import LAST_ID, end_frames, running
 from ._recorder import Recorder
 from ._records import BlockRecord, Record
-from ._scopes import LAST_ID, Scopes
+from ._scopes import Scopes
 from ._steps import Steps
 from ._worker import Worker
 
@@ -76,6 +77,7 @@ class Tracer(Scopes, ByHand):
         """``listener.block_opened(block)`` and ``.block_closed(block)`` on the block's own thread from now on."""
         if listener not in self._listeners:
             self._listeners = (*self._listeners, listener)
+            end_frames()
 
     def remove_block_listener(self, listener: Any) -> None:
         """Tells ``listener`` nothing from now on."""
@@ -140,7 +142,7 @@ class Tracer(Scopes, ByHand):
                 block.end_ns = end
                 self._append((
                     block.block_id, leaf, thread, end, corr, block.name, block.parent_id, block.path, block.start_ns,
-                    block.thread, block.attributes, block.error, 0, "",
+                    block.thread, block.attributes, block.error,
                 ))  # fmt: skip
                 return
             self._append([CLOSE, block.block_id, leaf, thread, end, end, "", 0, corr])
@@ -183,6 +185,7 @@ class Tracer(Scopes, ByHand):
             self._worker.add_watcher(self._follow_steps)
         if self.config.attribution == "exact" and self._recorder.tells_tasks:
             self._steps.on()
+            end_frames()
         else:
             self._steps.off()
         return False
@@ -320,6 +323,7 @@ class Tracer(Scopes, ByHand):
             recorder.end_results(deliver=False)
         elif not worker.finish(recorder.end_results, END_RESULTS_S):
             _log.once("close-results", "gpusense: a sink did not take the last records in time")
+        end_frames()
         self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
         worker.end()
 
@@ -331,6 +335,7 @@ class Tracer(Scopes, ByHand):
 
     def after_fork_in_child(self) -> None:
         self._worker.forget_in_child()
+        running.clear()
         self._end_steps()
         self._listeners = ()
         self._left_behind = True

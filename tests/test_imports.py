@@ -47,7 +47,7 @@ _batch _ids _metrics_json _stretches _threshold _timeline _walk
 _json_stream
 _gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock
 _capi
-_budget _clock _config _frame _frame_rows _kinds _process
+_budget _clock _config _frame _frame_rows _kinds _nesting _process
 _layouts _metrics _protocols _trails
 _records
 _after_import

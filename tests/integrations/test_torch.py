@@ -1,5 +1,6 @@
 """The torch integration on a stand-in for torch, everywhere."""
 
+import itertools
 import sys
 import threading
 import types
@@ -13,8 +14,16 @@ from gpusense.integrations import torch as integration
 from gpusense.integrations.torch import _modules
 
 
+@pytest.fixture(params=["blocks", "frames"])
+def way(request, tracer):
+    """With "frames", ids are read, as on CUDA 13: modules below a model have frames until somebody asks for their block."""
+    if request.param == "frames":
+        tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), itertools.count(7).__next__
+    return request.param
+
+
 @pytest.fixture(params=["own thread", "caller's thread"])
-def torch(request, monkeypatch, tracer):
+def torch(request, monkeypatch, tracer, way):
     """The stand-in, whose autograd has a thread of its own (as with CUDA), or uses the caller's (as on a CPU)."""
     stand_in = fake_torch.make(own_thread=request.param == "own thread")
     monkeypatch.setitem(sys.modules, "torch", stand_in)

@@ -9,11 +9,13 @@ of autograd's own for each device; there the module's block gets the block of ``
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+from time import time_ns
 from typing import Any
 
-from ... import _active_tracer, _native
+from ... import _native
+from ..._nesting import LAST_ID, Frame, Run, block_ids, innermost
 from .._patches import Patches
-from ._state import State
+from ._state import State, around, frame_of
 
 _MAX_INPUTS = 4
 _MAX_VALUES = 64  # of a call that are looked at for tensors: a list may be long, or hold itself
@@ -22,14 +24,26 @@ _NO_TENSORS = frozenset({bool, float, int, str, type(None)})
 _get_ident = _native.thread_id()
 
 
+class Pass(Run):
+    """A backward pass on one thread: what is open in it, as (the call in the forward pass, its frame here), outermost
+    first. The last one may be apart in ``call`` and ``frame``, where it has no block yet."""
+
+    __slots__ = ("call", "open", "parent")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[tuple[Any, Frame]] = []
+        self.call: Any = None
+        self.parent: Any = None  # frame of the module whose children's backward passes follow one another
+
+
 class Backward:
     """See the module's head."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self._runs: list[Any] = []  # open blocks of backward()
-        #: Of each thread that is in a backward pass: the open calls, outermost first, each with its block.
-        self._stacks: dict[int, list[Any]] = {}
+        self._passes: dict[int, Pass] = {}  # of each thread that is in one
         self._may_trace = True  # a backward pass that is compiled may be under way
         self._enter = self._enterer()
         self.watch = self._watcher()
@@ -58,7 +72,7 @@ class Backward:
             block, before = state.open_measured("backward")
             if block is None:
                 return None
-            outer = self._stacks.pop(_get_ident(), None)
+            outer = self._passes.pop(_get_ident(), None)
             self._may_trace = state.host.may_trace()
             self._runs.append(block)
         except Exception:  # noqa: BLE001 - the program's backward pass goes on
@@ -70,7 +84,7 @@ class Backward:
         try:
             self._finish()
             if outer is not None:
-                self._stacks[_get_ident()] = outer
+                self._passes[_get_ident()] = outer
             self._runs.remove(block)
             self.state.close_measured(block, before)
         except Exception:  # noqa: BLE001
@@ -78,15 +92,16 @@ class Backward:
 
     # --- forward ----------------------------------------------------------------------------------------------------
 
-    def _watcher(self) -> Callable[..., None]:
+    def _watcher(self) -> Callable[..., None]:  # noqa: C901
         """What runs after the forward pass of a call: hooks on the nodes between which its backward pass will be.
 
         A closure, as :meth:`_enterer` gives.
         """
         state, host, enter = self.state, self.state.host, self._enter
         on, grad_enabled, modes, tensor = state.on, host.grad_enabled, host.modes, host.Tensor
+        no_tensors, most = _NO_TENSORS, _MAX_FLAT
 
-        def watch(call: Any, args: Any, kwargs: Any, output: Any) -> None:
+        def watch(call: Any, args: Any, kwargs: Any, output: Any) -> None:  # noqa: C901 - see the head of _nesting
             if not on["backward"] or not grad_enabled():
                 return
             try:
@@ -94,19 +109,28 @@ class Backward:
                     with host.unwatched():
                         self._watch(call, args, kwargs, output)
                     return
-                here = call.here
+                here = call.run
                 carrier = here.carrier
-                # The usual case: one plain tensor in, which the module before has given, and one out.
-                if len(args) == 1 and not kwargs and type(args[0]) is type(output) is type(carrier) is tensor:
+                # The usual case: one plain tensor out, and in none but what the module before has given.
+                if type(output) is type(carrier) is tensor and len(args) + len(kwargs) <= most:
                     try:
-                        produced, node = output.grad_fn, args[0].grad_fn
+                        produced, before = output.grad_fn, here.produced
+                        for value in (*args, *kwargs.values()) if kwargs else args:
+                            kind = type(value)
+                            if kind is tensor:
+                                node = value.grad_fn
+                                if node is not None and node is not before:
+                                    break
+                            elif kind not in no_tensors:
+                                break
+                        else:
+                            if produced is not None:
+                                carrier._backward_hooks = {0: partial(enter, call)}
+                                produced._register_hook_dict(carrier)
+                                here.produced = produced if call.outer is not None else None
+                            return
                     except RuntimeError:  # see _node
-                        produced = node = None
-                    if produced is not None and (node is None or node is here.produced):
-                        carrier._backward_hooks = {0: partial(enter, call)}
-                        produced._register_hook_dict(carrier)
-                        here.produced = produced if call.parent is not None else None
-                        return
+                        pass
                 self._watch(call, args, kwargs, output)
             except Exception:  # noqa: BLE001
                 state.fail("backward")
@@ -117,7 +141,7 @@ class Backward:
         produced, found = self._look(args, kwargs, output)
         if produced is None:
             return
-        here = call.here
+        here = call.run
         self._attach(here, produced, partial(self._enter, call))
         before = here.produced
         for node in found[:_MAX_INPUTS]:
@@ -125,7 +149,7 @@ class Backward:
             if node is not produced and node is not before:
                 self._attach(here, node, partial(self.leave, call))
         # The node, and all that it was made from, is held until the model's forward pass ends.
-        here.produced = produced if call.parent is not None else None
+        here.produced = produced if call.outer is not None else None
 
     def _attach(self, here: Any, node: Any, hook: Any) -> None:
         """``hook`` before ``node`` runs: by way of a tensor of ours, since ``register_prehook`` is mostly Python."""
@@ -183,65 +207,116 @@ class Backward:
 
         A closure reaches what it needs fastest.
         """
-        state, stacks = self.state, self._stacks
-        on, profiler, tracing = state.on, state.host.profiler, state.host.tracing
+        state, passes, slowly, new, ids = self.state, self._passes, self._enter_slowly, Frame.__new__, block_ids
+        tracing = state.host.tracing
 
         def enter(call: Any, *_: Any, **__: Any) -> None:
             if self._may_trace and tracing():
                 return
-            if not on["backward"]:
+            run = passes.get(_get_ident())
+            # The usual case: the next one of a module's children, and nobody has asked for the block of the last one.
+            if run is None or run.call is None or run.parent is not call.outer or run.call is call or not run.lean:
+                slowly(call)
                 return
             try:
-                stack = stacks.get(_get_ident())
-                if stack:
-                    last, block = stack[-1]
-                    # The usual case: the next one of a module's children.
-                    if last.parent is call.parent and last is not call and not profiler._is_profiler_enabled:
-                        place = call.place
-                        stack[-1] = call, _active_tracer().next_scope(block, place.name, place.attributes)
-                        return
-                self._enter_anew(stack, call)
+                last: Any = run.frame
+                if last.block is not None or (corr := run.newest()) > LAST_ID:
+                    slowly(call)
+                    return
+                frame = new(Frame)
+                frame.number, frame.place, frame.block = next(ids), call.place, None
+                frame.run, frame.outer = run, last.outer
+                now = frame.start_ns = time_ns()
+                frame.corr = corr
+                try:
+                    run.append((last, now, corr, frame))
+                    run.frame, run.call = frame, call
+                except BaseException:
+                    run.give_up(last, frame)
+                    run.call = None
+                    raise
             except Exception:  # noqa: BLE001
+                run.lean = False
                 state.fail("backward")
 
         return enter
 
-    def _enter_anew(self, stack: list[Any] | None, call: Any) -> None:
-        if stack is None:
-            stack = self._stacks[_get_ident()] = []
-        if any(open_call is call for open_call, _ in stack):
+    def _enter_slowly(self, call: Any) -> None:
+        if not self.state.on["backward"]:
+            return
+        try:
+            run = self._passes.get(_get_ident())
+            if run is None:
+                run = self._passes[_get_ident()] = Pass()
+            self._enter_anew(run, call)
+        except Exception:  # noqa: BLE001
+            self.state.fail("backward")
+
+    def _enter_anew(self, run: Pass, call: Any) -> None:
+        self._gather(run)
+        if any(open_call is call for open_call, _ in run.open):
             return  # its output is its last child's, whose hook on the same node came first and opened both
         chain = []
         link = call
         while link is not None:
             chain.append(link)
-            link = link.parent
+            link = around(link.outer)
         chain.reverse()
         shared = 0
-        while shared < min(len(stack), len(chain)) and stack[shared][0] is chain[shared]:
+        while shared < min(len(run.open), len(chain)) and run.open[shared][0] is chain[shared]:
             shared += 1
-        self._close_down_to(stack, shared)
+        self._close_down_to(run, shared)
         for link in chain[shared:]:
-            if not self._open(stack, link):
+            if not self._open(run, link):
                 return
 
-    def _open(self, stack: list[Any], call: Any) -> bool:
+    def _open(self, run: Pass, call: Any) -> bool:
+        place, outermost = call.place, not run.open
+        if run.lean and place.steady and self._open_frame(run, call):
+            return True
         parent = None
-        if not stack:
+        if outermost:
             parent = self._run_of(call)
             self._close_at_the_end()
-        block = self.state.open(call.place.name, call.place.attributes, parent)
+        inside = run.frame
+        block = self.state.open(place.name, place.attributes, parent)
         if block is None:
             return False
-        stack.append((call, block))
+        frame = frame_of(block, place, run, inside)
+        if outermost and not self._may_trace:
+            run.begin(block, frame)
+        run.frame = frame
+        run.open.append((call, frame))
         return True
+
+    def _open_frame(self, run: Pass, call: Any) -> bool:
+        corr = run.newest()
+        if corr > LAST_ID or innermost.get() is not run.base or self.state.host.profiler._is_profiler_enabled:
+            return False
+        frame = Frame.__new__(Frame)
+        frame.number, frame.place, frame.block = next(block_ids), call.place, None
+        frame.run, frame.outer = run, run.frame
+        frame.start_ns, frame.corr = time_ns(), corr
+        run.append(frame)
+        run.frame, run.call, run.parent = frame, call, call.outer
+        return True
+
+    def _gather(self, run: Pass) -> None:
+        """What is apart comes to the rest."""
+        if run.call is not None:
+            frame = run.frame
+            while frame is not None and frame.place is not run.call.place:
+                frame = frame.outer
+            if frame is not None:
+                run.open.append((run.call, frame))
+            run.call = run.parent = None
 
     def _run_of(self, call: Any) -> Any:
         """The block of the ``backward()`` that runs this node, where it is of another thread."""
         import threading
 
         mine = threading.get_ident()
-        runs = [run for run in self._runs if run.thread in (mine, call.thread)] or self._runs
+        runs = [run for run in self._runs if run.thread in (mine, call.run.thread)] or self._runs
         if len(runs) != 1 or runs[0].thread == mine:
             return None
         return runs[0]
@@ -256,23 +331,35 @@ class Backward:
         if self._may_trace and self.state.host.tracing():
             return
         try:
-            stack = self._stacks.get(_get_ident()) or []
-            for depth, (open_call, _) in enumerate(stack):
-                if open_call is call:
-                    self._close_down_to(stack, depth)
+            run = self._passes.get(_get_ident())
+            if run is None:
+                return
+            self._gather(run)
+            for depth, opened in enumerate(run.open):
+                if opened[0] is call:
+                    self._close_down_to(run, depth)
                     return
         except Exception:  # noqa: BLE001
             self.state.fail("backward")
 
     def _finish(self) -> None:
         try:
-            self._close_down_to(self._stacks.pop(_get_ident(), []), 0)
+            run = self._passes.pop(_get_ident(), None)
+            if run is not None:
+                self._gather(run)
+                self._close_down_to(run, 0)
         except Exception:  # noqa: BLE001
             self.state.fail("backward")
 
-    def _close_down_to(self, stack: list[Any], depth: int) -> None:
-        while len(stack) > depth:
-            stack.pop()[1].__exit__(None, None, None)
+    def _close_down_to(self, run: Pass, depth: int) -> None:
+        while len(run.open) > depth:
+            frame = run.open.pop()[1]
+            block = run.close(frame)
+            if block is not None:
+                block.__exit__(None, None, None)
+            run.frame = frame.outer
+        if not depth:
+            run.end()
 
 
 def _node(tensor: Any) -> Any:

@@ -8,12 +8,14 @@ Ctrl-C leaves a module. A wrapped call of a module without a block costs about 0
 import sys
 import weakref
 from collections.abc import Callable
+from time import time_ns
 from typing import Any
 
-from ... import _active_tracer
+from ... import _native
+from ..._nesting import LAST_ID, Frame, block_ids, innermost, running
 from .._patches import Patches
 from ._backward import Backward
-from ._state import State, Thread
+from ._state import State, Thread, around, frame_of
 
 #: Modules around the user's own one: they and the name of their only child are left out of names.
 WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule"})
@@ -25,13 +27,14 @@ CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
 _OF_CODE = (
     "co_code", "co_names", "co_consts", "co_varnames", "co_freevars", "co_flags", "co_argcount", "co_kwonlyargcount",
 )  # fmt: skip
+_get_ident = _native.thread_id()
 _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a module may be found too short
 
 
 class Place:
     """Where a module stands: its qualified name in its root, and what its calls took the host so far."""
 
-    __slots__ = ("attributes", "calls", "host_ns", "inner", "level", "name")
+    __slots__ = ("attributes", "calls", "host_ns", "inner", "level", "name", "steady")
 
     def __init__(self, name: str, attributes: dict[str, Any], level: int) -> None:
         self.name = name
@@ -40,24 +43,13 @@ class Place:
         self.calls = -_WARM_UP
         self.host_ns = 0
         self.inner = 0  # id of the module that a wrapper calls
-
-
-class Call:
-    """One call of a module with a block; its backward pass refers to it."""
-
-    __slots__ = ("before", "block", "here", "parent", "place", "thread")
-
-    def __init__(self, place: Place, parent: "Call | None", block: Any, before: int | None, here: Thread) -> None:
-        self.place = place
-        self.parent = parent
-        self.block = block
-        self.here = here
-        self.thread = block.thread
-        self.before = before
+        self.steady = False  # below the model, and judged to be worth a block
 
 
 class _Unknown:
     """For modules that were never seen."""
+
+    steady = False
 
 
 _UNKNOWN: Any = _Unknown()
@@ -92,7 +84,8 @@ class Modules:
             dynamo.unpatched_nn_module_call = original  # type: ignore[attr-defined]
 
     def _wrap(self, original: Any) -> Callable[..., Any]:
-        get, unknown, call = self._places.get, _UNKNOWN, self._caller(original)
+        get, unknown, known = self._places.get, _UNKNOWN, _is_known(original)
+        call = self._caller(original, known)
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             place = get(id(self), unknown)
@@ -110,25 +103,85 @@ class Modules:
                 return self._call_impl(*args, **kwargs)
             return call(place, self, args, kwargs)
 
-        return stands_in if _is_known(original) else __call__
+        return stands_in if known else __call__
 
-    def _caller(self, original: Any) -> Callable[..., Any]:
+    def _caller(self, original: Any, known: bool) -> Callable[..., Any]:  # noqa: C901
         """What calls a module in its block. A closure reaches what it needs fastest."""
-        state, end, watch = self.state, self._end, self.backward.watch
-        on, local, profiler = state.on, state.local, state.host.profiler
+        slowly, left, watch, fail = self._slowly(original), self._left, self.backward.watch, self.state.fail
+        get_ident, get_innermost, new, ids = _get_ident, innermost.get, Frame.__new__, block_ids
 
-        def call(place: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        def call(place: Any, module: Any, args: Any, kwargs: Any) -> Any:  # noqa: C901 - see the head of _nesting
+            run = running.get(get_ident())
+            # The usual case: a module that is known, inside another one. Its block is a frame.
+            if run is None or not run.calls or not place.steady or get_innermost() is not run.base:
+                return slowly(place, module, args, kwargs)
+            opened = False
+            try:
+                try:
+                    frame = new(Frame)
+                    frame.number, frame.place, frame.run, frame.outer, frame.block = (
+                        next(ids),
+                        place,
+                        run,
+                        run.frame,
+                        None,
+                    )
+                    frame.start_ns = time_ns()
+                    corr = frame.corr = run.newest()
+                    if corr <= LAST_ID:
+                        opened = True
+                        run.append(frame)
+                        run.frame = frame
+                except Exception:  # noqa: BLE001 - the program's forward pass goes on
+                    fail("modules")
+                if opened:
+                    if known and module._compiled_call_impl is None:  # what torch's own does
+                        output = module._call_impl(*args, **kwargs)
+                    else:
+                        output = original(module, *args, **kwargs)
+            except BaseException as error:
+                if opened:
+                    left(frame, error)
+                raise
+            if not opened:
+                run.calls = False
+                return slowly(place, module, args, kwargs)
+            try:
+                if frame.block is None and run.lean and (corr := run.newest()) <= LAST_ID:
+                    run.append((frame, time_ns(), corr))
+                    run.frame = frame.outer
+                else:
+                    left(frame, None)
+            except Exception:  # noqa: BLE001
+                run.calls = False
+                fail("modules")
+            watch(frame, args, kwargs, output)
+            return output
+
+        return call
+
+    def _left(self, frame: Frame, error: BaseException | None) -> None:
+        """Ends the call of ``frame`` where it became a block, or has to."""
+        try:
+            run: Any = frame.run
+            block = run.close(frame) if error is None else run.block_of(frame)
+            if block is not None:
+                self.state.close(block, error)
+            run.frame = frame.outer
+            if error is not None:
+                run.produced = None
+        except Exception:  # noqa: BLE001
+            self.state.fail("modules")
+
+    def _slowly(self, original: Any) -> Callable[..., Any]:
+        state, end, watch = self.state, self._end, self.backward.watch
+        on, local = state.on, state.local
+
+        def slowly(place: Any, module: Any, args: Any, kwargs: Any) -> Any:
             begun = None
             if on["modules"]:
                 try:
-                    here = local.thread
-                    outer = here.call
-                    # The usual case: a module that is known, inside another one.
-                    if place is _UNKNOWN or place.level == 1 or outer is None or outer.place.inner == id(module):
-                        begun = self._begin(place, module, here, outer)
-                    elif not profiler._is_profiler_enabled:
-                        block = _active_tracer().open_scope(place.name, place.attributes)
-                        begun = here.call = Call(place, outer, block, None, here)
+                    begun = self._begin(place, module, local.thread)
                 except Exception:  # noqa: BLE001 - the program's forward pass goes on
                     state.fail("modules")
             if begun is None:
@@ -142,39 +195,44 @@ class Modules:
             watch(begun, args, kwargs, output)
             return output
 
-        return call
+        return slowly
 
-    def _begin(self, place: Any, module: Any, here: Thread, outer: "Call | None") -> Call | None:
-        state = self.state
+    def _begin(self, place: Any, module: Any, here: Thread) -> Frame | None:
+        state, outer = self.state, around(here.frame)
         if place is _UNKNOWN:
             place = self._discover(module)
             if place is None:
                 return None
         if outer is not None and outer.place.inner == id(module):
             return None
+        inside, before = here.frame, None
         if place.level == 1:
             block, before = state.open_measured(place.name, place.attributes)
         else:
-            block, before = state.open(place.name, place.attributes), None
+            block = state.open(place.name, place.attributes)
         if block is None:
             return None
-        call = here.call = Call(place, outer, block, before, here)
-        return call
+        frame = frame_of(block, place, here, inside)
+        frame.before = before
+        if inside is None:
+            here.begin(block, frame, calls=True)
+        here.frame = frame
+        return frame
 
-    def _end(self, call: Call, module: Any, error: BaseException | None) -> None:
+    def _end(self, call: Frame, module: Any, error: BaseException | None) -> None:
         state, block, place = self.state, call.block, call.place
+        here: Any = call.run
         try:
-            call.here.call = call.parent
             if error is not None:
-                call.here.produced = None
+                here.produced = None
             if place.level == 1:
                 state.close_measured(block, call.before, error)
-                return
-            if error is None:
-                block.__exit__(None, None, None)
             else:
                 state.close(block, error)
-            if place.calls < _TRIAL:
+            here.frame = call.outer
+            if call.outer is None:
+                here.end()
+            if place.level > 1 and error is None and not place.steady:
                 place.calls += 1
                 if place.calls > 0:
                     place.host_ns += block.end_ns - block.start_ns
@@ -185,6 +243,7 @@ class Modules:
 
     def _judge(self, place: Place, module: Any) -> None:
         """A module that is over sooner than its block is worth gets none from now on."""
+        place.steady = True
         if place.host_ns < place.calls * self.state.options.min_us * 1e3:
             self._places[id(module)] = None
             self.too_short.append(place.name)
@@ -195,7 +254,7 @@ class Modules:
         """A module outside every known one is a root; one made during a forward pass belongs to that."""
         if getattr(module, "_is_replica", False):  # of DataParallel: made anew for every pass
             return None
-        if self.state.local.thread.call is not None:
+        if around(self.state.local.thread.frame) is not None:
             self._know(module, None)
             return None
         return self.add_root(module)
@@ -230,8 +289,13 @@ class Modules:
             inside = level if kind in CONTAINERS else level + 1
             if self._places.get(id(child)) is None:
                 shown = kind not in CONTAINERS and inside <= self.state.options.depth
-                self._know(child, Place(qualified, {"torch.module": kind}, inside) if shown else None)
+                self._know(child, self._place(qualified, kind, inside) if shown else None)
             self._walk(child, f"{qualified}.", inside, seen)
+
+    def _place(self, name: str, kind: str, level: int) -> Place:
+        place = Place(name, {"torch.module": kind}, level)
+        place.steady = self.state.options.min_us <= 0  # else it is judged by its first calls
+        return place
 
     def _know(self, module: Any, place: Place | None) -> None:
         key = id(module)

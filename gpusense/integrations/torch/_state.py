@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ... import _active_tracer, _log
+from ..._nesting import Frame, Run
 from .._patches import close_block
 
 #: How a DataLoader's last wait and a checkpoint's early stop end: by design.
@@ -81,16 +82,30 @@ def _profiler(torch: Any) -> Any:
     return profiler if hasattr(profiler, "_is_profiler_enabled") else _NoProfiler
 
 
-class Thread:
-    """What is open on a thread."""
+class Thread(Run):
+    """What is open on a thread. ``frame``: of the innermost module with a block, or of a block inside it."""
 
-    __slots__ = ("call", "carrier", "nvtx", "produced")
+    __slots__ = ("carrier", "nvtx", "produced")
 
     def __init__(self) -> None:
-        self.call: Any = None  # of the innermost module with a block
+        super().__init__()
         self.carrier: Any = None  # a tensor whose hooks nodes take over
         self.nvtx: list[Any] = []  # blocks of open ranges
         self.produced: Any = None  # the node of the last module's output, until the model's forward pass ends
+
+
+def frame_of(block: Any, place: Any, run: Run, outer: Frame | None) -> Frame:
+    """Of a block that is open."""
+    frame = Frame.__new__(Frame)
+    frame.place, frame.run, frame.outer, frame.block, frame.number = place, run, outer, block, block.block_id
+    return frame
+
+
+def around(frame: Frame | None) -> Frame | None:
+    """``frame``, or the nearest one outside it that is a module's."""
+    while frame is not None and frame.place is None:
+        frame = frame.outer
+    return frame
 
 
 class _Local(threading.local):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..._block import innermost
+from ..._nesting import here
 from ..._records import Record, Unavailable
 from .._patches import MARK, Patches
 
@@ -73,7 +73,7 @@ def instrument(
             return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
         emit = _to_active_tracer()
         if block is None:
-            block, near = tracer.current_block, innermost.get
+            block, near = tracer.current_block, here
     return _install(api, emit, block or _no_block, copies, tracer, near)
 
 

@@ -181,7 +181,7 @@ def make(own_thread=True):
     torch.nn = layers()
     torch.is_grad_enabled = lambda: True
     torch.compiler = namespace(is_compiling=lambda: False)
-    torch._C = namespace()
+    torch._C = namespace(_is_torch_function_mode_enabled=lambda: False)
     torch.profiling = profiling
 
     class Profiler(namespace):
