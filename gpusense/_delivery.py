@@ -28,6 +28,11 @@ class Delivery:
         with self._changing:
             self._sinks = tuple(known for known in self._sinks if known != sink)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether there is a sink."""
+        return bool(self._sinks)
+
     def forget_in_child(self) -> None:
         """After a fork: the sinks are the parent's."""
         self._sinks = ()

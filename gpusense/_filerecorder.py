@@ -22,6 +22,9 @@ from ._records import Path, Record
 LAYOUT_ID = 1
 #: Between two looks for device samples: the monitor forgets what is older than its history. The first is the shortest.
 FIRST_SAMPLES_S, SAMPLES_S = 0.1, 10.0
+#: Boundaries are written with the next buffer or after this time; closed blocks after this time, or when there are that
+#: many. Each write makes a busy thread of the program wait for the GIL a few times.
+WRITE_S, WRITE_RECORDS = 0.5, 2000
 
 
 class FileRecorder(Recorder):
@@ -40,6 +43,9 @@ class FileRecorder(Recorder):
         self._kept_to = 0  # monotonic time of the newest device sample in the file
         self._samples_wait_s, self._samples_at = FIRST_SAMPLES_S, 0.0
         self._keeping = _native.lock()
+        self._rows: list[list[Any]] = []
+        self._records: list[Record] = []  # not written yet
+        self._write_at = 0.0
 
     def _attached(self) -> None:
         capture = self.capture
@@ -89,12 +95,21 @@ class FileRecorder(Recorder):
         return base_name(text(self._known.get(pointer, b""))) or "?"
 
     def _keep_evidence(self) -> None:
+        with self._lock:
+            self._write_all()
         self.writer.json(file.META, {**self.meta(), "end_ns": None})
 
     def _manual(self, records: Iterable[Record | Alike]) -> None:
         kept = expanded(records)
-        self.writer.records(kept)
+        self._records += kept
         self._delivery.put(kept)
+        if len(self._records) >= WRITE_RECORDS:
+            self._write_records()
+
+    def _write_records(self) -> None:
+        records, self._records = self._records, []
+        if records:
+            self.writer.records(records)
 
     def _place_after(self, items: list[list[Any]]) -> None:
         for item in items:
@@ -108,10 +123,17 @@ class FileRecorder(Recorder):
             super()._boundary(item)
 
     def _consume(self) -> None:
-        self._rows: list[list[Any]] = []
         super()._consume()
-        if self._rows:
-            self.writer.plain_rows(file.BOUNDARY, self._rows)
+        rows, self._rows = self._rows, []
+        if rows:
+            self.writer.plain_rows(file.BOUNDARY, rows, hold=True)
+
+    def _write_all(self) -> None:
+        """Everything there is goes to the file. Under the lock."""
+        self._consume()
+        self._write_records()
+        self.writer.release()
+        self._write_at = monotonic() + WRITE_S
 
     def own(self, owners: dict[int, Path]) -> None:
         super().own(owners)
@@ -126,14 +148,23 @@ class FileRecorder(Recorder):
         if ended:
             return
         self._keep_samples()
+        self._write_records()
         self.writer.json(file.META, self.meta())
         self.writer.rows(file.DEVICES, self.devices())
         self.writer.rows(file.UNSEEN, self.unseen_stretches())
         self.writer.rows(file.COUNTERS, [self.counters()._replace(bytes_dropped=self.writer.bytes_dropped)])
         self.writer.close(end_ns=self._end_ns or time_ns())
 
-    def _round(self) -> None:
-        super()._round()
+    def _round(self, lazily: bool) -> None:
+        wait = self.newest is not None and not self._delivery.awaited and len(self.events) < WRITE_RECORDS
+        if lazily and wait and monotonic() < self._write_at:
+            self._look_after_capture()
+            self._look_for_hang()
+            self.clock.look()
+        else:
+            super()._round(lazily)
+            with self._lock:
+                self._write_all()
         if monotonic() >= self._samples_at and self._end_ns is None:
             self._keep_samples()
             self._samples_at = monotonic() + self._samples_wait_s
@@ -162,6 +193,9 @@ class FileRecorder(Recorder):
 
         if self._end_ns is None:
             self._keep_samples()
+            if not self._lock.mine:
+                with self._lock:
+                    self._write_all()
         session = load(self.writer.path)
         if self.writer.failure:
             session.meta.setdefault("damage", []).append(f"writing ended early: {self.writer.failure}")

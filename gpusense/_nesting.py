@@ -29,8 +29,8 @@ class Frame:
     """One open scope of a :class:`Run`: of a module, with what it is (``place.name``, ``place.attributes``), or of a
     block that was opened inside the run, without a place.
 
-    ``block``: None until somebody asks. ``number``: its id. ``corr``: the newest correlation id when it opened.
-    Made by ``Frame.__new__`` and without a constructor, which would be one function more where it counts.
+    ``block``: None until somebody asks. ``number``: its id. ``corr``: the newest correlation id when it opened, or -1
+    where it had a block from the start. Made by ``Frame.__new__``: a constructor is one function more where it counts.
     """
 
     __slots__ = ("before", "block", "corr", "number", "outer", "place", "run", "start_ns")
@@ -101,12 +101,12 @@ class Run:
                     self.append((frame, end, corr))
                     self.frame = frame.outer
                     return None
-            block = _become(self, frame)
+            block = _become(frame)
         return block
 
     def block_of(self, frame: Frame) -> Any:
         """The block of ``frame``, which it has from now on."""
-        return frame.block if frame.block is not None else _become(self, frame)
+        return frame.block if frame.block is not None else _become(frame)
 
     def give_up(self, *frames: Frame) -> None:
         """After an interrupt: which of ``frames``, innermost last, are open is not known. None of them from now on."""
@@ -133,30 +133,44 @@ def here() -> Any:
     block = innermost.get()
     if running:
         run = running.get(_get_ident())
-        # Where the context is another one, as in a task, frames are not what is around.
-        if run is not None and run.base is block and run.frame is not None and run.frame.block is None:
-            return _become(run, run.frame)
+        frame = _inside(run.frame, block) if run is not None else None
+        if frame is not None:
+            found = frame.block if frame.block is not None else _become(frame)
+            if run is not None and run.base is block:
+                run.base = found
+            innermost.set(found)
+            return found
     return block
 
 
-def _become(run: Run, frame: Frame) -> Any:
+def _inside(frame: Frame | None, block: Any) -> Frame | None:
+    """Of ``frame`` and those around it the innermost one that was opened without a block where ``block`` was innermost:
+    a task, or whoever else has a context of their own, may have opened blocks since, and may have asked before."""
+    found = None
+    while frame is not None and frame.block is not block:
+        if frame.corr < 0:
+            found = None
+        elif found is None:
+            found = frame
+        frame = frame.outer
+    return found if frame is not None else None
+
+
+def _become(frame: Frame) -> Any:
     """The block of ``frame``, and blocks for what is around it."""
     frames: list[Frame] = []
-    at: Frame | None = frame
-    while at is not None and at.block is None:
+    at = frame
+    while at.block is None:
         frames.append(at)
+        assert at.outer is not None  # the outermost one has a block
         at = at.outer
-    outer = at.block if at is not None else run.base
-    inside = run.base is not None and innermost.get() is run.base
+    outer = at.block
     for at in reversed(frames):
         block = type(outer)(outer._tracer, at.place.name, at.place.attributes, None)
-        block.block_id, block.thread, block.start_ns, block.path = at.number, run.thread, at.start_ns, at.path
+        block.block_id, block.thread, block.start_ns, block.path = at.number, at.run.thread, at.start_ns, at.path
         block._outer, block.parent_id = outer, outer.block_id
         block._open = block._sampled = True
         at.block = outer = block
-    if inside:
-        innermost.set(outer)
-        run.base = outer
     return outer
 
 
@@ -166,7 +180,8 @@ def entered(block: Any) -> None:
     if run is None or run.base is not block._outer or run.frame is None:
         return
     frame = Frame.__new__(Frame)
-    frame.place, frame.run, frame.outer, frame.block, frame.number = None, run, run.frame, block, block.block_id
+    frame.place, frame.run, frame.outer, frame.corr = None, run, run.frame, -1
+    frame.block, frame.number = block, block.block_id
     run.frame, run.base = frame, block
 
 

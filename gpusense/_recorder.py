@@ -199,15 +199,15 @@ class Recorder(Capturing):
 
     # --- the recording thread ---------------------------------------------------------------------------------------
 
-    def tick(self, timeout_s: float = SINK_WAIT_S) -> bool:
+    def tick(self, timeout_s: float = SINK_WAIT_S, lazily: bool = False) -> bool:
         """One round: attach if possible, move events into the pipeline, attribute, tell the sinks.
 
-        False where another thread was in a sink for all of ``timeout_s``.
+        ``lazily``: what is of no use yet may wait. False where another thread was in a sink for all of ``timeout_s``.
         """
         if self._lock.mine:
             return True  # a signal handler that interrupted one
         began = thread_time()
-        self._round()
+        self._round(lazily)
         handed = self._delivery.hand_out(timeout_s)
         self._tick_cpu_ns += int((thread_time() - began) * 1e9)
         with self._lock:
@@ -216,7 +216,7 @@ class Recorder(Capturing):
         self._duty.observe(on, self.capture)
         return handed
 
-    def _round(self) -> None:
+    def _round(self, lazily: bool) -> None:
         self._look_after_capture()
         self._look_for_hang()
         self.clock.look()

@@ -124,13 +124,18 @@ class Writer:
         self._lock = allocate_lock()
         self._pid = os.getpid()
         self._sequence = 0
+        self._held: list[bytes] = []  # chunks that go with the next one, in one write
+        self._held_length = 0
         self._fd: int | None = _create(os.fspath(path))
         self._identity = _identity(self._fd)
         head = FILE_HEADER.pack(MAGIC, MAJOR, MINOR, 0)[:12]
         self._write(head + zlib.crc32(head).to_bytes(4, "little"))
 
-    def append(self, kind: int, *parts: "bytes | memoryview", compress: bool = True) -> bool:
-        """Whether a chunk with the concatenated ``parts`` was written. Compression and writing release the GIL."""
+    def append(self, kind: int, *parts: "bytes | memoryview", compress: bool = True, hold: bool = False) -> bool:
+        """Whether a chunk with the concatenated ``parts`` was written. Compression and writing release the GIL.
+
+        With ``hold`` it is written with the next one: each return to Python makes a busy thread of the program wait.
+        """
         length = sum(len(part) for part in parts)
         if self._refuses(kind, length):
             return False
@@ -143,16 +148,31 @@ class Writer:
         checksum = zlib.crc32(stored)
         padding = bytes(-len(stored) % 8)
         with self._lock:
-            if self._is_over(kind, HEADER_SIZE + len(stored) + len(padding)):
+            if self._is_over(kind, HEADER_SIZE + len(stored) + len(padding) + sum(map(len, self._held))):
                 self.bytes_dropped += length
                 return False
             header = HEADER.pack(MARKER, kind, flags, len(stored), length, self._sequence, checksum)
             own = zlib.crc32(header).to_bytes(4, "little")
-            if not self._write(b"".join((header, own, stored, padding))):
-                self.bytes_dropped += length
-                return False
+            self._held += (header, own, stored, padding)
+            self._held_length += length
             self._sequence += 1
+            return hold or self._write_held()
+
+    def release(self) -> bool:
+        """Writes what is held."""
+        if self._refuses(0, 0):
+            return False
+        with self._lock:
+            return not self._held or self._fd is None or self._write_held()
+
+    def _write_held(self) -> bool:
+        held, length = self._held, self._held_length
+        self._held, self._held_length = [], 0
+        if self._write(b"".join(held)):
             return True
+        self._sequence -= len(held) // 4
+        self.bytes_dropped += length
+        return False
 
     def json(self, kind: int, value: Any) -> bool:
         return self.append(kind, dumps(plain(value)).encode("ascii"))
@@ -166,11 +186,11 @@ class Writer:
             written &= self.append(RECORDS, f"[{texts}]".encode("ascii"))
         return written
 
-    def plain_rows(self, kind: int, rows: list[Any]) -> bool:
-        """As :meth:`rows`, for lists of numbers, text and None alone."""
+    def plain_rows(self, kind: int, rows: list[Any], hold: bool = False) -> bool:
+        """As :meth:`rows`, for lists of numbers, text and None alone; ``hold`` as for :meth:`append`."""
         written = True
         for first in range(0, len(rows), ROWS_PER_CHUNK):
-            written &= self.append(kind, dumps(rows[first : first + ROWS_PER_CHUNK]).encode("ascii"))
+            written &= self.append(kind, dumps(rows[first : first + ROWS_PER_CHUNK]).encode("ascii"), hold=hold)
         return written
 
     def rows(self, kind: int, items: Iterable[Any]) -> bool:

@@ -87,7 +87,7 @@ class Worker:
                 return
             began = monotonic()
             try:
-                self._recorder.tick()
+                self._recorder.tick(lazily=True)
             except BaseException:  # noqa: BLE001 - the thread must live
                 _log.exception("tick", "gpusense: the recording thread failed once and goes on")
             wait = self._recorder.pace(wait)

@@ -16,7 +16,7 @@ from gpusense.integrations.torch import _modules
 
 @pytest.fixture(params=["blocks", "frames"])
 def way(request, tracer):
-    """With "frames", ids are read, as on CUDA 13: modules below a model have frames until somebody asks for their block."""
+    """With "frames" ids are read, as on CUDA 13: modules below a model are frames until somebody asks for a block."""
     if request.param == "frames":
         tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), itertools.count(7).__next__
     return request.param

@@ -4,6 +4,7 @@ Scripted libraries; each kernel is named after the block that it was launched in
 """
 
 import json
+import pathlib
 import sys
 
 import pytest
@@ -230,48 +231,84 @@ judge(tracer.session(), boundaries=tracer.status()["boundaries"])
     assert found["missing"] == 0
 
 
-SCOPES = """
+MODULES = """
+sys.path.insert(0, STAND_IN)
+import fake_torch
+sys.modules["torch"] = torch = fake_torch.make(own_thread=OWN_THREAD)
 tracer, cupti = begin()
-def boundaries(): return tracer.status()["boundaries"]
-def fields(block): return block.name, block.path, block.parent_id, block.thread, block.end_ns is None
-with tracer.trace("outer") as outer:
-    for i in range(200):
-        launch(outer, i % 2)
-        scope = tracer.open_scope("first", {"i": i})
-        launch(scope, i % 3)
-        for name in ("second", "third"):
-            before, scope = scope, tracer.next_scope(scope, name)
-            assert before is scope or before.end_ns is not None
-            if i % 3 == 0:  # then the program may keep it, and it does not become the next one
-                assert tracer.current_block() is scope
-                kept = scope
-            elif i % 3 == 1 and boundaries() == "read":
-                assert name == "third" or scope is before
-            assert fields(scope) == (name, ("outer", name), outer.block_id, threading.get_ident(), True), fields(scope)
-            with tracer.trace("inside") as inside: launch(inside)
-            launch(scope, i % 4)
-        tracer.close_scope(scope)
-        assert tracer.current_block() is outer
-        launch(outer, i % 2)
-late = kept.summary()
-assert not late.complete and "may be missing" in late.reason or path, late
+from gpusense import _nesting
+from gpusense.integrations import torch as integration
+frames, made, become = [], _nesting.Frame, _nesting._become
+_nesting._become = lambda frame: frames.append(frame.path) or become(frame)
+integration.instrument(min_us=0, depth=3)
+counts = {}
+def kernel(name):
+    counts[name] = counts.get(name, 0) + 1
+    driver.fake_cuda_launch(name.encode(), 0, 7, ctypes.c_uint64(900))
+step = 0
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        name = self.name
+        kernel("f_" + name)
+        if step % 3 == 1: assert tracer.current_block().path[-1].endswith(name)
+        if step % 3 == 2:
+            with tracer.trace("inside"): kernel("i_" + name)
+        for child in self._modules.values(): x = child(x)
+        for _ in range(step % 2 + 1): kernel("f_" + name)
+        x = fake_torch.operation(x)
+        x.grad_fn.layer = name
+        return x
+def layer(name, *children):
+    made = Layer(**{child.name: child for child in children})
+    made.name = name
+    return made
+model = layer("Layer", layer("A"), layer("B", layer("C"), layer("D")), layer("E"))
+def observe(node):
+    name = getattr(node, "layer", None)
+    if name:
+        kernel("b_" + name)
+        if step % 5 == 4: assert tracer.current_block().path[1] == "backward"
+torch.autograd.Variable._execution_engine.observe = observe
+for step in range(150):
+    with tracer.trace("step"):
+        kernel("s_step")
+        model(fake_torch.Tensor()).backward()
 tracer.flush(5)
 session = tracer.session()
-count = lambda name: sum(1 for block in session.blocks if block.name == name)
-attributes = {block.name: block.attributes for block in session.blocks}
-assert attributes["first"] == {"i": 199} and attributes["second"] is attributes["third"] is None, attributes
-judge(session, boundaries=boundaries(), blocks=[count("first"), count("second"), count("third"), count("inside")])
+places = {"Layer": (), "A": ("A",), "B": ("B",), "C": ("B", "B.C"), "D": ("B", "B.D"), "E": ("E",)}
+def expected(name):
+    kind, name = name.split("_")
+    if kind == "s": return ("step",)
+    inside = ("step", *(["backward"] if kind == "b" else []), "Layer", *places[name])
+    return (*inside, "inside") if kind == "i" else inside
+seen = {}
+for record in session.kernels:
+    assert not record.ambiguous and record.path == expected(record.name), (record.name, record.path)
+    seen[record.name] = seen.get(record.name, 0) + 1
+blocks = {}
+for block in session.blocks: blocks[block.path[1:]] = blocks.get(block.path[1:], 0) + 1
+print(json.dumps({"missing": sum(counts.values()) - sum(seen.values()), "lost": session.counters.lost_markers,
+                  "boundaries": tracer.status()["boundaries"], "asked": len(frames),
+                  "errors": integration.statistics().errors,
+                  "blocks": [blocks["Layer", "A"], blocks["Layer", "B", "B.D"], blocks["backward", "Layer", "B"],
+                             blocks["backward", "Layer", "B", "B.C"]]}))
 """
 
 
 @pytest.mark.parametrize("way", ["read", "marked"])
 @pytest.mark.parametrize("mode", ["live", "file"])
-def test_a_scope_that_follows_another_has_what_was_launched_in_it(program, tmp_path, mode, way):
+@pytest.mark.parametrize("own_thread", [True, False])
+def test_modules_have_what_was_launched_in_them(program, tmp_path, mode, way, own_thread):
+    folder = pathlib.Path(__file__).resolve().parents[1] / "integrations" / "stand_in"
     found = program(
-        SCOPES,
+        MODULES.replace("STAND_IN", repr(str(folder))).replace("OWN_THREAD", str(own_thread)),
         *([tmp_path / "run.gpusense"] if mode == "file" else []),
         **({"FAKE_CUPTI_VERSION": "24"} if way == "marked" else {}),
     )
     assert found["boundaries"] == way
-    assert found["missing"] == found["dropped"] == found["lost"] == 0
-    assert found["blocks"] == [200, 200, 200, 400]
+    assert found["missing"] == found["lost"] == 0
+    assert found["blocks"] == [150] * 4
+    assert found["errors"] == []
+    # Frames of which nobody asked for the block, in four of fifteen steps, never had one.
+    assert (found["asked"] > 0) == (way == "read")
+    assert found["asked"] < 150 * 9

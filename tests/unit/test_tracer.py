@@ -1,7 +1,6 @@
 """Blocks, decorators, manual records, sinks, enabling: the tracer as a user meets it, without a GPU."""
 
 import asyncio
-import contextlib
 import copy
 import gc
 import io
@@ -528,86 +527,11 @@ def test_scopes_for_spans_of_others(tracer):
     assert set(blocks(tracer)) == {"GET /", "inside"}
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_a_scope_follows_another(tracer, inside):
-    with gpusense.trace("outer") if inside else contextlib.nullcontext() as outer:
-        first = tracer.open_scope("first")
-        second = tracer.next_scope(first, "second", {"i": 2})
-        assert tracer.current_block() is second
-        third = tracer.next_scope(second, "third")
-        tracer.close_scope(third)
-        assert tracer.current_block() is outer
-    found = blocks(tracer)
-    assert [name for name in found if name != "outer"] == ["first", "second", "third"]
-    assert found["second"].attributes == {"i": 2}
-    for name in ("first", "second", "third"):
-        assert found[name].parent_id == (outer.block_id if inside else None)
-        assert found[name].path == (("outer", name) if inside else (name,))
-    assert found["first"].end_ns <= found["second"].start_ns <= found["second"].end_ns <= found["third"].start_ns
-
-
-def test_a_scope_follows_one_that_is_not_the_innermost(tracer):
-    first = tracer.open_scope("first")
-    inner = tracer.open_scope("inner")
-    second = tracer.next_scope(first, "second")
-    assert (first.end_ns is not None, second.parent_id) == (True, inner.block_id)
-    for block in (second, inner):
-        tracer.close_scope(block)
-    assert tracer.current_block() is None
-    assert set(blocks(tracer)) == {"first", "inner", "second"}
-
-
 @pytest.fixture
 def reading(tracer):
     """A tracer that places its blocks by the newest correlation id, which is 7."""
     tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: 7)
     return tracer
-
-
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError])
-def test_a_failure_between_two_scopes_leaves_neither_open(reading, before, failure):
-    outer = reading.open_scope("outer")
-    first = reading.open_scope("first")
-    real = reading._append
-
-    def interrupted(item):
-        if type(item) is tuple:
-            if not before:
-                real(item)
-            raise failure
-        real(item)
-
-    reading._append = interrupted
-    with pytest.raises(failure) if failure is KeyboardInterrupt else contextlib.nullcontext():
-        reading.next_scope(first, "second")
-    reading._append = real
-    assert reading.failed_blocks == (failure is MemoryError)
-    assert reading.current_block() is outer
-    reading.close_scope(first)
-    reading.flush()
-    attribution = reading._recorder.pipeline.attribution
-    assert attribution.resolve(threading.get_ident(), 9) == ((outer.block_id,), False)
-    reading.close_scope(outer)
-    assert "outer" in blocks(reading)
-    assert attribution.resolve(threading.get_ident(), 9) == ((), False)
-
-
-def test_a_scope_becomes_the_next_one_unless_it_was_asked_for(reading):
-    outer = reading.open_scope("outer")
-    first = reading.open_scope("first")
-    number = first.block_id
-    assert reading.next_scope(first, "second", {"i": 2}) is first
-    assert first.block_id != number
-    asked = reading.current_block()
-    assert asked is first
-    third = reading.next_scope(first, "third")
-    assert (third is not first, asked.name, asked.attributes, asked.end_ns is None) == (True, "second", {"i": 2}, False)
-    reading.close_scope(third)
-    reading.close_scope(outer)
-    assert {name: found.attributes for name, found in blocks(reading).items()} == {
-        "first": None, "second": {"i": 2}, "third": None, "outer": None
-    }  # fmt: skip
 
 
 def test_a_listener_is_told_before_the_record_is_made(reading):

@@ -24,7 +24,7 @@ class Recorder:
         self.free = threading.Event()
         self.free.set()
 
-    def tick(self):
+    def tick(self, lazily):
         self.threads.append(threading.get_native_id())
         self.ticked.set()
         assert self.free.wait(WAIT_S)

@@ -293,6 +293,7 @@ class Backward:
         corr = run.newest()
         if corr > LAST_ID or innermost.get() is not run.base or self.state.host.profiler._is_profiler_enabled:
             return False
+        self._gather(run)
         frame = Frame.__new__(Frame)
         frame.number, frame.place, frame.block = next(block_ids), call.place, None
         frame.run, frame.outer = run, run.frame

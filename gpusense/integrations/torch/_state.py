@@ -97,7 +97,8 @@ class Thread(Run):
 def frame_of(block: Any, place: Any, run: Run, outer: Frame | None) -> Frame:
     """Of a block that is open."""
     frame = Frame.__new__(Frame)
-    frame.place, frame.run, frame.outer, frame.block, frame.number = place, run, outer, block, block.block_id
+    frame.place, frame.run, frame.outer, frame.corr = place, run, outer, -1
+    frame.block, frame.number = block, block.block_id
     return frame
 
 
