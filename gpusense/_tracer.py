@@ -335,6 +335,7 @@ class Tracer(Scopes, ByHand):
 
     def after_fork_in_child(self) -> None:
         self._worker.forget_in_child()
+        end_frames()
         running.clear()
         self._end_steps()
         self._listeners = ()

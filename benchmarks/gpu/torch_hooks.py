@@ -3,8 +3,10 @@
     python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2] [--way flags|whole] [--workload small|big]
 
 Cost: stretches of a training job (*small*: about 870 short kernels a step) without and with blocks, in turn in one
-process, once recording to a file and once live; the median ratio and the Hodges-Lehmann estimate with their 95 %
-intervals (see overhead.py). *flags*: torch is instrumented once, as in a program, and blocks are switched; what modules
+process (without, with, with, without), once recording to a file and once live; the median ratio and the Hodges-Lehmann
+estimate with their 95 % intervals (see overhead.py). A stretch counts from half a second after its begin, because what
+gpusense's own threads do for a block comes up to half a second after it. *flags*: torch is instrumented once, as in a
+program, and blocks are switched; what modules
 without blocks cost is in both stretches. *whole*: it is instrumented for each stretch and put back after it, which
 changes ``nn.Module`` at every turn, so that the interpreter specialises its code anew. Kernels: for each layer the
 number in its block, forward and backward, against the number of a direct call of that layer alone.
@@ -24,7 +26,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
-STRETCH = 3  # steps
+STRETCH_S, SETTLE_S = 1.3, 0.55
 
 
 def switches(integration, depth, way):
@@ -57,13 +59,18 @@ def cost(mode, seconds, depth, way, workload):
     gc.freeze()  # torch's own half a million objects: what is left to collect is what steps and blocks make
 
     def stretch():
-        step()  # after a change the interpreter specialises its code anew, and modules are named
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(STRETCH):
+        """Seconds a step on average, once the switch is over."""
+        began = now = time.perf_counter()
+        counted = first = None
+        while now - began < STRETCH_S:
             step()
-        torch.cuda.synchronize()
-        return time.perf_counter() - began
+            torch.cuda.synchronize()
+            now = time.perf_counter()
+            if counted is not None:
+                counted += 1
+            elif now - began > SETTLE_S:
+                counted, first = 0, now
+        return (now - first) / counted
 
     on, off = switches(integration, depth, way)
     for _ in range(12):  # modules are named, and judged by their first calls
@@ -74,14 +81,16 @@ def cost(mode, seconds, depth, way, workload):
     while time.monotonic() < deadline:
         plain.append(stretch())
         on()
-        ratios.append(stretch() / plain[-1])
+        inside = stretch(), stretch()
         off()
+        plain.append(stretch())
+        ratios += [inside[0] / plain[-2], inside[1] / plain[-1]]
     session = run.finish()
-    steps = len(ratios) * (STRETCH + 1) + (12 if way == "flags" else 0)
+    steps = sum(block.name == "AdamW.step" for block in session.blocks)
     return {
         "mode": mode,
         "pairs": len(ratios),
-        "step_ms": statistics.median(plain) / STRETCH * 1e3,
+        "step_ms": statistics.median(plain) * 1e3,
         "ratio": [statistics.median(ratios), *interval(sorted(ratios))],
         "estimate": estimate(ratios),
         "blocks_a_step": len(session.blocks) / steps,
