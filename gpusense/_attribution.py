@@ -322,7 +322,10 @@ class Attributor:
             at = self._parents.get(at)
         known = self._paths[at] if at is not None else ()
         for block in reversed(missing):
-            known = self._paths[block] = (*known, self._names.get(block, "?"))
+            name = self._names.get(block)
+            known = (*known, name or "?")
+            if name is not None:  # else the block is forgotten, and nobody would take its path away
+                self._paths[block] = known
         return known
 
     def chain(self, block_id: int) -> tuple[int, ...]:

@@ -376,6 +376,22 @@ def test_unmarked_boundaries_come_down_to_what_is_open():
     assert early.drain() == []
 
 
+def test_threads_that_ran_tasks_and_ended_leave_nothing_unmarked():
+    early = Unmarked()
+    early.add(Boundary(OPEN, 1, None, 5, 0, 0, "open throughout"))
+    early.add(Boundary(LEAVE, 0, 0, 5, 1, 1))
+    for thread in range(10, 1000, 3):
+        early.add(Boundary(OPEN, thread, None, thread, 2, 2, "request"))
+        early.add(Boundary(SWITCH, 0, 0, thread, 3, 3))
+        early.add(Boundary(LEAVE, 0, thread, thread, 4, 4))
+        early.add(Boundary(CLOSE, thread, None, thread, 5, 5))
+        early.add(Boundary(SWITCH, 0, 0, thread + 1, 3, 3))
+        early.add(Boundary(SWITCH, 0, None, thread + 1, 4, 4))
+        early.add(Boundary(SWITCH, 0, 0, thread + 2, 3, 3))
+        early.add(Boundary(LEAVE, 0, 0, thread + 2, 4, 4))
+    assert early.drain() == [Boundary(OPEN, 1, None, 5, 0, 0, "open throughout"), Boundary(LEAVE, 0, 0, 5, 1, 1)]
+
+
 def test_paths_chains_and_common_ancestors():
     attributor = Attributor()
     attributor.know(1, None, "epoch")
@@ -405,6 +421,13 @@ def test_blocks_are_forgotten_but_open_ones_keep_their_ancestors(monkeypatch):
         attributor.boundary(Boundary(CLOSE, i, None, 5, i, i), i * 2 + 1)
     assert len(attributor._parents) <= 101
     assert attributor.path(999) == ("root", "x")
+
+
+def test_paths_of_blocks_that_are_not_known_are_not_kept():
+    attributor = Attributor()
+    attributor.know(1, None, "a")
+    assert [attributor.path(number) for number in range(1, 1000)] == [("a",)] + [("?",)] * 998
+    assert len(attributor._paths) == 1
 
 
 def test_many_boundaries_at_once_are_forgotten_in_time(monkeypatch):

@@ -349,6 +349,18 @@ def test_syncs_learn_their_device_and_own_calls_are_no_work():
     assert {item.device for item in out} == {3}
 
 
+def test_devices_of_contexts_that_come_and_go_are_forgotten(monkeypatch):
+    monkeypatch.setattr("gpusense._placer.MAX_CONTEXTS", 10)
+    made, out = pipeline(trace_all=True)
+    for context in range(1, 200):
+        feed(made, kernel(T0, T0 + 5, context, device=context % 4, context=context))
+    made.cycle(T0)
+    assert len(made._placer._contexts) <= 10
+    feed(made, kernel(T0, T0 + 5, 300, device=3, context=1), sync(T0, T0 + 9, 301))
+    made.cycle(T0)
+    assert out[-1].device == 3
+
+
 def test_wait_event_markers_are_not_counted_as_work():
     made = Pipeline(Limits(trace_all=True), start_ns=T0, marker=Marker(38, 2, None, 99))
     made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0 + 500, "a"))
