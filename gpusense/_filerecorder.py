@@ -72,7 +72,8 @@ class FileRecorder(Recorder):
         if len(self._known) > MAX_NAMES:  # of modules that are gone, most of them; the others are written again
             self._known.clear()
             self._checked.clear()
-        for pointer in name_pointers(buffer, capture.strides).difference(self._checked):
+        launches = self.pipeline.launches if self.pipeline.launches.wanted else None
+        for pointer in name_pointers(buffer, capture.strides, launches).difference(self._checked):
             text = capture.name(pointer)
             self._checked.add(pointer)
             if self._known.get(pointer) != text:
