@@ -24,10 +24,10 @@ from ._ids import Widener as Widener
 from ._records import Path
 from ._threads import Forgotten, Threads
 from ._timeline import CLOSE as CLOSE
+from ._timeline import ENDED, UNCERTAIN, Events, Timeline, chain
 from ._timeline import LEAVE as LEAVE
 from ._timeline import OPEN as OPEN
 from ._timeline import SWITCH as SWITCH
-from ._timeline import UNCERTAIN, Events, Timeline, chain
 from ._timeline import Leaves as Leaves
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
@@ -84,6 +84,10 @@ class Attributor:
         self._all = Timeline(self._parents)
         self._kept = Threads(self._all, self._parents)
         self._threads, self._rooted = self._kept.lines, self._kept.rooted
+        self._homes: dict[int, int] = {}  # block that is open → thread
+        self._elsewhere: dict[
+            int, int
+        ] = {}  # as long as its end has no place: block that another thread closed → thread
         self._pending: dict[int, deque[Boundary]] = {}  # of threads that have any
         self._tokens: dict[int, Boundary] = {}  # in the order of issue
         self._failed: set[int] = set()  # of them: no record will come
@@ -94,8 +98,13 @@ class Attributor:
         open before capture began: 0)."""
         if event.op == OPEN:
             self.know(event.block_id, event.parent_id, event.name)
+            self._homes[event.block_id] = event.thread
             if event.parent_id is None:
                 self._rooted.add(event.thread & THREAD_MASK)
+        elif event.op == CLOSE:
+            home = self._homes.pop(event.block_id, event.thread)
+            if home != event.thread:
+                self._elsewhere[event.block_id] = home
         if corr is not None:
             self._place(event, corr)
         elif event.token:
@@ -106,17 +115,22 @@ class Attributor:
     def boundaries_after(self, items: Iterable[Sequence[Any]], widener: Widener) -> None:
         """As :meth:`boundary` for each of ``items``: what a :class:`Boundary` holds, and the 32 bits of the newest
         correlation id when it was crossed. Launches from the next id on come after it."""
-        parents, names, widen = self._parents, self._names, widener.widen_one
+        parents, names, homes, widen = self._parents, self._names, self._homes, widener.widen_one
         every: Events = [], []
         threads: dict[int, Events] = {}
         for op, block, parent, thread, before_ns, _, name, _, newest in items:
             if op == OPEN:
                 parents[block] = parent
                 names[block] = name
+                homes[block] = thread
                 if parent is None:
                     self._rooted.add(thread & THREAD_MASK)
             row = before_ns, op, block, parent
             corr = widen((newest + 1) & 0xFFFFFFFF)
+            if op == CLOSE and (home := homes.pop(block, thread)) != thread:
+                corrs, rows = threads.get(home) or threads.setdefault(home, ([], []))
+                corrs.append(corr)
+                rows += (before_ns, ENDED, block, None)
             corrs, rows = threads.get(thread) or threads.setdefault(thread, ([], []))
             corrs.append(corr)
             rows += row
@@ -158,6 +172,7 @@ class Attributor:
             if block not in needed:
                 del self._parents[block], self._names[block]
                 self._paths.pop(block, None)
+                self._homes.pop(block, None)
 
     def marker(self, thread: int, start_ns: int, corr: int) -> bool:
         """A marker record arrived; False if it is none of ours (the program made the same call)."""
@@ -189,6 +204,9 @@ class Attributor:
         timeline.insert(corr, before_ns, op | flag, block, parent)
         if block:
             self._all.insert(corr, before_ns, op | flag, block, parent)
+            if self._elsewhere and op == CLOSE and (home := self._elsewhere.pop(block, None)) is not None:
+                at = self._kept.placed_before(home & THREAD_MASK, before_ns) if flag else corr
+                self._timeline(home).insert(at, before_ns, ENDED | flag, block, None)
         kept = self._kept
         kept.added += 1
         if kept.added >= kept.look_at or len(self._all.corrs) > MAX_EVENTS:

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from typing import Any
 
 OPEN, CLOSE, SWITCH, LEAVE = 1, 0, 2, 3
+ENDED = 8  # another thread closed the block
 UNCERTAIN = 4  # with one of these: the call was somewhere between this event's neighbours
 OUTSIDE = 0  # among several candidates: no block at all
 
@@ -144,7 +145,9 @@ def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[
         opens = tuple(other for other in opens if other != block)
         if kind == OPEN:
             opens = (*opens, block)
-        if inside is not None:
+        if kind == ENDED:
+            inside = inside if inside != block else known.get(block) or OUTSIDE
+        elif inside is not None:
             inside = block if kind == OPEN else parent
     leaves = _innermost(opens, known) if inside is None else (inside,) if inside else ()
     if op & UNCERTAIN:  # both states are candidates

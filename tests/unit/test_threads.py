@@ -103,7 +103,11 @@ class Server:
 
     def close(self, thread, stack, kind):
         block = stack.pop()
-        self.tell(thread, CLOSE, block, (stack[-1] if stack else 0) if kind == "loop" else None)
+        others = [one for one, kind in self.kinds.items() if one in self.stacks and kind != "loop"]
+        if others and self.random.random() < 0.1:
+            self.tell(self.random.choice(others), CLOSE, block, None)
+        else:
+            self.tell(thread, CLOSE, block, (stack[-1] if stack else 0) if kind == "loop" else None)
 
     def end(self, thread, stack, kind):
         while stack:
