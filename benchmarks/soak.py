@@ -1,7 +1,8 @@
 """Ten million records through the live pipeline: memory must stay flat. ``python benchmarks/soak.py [millions]``.
 
 Prints resident memory after each million, and records a second. A block holds 40 launches, one block is watched
-throughout, a tenth of the kernels is slow enough to be kept, and names move once in a while.
+throughout, a tenth of the kernels is slow enough to be kept, and names move once in a while. Beside them threads come
+and go, with a block each, as in a server that has one for each request.
 """
 
 import pathlib
@@ -20,6 +21,8 @@ from gpusense._names_cache import NameCache
 from gpusense._pipeline import Limits, Pipeline
 
 RECORDS = 1200
+REQUESTS = 8  # threads that come and go with each buffer
+REQUEST_IDS = 1 << 40  # of their blocks
 WARM_MILLIONS = 4  # until the history of blocks is as long as it gets
 
 
@@ -40,6 +43,13 @@ def buffer(number):
     return memoryview(b"".join(parts))
 
 
+def requests(made, first, corr):
+    for number in range(first, first + REQUESTS):
+        thread = 0x7F0000000640 + number * 0x1000
+        made.boundary(Boundary(OPEN, REQUEST_IDS + number, None, thread, T0, T0, "request"), corr)
+        made.boundary(Boundary(CLOSE, REQUEST_IDS + number, None, thread, T0, T0), corr)
+
+
 def main(millions):
     made = Pipeline(Limits(max_records=20_000), start_ns=T0)
     made.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "epoch"), 0)
@@ -54,6 +64,7 @@ def main(millions):
                 corr = total + part * 40 + 1
                 made.boundary(Boundary(OPEN, block, 1, 5, T0, T0, f"part {part % 3}"), corr)
                 made.boundary(Boundary(CLOSE, block, None, 5, T0, T0), corr + 39)
+            requests(made, number * REQUESTS, total + 1)
             cache.new_buffer()
             moved = number // 1000
             made.feed(

@@ -75,6 +75,8 @@ class Groups:
         if mine is None:
             if len(self._rows) >= MAX_GROUPS:
                 key = (key[0][:1], key[1], OTHER, key[3], key[4], None, None, None, None)
+                if len(self._rows) >= 2 * MAX_GROUPS and key not in self._rows:  # each root block has a name of its own
+                    key = ((OTHER,), *key[1:])
             mine = self._rows.setdefault(key, [0, 0, row[2], row[3], 0, 0])
         merge_row(mine, row)
         self.count += row[0]

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 from ._ids import Ids as Ids
 from ._ids import Widener as Widener
 from ._records import Path
+from ._threads import Forgotten, Threads
 from ._timeline import CLOSE as CLOSE
+from ._timeline import ENDED, UNCERTAIN, Events, Timeline, chain
 from ._timeline import LEAVE as LEAVE
 from ._timeline import OPEN as OPEN
 from ._timeline import SWITCH as SWITCH
-from ._timeline import UNCERTAIN, Events, Timeline, chain
 from ._timeline import Leaves as Leaves
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
@@ -81,9 +82,13 @@ class Attributor:
         self._names: dict[int, str] = {}
         self._paths: dict[int, Path] = {}
         self._all = Timeline(self._parents)
-        self._threads: dict[int, Timeline] = {}
-        self._rooted: set[int] = set()  # threads that opened a block without a parent: they own their kernels
-        self._pending: dict[int, deque[Boundary]] = {}
+        self._kept = Threads(self._all, self._parents)
+        self._threads, self._rooted = self._kept.lines, self._kept.rooted
+        self._homes: dict[int, int] = {}  # block that is open → thread
+        self._elsewhere: dict[
+            int, int
+        ] = {}  # as long as its end has no place: block that another thread closed → thread
+        self._pending: dict[int, deque[Boundary]] = {}  # of threads that have any
         self._tokens: dict[int, Boundary] = {}  # in the order of issue
         self._failed: set[int] = set()  # of them: no record will come
         self.lost_markers = 0
@@ -93,8 +98,13 @@ class Attributor:
         open before capture began: 0)."""
         if event.op == OPEN:
             self.know(event.block_id, event.parent_id, event.name)
+            self._homes[event.block_id] = event.thread
             if event.parent_id is None:
                 self._rooted.add(event.thread & THREAD_MASK)
+        elif event.op == CLOSE:
+            home = self._homes.pop(event.block_id, event.thread)
+            if home != event.thread:
+                self._elsewhere[event.block_id] = home
         if corr is not None:
             self._place(event, corr)
         elif event.token:
@@ -105,17 +115,22 @@ class Attributor:
     def boundaries_after(self, items: Iterable[Sequence[Any]], widener: Widener) -> None:
         """As :meth:`boundary` for each of ``items``: what a :class:`Boundary` holds, and the 32 bits of the newest
         correlation id when it was crossed. Launches from the next id on come after it."""
-        parents, names, widen = self._parents, self._names, widener.widen_one
+        parents, names, homes, widen = self._parents, self._names, self._homes, widener.widen_one
         every: Events = [], []
         threads: dict[int, Events] = {}
         for op, block, parent, thread, before_ns, _, name, _, newest in items:
             if op == OPEN:
                 parents[block] = parent
                 names[block] = name
+                homes[block] = thread
                 if parent is None:
                     self._rooted.add(thread & THREAD_MASK)
             row = before_ns, op, block, parent
             corr = widen((newest + 1) & 0xFFFFFFFF)
+            if op == CLOSE and (home := homes.pop(block, thread)) != thread:
+                corrs, rows = threads.get(home) or threads.setdefault(home, ([], []))
+                corrs.append(corr)
+                rows += (before_ns, ENDED, block, None)
             corrs, rows = threads.get(thread) or threads.setdefault(thread, ([], []))
             corrs.append(corr)
             rows += row
@@ -124,14 +139,12 @@ class Attributor:
                 every[1].extend(row)
         for thread, events in threads.items():
             self._timeline(thread).extend(*events)
+            self._kept.added += len(events[0])
         self._all.extend(*every)
         self._forget()
 
     def _timeline(self, thread: int) -> Timeline:
-        timeline = self._threads.get(thread & THREAD_MASK)
-        if timeline is None:
-            timeline = self._threads[thread & THREAD_MASK] = Timeline(self._parents)
-        return timeline
+        return self._threads.get(thread & THREAD_MASK) or self._kept.begin(thread & THREAD_MASK)
 
     def know(self, block_id: int, parent_id: int | None, name: str) -> None:
         """Name and parent of a block, without a place among the launches."""
@@ -142,10 +155,10 @@ class Attributor:
 
     def _forget(self) -> None:
         """The older half of what has become too much."""
-        lines = (self._all, *self._threads.values())
-        if max(len(line.corrs) for line in lines) > MAX_EVENTS:
-            for line in lines:
-                line.forget_before(MAX_EVENTS // 2)
+        if len(self._all.corrs) > MAX_EVENTS:
+            self._all.forget_before(MAX_EVENTS // 2)
+        if self._kept.added >= self._kept.look_at:
+            self._kept.look(MAX_EVENTS, self._waiting)
         if len(self._parents) > MAX_BLOCKS:
             self._forget_blocks()
 
@@ -159,15 +172,19 @@ class Attributor:
             if block not in needed:
                 del self._parents[block], self._names[block]
                 self._paths.pop(block, None)
+                self._homes.pop(block, None)
 
     def marker(self, thread: int, start_ns: int, corr: int) -> bool:
         """A marker record arrived; False if it is none of ours (the program made the same call)."""
-        queues = [self._pending.get(thread & THREAD_MASK)] if thread else list(self._pending.values())
-        found = [(*best, queue) for queue in queues if queue and (best := _around(queue, start_ns))]
+        pending = self._pending
+        threads = [thread & THREAD_MASK] if thread else list(pending)
+        found = [(*best, key) for key in threads if key in pending and (best := _around(pending[key], start_ns))]
         if not found:
             return False
-        _, _, event, queue = min(found, key=lambda fit: fit[:2])
-        queue.remove(event)  # earlier ones stay: buffers of one thread may come out of order
+        _, _, event, key = min(found, key=lambda fit: fit[:2])
+        pending[key].remove(event)  # earlier ones stay: buffers of one thread may come out of order
+        if not pending[key]:
+            del pending[key]
         self._place(event, corr)
         return True
 
@@ -187,7 +204,12 @@ class Attributor:
         timeline.insert(corr, before_ns, op | flag, block, parent)
         if block:
             self._all.insert(corr, before_ns, op | flag, block, parent)
-        if len(self._all.corrs) > MAX_EVENTS or len(timeline.corrs) > MAX_EVENTS:
+            if self._elsewhere and op == CLOSE and (home := self._elsewhere.pop(block, None)) is not None:
+                at = self._kept.placed_before(home & THREAD_MASK, before_ns) if flag else corr
+                self._timeline(home).insert(at, before_ns, ENDED | flag, block, None)
+        kept = self._kept
+        kept.added += 1
+        if kept.added >= kept.look_at or len(self._all.corrs) > MAX_EVENTS:
             self._forget()
 
     def give_up(self, before_ns: int) -> None:
@@ -196,9 +218,11 @@ class Attributor:
         for event in overdue:
             del self._tokens[event.token]
             self._failed.discard(event.token)
-        for queue in self._pending.values():
+        for thread, queue in list(self._pending.items()):
             while queue and queue[0].after_ns < before_ns:
                 overdue.append(queue.popleft())
+            if not queue:
+                del self._pending[thread]
         for event in overdue:
             self._lose(event)
         self._sweep()
@@ -221,23 +245,28 @@ class Attributor:
     def _lose(self, event: Boundary) -> None:
         """Its place is right behind the boundary before it on its thread, or anywhere up to the one after it."""
         self.lost_markers += 1
-        timeline = self._threads.get(event.thread & THREAD_MASK)
-        self._place(event, timeline.placed_before(event.before_ns) if timeline is not None else 0, UNCERTAIN)
+        self._place(event, self._kept.placed_before(event.thread & THREAD_MASK, event.before_ns), UNCERTAIN)
+
+    def _waiting(self) -> set[int]:
+        """Threads of boundaries without a place."""
+        return {event.thread & THREAD_MASK for event in self._tokens.values()}.union(self._pending)
 
     def waiting_since(self) -> int | None:
         """Time of the oldest boundary whose marker has not arrived; None if all have."""
-        oldest = [queue[0].before_ns for queue in self._pending.values() if queue]
+        oldest = [queue[0].before_ns for queue in self._pending.values()]
         oldest += [event.before_ns for event in islice(self._tokens.values(), 1)]
         return min(oldest) if oldest else None
 
-    def view(self, thread: int) -> tuple[Timeline, bool]:
-        """The timeline that decides for records of ``thread`` (0: unknown), and whether they inherit from others."""
-        if thread:
-            own = self._threads.get(thread & THREAD_MASK)
-            if thread & THREAD_MASK in self._rooted and own is not None:
-                return own, False
-            return self._all, True
-        return self._all, False
+    def _view(self, thread: int, corr: int) -> tuple[Timeline | Forgotten, bool]:
+        """What decides for a record of ``thread`` (0: unknown), and whether it inherits from other threads."""
+        if not thread:
+            return self._all, False
+        thread &= THREAD_MASK
+        own = self._threads.get(thread)
+        if own is not None and corr >= own.since:
+            return (own, False) if thread in self._rooted else (self._all, True)
+        forgotten = self._kept.forgotten(thread)
+        return (forgotten, not forgotten.owned) if forgotten is not None else (self._all, True)
 
     def resolve(self, thread: int, corr: int) -> tuple[Leaves, bool]:
         """Innermost candidate blocks of one launch, and whether its thread only inherited them.
@@ -245,8 +274,8 @@ class Attributor:
         A thread that never opened a block of its own (autograd's) belongs to the enclosing chain where that is the only
         one; a thread that opens blocks with a parent elsewhere (hooks inside autograd) uses its own while one is open.
         """
-        timeline, inherits = self.view(thread)
-        if inherits:
+        timeline, inherits = self._view(thread, corr)
+        if inherits and timeline is self._all:
             own = self._threads.get(thread & THREAD_MASK)
             if own is not None and own.decides(corr):
                 return own.at(corr), False
@@ -254,7 +283,7 @@ class Attributor:
 
     def constant(self, thread: int, low: int, high: int) -> tuple[Leaves, bool] | None:
         """As :meth:`resolve` for every id in ``low``…``high``, or None where a boundary lies between."""
-        timeline, inherits = self.view(thread)
+        timeline, inherits = self._view(thread, low)
         if timeline.index(low) != timeline.index(high):
             return None
         if inherits:
@@ -270,15 +299,16 @@ class Attributor:
 
         See :class:`Ids` for what describes them.
         """
-        timeline, inherits = self.view(thread)
-        own = self._threads.get(thread & THREAD_MASK) if inherits else None
+        timeline, inherits = self._view(thread, first)
+        simple = not inherits and type(timeline) is Timeline
+        own = self._threads.get(thread & THREAD_MASK) if not simple else None
         cuts = set(timeline.between(first, last))
         if own is not None:
             cuts.update(own.between(first, last))
         ordered = [cut - base for cut in sorted(cuts)]
 
         def resolve(corr: int) -> tuple[Leaves, bool]:
-            return self.resolve(thread, corr) if inherits else (timeline.at(corr), False)
+            return (timeline.at(corr), False) if simple else self.resolve(thread, corr)
 
         ends: Iterable[int] = ()
         if not ascend:
@@ -310,7 +340,10 @@ class Attributor:
             at = self._parents.get(at)
         known = self._paths[at] if at is not None else ()
         for block in reversed(missing):
-            known = self._paths[block] = (*known, self._names.get(block, "?"))
+            name = self._names.get(block)
+            known = (*known, name or "?")
+            if name is not None:  # else the block is forgotten, and nobody would take its path away
+                self._paths[block] = known
         return known
 
     def chain(self, block_id: int) -> tuple[int, ...]:

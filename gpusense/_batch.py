@@ -198,6 +198,13 @@ class Batch:
             return self._packed["start"].numbers(), self._packed["end"].numbers()
         return self.start, self.end
 
+    def ids(self) -> list[int]:
+        """The correlation ids, of records that have such. The list is not kept."""
+        if "correlation" in self.same:
+            return []
+        column = self._packed.get("correlation")
+        return column.numbers().tolist() if column is not None else self.correlation
+
     def ascending_ids(self) -> memoryview | None:
         """The correlation ids, if none is lower than the one before it; None may mean that nobody looked."""
         column = self._packed.get("correlation")

@@ -12,6 +12,7 @@ from . import _layouts as layouts
 from ._batch import LATEST_NS, LONGEST_NS, Batch
 from ._columns import COLUMNS, batch_of
 from ._decode_record import record, unpack
+from ._launches import Launches
 from ._walk import Fields, Piece, walk
 
 __all__ = ["LATEST_NS", "LONGEST_NS", "Batch", "Tally", "batches", "name_pointers", "numbers", "record", "unpack"]
@@ -32,12 +33,17 @@ _NAME_FIELDS = ("name", "source")  # fields that hold the address of a C string
 
 
 def batches(
-    buffer: memoryview, strides: Mapping[int, int], *, offset: int = 0, limit: int | None = None
+    buffer: memoryview,
+    strides: Mapping[int, int],
+    *,
+    offset: int = 0,
+    limit: int | None = None,
+    launches: Launches | None = None,
 ) -> tuple[list[Batch], Tally]:
     """The records from ``offset`` on, at most ``limit`` of them, one batch a kind, and what became of them.
 
     ``strides`` maps record kinds to the size that the library used. To keep the GIL only briefly, call with a
-    limit and go on at ``tally.offset`` until it equals the buffer's size.
+    limit and go on at ``tally.offset`` until it equals the buffer's size. ``launches`` gets the ids of all work.
     """
     room = len(buffer) if limit is None else max(limit * max(strides.values(), default=0), 8)
     piece = Piece(buffer[offset : offset + room])
@@ -51,7 +57,10 @@ def batches(
         stride = strides[kind]
         count = valid = place.count(stride)
         if kind in COLUMNS:
-            batch = batch_of(kind, stride, piece, place, offset).judged()
+            every = batch_of(kind, stride, piece, place, offset)
+            if launches is not None and kind in layouts.WORK_KINDS:
+                launches.add(every.ids())
+            batch = every.judged()
             valid = batch.count
             if valid:
                 found.append(batch)
@@ -64,16 +73,19 @@ def batches(
     return found, Tally(seen, other, invalid, unknown, truncated, len(buffer) if unknown or truncated else end)
 
 
-def name_pointers(buffer: memoryview, strides: Mapping[int, int]) -> set[int]:
-    """Addresses of all C strings that the records of ``buffer`` refer to."""
+def name_pointers(buffer: memoryview, strides: Mapping[int, int], launches: Launches | None = None) -> set[int]:
+    """Addresses of all C strings that the records of ``buffer`` refer to. ``launches``: as for :func:`batches`."""
     pointers: set[int] = set()
     piece = Piece(buffer)
     for kind, place in walk(piece, strides, len(buffer))[0].items():
         offsets = _pointer_fields(kind, strides[kind])
-        if offsets:
+        ids = _id_field(kind, strides[kind]) if launches is not None else None
+        if offsets or ids is not None:
             fields = Fields(piece, place, strides[kind])
             for offset in offsets:
                 pointers.update(memoryview(fields.column("Q", offset)).cast("Q").tolist())
+            if ids is not None and launches is not None:
+                launches.add(memoryview(fields.column("I", ids)).cast("I").tolist())
             fields.close()
     piece.close()
     pointers.discard(0)
@@ -94,3 +106,9 @@ def _pointer_fields(kind: int, stride: int) -> list[int]:
     if layout is None:
         return []
     return [field.offset for field in layout.fields if field.name in _NAME_FIELDS and field.end <= stride]
+
+
+def _id_field(kind: int, stride: int) -> int | None:
+    """Where the correlation id of a record of work lies."""
+    field = layouts.LAYOUTS[kind].field("correlation") if kind in layouts.WORK_KINDS else None
+    return field.offset if field is not None and field.end <= stride else None

@@ -15,7 +15,7 @@ from ._capture import Capture
 from ._config import Settings
 from ._decode import name_pointers
 from ._names import base_name, text
-from ._names_cache import RECHECK_S
+from ._names_cache import MAX_NAMES, RECHECK_S
 from ._recorder import BOUNDARY_FIELDS, Recorder
 from ._records import Path, Record
 
@@ -75,7 +75,11 @@ class FileRecorder(Recorder):
         if now > self._check_at:
             self._check_at = now + RECHECK_S
             self._checked.clear()
-        for pointer in name_pointers(buffer, capture.strides).difference(self._checked):
+        if len(self._known) > MAX_NAMES:  # of modules that are gone, most of them; the others are written again
+            self._known.clear()
+            self._checked.clear()
+        launches = self.pipeline.launches if self.pipeline.launches.wanted else None
+        for pointer in name_pointers(buffer, capture.strides, launches).difference(self._checked):
             text = capture.name(pointer)
             self._checked.add(pointer)
             if self._known.get(pointer) != text:

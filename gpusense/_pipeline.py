@@ -17,6 +17,7 @@ from ._attribution import Boundary, Ids, Widener
 from ._batch import Batch
 from ._decode import batches, numbers
 from ._decode_record import record as decode_record
+from ._launches import Launches
 from ._ledger import Ledger, Owners
 from ._names_cache import Described
 from ._placer import HELPERS, Placer, Work
@@ -93,6 +94,7 @@ class Pipeline:
         self._placer = Placer(self._ledger, self.threshold, occupancy)
         self.attribution, self.watched = self._placer.attribution, self._placer.watched
         self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
+        self.launches = Launches()  # how much CUPTI slowed them
         self.lines = Lines()  # of synchronising calls; each comes before its records
         self._widener = Widener()
         self._cutter = Cutter()
@@ -141,8 +143,9 @@ class Pipeline:
     ) -> None:
         """Decodes one buffer, in slices with ``pause`` between them. The buffer is not needed afterwards."""
         offset, size = 0, len(buffer)
+        launches = self.launches if self.launches.wanted else None
         while offset < size:
-            found, tally = batches(buffer, strides, offset=offset, limit=SLICE)
+            found, tally = batches(buffer, strides, offset=offset, limit=SLICE, launches=launches)
             offset = tally.offset
             self._seen += tally.seen
             self._invalid += tally.invalid

@@ -18,6 +18,7 @@ from ._stretches import Stretches
 from ._tally import BlockTotals, Watched
 from ._threshold import Threshold
 
+MAX_CONTEXTS = 4_096  # whose device is remembered; a program may make new ones again and again
 HELPERS = frozenset({"launch", "unified_memory"})  # summed up, and not counted among the records seen
 
 #: Innermost candidate blocks, and whether the launching thread only inherited them.
@@ -113,8 +114,11 @@ class Placer:
 
     def _learn_devices(self, batch: Batch) -> None:
         """Synchronisations name a context only; work in the same context tells its device."""
-        if batch.device[0] is not None and batch.context[0] is not None:
-            self._contexts.setdefault(batch.context[0], batch.device[0])
+        device, context, known = batch.device[0], batch.context[0], self._contexts
+        if device is not None and context is not None and context not in known:
+            known[context] = device
+            if len(known) > MAX_CONTEXTS:
+                del known[next(iter(known))]
 
     def _count_alike(
         self, place: Place, where: tuple[int | None, int | None], stretches: Stretches, low: int, high: int

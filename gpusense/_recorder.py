@@ -22,7 +22,6 @@ from ._clock import Anchor
 from ._config import Settings
 from ._delivery import Delivery
 from ._hang import HangWatch
-from ._launches import slowed_ns
 from ._names_cache import NameCache
 from ._nesting import Frame
 from ._pipeline import Limits, Pipeline
@@ -151,9 +150,10 @@ class Recorder(Capturing):
         with self._lock:
             try:
                 self._consume()
+                launches = self.pipeline.launches
+                launches.wanted = self._duty.keeps
                 self._read(buffer, thread)
-                if self._duty.keeps and self.capture is not None:
-                    self._slowed_ns += slowed_ns(buffer, self.capture.strides)
+                self._slowed_ns += launches.take()
                 self._read_ns = time_ns()
             except BaseException as error:
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")

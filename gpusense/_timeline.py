@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from typing import Any
 
 OPEN, CLOSE, SWITCH, LEAVE = 1, 0, 2, 3
+ENDED = 8  # another thread closed the block
 UNCERTAIN = 4  # with one of these: the call was somewhere between this event's neighbours
 OUTSIDE = 0  # among several candidates: no block at all
 
@@ -27,13 +28,16 @@ NOTHING: Step = (OUTSIDE, None)
 class Timeline:
     """The events of one thread, or of all; they come a buffer at a time and, with several threads, into the middle."""
 
-    __slots__ = ("_by_time", "_known", "_rows", "_steps", "corrs")
+    __slots__ = ("_before", "_by_time", "_known", "_rows", "_steps", "corrs", "old", "seen", "since")
 
     def __init__(self, parents: dict[int, int | None]) -> None:
         self._known = parents
         self.corrs: list[int] = []
         self._rows: list[Any] = []  # as in :data:`Events`
         self._steps: list[Step] = []  # after each event, as far as they are worked out
+        self._before = NOTHING  # what was open before the first event, where others were forgotten
+        self.since = -1  # what was before this id is forgotten
+        self.old = self.seen = 0  # so many events there were, of this thread and of all, when somebody last looked
         self._by_time: list[tuple[int, int]] | None = None  # (time, corr) of each event, once someone asked for it
 
     def insert(self, corr: int, time_ns: int, op: int, block: int, parent: int | None) -> None:
@@ -65,7 +69,7 @@ class Timeline:
 
     def _work_out(self) -> list[Step]:
         steps = self._steps
-        step = steps[-1] if steps else NOTHING
+        step = steps[-1] if steps else self._before
         rest = iter(self._rows[4 * len(steps) :])
         for _, op, block, parent in zip(rest, rest, rest, rest, strict=True):
             if op == OPEN and (step[0] == parent or step is NOTHING):
@@ -100,9 +104,12 @@ class Timeline:
         step = self._step(bisect_right(self.corrs, corr))
         return bool(step[0]) or (len(step) == 3 and step[2] is not None)
 
+    def now(self) -> tuple[Leaves, int | None]:
+        """All blocks that are open after the last event, and the block that the thread is in where that is known."""
+        return _unfolded(self._step(len(self.corrs)))
+
     def open_now(self) -> Leaves:
-        """All blocks that are open after the last event."""
-        return _unfolded(self._step(len(self.corrs)))[0]
+        return self.now()[0]
 
     def placed_before(self, time_ns: int) -> int:
         """Where the last event before ``time_ns`` lies among the launches; 0 where there is none."""
@@ -114,8 +121,9 @@ class Timeline:
     def forget_before(self, keep: int) -> None:
         drop = len(self.corrs) - keep
         if drop > 0:
-            self._work_out()
+            self._before = self._work_out()[drop - 1]
             del self.corrs[:drop], self._rows[: 4 * drop], self._steps[:drop]
+            self.since = max(self.since, *self.corrs[:1])
             if self._by_time is not None:
                 del self._by_time[:drop]
 
@@ -137,7 +145,9 @@ def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[
         opens = tuple(other for other in opens if other != block)
         if kind == OPEN:
             opens = (*opens, block)
-        if inside is not None:
+        if kind == ENDED:
+            inside = inside if inside != block else known.get(block) or OUTSIDE
+        elif inside is not None:
             inside = block if kind == OPEN else parent
     leaves = _innermost(opens, known) if inside is None else (inside,) if inside else ()
     if op & UNCERTAIN:  # both states are candidates

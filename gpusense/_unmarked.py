@@ -21,8 +21,17 @@ class Unmarked:
             opened = self._opens.pop(event.block_id, None)
             self._closed(event, opened.parent_id if opened is not None else None)
             return opened is not None
-        self._threads[event.thread] = event
+        self._goes_on(event)
         return True
+
+    def _goes_on(self, event: Boundary) -> None:
+        """A thread that is left to order with nothing open is as one of which nothing was told."""
+        lost = event.op == SWITCH and event.parent_id is None
+        left = event.op == LEAVE and not event.parent_id
+        if lost or (left and all(opened.thread != event.thread for opened in self._opens.values())):
+            self._threads.pop(event.thread, None)
+        else:
+            self._threads[event.thread] = event
 
     def _closed(self, event: Boundary, parent: int | None) -> None:
         """Nothing may lead back into a block that has ended."""
@@ -31,7 +40,7 @@ class Unmarked:
             return
         last = self._threads.get(event.thread)
         if last is not None and last.op == LEAVE and last.parent_id == event.block_id:
-            self._threads[event.thread] = last._replace(parent_id=parent or 0)
+            self._goes_on(last._replace(parent_id=parent or 0))
 
     def drain(self) -> list[Boundary]:
         """In the order in which they happened; then it is empty."""

@@ -42,8 +42,9 @@ backends
 _broker
 _pipeline
 _alike _ledger _placer _unmarked
-_aggregate _attribution _columns _decode _decode_record _identity _launches _names_cache _sync_lines _tally
-_batch _ids _metrics_json _stretches _threshold _timeline _walk
+_aggregate _attribution _columns _decode _decode_record _identity _names_cache _sync_lines _tally
+_batch _ids _launches _metrics_json _stretches _threads _threshold _walk
+_timeline
 _json_stream
 _gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock
 _capi

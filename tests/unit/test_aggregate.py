@@ -68,6 +68,20 @@ def test_group_number_is_bounded_and_nothing_is_lost(monkeypatch):
     assert any(row.name == _aggregate.OTHER for row in rows)
 
 
+def test_groups_of_ever_new_root_blocks_are_bounded_too(monkeypatch):
+    monkeypatch.setattr(_aggregate, "MAX_GROUPS", 10)
+    groups = Groups()
+    for i in range(100):
+        for _ in range(2):
+            groups.add(((f"request {i}", "step"), "kernel", "k", "cuda", 0, i, None, None, None), [5])
+    rows = groups.rows()
+    assert len(rows) <= 21
+    assert sum(row.count for row in rows) == 200
+    assert sum(row.count for row in rows if row.path == ("request 5", "step")) == 2
+    assert sum(row.count for row in rows if row.path == ("request 15",)) == 2
+    assert sum(row.count for row in rows if row.path == (_aggregate.OTHER,)) == 2 * 80
+
+
 def brute(intervals):
     covered = set()
     for start, end in intervals:

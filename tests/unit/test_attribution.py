@@ -376,6 +376,22 @@ def test_unmarked_boundaries_come_down_to_what_is_open():
     assert early.drain() == []
 
 
+def test_threads_that_ran_tasks_and_ended_leave_nothing_unmarked():
+    early = Unmarked()
+    early.add(Boundary(OPEN, 1, None, 5, 0, 0, "open throughout"))
+    early.add(Boundary(LEAVE, 0, 0, 5, 1, 1))
+    for thread in range(10, 1000, 3):
+        early.add(Boundary(OPEN, thread, None, thread, 2, 2, "request"))
+        early.add(Boundary(SWITCH, 0, 0, thread, 3, 3))
+        early.add(Boundary(LEAVE, 0, thread, thread, 4, 4))
+        early.add(Boundary(CLOSE, thread, None, thread, 5, 5))
+        early.add(Boundary(SWITCH, 0, 0, thread + 1, 3, 3))
+        early.add(Boundary(SWITCH, 0, None, thread + 1, 4, 4))
+        early.add(Boundary(SWITCH, 0, 0, thread + 2, 3, 3))
+        early.add(Boundary(LEAVE, 0, 0, thread + 2, 4, 4))
+    assert early.drain() == [Boundary(OPEN, 1, None, 5, 0, 0, "open throughout"), Boundary(LEAVE, 0, 0, 5, 1, 1)]
+
+
 def test_paths_chains_and_common_ancestors():
     attributor = Attributor()
     attributor.know(1, None, "epoch")
@@ -405,6 +421,13 @@ def test_blocks_are_forgotten_but_open_ones_keep_their_ancestors(monkeypatch):
         attributor.boundary(Boundary(CLOSE, i, None, 5, i, i), i * 2 + 1)
     assert len(attributor._parents) <= 101
     assert attributor.path(999) == ("root", "x")
+
+
+def test_paths_of_blocks_that_are_not_known_are_not_kept():
+    attributor = Attributor()
+    attributor.know(1, None, "a")
+    assert [attributor.path(number) for number in range(1, 1000)] == [("a",)] + [("?",)] * 998
+    assert len(attributor._paths) == 1
 
 
 def test_many_boundaries_at_once_are_forgotten_in_time(monkeypatch):
@@ -461,3 +484,53 @@ def test_ids_that_begin_anew_are_later_than_all_before():
     assert widener.widen_one(3) == 2**32 + 3
     widener.restart()
     assert widener.widen([1])[0] == [2 * 2**32 + 1]
+
+
+def ended_elsewhere(attributor, way, op, block, parent, thread, corr):
+    event = Boundary(op, block, parent, thread, corr * 10, corr * 10 + 5, f"b{block}", corr if way == "marked" else 0)
+    if way == "read":
+        attributor.boundaries_after([[*event, corr - 1]], Widener())
+        return
+    attributor.boundary(event, corr if way == "known" else None)
+    if way == "marked":
+        attributor.token(corr, corr)
+
+
+@pytest.mark.parametrize("way", ["read", "known", "marked"])
+def test_a_block_that_another_thread_closed_is_open_on_neither(way):
+    attributor = Attributor()
+    for n in range(100):
+        base, block = 100 * n + 10, 10 * n + 1
+        ended_elsewhere(attributor, way, OPEN, block, None, 5, base)
+        ended_elsewhere(attributor, way, OPEN, block + 1, block, 5, base + 10)
+        ended_elsewhere(attributor, way, CLOSE, block + 1, None, 6, base + 20)
+        ended_elsewhere(attributor, way, OPEN, block + 2, None, 6, base + 25)
+        ended_elsewhere(attributor, way, CLOSE, block, None, 6, base + 30)
+        ended_elsewhere(attributor, way, CLOSE, block + 2, None, 6, base + 35)
+        places = [attributor.resolve(5, base + at)[0] for at in (5, 15, 22, 33, 40)]
+        assert places == [(block,), (block + 1,), (block,), (), ()]
+        assert [attributor.resolve(6, base + at)[0] for at in (27, 32, 40)] == [(block + 2,), (block + 2,), ()]
+    assert attributor._threads[5].open_now() == attributor._threads[6].open_now() == attributor._all.open_now() == ()
+    assert not attributor._homes
+    assert not attributor._elsewhere
+
+
+def test_a_block_of_a_followed_task_that_another_thread_closed():
+    attributor = Attributor()
+    attributor.boundary(Boundary(SWITCH, 0, 0, 5, 0, 1), 1)
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 2, 3, "outer"), 10)
+    attributor.boundary(Boundary(OPEN, 2, 1, 5, 4, 5, "inner"), 20)
+    attributor.boundary(Boundary(CLOSE, 2, None, 6, 6, 7), 30)
+    attributor.boundary(Boundary(SWITCH, 0, 0, 5, 8, 9), 40)
+    attributor.boundary(Boundary(CLOSE, 1, None, 6, 10, 11), 50)
+    attributor.boundary(Boundary(SWITCH, 0, None, 5, 12, 13), 60)
+    assert [attributor.resolve(5, corr)[0] for corr in (15, 25, 35, 45, 55, 65)] == [(1,), (2,), (1,), (), (), ()]
+
+
+def test_a_lost_end_on_another_thread_leaves_both_candidates_until_the_next_boundary():
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 10, 15, "a"), 10)
+    attributor.boundary(Boundary(CLOSE, 1, None, 6, 20, 25, token=1))
+    attributor.boundary(Boundary(OPEN, 2, None, 5, 30, 35, "b"), 30)
+    attributor.lose(1)
+    assert [attributor.resolve(5, corr)[0] for corr in (15, 31)] == [(0, 1), (2,)]

@@ -5,6 +5,7 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
+from cupti_bytes import STRIDES, kernel, view
 
 from gpusense import _filerecorder, testing
 from gpusense._config import Settings
@@ -81,6 +82,24 @@ def test_a_source_of_samples_that_raises_reaches_nobody(recorder):
     recorder.source.history = fails
     recorder.tick()
     assert recorder.flush(1)
+
+
+def test_names_of_modules_that_are_gone_are_forgotten_and_none_is_missing(clock, tmp_path, monkeypatch):
+    monkeypatch.setattr(_filerecorder, "MAX_NAMES", 10)
+    made = _filerecorder.FileRecorder(Settings(trace_all=True), None, str(tmp_path / "run.gpusense"))
+    made.capture = SimpleNamespace(
+        strides=STRIDES, name=lambda at: b"kernel_%d" % at, sharing=SimpleNamespace(others_markers=frozenset())
+    )
+    made.writer.layout(_filerecorder.LAYOUT_ID, STRIDES, marker=[], kinds=[], others_markers=[], epoch=0)
+    for number in range(1, 300):
+        at = made.start_ns + number
+        made._read(view(kernel(at, at + 5, number, name=number), kernel(at, at + 5, number, name=7)), 5)
+        assert [made._name(number), made._name(7)] == [f"kernel_{number}", "kernel_7"]
+        assert len(made._known) <= 12
+    made.capture = None
+    made.close()
+    records = load(made.writer.path).kernels
+    assert {record.name for record in records} == {f"kernel_{number}" for number in range(1, 300)}
 
 
 def test_two_threads_that_keep_samples_write_each_once(recorder):

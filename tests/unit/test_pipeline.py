@@ -9,6 +9,7 @@ from cupti_bytes import MARKER_CBID, STRIDES, T0, kernel, marker, memcpy, sync, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpusense import _placer
 from gpusense._attribution import CLOSE, OPEN, Boundary
 from gpusense._pipeline import Limits, Marker, Pipeline
 from gpusense._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
@@ -347,6 +348,18 @@ def test_syncs_learn_their_device_and_own_calls_are_no_work():
     feed(made, kernel(T0, T0 + 5, 2, device=3, context=1), sync(T0, T0 + 9, 3))
     made.cycle(T0)
     assert {item.device for item in out} == {3}
+
+
+def test_devices_of_contexts_that_come_and_go_are_forgotten(monkeypatch):
+    monkeypatch.setattr(_placer, "MAX_CONTEXTS", 10)
+    made, out = pipeline(trace_all=True)
+    for context in range(1, 200):
+        feed(made, kernel(T0, T0 + 5, context, device=context % 4, context=context))
+    made.cycle(T0)
+    assert len(made._placer._contexts) <= 10
+    feed(made, kernel(T0, T0 + 5, 300, device=3, context=1), sync(T0, T0 + 9, 301))
+    made.cycle(T0)
+    assert out[-1].device == 3
 
 
 def test_wait_event_markers_are_not_counted_as_work():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
-from gpusense._timeline import UNCERTAIN, Timeline
+from gpusense._timeline import ENDED, UNCERTAIN, Timeline
 
 
 class Naive:
@@ -37,7 +37,9 @@ class Naive:
                 inside, opens = None, {parent, *self.ancestors(parent)} if parent else set()
             else:
                 opens = opens | {block} if kind == OPEN else opens - {block}
-                if inside is not None:
+                if kind == ENDED:
+                    inside = (self.parents.get(block) or 0) if inside == block else inside
+                elif inside is not None:
                     inside = block if kind == OPEN else parent
             if inside is None:
                 leaves = tuple(sorted(opens.difference(*(self.ancestors(other) for other in opens))))
@@ -162,7 +164,7 @@ class Both:
 
     def __init__(self, script):
         self.attributor, self.widener, self.waiting = Attributor(), Widener(), []
-        self.every, self.rooted = Naive(script.parents), set()
+        self.every, self.rooted, self.homes = Naive(script.parents), set(), {}
         self.threads = {n: Naive(script.parents) for n in script.stacks}
         for block, parent in script.parents.items():  # a child is never known before its parent
             self.attributor.know(block, parent, "")
@@ -184,10 +186,19 @@ class Both:
         self.hand_over()
         self.attributor.boundary(event)
         self.attributor.lose(event.token)
-        placed = [(row[0], at) for at, row in self.threads[event.thread].events if row[0] < event.before_ns]
-        self.naive(max(placed)[1] if placed else 0, event, event.op | UNCERTAIN)
+        self.naive(self.placed(event.thread, event.before_ns), event, event.op | UNCERTAIN)
+
+    def placed(self, thread, time):
+        placed = [(row[0], at) for at, row in self.threads[thread].events if row[0] < time]
+        return max(placed)[1] if placed else 0
 
     def naive(self, corr, event, op):
+        block, thread = event.block_id, event.thread
+        if event.op == OPEN:
+            self.homes[block] = thread
+        elif event.op == CLOSE and (home := self.homes.pop(block, thread)) != thread:
+            at = self.placed(home, event.before_ns) if op & UNCERTAIN else corr
+            self.threads[home].insert(at, (event.before_ns, ENDED | op & UNCERTAIN, block, None))
         row = (event.before_ns, op, event.block_id, event.parent_id)
         self.threads[event.thread].insert(corr, row)
         if event.block_id:
