@@ -85,9 +85,7 @@ class Attributor:
         self._kept = Threads(self._all, self._parents)
         self._threads, self._rooted = self._kept.lines, self._kept.rooted
         self._homes: dict[int, int] = {}  # block that is open → thread
-        self._elsewhere: dict[
-            int, int
-        ] = {}  # as long as its end has no place: block that another thread closed → thread
+        self._elsewhere: dict[int, int] = {}  # block that another thread closed → thread, until its end has a place
         self._pending: dict[int, deque[Boundary]] = {}  # of threads that have any
         self._tokens: dict[int, Boundary] = {}  # in the order of issue
         self._failed: set[int] = set()  # of them: no record will come
