@@ -259,8 +259,11 @@ class Watched:
         blocks = self.blocks
         if len(blocks) < self._sweep_at:
             return
+        alive = 0  # of those that there are now: the program goes on adding to them
         for block_id, found in list(blocks.items()):
             block = found()
             if block is None or block.block_id != block_id:
                 blocks.pop(block_id, None)
-        self._sweep_at = max(SWEEP_AT, 2 * len(blocks))
+            else:
+                alive += 1
+        self._sweep_at = max(SWEEP_AT, 2 * alive)
