@@ -1,5 +1,6 @@
 """Shared fixtures: a C compiler, fake libraries built from ``tests/fakes``, clean environments for subprocesses."""
 
+import gc
 import os
 import pathlib
 import subprocess
@@ -13,6 +14,27 @@ from needs import FAKES, ROOT, find_compiler, require
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.register_profile("few", deadline=None, max_examples=25)  # where the same runs with all examples elsewhere
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "untimed"))
+
+
+def settle() -> None:
+    """Leaves what is alive now out of later collections, each of which would look at a million objects again."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    settle()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # pytest looks at the end for what nobody could reach any more
+
+
+@pytest.fixture(scope="module")
+def settled() -> None:
+    """For a file whose tests collect often: they look at what its own tests have made."""
+    settle()
 
 
 @pytest.fixture(scope="session")

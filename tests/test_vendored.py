@@ -17,6 +17,7 @@ TESTS = ROOT / "tests"
 #: Tests of behaviour that run again inside a copy, with its name in place of ours.
 BEHAVIOUR = ("unit/test_tracer.py", "unit/test_pipeline.py", "unit/test_attribution.py")
 HELPERS = (
+    "draws.py",
     "needs.py",
     "asked_blocks.py",
     "cupti_bytes.py",

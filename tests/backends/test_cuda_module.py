@@ -13,7 +13,10 @@ from gpusense import _workload, cuda
 from gpusense._capi import cuda_objects, loading
 from gpusense._errors import BackendError, BackendUnavailable, GpuSenseError
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CUDA: Linux here, Windows untested")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CUDA: Linux here, Windows untested"),
+    pytest.mark.usefixtures("settled"),
+]
 
 PTX = """
 .version 6.0

@@ -77,7 +77,9 @@ def test_a_signal_ends_the_program_as_it_would_without(traced):
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
 
-    done, session = traced("import time; print('ready', flush=True); time.sleep(30)", ended=end)
+    # Short sleeps: one goes on where another thread is given the signal, as it may be while strace holds this one.
+    program = "import time; print('ready', flush=True); [time.sleep(0.05) for _ in range(600)]"
+    done, session = traced(program, ended=end)
     assert done.returncode == -signal.SIGTERM
     assert session.meta["complete"]
 

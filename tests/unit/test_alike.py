@@ -1,6 +1,7 @@
 """Kernels as columns: whatever takes them, what comes of them is what comes of their records one after the other."""
 
 from asked_blocks import watch
+from draws import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ def outcome(given_limits, items, burst=0):
     ]
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(batches, limits, st.sampled_from([0, 10**9]))
 def test_a_pipeline_makes_the_same_of_both(parts, given_limits, burst):
     together = outcome(given_limits, [[columns(batch)] for batch in parts], burst)

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Ids, Widener
@@ -69,7 +70,7 @@ class World:
 
 
 @given(st.integers(0, 10**9), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_threads_with_their_own_blocks_resolve_exactly(seed, threads):
     world = World(seed, threads)
     for _ in range(150):
@@ -84,7 +85,7 @@ def test_threads_with_their_own_blocks_resolve_exactly(seed, threads):
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_order_alone_decides_one_thread_exactly(seed):
     world = World(seed, 1)
     for _ in range(150):
@@ -95,7 +96,7 @@ def test_order_alone_decides_one_thread_exactly(seed):
 
 
 @given(st.integers(0, 10**9), st.integers(1, 3), st.floats(0.01, 0.5))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_lost_marker_costs_only_itself(seed, threads, lose):
     """With markers lost no launch goes to a wrong block: right, or ambiguous with the right one among them."""
     world = World(seed, threads, lose)
@@ -263,7 +264,7 @@ class Tasks:
 
 
 @given(st.integers(0, 10**9), st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_tasks_whose_switches_are_marked_resolve_exactly(seed, threads):
     world = Tasks(seed, threads)
     world.run(250)
@@ -276,7 +277,7 @@ def test_tasks_whose_switches_are_marked_resolve_exactly(seed, threads):
 
 
 @given(st.integers(0, 10**9), st.integers(1, 3), st.floats(0.01, 0.5))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_lost_switch_costs_the_stretch_between_its_neighbours(seed, threads, lose):
     world = Tasks(seed, threads, lose)
     world.run(250)
@@ -318,7 +319,7 @@ def test_a_thread_whose_steps_are_seen_inherits_nothing():
 
 
 @given(st.integers(0, 10**9), st.integers(0, 2**36), st.lists(st.integers(0, 9), min_size=1, max_size=80))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_stretches_of_ascending_ids_are_those_of_each_id(seed, first, steps):
     world = World(seed, 2)
     world.corr = first

@@ -2,7 +2,8 @@
 
 import itertools
 
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _budget
@@ -29,7 +30,7 @@ def drive(budget, seconds, rate, kept_share=0.0, now=0, spent=0, kept=0):
 
 
 @given(st.floats(0.001, 0.3), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_steady_load_settles_below_its_budget(share, rate, kept_share):
     budget = Budget(share, 0)
     now, spent, kept, _, _ = drive(budget, 60, rate, kept_share)
@@ -43,7 +44,7 @@ def test_a_steady_load_settles_below_its_budget(share, rate, kept_share):
 
 
 @given(st.floats(0.001, 0.1), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=5))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_capture_is_switched_on_at_most_once_a_period(share, loads):
     budget, now, spent, kept, flips = Budget(share, 0), 0, 0, 0, []
     for rate, kept_share in loads:
@@ -76,7 +77,7 @@ def test_all_is_observed_within_the_budget():
 
 
 @given(st.integers(-(10**13), 10**13))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_a_clock_that_was_set_does_not_end_the_budget(step_ns):
     """Set back by an hour, no cycle ended for an hour, whatever it cost."""
     budget = Budget(0.02, 10**15)

@@ -5,7 +5,8 @@ import random
 import struct
 
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _decode as decode
@@ -158,7 +159,7 @@ runs = st.lists(st.tuples(anything, st.integers(1, 70)), max_size=12).map(
 some_strides = st.fixed_dictionaries({kind: st.sampled_from(sizes) for kind, sizes in STRIDES.items()})
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(runs, some_strides, st.one_of(st.none(), st.integers(1, 100)))
 def test_columns_equal_the_slow_decoder_in_one_go_and_in_slices(records, strides, limit):
     buffer = buffer_of(records, strides)
@@ -173,7 +174,7 @@ def test_columns_equal_the_slow_decoder_in_one_go_and_in_slices(records, strides
     assert tally["unknown_kinds"] == tally["truncated"] == 0
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(runs, some_strides, st.integers(1, 400))
 def test_a_cut_loses_only_the_record_it_hits(records, strides, cut):
     buffer = buffer_of(records, strides)
@@ -184,7 +185,7 @@ def test_a_cut_loses_only_the_record_it_hits(records, strides, cut):
     assert tally["truncated"] == (end == "truncated")
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(runs, some_strides, st.sampled_from([0, 3, 51, 2**32 - 1]), runs)
 def test_an_unknown_kind_ends_the_buffer_and_is_counted_once(records, strides, kind, after):
     buffer = buffer_of(records, strides) + struct.pack("<I", kind) + bytes(60) + buffer_of(after, strides)

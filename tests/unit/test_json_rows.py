@@ -5,7 +5,8 @@ import json
 
 import pytest
 import sessions
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _json, _json_rows
@@ -74,7 +75,7 @@ values = st.recursive(
 FIELDS = sorted({name for record in RECORDS for name in record._fields} | {"kind", "of another version"})
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     st.lists(st.sampled_from(range(len(RECORDS))), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from(FIELDS), values, st.booleans()), max_size=2),

@@ -404,8 +404,9 @@ def test_a_callback_that_raises_does_not_stop_the_monitor(rig):
     rig.clock.advance(1)
     wait_until(lambda: running.stats().callback_errors == 11)
     assert [str(error) for error in errors] == ["mine"]  # once, not eleven times
-    rig.clock.advance(20)
-    wait_until(lambda: len(errors) == 3)
+    for told in (2, 3):  # not both at once: whoever calls back late sees only where the clock has come to
+        rig.clock.advance(10)
+        wait_until(lambda told=told: len(errors) == told)
     assert running.running
 
 

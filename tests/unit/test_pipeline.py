@@ -6,7 +6,8 @@ import struct
 import pytest
 from asked_blocks import watch
 from cupti_bytes import MARKER_CBID, STRIDES, T0, kernel, marker, memcpy, sync, view
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _placer
@@ -379,7 +380,7 @@ def test_wait_event_markers_are_not_counted_as_work():
     ),
     st.booleans(),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_nothing_is_lost_and_nothing_counted_twice(rows, trace_all):
     made, out = pipeline(trace_all=trace_all)
     made.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "a"), 10)
@@ -427,7 +428,7 @@ WORK = st.tuples(
     st.booleans(),
     st.integers(1, 200),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_sums_and_busy_times_are_those_worked_out_record_by_record(runs, first, shuffled, one_stream, inside):
     """With ids that ascend or not, beyond 32 bits or not, work that overlaps or not, one stream or several."""
     made, out = pipeline()

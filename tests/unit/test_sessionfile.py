@@ -13,7 +13,8 @@ import time
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _config
@@ -103,7 +104,7 @@ def test_saving_a_loaded_session_changes_nothing(tmp_path):
 payloads = st.lists(st.tuples(st.sampled_from(sorted(file.TYPES)), st.binary(max_size=400)), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(payloads, st.booleans())
 def test_chunks_come_back_in_order(tmp_path_factory, parts, compress):
     path = tmp_path_factory.mktemp("s") / "s.gpusense"
@@ -198,7 +199,7 @@ def test_every_flipped_bit_costs_one_chunk_at_most(tmp_path):
             assert any("offset" in sentence for sentence in damage), position
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.binary(max_size=300), st.data())
 def test_any_bytes_after_the_header_are_survived(tmp_path_factory, noise, data):
     path = tmp_path_factory.mktemp("s") / "s"

@@ -1,7 +1,8 @@
 """The strace parser on lines of every shape, against lines made from known calls, and on random text."""
 
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense._strace import DETAIL_LIMIT, Parser
@@ -122,7 +123,7 @@ calls = st.lists(
 
 
 @given(calls)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_lines_of_known_calls_give_them_back(rows):
     lines, expected = [], []
     for name, pid, start_us, took_us, result, text, split in rows:
@@ -142,7 +143,7 @@ def test_lines_of_known_calls_give_them_back(rows):
 
 
 @given(st.lists(st.text(alphabet='0123456789.()<>=?" \\,abpid[]+-resumdfnh_', max_size=60), max_size=20))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_text_is_read_without_an_error(lines):
     parser = Parser()
     parser.feed(lines)

@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 from asked_blocks import watch
 from cupti_bytes import STRIDES, T0, kernel, memcpy, view
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _stretches, _tally
@@ -49,7 +50,7 @@ def cut(cutter, keys, durations=None):
 
 
 @given(st.lists(sequences, min_size=1, max_size=4), st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_stretches_are_all_of_a_batch_and_any_part_of_it(batches, data):
     cutter = Cutter()
     for keys in batches:
@@ -110,7 +111,7 @@ def test_remembered_keys_are_bounded(monkeypatch):
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 9), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_durations_of_equal_stretches_go_to_their_keys(keys, times, rng):
     durations = [rng.randrange(2**40) for _ in range(len(keys) * times)]
     found = defaultdict(lambda: array("Q"))
@@ -129,7 +130,7 @@ def test_durations_of_equal_stretches_go_to_their_keys(keys, times, rng):
     st.integers(1, 300),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_sums_are_those_of_single_durations(batches, fold_at, piece, rng):
     """Whenever they are summed up, and in whatever pieces; names that move on the way."""
     before = _tally.FOLD_AT, _tally.PIECE
@@ -190,7 +191,7 @@ def test_what_is_summed_up_at_once_is_bounded(again):
     st.lists(st.integers(0, 2000), max_size=10),
     st.integers(0, 100),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_pipeline_sums_what_it_does_not_keep(asked, batches, slow, copies, cuts, seed):
     """Blocks that begin and end anywhere, kernels that are kept between the others, copies, blocks someone may ask."""
     rng, out = random.Random(seed), []

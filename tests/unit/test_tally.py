@@ -1,6 +1,7 @@
 """Durations on their way into sums: whenever they are summed up, and in whatever pieces, the sums are the same."""
 
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _tally
@@ -25,7 +26,7 @@ def place(number):
 
 
 @given(appended, st.integers(1, 100), st.integers(1, 30))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_pieces_add_up(work, fold_at, piece):
     before = _tally.FOLD_AT, _tally.PIECE
     _tally.FOLD_AT, _tally.PIECE = fold_at, piece

@@ -2,7 +2,8 @@
 
 import random
 
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
@@ -106,7 +107,7 @@ def same(timeline, naive, corr):
 
 
 @given(st.integers(0, 10**9), st.sampled_from([0.0, 0.05, 0.5]), st.sampled_from([0.0, 0.1, 0.9]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_timeline_equals_a_naive_one(seed, wild, late, lossy):
     script = Script(seed, wild)
     chance = script.random
@@ -128,7 +129,7 @@ def test_a_timeline_equals_a_naive_one(seed, wild, late, lossy):
 
 
 @given(st.integers(0, 10**9), st.sampled_from([0.0, 0.05, 0.5]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_is_forgotten_leaves_what_was_open(seed, wild, asked):
     script = Script(seed, wild)
     timeline, naive = Timeline(script.parents), Naive(script.parents)
@@ -215,7 +216,7 @@ class Both:
 
 
 @given(st.integers(0, 10**9), *map(st.sampled_from, ([0.0, 0.05, 0.5], [0.0, 0.3], [0.0, 0.3], [0.0, 0.9])))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_threads_together_and_boundaries_that_were_lost(seed, wild, late, lose, read):
     """A lost one lies where the one before it, by time, lies on its thread. Those whose newest id was read come many at
     once."""

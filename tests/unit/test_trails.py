@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense._draw import Theme
@@ -51,7 +52,7 @@ def defined(values, now_ns, count, align, span_s=60):
     return bytes(parts)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(readings, st.integers(60 * SECOND, 140 * SECOND), st.integers(1, 200), st.sampled_from([1, 2]))
 def test_parts_are_what_is_promised(values, now_ns, cells, align):
     values = [reading for reading in values if reading.monotonic_ns <= now_ns]
@@ -74,7 +75,7 @@ def test_a_hole_of_more_than_three_seconds_stays_a_hole():
     assert found[4:30] == bytes(26)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     readings,
     st.lists(

@@ -12,6 +12,8 @@ from traced import Recording
 from gpusense._records import GpuKernel, GpuMemoryTransfer, GpuSync
 from gpusense.integrations import wgpu_py
 
+pytestmark = pytest.mark.usefixtures("settled")
+
 
 @pytest.fixture
 def with_copies(wgpu):
