@@ -155,6 +155,7 @@ else:
     gpusense.configure(kinds=("sync",))
 second = seen()
 time.sleep(1.5)
+until(lambda: tracer.status()["state"] == "running", 5)  # a look whether the profiler has gone comes once a second
 x.sum().item()
 answer(launched=LAUNCHED, first=first, second=second, lines=before["running"], reason=before["reason"],
        state=tracer.status()["state"], lines_after=tracer.status().get("sync_lines"))
