@@ -2,13 +2,14 @@
 
     python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2] [--way flags|whole] [--workload small|big]
 
-Cost: stretches of a training job (*small*: about 870 short kernels a step) without and with blocks, in turn in one
-process (without, with, with, without), once recording to a file and once live; the median ratio and the Hodges-Lehmann
-estimate with their 95 % intervals (see overhead.py). A stretch counts from half a second after its begin, because what
-gpusense's own threads do for a block comes up to half a second after it. *flags*: torch is instrumented once, as in a
-program, and blocks are switched; what modules
-without blocks cost is in both stretches. *whole*: it is instrumented for each stretch and put back after it, which
-changes ``nn.Module`` at every turn, so that the interpreter specialises its code anew. Kernels: for each layer the
+Cost, once recording to a file and once live, of a training job (*small*: about 870 short kernels a step), in two parts.
+*program*: steps without and with blocks, one after the other in random order: the median ratio and the Hodges-Lehmann
+estimate with their 95 % intervals (see overhead.py). What gpusense's threads do comes later, and so falls on both.
+*threads*: their CPU time a step without and with blocks, in phases of some seconds; it would make steps as much longer
+if all of it kept the program from running. The sum is the most that blocks can cost. *flags*: torch is instrumented
+once, as in a program, and blocks are switched; what modules without blocks cost is in both steps. *whole*: it is
+instrumented for each step and put back after it, which changes ``nn.Module`` at every turn, so that the interpreter
+specialises its code anew. Kernels: for each layer the
 number in its block, forward and backward, against the number of a direct call of that layer alone.
 """
 
@@ -18,6 +19,7 @@ import gc
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -26,7 +28,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
-STRETCH_S, SETTLE_S = 1.3, 0.55
+PHASE_S = 3
 
 
 def switches(integration, depth, way):
@@ -58,33 +60,44 @@ def cost(mode, seconds, depth, way, workload):
     gc.collect()
     gc.freeze()  # torch's own half a million objects: what is left to collect is what steps and blocks make
 
-    def stretch():
-        """Seconds a step on average, once the switch is over."""
-        began = now = time.perf_counter()
-        counted = first = None
-        while now - began < STRETCH_S:
-            step()
-            torch.cuda.synchronize()
-            now = time.perf_counter()
-            if counted is not None:
-                counted += 1
-            elif now - began > SETTLE_S:
-                counted, first = 0, now
-        return (now - first) / counted
+    def timed():
+        began = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    recorder = run.tracer._recorder
+
+    def threads():
+        """CPU seconds of gpusense's threads in one step, on average of a phase."""
+        recorder.flush(5)
+        before, steps = recorder._drain_cpu_ns + recorder._tick_cpu_ns, 0
+        end = time.monotonic() + PHASE_S
+        while time.monotonic() < end:
+            timed()
+            steps += 1
+        recorder.flush(5)
+        return (recorder._drain_cpu_ns + recorder._tick_cpu_ns - before) / 1e9 / steps
 
     on, off = switches(integration, depth, way)
     for _ in range(12):  # modules are named, and judged by their first calls
         step()
     off()
-    ratios, plain = [], []
-    deadline = time.monotonic() + seconds
+    ratios, plain, spent = [], [], {on: [], off: []}
+    deadline = time.monotonic() + seconds * 0.75
     while time.monotonic() < deadline:
-        plain.append(stretch())
-        on()
-        inside = stretch(), stretch()
-        off()
-        plain.append(stretch())
-        ratios += [inside[0] / plain[-2], inside[1] / plain[-1]]
+        times = {}
+        for switch in random.sample((on, off), 2):
+            switch()
+            times[switch] = timed()
+        plain.append(times[off])
+        ratios.append(times[on] / times[off])
+    deadline += seconds * 0.25
+    while time.monotonic() < deadline or not spent[on]:
+        for switch in (off, on):
+            switch()
+            spent[switch].append(threads())
+    off()
     session = run.finish()
     steps = sum(block.name == "AdamW.step" for block in session.blocks)
     return {
@@ -92,7 +105,8 @@ def cost(mode, seconds, depth, way, workload):
         "pairs": len(ratios),
         "step_ms": statistics.median(plain) * 1e3,
         "ratio": [statistics.median(ratios), *interval(sorted(ratios))],
-        "estimate": estimate(ratios),
+        "estimate": estimate(ratios[:2000]),
+        "threads": [statistics.median(spent[off]), statistics.median(spent[on])],
         "blocks_a_step": len(session.blocks) / steps,
         "counters": session.counters._asdict(),
         "device": torch.cuda.get_device_name(),
@@ -182,9 +196,12 @@ def main():
         if mode == "file":
             print(f"{facts['device']}, torch {facts['torch']}, step {facts['step_ms']:.1f} ms, depth {given.depth}")
         shown = ["{:.4f} [{:.4f}, {:.4f}]".format(*facts[name]) for name in ("ratio", "estimate")]
+        without, inside = (seconds * 1e6 for seconds in facts["threads"])
+        more = (inside - without) / facts["step_ms"] / 1e3
         print(
-            f"{mode:<5} blocks on top of capture: x{shown[0]}, Hodges-Lehmann x{shown[1]}, {facts['pairs']} pairs, "
-            f"{facts['blocks_a_step']:.0f} blocks a step, lost markers {facts['counters']['lost_markers']}"
+            f"{mode:<5} blocks on top of capture: program x{shown[0]}, Hodges-Lehmann x{shown[1]}, "
+            f"{facts['pairs']} pairs; threads {without:.0f} -> {inside:.0f} us a step, +{more:.4f}; "
+            f"{facts['blocks_a_step']:.0f} blocks a step"
         )
     found = child("--part", "kernels")
     wrong = [row for row in found["rows"] if row[2] != row[3] or not row[2]]
