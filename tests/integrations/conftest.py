@@ -1,5 +1,7 @@
 """A live tracer for each test; no host stays instrumented after it."""
 
+import itertools
+
 import pytest
 
 import gpusense
@@ -20,3 +22,11 @@ def tracer(monkeypatch):
     for integration in (torch, cupy, jax):
         integration.uninstrument()
     _select._tracer.close()
+
+
+@pytest.fixture(params=["blocks", "frames"])
+def way(request, tracer):
+    """With "frames" ids are read, as on CUDA 13: modules below a model are frames until somebody asks for a block."""
+    if request.param == "frames":
+        tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), itertools.count(7).__next__
+    return request.param

@@ -1,6 +1,5 @@
 """The torch integration on a stand-in for torch, everywhere."""
 
-import itertools
 import sys
 import threading
 import types
@@ -12,14 +11,6 @@ from torch_shape import paths, snapshot
 import gpusense
 from gpusense.integrations import torch as integration
 from gpusense.integrations.torch import _modules
-
-
-@pytest.fixture(params=["blocks", "frames"])
-def way(request, tracer):
-    """With "frames" ids are read, as on CUDA 13: modules below a model are frames until somebody asks for a block."""
-    if request.param == "frames":
-        tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), itertools.count(7).__next__
-    return request.param
 
 
 @pytest.fixture(params=["own thread", "caller's thread"])

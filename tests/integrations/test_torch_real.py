@@ -14,7 +14,7 @@ from gpusense.integrations import torch as integration
 
 
 @pytest.fixture
-def real(tracer):
+def real(tracer, way):
     return pytest.importorskip("torch")
 
 
