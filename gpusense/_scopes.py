@@ -26,6 +26,7 @@ class Scopes:
     _listeners: tuple[Any, ...]
     _append: Callable[[Any], None]
     _watched: dict[int, ref[Any]]
+    _takes_all: Callable[[], bool]
 
     def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> Block:
         """Opens a block without a ``with``, for spans of others; close it with :meth:`close_scope` on this thread.
@@ -41,18 +42,19 @@ class Scopes:
             or self._steps is not None
             or self._listeners
             or parent is not None
-            or outer is None
-            or outer.end_ns is not None
-            or not outer._sampled
             or type(name) is not str
+            or not (self._takes_all() if outer is None else outer.end_ns is None and outer._sampled)
         ):
             return self._open_slowly(name, attributes, parent)
         block = Block(self, name, attributes, None)  # type: ignore[arg-type]
         try:
             now = block.start_ns = time_ns()
             number, thread = next(block_ids), _get_ident()
-            block.block_id, block.thread, block._outer, block.parent_id = number, thread, outer, outer.block_id
-            block.path = (*outer.path, name)
+            block.block_id, block.thread, block._outer = number, thread, outer
+            if outer is not None:
+                block.parent_id, block.path = outer.block_id, (*outer.path, name)
+            else:
+                block.path = (name,)
             block._open = block._sampled = True
             innermost.set(block)
             if (corr := newest()) > LAST_ID:  # from now on it is another way, which this block's start takes, too
@@ -60,7 +62,7 @@ class Scopes:
                 return self._open_slowly(name, attributes, None)
             if running:
                 entered(block)
-            self._append([OPEN, number, outer.block_id, thread, now, now, name, 0, corr])
+            self._append([OPEN, number, block.parent_id, thread, now, now, name, 0, corr])
         except Exception:  # noqa: BLE001 - whatever fails in us, the span of others goes on
             self.failed_blocks += 1
         except BaseException:  # an interrupt: nobody will have the block to close it

@@ -83,6 +83,10 @@ class Tracer(Scopes, ByHand):
         """Tells ``listener`` nothing from now on."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
 
+    def _takes_all(self) -> bool:
+        """Whether each block is recorded that has none around it, and there is room."""
+        return self.config.sample_rate >= 1.0 and len(self._recorder.events) <= MAX_WAITING
+
     def _sample(self) -> bool:
         if len(self._recorder.events) > MAX_WAITING:
             self.shed_blocks += 1

@@ -534,6 +534,20 @@ def reading(tracer):
     return tracer
 
 
+def test_scopes_without_a_block_around_them_are_sampled_and_shed(reading, monkeypatch):
+    reading.config = reading.config._replace(sample_rate=0.25)
+    for _ in range(100):
+        scope = reading.open_scope("scope")
+        reading.close_scope(reading.open_scope("inside"))
+        reading.close_scope(scope)
+    assert [block.name for block in reading.session().blocks].count("scope") == 25
+    assert [block.name for block in reading.session().blocks].count("inside") == 25
+    reading.config = reading.config._replace(sample_rate=1.0)
+    monkeypatch.setattr(_tracer, "MAX_WAITING", -1)
+    reading.close_scope(reading.open_scope("too many"))
+    assert (reading.shed_blocks, "too many" in blocks(reading)) == (1, False)
+
+
 def test_a_listener_is_told_before_the_record_is_made(reading):
     class Listener:
         def block_opened(self, block): ...

@@ -148,8 +148,10 @@ class State:
 
     def open_measured(self, name: str, attributes: Any = None) -> tuple[Any, int | None]:
         """As :meth:`open`, with the bytes that are allocated, where memory was asked for."""
-        block = self.open(name, attributes)
-        return block, self.memory()[0] if self.on["memory"] and block is not None else None
+        if self.host.profiler._is_profiler_enabled:
+            return None, None
+        block = _active_tracer().open_scope(name, attributes)
+        return block, self.memory()[0] if self.on["memory"] else None
 
     def close_measured(self, block: Any, before: int | None, error: BaseException | None = None) -> None:
         if before is not None and self.on["memory"]:
@@ -164,7 +166,10 @@ class State:
                 }
             except Exception:  # noqa: BLE001
                 self.fail("memory")
-        self.close(block, error)
+        if error is None:
+            block.__exit__(None, None, None)
+        else:
+            self.close(block, error)
 
     def close(self, block: Any, error: BaseException | None = None) -> None:
         close_block(block, None if type(error).__name__ in _NO_ERRORS else error)
