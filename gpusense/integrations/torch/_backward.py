@@ -314,9 +314,7 @@ class Backward:
 
     def _run_of(self, call: Any) -> Any:
         """The block of the ``backward()`` that runs this node, where it is of another thread."""
-        import threading
-
-        mine = threading.get_ident()
+        mine = _get_ident()
         runs = [run for run in self._runs if run.thread in (mine, call.run.thread)] or self._runs
         if len(runs) != 1 or runs[0].thread == mine:
             return None
