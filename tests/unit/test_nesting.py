@@ -144,13 +144,8 @@ def test_after_an_interrupt_no_frame_is_left_open(reading, run):
 def test_frames_that_follow_one_another_share_a_boundary(reading, run):
     first = opened(run, "first")
     second = Frame.__new__(Frame)
-    second.number, second.place, second.block, second.run, second.outer = (
-        next(block_ids),
-        Place("second"),
-        None,
-        run,
-        first.outer,
-    )
+    second.number, second.place, second.block = next(block_ids), Place("second"), None
+    second.run, second.outer = run, first.outer
     second.start_ns, second.corr = time.time_ns(), 7
     run.append((first, second.start_ns, 7, second))
     run.frame = second

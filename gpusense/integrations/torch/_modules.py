@@ -119,13 +119,8 @@ class Modules:
             try:
                 try:
                     frame = new(Frame)
-                    frame.number, frame.place, frame.run, frame.outer, frame.block = (
-                        next(ids),
-                        place,
-                        run,
-                        run.frame,
-                        None,
-                    )
+                    frame.number, frame.place, frame.block = next(ids), place, None
+                    frame.run, frame.outer = run, run.frame
                     frame.start_ns = time_ns()
                     corr = frame.corr = run.newest()
                     if corr <= LAST_ID:
