@@ -159,16 +159,16 @@ class FileRecorder(Recorder):
         self.writer.rows(file.COUNTERS, [self.counters()._replace(bytes_dropped=self.writer.bytes_dropped)])
         self.writer.close(end_ns=self._end_ns or time_ns())
 
+    def _may_wait(self) -> bool:
+        few = len(self.events) < WRITE_RECORDS and not self._delivery.awaited
+        return few and self.newest is not None and monotonic() < self._write_at
+
+    def _digest(self) -> None:
+        super()._digest()
+        self._write_all()
+
     def _round(self, lazily: bool) -> None:
-        wait = self.newest is not None and not self._delivery.awaited and len(self.events) < WRITE_RECORDS
-        if lazily and wait and monotonic() < self._write_at:
-            self._look_after_capture()
-            self._look_for_hang()
-            self.clock.look()
-        else:
-            super()._round(lazily)
-            with self._lock:
-                self._write_all()
+        super()._round(lazily)
         if monotonic() >= self._samples_at and self._end_ns is None:
             self._keep_samples()
             self._samples_at = monotonic() + self._samples_wait_s

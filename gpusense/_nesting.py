@@ -14,13 +14,13 @@ from time import time_ns
 from typing import Any
 
 from . import _native
+from ._timeline import CLOSE
 
 #: The innermost open block of each thread and task, but for frames.
 innermost: ContextVar[Any] = ContextVar("gpusense_block", default=None)
 block_ids = count(1)
 
 LAST_ID = 0xFFFFFFFF  # more from ``newest()``: it may have missed some
-CLOSED = 0  # as in _timeline
 
 _get_ident = _native.thread_id()
 
@@ -114,7 +114,7 @@ class Run:
         self.lean = self.calls = False
         self.frame = frames[0].outer
         for frame in frames:
-            self.append([CLOSED, frame.number, None, self.thread, now, now, "", 0, corr])
+            self.append([CLOSE, frame.number, None, self.thread, now, now, "", 0, corr])
 
 
 #: Of each thread, while it has one.

@@ -220,9 +220,18 @@ class Recorder(Capturing):
         self._look_after_capture()
         self._look_for_hang()
         self.clock.look()
-        with self._lock:
-            self._consume()
-            self.pipeline.cycle(time_ns(), patience_ns=self._patience())
+        if not (lazily and self._may_wait()):
+            with self._lock:
+                self._digest()
+
+    def _may_wait(self) -> bool:
+        """Whether what the program's threads left is of no use to anybody yet."""
+        return False
+
+    def _digest(self) -> None:
+        """Under the lock."""
+        self._consume()
+        self.pipeline.cycle(time_ns(), patience_ns=self._patience())
 
     def _look_for_hang(self) -> None:
         watch, capture = self._hang, self.capture
@@ -270,7 +279,7 @@ class Recorder(Capturing):
                     read = []
                 self._boundary(item)
             elif type(item) is tuple:
-                _ended(item, read, manual)
+                (_frame_ended if type(item[0]) is Frame else _ended)(item, read, manual)
             elif type(item) is int:
                 self.pipeline.attribution.lose(item)
             elif type(item) is Frame:
@@ -441,9 +450,6 @@ class Recorder(Capturing):
 
 def _ended(item: tuple[Any, ...], read: list[list[Any]], finished: list[Any]) -> None:
     """Of a block that was closed where the newest id was read: boundary and record."""
-    if type(item[0]) is Frame:
-        _frame_ended(item, read, finished)
-        return
     block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error = item
     read.append([CLOSE, block_id, leaf, here, end, end, "", 0, newest])
     # A NamedTuple's own constructor is one function of Python more.
