@@ -31,7 +31,11 @@ MAX_CHUNK_BYTES = (64 << 20) + (64 << 10)
 DEFAULT_MAX_BYTES = 1 << 30
 ROWS_PER_CHUNK = 4096
 _MAX_SENTENCES = 100
-_WORTH_COMPRESSING = 128
+#: Compressing gives the GIL up and has to get it back, which a busy program feels: what is written beside a buffer is only
+#: compressed where that makes a difference to the size of the file.
+_WORTH_COMPRESSING, _WORTH_BESIDE = 128, 8 << 10
+_IN_ONE_CALL = 1 << 20  # bytes that are copied in order to be compressed in one call
+_KEEPS_GIL = 5 << 10  # bytes up to which zlib takes a checksum without giving the GIL up
 
 META, NAME, LAYOUT, BUFFER, BOUNDARY, RECORDS, AGGREGATES, DEVICES, METRICS, COUNTERS, UNSEEN, BUSY, END, LINES = range(
     1, 15
@@ -139,13 +143,13 @@ class Writer:
         length = sum(len(part) for part in parts)
         if self._refuses(kind, length):
             return False
-        compress = compress and length > _WORTH_COMPRESSING
+        compress = compress and length > (_WORTH_BESIDE if hold else _WORTH_COMPRESSING)
         try:
             stored = _deflate(parts) if compress else b"".join(parts)
         except MemoryError:
             return self._drop(length)
         flags = COMPRESSED if compress else 0
-        checksum = zlib.crc32(stored)
+        checksum = _checksum(stored)
         padding = bytes(-len(stored) % 8)
         with self._lock:
             if self._is_over(kind, HEADER_SIZE + len(stored) + len(padding) + sum(map(len, self._held))):
@@ -437,7 +441,19 @@ def _parse_header(raw: bytes) -> tuple[int, int, int, int, int, int] | None:
     return kind, flags, stored, length, sequence, checksum
 
 
-def _deflate(parts: "Iterable[bytes | memoryview]") -> bytes:
+def _checksum(data: bytes) -> int:
+    """The crc32; of what is not long without giving the GIL up."""
+    if len(data) <= _KEEPS_GIL or len(data) > 16 * _KEEPS_GIL:
+        return zlib.crc32(data)
+    checksum, view = 0, memoryview(data)
+    for begin in range(0, len(data), _KEEPS_GIL):
+        checksum = zlib.crc32(view[begin : begin + _KEEPS_GIL], checksum)
+    return checksum
+
+
+def _deflate(parts: "Sequence[bytes | memoryview]") -> bytes:
+    if sum(map(len, parts)) <= _IN_ONE_CALL:
+        return zlib.compress(b"".join(parts), 1)
     stream = zlib.compressobj(1)
     pieces = [stream.compress(part) for part in parts]
     pieces.append(stream.flush())

@@ -29,7 +29,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = {"small": 2, "big": 2, "graph": 6, "copies": 6, "storm": 2}
+STEPS = {"small": 2, "big": 4, "graph": 6, "copies": 6, "storm": 2}
+SETTLE_S = {"big": 0.5}  # of steps before each stretch, else one step: the device's clock follows its load, and rests too
 TOOLS = ("none", "floor", "file", "live", "live+blocks", "exact", "torch-cuda", "torch-all", "proton", "cupti-python")
 ENOUGH, FEWEST = 0.008, 30  # half the interval's width at which a tool has been measured, and pairs at least
 
@@ -296,10 +297,13 @@ def child(workload, tool, seconds):
     import workloads
 
     step = storm() if workload == "storm" else workloads.ALL[workload]()
-    steps = STEPS[workload]
+    steps, settle_s = STEPS[workload], SETTLE_S.get(workload, 0)
 
     def stretch(step):
+        settled = time.monotonic() + settle_s
         step()
+        while time.monotonic() < settled:
+            step()
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(steps):

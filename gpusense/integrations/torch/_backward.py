@@ -21,6 +21,7 @@ _MAX_INPUTS = 4
 _MAX_VALUES = 64  # of a call that are looked at for tensors: a list may be long, or hold itself
 _MAX_FLAT = 16  # arguments of a call that is looked at the short way: plain tensors, and what holds none
 _NO_TENSORS = frozenset({bool, float, int, str, type(None)})
+_NOBODY = object()
 _get_ident = _native.thread_id()
 
 
@@ -34,7 +35,7 @@ class Pass(Run):
         super().__init__()
         self.open: list[tuple[Any, Frame]] = []
         self.call: Any = None
-        self.parent: Any = None  # frame of the module whose children's backward passes follow one another
+        self.parent: Any = _NOBODY  # frame of the module whose children's backward passes follow one another
 
 
 class Backward:
@@ -44,7 +45,7 @@ class Backward:
         self.state = state
         self._runs: list[Any] = []  # open blocks of backward()
         self._passes: dict[int, Pass] = {}  # of each thread that is in one
-        self._may_trace = True  # a backward pass that is compiled may be under way
+        self._compiled = [True]  # not empty: a backward pass that is compiled may be under way
         self._enter = self._enterer()
         self.watch = self._watcher()
 
@@ -73,7 +74,7 @@ class Backward:
             if block is None:
                 return None
             outer = self._passes.pop(_get_ident(), None)
-            self._may_trace = state.host.may_trace()
+            self._compiled[:] = [True] if state.host.may_trace() else []
             self._runs.append(block)
         except Exception:  # noqa: BLE001 - the program's backward pass goes on
             state.fail("backward")
@@ -207,20 +208,20 @@ class Backward:
 
         A closure reaches what it needs fastest.
         """
-        state, passes, slowly, new, ids = self.state, self._passes, self._enter_slowly, Frame.__new__, block_ids
-        tracing = state.host.tracing
+        state, find, slowly, new, ids = self.state, self._passes.get, self._enter_slowly, Frame.__new__, block_ids
+        get_ident, last_id, compiled, tracing = _get_ident, LAST_ID, self._compiled, state.host.tracing
 
         def enter(call: Any, *_: Any, **__: Any) -> None:
-            if self._may_trace and tracing():
+            if compiled and tracing():
                 return
-            run = passes.get(_get_ident())
+            run = find(get_ident())
             # The usual case: the next one of a module's children, and nobody has asked for the block of the last one.
-            if run is None or run.call is None or run.parent is not call.outer or run.call is call or not run.lean:
+            if run is None or run.parent is not call.outer or not run.lean or run.call is call:
                 slowly(call)
                 return
             try:
                 last: Any = run.frame
-                if last.block is not None or (corr := run.newest()) > LAST_ID:
+                if last.block is not None or (corr := run.newest()) > last_id:
                     slowly(call)
                     return
                 frame = new(Frame)
@@ -233,7 +234,7 @@ class Backward:
                     run.frame, run.call = frame, call
                 except BaseException:
                     run.give_up(last, frame)
-                    run.call = None
+                    run.call, run.parent = None, _NOBODY
                     raise
             except Exception:  # noqa: BLE001
                 run.lean = False
@@ -246,6 +247,8 @@ class Backward:
             return
         try:
             run = self._passes.get(_get_ident())
+            if run is not None and run.parent is call:
+                return  # its output is its last child's, whose hook on the same node came first and opened both
             if run is None:
                 run = self._passes[_get_ident()] = Pass()
             self._enter_anew(run, call)
@@ -283,7 +286,7 @@ class Backward:
         if block is None:
             return False
         frame = frame_of(block, place, run, inside)
-        if outermost and not self._may_trace:
+        if outermost and not self._compiled:
             run.begin(block, frame)
         run.frame = frame
         run.open.append((call, frame))
@@ -310,7 +313,7 @@ class Backward:
                 frame = frame.outer
             if frame is not None:
                 run.open.append((run.call, frame))
-            run.call = run.parent = None
+            run.call, run.parent = None, _NOBODY
 
     def _run_of(self, call: Any) -> Any:
         """The block of the ``backward()`` that runs this node, where it is of another thread."""
@@ -327,7 +330,7 @@ class Backward:
 
     def leave(self, call: Any, *_: Any, **__: Any) -> None:
         """The backward pass of ``call`` is over."""
-        if self._may_trace and self.state.host.tracing():
+        if self._compiled and self.state.host.tracing():
             return
         try:
             run = self._passes.get(_get_ident())
