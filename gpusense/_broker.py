@@ -25,6 +25,10 @@ ABI = 1  # of the state dict; raised when a copy could misread another's
 
 PERIOD_S = 0.2
 IDLE_PERIOD_S = 0.25
+#: Where buffers fill fast they are read more often, before none is left. Each thread that launches has one of its own,
+#: so that a server with a thread for each request needs many that are nearly empty.
+SHORTEST_S = 0.02
+CROWDED = 4  # one part in so many of the buffers, read at one time
 CLOSE_WAIT_S = 2.0
 EXIT_WAIT_S = 1.0
 DRAIN_LIMIT = 1024  # buffers in one go, so that a program that launches faster than we read cannot keep a thread here
@@ -271,7 +275,7 @@ class Hub:
                 self._thread = _process.start_thread(self._run, "gpusense drain")
 
     def _run(self) -> None:
-        period = PERIOD_S
+        period, read = PERIOD_S, self._buffers
         while True:
             self._wake.wait(period)
             with self._lock:  # so that one who joins now either keeps this thread or starts another
@@ -281,14 +285,20 @@ class Hub:
             if self._closing:
                 self._leave_all()
                 return
-            before = self._buffers
             cpu = time.thread_time_ns()
             try:
                 self.flush()
             except Exception:  # noqa: BLE001 - without this thread nobody would read
                 _log.exception("drain", "gpusense: reading GPU records failed once and goes on")
             self._drain_cpu_ns += time.thread_time_ns() - cpu
-            period = PERIOD_S if self._buffers != before else min(period * 1.5, IDLE_PERIOD_S)
+            before, read = read, self._buffers
+            period = self._period_after(period, read - before)
+
+    def _period_after(self, period: float, read: int) -> float:
+        """Seconds until the next look, when ``read`` buffers were full after the last ``period``."""
+        if read * CROWDED > self._count() - self._surplus():
+            return max(SHORTEST_S, period / 2)
+        return min(period * 1.5, PERIOD_S if read else IDLE_PERIOD_S)
 
     def flush(self, forced: bool = False) -> None:
         """Has CUPTI deliver what is finished and shows it to the members before returning. Any thread; never raises.
@@ -345,11 +355,15 @@ class Hub:
         limits = [wants["buffer_bytes"] for wants in self.wants() if wants.get("buffer_bytes")]
         if not limits:
             return 0
+        count, size = self._count(), self._pool[1] if self._pool is not None else 1
+        return max(0, count - max(FEWEST_BUFFERS, int(min(limits)) // size))
+
+    def _count(self) -> int:
+        """How many buffers there are."""
         if self._pool is None:
             facts = self._engine.status(False)
             self._pool = facts.get("buffer_count", 0), facts.get("buffer_size", 1)
-        count, size = self._pool
-        return max(0, count - max(FEWEST_BUFFERS, int(min(limits)) // size))
+        return self._pool[0]
 
     def _show(self, address: int, valid: int, thread: int) -> None:
         for member in list(self._members):

@@ -31,8 +31,8 @@ MAX_CHUNK_BYTES = (64 << 20) + (64 << 10)
 DEFAULT_MAX_BYTES = 1 << 30
 ROWS_PER_CHUNK = 4096
 _MAX_SENTENCES = 100
-#: Compressing gives the GIL up and has to get it back, which a busy program feels: what is written beside a buffer is only
-#: compressed where that makes a difference to the size of the file.
+#: Compressing gives the GIL up and has to get it back, which a busy program feels: what is written beside a buffer is
+#: only compressed where that makes a difference to the size of the file.
 _WORTH_COMPRESSING, _WORTH_BESIDE = 128, 8 << 10
 _IN_ONE_CALL = 1 << 20  # bytes that are copied in order to be compressed in one call
 _KEEPS_GIL = 5 << 10  # bytes up to which zlib takes a checksum without giving the GIL up

@@ -30,7 +30,9 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STEPS = {"small": 2, "big": 4, "graph": 6, "copies": 6, "storm": 2}
-SETTLE_S = {"big": 0.5}  # of steps before each stretch, else one step: the device's clock follows its load, and rests too
+SETTLE_S = {
+    "big": 0.5
+}  # of steps before each stretch, else one step: the device's clock follows its load, and rests too
 TOOLS = ("none", "floor", "file", "live", "live+blocks", "exact", "torch-cuda", "torch-all", "proton", "cupti-python")
 ENOUGH, FEWEST = 0.008, 30  # half the interval's width at which a tool has been measured, and pairs at least
 

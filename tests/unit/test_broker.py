@@ -475,6 +475,22 @@ def test_leaving_and_joining_at_once_never_loses_the_drain_thread(monkeypatch):
     assert hub._thread is None or not hub._thread.is_alive()
 
 
+@pytest.mark.parametrize("limit", [None, 4 * 4096])
+def test_buffers_that_fill_fast_are_read_more_often(hub, limit):
+    """Of the eight buffers, or of the four that a member allows, more than a quarter at one time."""
+    hub.join({KERNELS}, print, {"buffer_bytes": limit} if limit else None)
+    few, many = (2, 3) if limit is None else (1, 2)
+    assert hub._period_after(0.2, few) == 0.2
+    periods = [0.2]
+    while len(periods) < 6:
+        periods.append(hub._period_after(periods[-1], many))
+    assert periods == [0.2, 0.1, 0.05, 0.025, _broker.SHORTEST_S, _broker.SHORTEST_S]
+    while len(periods) < 20:
+        periods.append(hub._period_after(periods[-1], few))
+    assert periods[-1] == _broker.PERIOD_S
+    assert hub._period_after(0.2, 0) == _broker.IDLE_PERIOD_S
+
+
 def test_copies_meet_and_strangers_are_told_why(engine, monkeypatch):
     place = {}
     monkeypatch.setattr(_broker, "interpreter_dict", lambda: place)
