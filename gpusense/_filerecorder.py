@@ -18,6 +18,7 @@ from ._names import base_name, text
 from ._names_cache import MAX_NAMES, RECHECK_S
 from ._recorder import BOUNDARY_FIELDS, Recorder
 from ._records import Path, Record
+from ._sessionwriter import Writer
 
 LAYOUT_ID = 1
 #: Between two looks for device samples: the monitor forgets what is older than its history. The first is the shortest.
@@ -34,7 +35,7 @@ class FileRecorder(Recorder):
 
     def __init__(self, settings: Settings, capture: Capture | None, path: str) -> None:
         super().__init__(settings, capture)
-        self.writer = file.Writer(path, max_bytes=settings.file_limit_bytes)
+        self.writer = Writer(path, max_bytes=settings.file_limit_bytes)
         self.writer.json(file.META, {**self.meta(), "end_ns": None})
         self._known: dict[int, bytes] = {}
         self._checked: set[int] = set()

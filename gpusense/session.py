@@ -172,8 +172,9 @@ def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: b
 def save(session: Session, path: "str | os.PathLike[str]") -> None:
     """Writes ``session`` to a file that :func:`load` gives back equal. Raises ``SessionError`` where that fails."""
     from . import _sessionfile as file
+    from ._sessionwriter import Writer
 
-    writer = file.Writer(path, max_bytes=None)
+    writer = Writer(path, max_bytes=None)
     meta = {key: value for key, value in session.meta.items() if key not in _OF_THE_FILE}
     writer.json(file.META, meta | {"decided": True})
     writer.rows(file.DEVICES, session.devices)

@@ -36,7 +36,8 @@ report
 analysis
 _merge _replay
 session
-_hang _sessionfile
+_hang _sessionwriter
+_sessionfile
 _dispatcher _rounds _sampler _sources _window
 backends
 _broker

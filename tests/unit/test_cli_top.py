@@ -8,6 +8,7 @@ from scripted_devices import SECOND, sample
 from gpusense import _sessionfile, cli, dashboard, monitor, testing
 from gpusense._metrics_json import metrics_from_dict
 from gpusense._records import Unavailable
+from gpusense._sessionwriter import Writer
 from gpusense.cli import top
 
 
@@ -89,7 +90,7 @@ def test_an_interval_that_makes_no_sense_is_refused(interval, capsys):
 
 def test_a_session_is_replayed_at_its_end(tmp_path, capsys):
     path = tmp_path / "run.gpusense"
-    writer = _sessionfile.Writer(path)
+    writer = Writer(path)
     writer.json(_sessionfile.META, {"start_ns": 0, "end_ns": 30 * SECOND})
     writer.rows(_sessionfile.METRICS, [sample(0, place * SECOND, busy=place) for place in range(31)])
     writer.close()
@@ -101,7 +102,7 @@ def test_a_session_is_replayed_at_its_end(tmp_path, capsys):
 
 def test_a_session_without_metrics_says_so(tmp_path, capsys):
     path = tmp_path / "run.gpusense"
-    writer = _sessionfile.Writer(path)
+    writer = Writer(path)
     writer.json(_sessionfile.META, {"start_ns": 0, "end_ns": 1})
     writer.close()
     assert cli.main(["top", "--replay", str(path)]) == 0

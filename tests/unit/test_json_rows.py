@@ -126,7 +126,7 @@ def test_a_damaged_row_costs_itself_alone(tmp_path, monkeypatch):
     encode = _json.encode
     broken = {**encode(session.records[4]), "end_ns": "late"}
     monkeypatch.setattr(
-        "gpusense._sessionfile.encode",
+        "gpusense._sessionwriter.encode",
         lambda record, **more: broken if record == session.records[4] else encode(record, **more),
     )
     save(session, path)

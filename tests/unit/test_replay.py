@@ -9,6 +9,7 @@ from cupti_bytes import STRIDES, T0, kernel, view
 
 from gpusense import _sessionfile as file
 from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor
+from gpusense._sessionwriter import Writer
 from gpusense.session import load
 
 MAIN = 5
@@ -16,7 +17,7 @@ MAIN = 5
 
 def write(path, *chunks):
     """``chunks``: lists of boundary rows, and tuples of correlation ids of kernels in one buffer."""
-    writer = file.Writer(str(path))
+    writer = Writer(str(path))
     writer.json(file.META, {"start_ns": T0, "threshold_ns": 0})
     writer.layout(1, STRIDES, marker=[])
     writer.names({0x100: b"k"})
@@ -83,7 +84,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_file_loads_with_damage(case, tmp_path):
-    writer = file.Writer(tmp_path / "run")
+    writer = Writer(tmp_path / "run")
     meta = {"version": "1", "mode": "file", "start_ns": T0 - 10**9, "end_ns": T0 + 10**9}
     writer.json(file.META, meta | HOSTILE[case].get("meta", {}))
     writer.layout(1, STRIDES, marker=[])
@@ -116,7 +117,7 @@ def test_a_bad_row_costs_itself_alone(tmp_path):
 
 
 def test_owners_of_graph_nodes_that_are_fine_stay(tmp_path):
-    writer = file.Writer(tmp_path / "run")
+    writer = Writer(tmp_path / "run")
     writer.json(file.META, {"graph_owners": {"7": ["a", "b"], "8": "b", "-1": ["a"]}, "mode": "file"})
     writer.close()
     damage = load(writer.path).meta["damage"]

@@ -33,6 +33,7 @@ from gpusense._records import (
     GpuMemoryTransfer,
     UnseenStretch,
 )
+from gpusense._sessionwriter import Writer
 from gpusense.session import Session, fold, load, save
 
 ROOT = pathlib.Path(file.__file__).parent.parent
@@ -45,7 +46,7 @@ def chunks(path):
 
 def small(path):
     """A file with a chunk of most types; returns what each chunk holds."""
-    writer = file.Writer(path, clock=lambda: 99)
+    writer = Writer(path, clock=lambda: 99)
     writer.json(file.META, {"version": "1", "pid": 3})
     writer.layout(1, {10: 160}, library="13.0")
     writer.names({0x1000: b"kern\xff", 0x2000: b""})
@@ -108,7 +109,7 @@ payloads = st.lists(st.tuples(st.sampled_from(sorted(file.TYPES)), st.binary(max
 @given(payloads, st.booleans())
 def test_chunks_come_back_in_order(tmp_path_factory, parts, compress):
     path = tmp_path_factory.mktemp("s") / "s.gpusense"
-    writer = file.Writer(path)
+    writer = Writer(path)
     for kind, payload in parts:
         assert writer.append(kind, payload[:7], payload[7:], compress=compress)
     writer.close()
@@ -122,7 +123,7 @@ def test_chunks_come_back_in_order(tmp_path_factory, parts, compress):
 
 @given(st.dictionaries(st.integers(0, 2**64 - 1), st.binary(max_size=300)))
 def test_names_come_back(names):
-    class Keep(file.Writer):
+    class Keep(Writer):
         def __init__(self):
             self.parts = b""
 
@@ -152,7 +153,7 @@ def test_a_buffer_keeps_its_thread_and_layout(tmp_path):
 
 
 def test_a_name_may_be_given_again(tmp_path):
-    writer = file.Writer(tmp_path / "s")
+    writer = Writer(tmp_path / "s")
     for name in (b"first", b"second"):
         writer.names({8: name})
         writer.buffer(b"x")
@@ -302,7 +303,7 @@ def test_zeros_after_a_crash_of_the_machine(tmp_path):
 
 
 def test_rows_that_are_no_records_are_counted(tmp_path):
-    writer = file.Writer(tmp_path / "s")
+    writer = Writer(tmp_path / "s")
     writer.json(file.RECORDS, [{"kind": "kernel", "name": "k", "start_ns": 5, "end_ns": 1}, {"kind": "quark"}, 7])
     writer.append(file.RECORDS, b"[1, 2")
     writer.json(file.META, {"start_ns": "soon", "rank": 2})
@@ -356,13 +357,13 @@ def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(SessionError, match="null"):
         load("a\0b")
     with pytest.raises(SessionError, match="null"):
-        file.Writer("a\0b")
+        Writer("a\0b")
     with pytest.raises(SessionError, match="No such file"):
-        file.Writer(tmp_path / "no" / "such" / "folder")
+        Writer(tmp_path / "no" / "such" / "folder")
     with pytest.raises(SessionError, match="not a regular file"):
-        file.Writer(tmp_path)
+        Writer(tmp_path)
     with pytest.raises(SessionError, match="not a regular file"):
-        file.Writer(os.devnull)
+        Writer(os.devnull)
 
 
 # ---- writing
@@ -372,10 +373,10 @@ def test_only_the_owner_can_read_it(tmp_path):
     path = tmp_path / "s"
     old = os.umask(0)
     try:
-        file.Writer(path).close()
+        Writer(path).close()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         path.chmod(0o666)
-        file.Writer(path).close()
+        Writer(path).close()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     finally:
         os.umask(old)
@@ -385,11 +386,11 @@ def test_a_file_that_is_no_session_is_not_overwritten(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("print(1)")
     with pytest.raises(SessionError, match="not a gpusense session; not overwritten"):
-        file.Writer(path)
+        Writer(path)
     assert path.read_text() == "print(1)"
     path.write_text("")
-    file.Writer(path).close()
-    file.Writer(path).close()
+    Writer(path).close()
+    Writer(path).close()
     assert len(chunks(path)[0]) == 1
 
 
@@ -397,8 +398,8 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (5500, 5500))
 from gpusense import _config
-from gpusense import _sessionfile as file
-writer = file.Writer(sys.argv[1])
+from gpusense._sessionwriter import Writer
+writer = Writer(sys.argv[1])
 import os
 written = sum(writer.buffer(os.urandom(900)) for _ in range(10))
 writer.close()
@@ -425,7 +426,7 @@ def test_a_full_disk_leaves_whole_chunks(tmp_path, run_python):
 @pytest.mark.parametrize("reused", [True, False])
 def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused):
     """The chunks went into the file that had got the number, and that file was closed at the end."""
-    writer = file.Writer(tmp_path / "run")
+    writer = Writer(tmp_path / "run")
     assert writer.json(file.META, {"a": 1})
     descriptor = writer._fd
     if reused:
@@ -451,11 +452,11 @@ def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, re
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of files are for POSIX")
 def test_two_writers_of_one_file_do_not_overwrite_each_other(tmp_path, run_python):
     """Ranks started with one -o: half of the chunks were gone, and nothing said so."""
-    first = file.Writer(tmp_path / "run")
+    first = Writer(tmp_path / "run")
     assert first.buffer(b"first")
     with pytest.raises(SessionError, match="another process is writing it"):
-        file.Writer(tmp_path / "run")
-    other = "import sys; from gpusense import _sessionfile as file; file.Writer(sys.argv[1]).close()"
+        Writer(tmp_path / "run")
+    other = "import sys; from gpusense._sessionwriter import Writer; Writer(sys.argv[1]).close()"
     assert "another process is writing it" in run_python(other, str(tmp_path / "run")).stderr
     found, _ = chunks(tmp_path / "run")
     assert [chunk.type for chunk in found] == [file.BUFFER]
@@ -473,7 +474,7 @@ def test_two_writers_of_one_file_do_not_overwrite_each_other(tmp_path, run_pytho
 
 def test_a_file_in_a_folder_that_the_program_leaves_is_found_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    writer = file.Writer("run")
+    writer = Writer("run")
     monkeypatch.chdir("/")
     writer.close()
     assert writer.path == str(tmp_path / "run")
@@ -482,7 +483,7 @@ def test_a_file_in_a_folder_that_the_program_leaves_is_found_again(tmp_path, mon
 
 
 def test_the_size_cap_stops_buffers_not_the_end(tmp_path):
-    writer = file.Writer(tmp_path / "s", max_bytes=4000, clock=iter(range(500, 600)).__next__)
+    writer = Writer(tmp_path / "s", max_bytes=4000, clock=iter(range(500, 600)).__next__)
     written = [writer.buffer(os.urandom(900)) for _ in range(6)]
     assert written == [True] * 4 + [False] * 2
     assert not writer.names({1: b"n"})
@@ -499,7 +500,7 @@ def test_the_size_cap_stops_buffers_not_the_end(tmp_path):
 def test_a_full_buffer_of_the_largest_size_is_kept(tmp_path):
     """Its head made it too long for a chunk, so that every full buffer was dropped."""
     size = int(_config._RANGES["buffer_size"][1])
-    writer = file.Writer(tmp_path / "run", max_bytes=None)
+    writer = Writer(tmp_path / "run", max_bytes=None)
     assert writer.buffer(random.Random(0).randbytes(size))  # which cannot be compressed
     writer.close()
     with file.Reader(tmp_path / "run") as reader:
@@ -509,7 +510,7 @@ def test_a_full_buffer_of_the_largest_size_is_kept(tmp_path):
 
 
 def test_a_chunk_beyond_the_limit_is_dropped_and_counted(tmp_path):
-    writer = file.Writer(tmp_path / "s")
+    writer = Writer(tmp_path / "s")
     assert not writer.buffer(memoryview(bytes(file.MAX_CHUNK_BYTES + 1)))
     writer.close()
     assert writer.bytes_dropped == file.MAX_CHUNK_BYTES + 17
@@ -517,7 +518,7 @@ def test_a_chunk_beyond_the_limit_is_dropped_and_counted(tmp_path):
 
 
 def test_threads_append_whole_chunks(tmp_path):
-    writer = file.Writer(tmp_path / "s")
+    writer = Writer(tmp_path / "s")
 
     def work(number):
         for turn in range(200):
@@ -545,8 +546,8 @@ def test_threads_append_whole_chunks(tmp_path):
 FORKED = """
 import os, sys
 from gpusense import _config
-from gpusense import _sessionfile as file
-writer = file.Writer(sys.argv[1])
+from gpusense._sessionwriter import Writer
+writer = Writer(sys.argv[1])
 writer.buffer(b"parent")
 writer._lock.acquire()          # as if another thread were writing at the moment of the fork
 child = os.fork()
@@ -571,8 +572,8 @@ def test_a_forked_child_writes_nothing_and_does_not_hang(tmp_path, run_python):
 
 def test_a_killed_writer_leaves_what_it_wrote(tmp_path, run_python):
     done = run_python(
-        "import os, sys\nfrom gpusense import _sessionfile as file\n"
-        "w = file.Writer(sys.argv[1]); w.json(file.META, {'pid': 1}); w.buffer(b'x'); os.kill(os.getpid(), 9)",
+        "import os, sys\nfrom gpusense import _sessionfile as file\nfrom gpusense._sessionwriter import Writer\n"
+        "w = Writer(sys.argv[1]); w.json(file.META, {'pid': 1}); w.buffer(b'x'); os.kill(os.getpid(), 9)",
         str(tmp_path / "s"),
     )
     assert done.returncode != 0
@@ -586,9 +587,8 @@ def test_a_killed_writer_leaves_what_it_wrote(tmp_path, run_python):
 def test_a_folder_that_cannot_be_written(tmp_path):
     """Root may write anywhere, so this runs without root's rights."""
     tmp_path.chmod(0o555)
-    code = (
-        "from gpusense import _sessionfile as f\ntry: f.Writer('s')\nexcept Exception as e: print(type(e).__name__, e)"
-    )
+    write = "from gpusense._sessionwriter import Writer; Writer('s')"
+    code = f"try: exec({write!r})\nexcept Exception as error: print(type(error).__name__, error)"
     drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--reuid=65534", "--clear-groups"]
     done = subprocess.run(
         [*(drop if os.getuid() == 0 else []), sys.executable, "-c", code],

@@ -11,6 +11,7 @@ from gpusense import _config, _tally
 from gpusense import _sessionfile as file
 from gpusense import _sync_lines as lines
 from gpusense._pipeline import Limits, Pipeline
+from gpusense._sessionwriter import Writer
 from gpusense._sync_lines import Files, Lines, line_text
 from gpusense.session import load
 
@@ -178,7 +179,7 @@ def test_blocks_and_totals_know_nothing_of_lines():
 
 
 def write(path, *steps):
-    writer = file.Writer(path)
+    writer = Writer(path)
     writer.json(file.META, {"mode": "file", "start_ns": T0, "threshold_ns": 100_000})
     writer.layout(1, STRIDES)
     for step in steps:
