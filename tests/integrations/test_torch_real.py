@@ -1,16 +1,21 @@
 """The torch integration on the real torch, where it is installed (CI does without)."""
 
+import collections
 import copy
+import gc
 import io
 import pickle
 import re
+import threading
 import warnings
+import weakref
 
 import pytest
 from torch_shape import paths, snapshot
 
 import gpusense
 from gpusense.integrations import torch as integration
+from gpusense.integrations.torch import _backward
 
 
 @pytest.fixture
@@ -140,6 +145,61 @@ def test_second_pass_over_one_graph(real, tracer):
     loss.backward(retain_graph=True)
     loss.backward()
     assert paths(tracer).count("backward / Net / head") == 2
+
+
+def test_hooks_are_used_again_whatever_becomes_of_a_graph(real, tracer):
+    torch = real
+    integration.instrument(min_us=0)
+    model = network(torch)
+    back = [f"backward / Net{inner}" for inner in ("", " / head", " / body.1", " / body.0")]
+    kept = model(torch.ones(4, 8)).sum()
+    kept.backward(retain_graph=True)
+    for _ in range(6):
+        model(torch.ones(4, 8))  # a graph that is never run
+    model(torch.ones(4, 8)).sum().backward()
+    kept.backward()  # by now its modules have been called again
+    losses = [model(torch.ones(4, 8)).sum() for _ in range(7)]
+    sum(losses).backward()
+    found = [path for path in paths(tracer) if path.startswith("backward / ")]
+    assert found[:12] == back * 3
+    assert collections.Counter(found[12:]) == dict.fromkeys(back, 7)
+    (places, *_) = (place for place in integration._Active.modules._places.values() if place and place.level == 1)
+    assert len(places.hooks) <= places.made == _backward._MAX_HOOKS
+    assert integration.statistics().errors == ()
+
+
+def test_a_hook_that_comes_back_holds_nothing_that_is_large(real, tracer):
+    torch = real
+    integration.instrument(min_us=0)
+    model, seen = network(torch), []
+    for _ in range(3):
+        loss = model(torch.ones(4, 8)).sum()
+        seen.append(weakref.ref(loss.grad_fn.next_functions[0][0].metadata.setdefault("mark", type("Mark", (), {})())))
+        loss.backward()
+    del loss
+    gc.collect()
+    assert [ref() for ref in seen] == [None] * 3
+
+
+def test_threads_that_use_one_model_share_its_hooks(real, tracer):
+    torch = real
+    integration.instrument(min_us=0)
+    model = network(torch)
+
+    def train():
+        for _ in range(100):
+            torch.autograd.grad(model(torch.ones(4, 8)).sum(), list(model.parameters()))
+
+    threads = [threading.Thread(target=train) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    found = collections.Counter(path for path in paths(tracer) if path.startswith("backward / Net"))
+    assert found == dict.fromkeys(
+        ["backward / Net", *(f"backward / Net / {n}" for n in ("head", "body.1", "body.0"))], 400
+    )
+    assert integration.statistics().errors == ()
 
 
 def test_profiler_is_left_alone(real, tracer):

@@ -6,21 +6,18 @@ nothing is put into the graph, as module backward hooks would. The nodes run on 
 of autograd's own for each device; there the module's block gets the block of ``backward()`` as its parent.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from time import time_ns
 from typing import Any
 
 from ... import _native
 from ..._nesting import LAST_ID, Frame, Run, block_ids, innermost
 from .._patches import Patches
+from ._nodes import MAX_FLAT, MAX_INPUTS, NO_TENSORS, Hook, look
 from ._state import State, around, frame_of
 
-_MAX_INPUTS = 4
-_MAX_VALUES = 64  # of a call that are looked at for tensors: a list may be long, or hold itself
-_MAX_FLAT = 16  # arguments of a call that is looked at the short way: plain tensors, and what holds none
-_NO_TENSORS = frozenset({bool, float, int, str, type(None)})
+_MAX_HOOKS = 4  # that a module keeps: as many of its calls as wait for their backward pass, usually
 _NOBODY = object()
 _get_ident = _native.thread_id()
 
@@ -45,20 +42,23 @@ class Backward:
         self.state = state
         self._runs: list[Any] = []  # open blocks of backward()
         self._passes: dict[int, Pass] = {}  # of each thread that is in one
+        self._keeping: list[bool] = []  # one for each open backward() that leaves its graph, which may be run again
         self._compiled = [True]  # not empty: a backward pass that is compiled may be under way
         self._enter = self._enterer()
         self.watch = self._watcher()
 
     def install(self, patches: Patches) -> None:
         autograd = self.state.host.torch.autograd
-        for name in ("backward", "grad"):
-            patches.wrap(autograd, name, self._wrap)
+        for name, retain in (("backward", 2), ("grad", 3)):
+            patches.wrap(autograd, name, partial(self._wrap, retain))
 
-    def _wrap(self, original: Any) -> Callable[..., Any]:
+    def _wrap(self, retain: int, original: Any) -> Callable[..., Any]:
+        """``retain``: which of the arguments is ``retain_graph``; ``create_graph`` is the next one."""
+
         def backward(*args: Any, **kwargs: Any) -> Any:
             if not self.state.on["backward"]:
                 return original(*args, **kwargs)
-            run = self._begin_run()
+            run = self._begin_run((*args[retain : retain + 2], kwargs.get("retain_graph"), kwargs.get("create_graph")))
             try:
                 return original(*args, **kwargs)
             finally:
@@ -67,22 +67,28 @@ class Backward:
 
         return backward
 
-    def _begin_run(self) -> tuple[Any, int | None, Any] | None:
+    def _begin_run(self, keep: tuple[Any, ...]) -> tuple[Any, int | None, Any, bool] | None:
+        """``keep``: what says whether the graph is to be run again."""
         state = self.state
         try:
+            keeps = any(keep)
             block, before = state.open_measured("backward")
             if block is None:
                 return None
             outer = self._passes.pop(_get_ident(), None)
             self._compiled[:] = [True] if state.host.may_trace() else []
             self._runs.append(block)
+            if keeps:
+                self._keeping.append(True)
         except Exception:  # noqa: BLE001 - the program's backward pass goes on
             state.fail("backward")
             return None
-        return block, before, outer
+        return block, before, outer, keeps
 
-    def _end_run(self, block: Any, before: int | None, outer: Any) -> None:
+    def _end_run(self, block: Any, before: int | None, outer: Any, keeps: bool) -> None:
         try:
+            if keeps:
+                self._keeping.pop()
             self._finish()
             if outer is not None:
                 self._passes[_get_ident()] = outer
@@ -98,9 +104,9 @@ class Backward:
 
         A closure, as :meth:`_enterer` gives.
         """
-        state, host, enter = self.state, self.state.host, self._enter
+        state, host, lend = self.state, self.state.host, self._lend
         on, grad_enabled, modes, tensor = state.on, host.grad_enabled, host.modes, host.Tensor
-        no_tensors, most = _NO_TENSORS, _MAX_FLAT
+        no_tensors, most = NO_TENSORS, MAX_FLAT
 
         def watch(call: Any, args: Any, kwargs: Any, output: Any) -> None:  # noqa: C901 - see the head of _nesting
             if not on["backward"] or not grad_enabled():
@@ -126,11 +132,16 @@ class Backward:
                                 break
                         else:
                             if produced is not None:
-                                carrier._backward_hooks = {0: partial(enter, call)}
-                                produced._register_hook_dict(carrier)
+                                hooks = call.place.hooks
+                                if hooks:
+                                    hook = hooks.pop()
+                                    hook.call, hook.out = call, True
+                                    produced._register_hook_dict(hook.carrier)
+                                else:
+                                    lend(call, produced)
                                 here.produced = produced if call.outer is not None else None
                             return
-                    except RuntimeError:  # see _node
+                    except (RuntimeError, IndexError):  # see _nodes; another thread took the last hook
                         pass
                 self._watch(call, args, kwargs, output)
             except Exception:  # noqa: BLE001
@@ -139,18 +150,31 @@ class Backward:
         return watch
 
     def _watch(self, call: Any, args: Any, kwargs: Any, output: Any) -> None:
-        produced, found = self._look(args, kwargs, output)
+        produced, found = look(self.state.host, args, kwargs, output)
         if produced is None:
             return
         here = call.run
-        self._attach(here, produced, partial(self._enter, call))
+        self._attach(here, produced, partial(self._enter, Hook(call)))
         before = here.produced
-        for node in found[:_MAX_INPUTS]:
+        for node in found[:MAX_INPUTS]:
             # Where the module before it gave the input, the backward pass of that one begins there and ends this one.
             if node is not produced and node is not before:
                 self._attach(here, node, partial(self.leave, call))
         # The node, and all that it was made from, is held until the model's forward pass ends.
         here.produced = produced if call.outer is not None else None
+
+    def _lend(self, call: Any, produced: Any) -> None:
+        """Gives ``produced``, the node of what ``call`` gave, a hook that the module is going to keep."""
+        place = call.place
+        carrier: Any = self.state.host.carrier() if place.made < _MAX_HOOKS else False
+        if carrier is False:  # some of its graphs are never run
+            self._attach(call.run, produced, partial(self._enter, Hook(call)))
+            return
+        hook = Hook(call, place.hooks)
+        hook.carrier = carrier
+        carrier._backward_hooks = {0: partial(self._enter, hook)}
+        place.made += 1
+        produced._register_hook_dict(carrier)
 
     def _attach(self, here: Any, node: Any, hook: Any) -> None:
         """``hook`` before ``node`` runs: by way of a tensor of ours, since ``register_prehook`` is mostly Python."""
@@ -163,44 +187,6 @@ class Backward:
         carrier._backward_hooks = {0: hook}
         node._register_hook_dict(carrier)
 
-    def _look(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> tuple[Any, list[Any]]:
-        """The node of the first tensor in ``output``, and those of the tensors in the arguments."""
-        host = self.state.host
-        tensor = host.Tensor
-        if type(output) is tensor and len(args) + len(kwargs) <= _MAX_FLAT:
-            try:
-                produced, found = output.grad_fn, []
-                for value in (*args, *kwargs.values()) if kwargs else args:
-                    kind = type(value)
-                    if kind is tensor:
-                        node = value.grad_fn
-                        if node is not None:
-                            found.append(node)
-                    elif kind not in _NO_TENSORS:
-                        break
-                else:
-                    return produced, found
-            except RuntimeError:  # see _node
-                pass
-        with host.unwatched():
-            produced = next(self._nodes((output,), iter(range(_MAX_VALUES))), None)
-            inputs = (*args, *kwargs.values())
-            return produced, [*islice(self._nodes(inputs, iter(range(_MAX_VALUES))), _MAX_INPUTS)]
-
-    def _nodes(self, values: Any, left: Iterator[int]) -> Iterator[Any]:
-        """Nodes of the tensors in ``values`` and in what these hold, as long as ``left`` gives something for each."""
-        for value in values:
-            if next(left, None) is None:
-                return
-            if isinstance(value, self.state.host.Tensor):
-                node = _node(value)
-                if node is not None:
-                    yield node
-            elif isinstance(value, (tuple, list)):
-                yield from self._nodes(value, left)
-            elif isinstance(value, dict):
-                yield from self._nodes(value.values(), left)
-
     # --- on the thread that runs the nodes --------------------------------------------------------------------------
 
     def _enterer(self) -> Callable[..., None]:
@@ -210,10 +196,15 @@ class Backward:
         """
         state, find, slowly, new, ids = self.state, self._passes.get, self._enter_slowly, Frame.__new__, block_ids
         get_ident, last_id, compiled, tracing = _get_ident, LAST_ID, self._compiled, state.host.tracing
+        runs, keeping = self._runs, self._keeping
 
-        def enter(call: Any, *_: Any, **__: Any) -> None:
+        def enter(hook: Any, *_: Any, **__: Any) -> None:
             if compiled and tracing():
                 return
+            call = hook.call
+            if hook.out and runs and not keeping:
+                hook.out = False
+                hook.home.append(hook)
             run = find(get_ident())
             # The usual case: the next one of a module's children, and nobody has asked for the block of the last one.
             if run is None or run.parent is not call.outer or not run.lean or run.call is call:
@@ -362,11 +353,3 @@ class Backward:
             run.frame = frame.outer
         if not depth:
             run.end()
-
-
-def _node(tensor: Any) -> Any:
-    """None also where torch refuses to tell, as for a view of what has been written to since."""
-    try:
-        return tensor.grad_fn
-    except RuntimeError:
-        return None

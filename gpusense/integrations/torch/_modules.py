@@ -15,6 +15,7 @@ from ... import _native
 from ..._nesting import LAST_ID, Frame, block_ids, innermost, running
 from .._patches import Patches
 from ._backward import Backward
+from ._nodes import Hook
 from ._state import State, Thread, around, frame_of
 
 #: Modules around the user's own one: they and the name of their only child are left out of names.
@@ -34,7 +35,7 @@ _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a
 class Place:
     """Where a module stands: its qualified name in its root, and what its calls took the host so far."""
 
-    __slots__ = ("attributes", "calls", "host_ns", "inner", "level", "name", "steady")
+    __slots__ = ("attributes", "calls", "hooks", "host_ns", "inner", "level", "made", "name", "steady")
 
     def __init__(self, name: str, attributes: dict[str, Any], level: int) -> None:
         self.name = name
@@ -44,6 +45,8 @@ class Place:
         self.host_ns = 0
         self.inner = 0  # id of the module that a wrapper calls
         self.steady = False  # below the model, and judged to be worth a block
+        self.hooks: list[Hook] = []  # for nodes, that no node has now
+        self.made = 0  # of them
 
 
 class _Unknown:
