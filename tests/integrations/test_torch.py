@@ -50,6 +50,33 @@ def test_modules_forward_and_backward(torch, tracer):
     assert integration.statistics() == integration.Statistics(roots=1)
 
 
+def test_hooks_on_nodes_are_used_again_but_those_of_graphs_that_are_kept(torch, tracer):
+    integration.instrument(min_us=0)
+    model = model_of(torch)
+    back = [f"backward / Sequential{inner}" for inner in ("", " / 1", " / 0")]
+
+    def loss():
+        return fake_torch.operation(model(fake_torch.Tensor()))
+
+    kept = loss()
+    torch.autograd.backward(kept, None, True)
+    for _ in range(6):
+        loss()  # a graph that is never run
+    loss().backward()
+    kept.backward()  # by now its modules have been called again
+    losses = [loss() for _ in range(7)]
+    fake_torch.operation(*losses).backward()
+    found = [path for path in paths(tracer) if path != "backward" and path.startswith("backward")]
+    assert found == back * 10
+    (root, *_) = (place for place in integration._Active.modules._places.values() if place and place.level == 1)
+    assert len(root.hooks) == 1  # of four one came back, and was taken again and again
+    assert root.made == 4
+    for _ in range(3):
+        loss().backward()
+    assert len(root.hooks) == 1
+    assert integration.statistics() == integration.Statistics(roots=1)
+
+
 def test_a_torch_whose_nodes_take_no_hooks_from_a_tensor(torch, tracer, monkeypatch):
     monkeypatch.delattr(fake_torch.Node, "_register_hook_dict")
     integration.instrument(min_us=0)

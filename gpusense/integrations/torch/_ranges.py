@@ -4,9 +4,9 @@ torch puts a ``record_function`` around each optimizer step, ``zero_grad`` and w
 hooks of their own, and end also where an exception leaves them.
 """
 
-import functools
 import re
 from collections.abc import Callable
+from functools import lru_cache, wraps
 from typing import Any
 
 from .._patches import Patches, close_block
@@ -17,6 +17,7 @@ _LOADER = "enumerate(DataLoader)#"
 _SLOT = "_gpusense_block"
 
 
+@lru_cache(maxsize=128)
 def shown_name(name: str) -> str:
     """``AdamW.step`` for torch's ``Optimizer.step#AdamW.step``, ``DataLoader`` for its waits; others as they are."""
     if name.startswith(_LOADER):
@@ -116,7 +117,7 @@ class Ranges:
         state, compiling = self.state, self.state.host.compiling
         attributes = {"torch.wrapper": "compile"}
 
-        @functools.wraps(compiled)
+        @wraps(compiled)
         def region(*args: Any, **kwargs: Any) -> Any:
             if compiling() or not state.on["ranges"]:
                 return compiled(*args, **kwargs)
