@@ -14,10 +14,11 @@ from ._attribution import Boundary
 from ._capture import Capture
 from ._config import Settings
 from ._decode import name_pointers
+from ._json import block_text
 from ._names import base_name, text
 from ._names_cache import MAX_NAMES, RECHECK_S
 from ._recorder import BOUNDARY_FIELDS, Recorder
-from ._records import Path, Record
+from ._records import BlockRecord, Path, Record
 from ._sessionwriter import Writer
 
 LAYOUT_ID = 1
@@ -45,7 +46,8 @@ class FileRecorder(Recorder):
         self._samples_wait_s, self._samples_at = FIRST_SAMPLES_S, 0.0
         self._keeping = _native.lock()
         self._rows: list[list[Any]] = []
-        self._records: list[Record] = []  # not written yet
+        self._blocks: list[str] = []  # not written yet; texts, made as they come: all at once would keep the GIL long
+        self._records: list[Record] = []  # of other kinds
         self._write_at = 0.0
 
     def _attached(self) -> None:
@@ -106,15 +108,21 @@ class FileRecorder(Recorder):
 
     def _manual(self, records: Iterable[Record | Alike]) -> None:
         kept = expanded(records)
-        self._records += kept
+        for record in kept:
+            if type(record) is BlockRecord:
+                self._blocks.append(block_text(record))
+            else:
+                self._records.append(record)
         self._delivery.put(kept)
-        if len(self._records) >= WRITE_RECORDS:
+        if len(self._blocks) + len(self._records) >= WRITE_RECORDS:
             self._write_records()
 
     def _write_records(self) -> None:
-        records, self._records = self._records, []
+        blocks, records, self._blocks, self._records = self._blocks, self._records, [], []
+        if blocks:
+            self.writer.texts(file.RECORDS, blocks)
         if records:
-            self.writer.records(records)
+            self.writer.rows(file.RECORDS, records)
 
     def _place_after(self, items: list[list[Any]]) -> None:
         for item in items:

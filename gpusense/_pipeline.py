@@ -33,7 +33,7 @@ Names = Callable[[int], Described]
 
 MARKER_BYTES = 4  # that a marker sets, where it is a memset
 MANY = 128  # kernels are counted in stretches; fewer are counted sooner one by one
-SLICE = 1280  # records decoded between two pauses: a buffer of kernels, well under a millisecond
+SLICE = 1280  # records decoded at a time: a buffer of kernels, well under a millisecond
 #: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
 MARKER_PATIENCE_NS = 30_000_000_000
 
@@ -141,7 +141,8 @@ class Pipeline:
         now_ns: int = 0,
         pause: Callable[[], None] | None = None,
     ) -> None:
-        """Decodes one buffer, in slices with ``pause`` between them. The buffer is not needed afterwards."""
+        """Decodes one buffer, in slices, with ``pause`` between the parts of the work: whoever else wants the GIL waits
+        for the whole of one. The buffer is not needed afterwards."""
         offset, size = 0, len(buffer)
         launches = self.launches if self.launches.wanted else None
         while offset < size:
@@ -150,10 +151,13 @@ class Pipeline:
             self._seen += tally.seen
             self._invalid += tally.invalid
             self._unknown += tally.unknown_kinds
+            long = pause if tally.seen >= MANY else None
+            if long is not None:
+                long()
             for batch in found:
                 self._take(buffer, batch, thread, names, now_ns)
-            if pause is not None and offset < size:
-                pause()
+            if long is not None:
+                long()
 
     def restart_ids(self) -> None:
         """CUPTI was taken out of the process and is in it again: correlation ids begin anew."""
@@ -185,16 +189,27 @@ class Pipeline:
                 placer.finish(item, keep_all)
         self._ledger.hand_on()
 
-    def cycle(self, now_ns: int, final: bool = False, *, patience_ns: int | None = None) -> None:
-        """Attributes what can be attributed now and hands kept records on. ``final``: no marker will come any more."""
+    def cycle(
+        self,
+        now_ns: int,
+        final: bool = False,
+        *,
+        patience_ns: int | None = None,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        """Attributes what can be attributed now and hands kept records on. ``final``: no marker will come any more.
+        ``pause``: as for :meth:`feed`."""
         self.attribution.give_up(now_ns + 1 if final else now_ns - (patience_ns or MARKER_PATIENCE_NS))
         limit = self.attribution.waiting_since()
-        waiting, self._waiting = self._waiting, deque()
-        for work in waiting:
+        waiting = self._waiting
+        for _ in range(len(waiting)):
+            work = waiting.popleft()
             if limit is None or final or work.newest_ns < limit:
                 self._placer.place(work)
+                if pause is not None and work.batch.count >= MANY:
+                    pause()
             else:
-                self._waiting.append(work)
+                waiting.append(work)
         self._ledger.hand_on()
         self.watched.sweep()
 

@@ -29,8 +29,10 @@ from ._records import BlockRecord, Counters, Path, Record, UnseenStretch
 from ._tally import BlockTotals
 from ._unmarked import Unmarked
 
-#: Between two slices of decoding, so that the program's threads get the GIL.
+#: Between two parts of the work, so that the program's threads get the GIL. Where a part takes long, each hook of a
+#: framework that runs meanwhile waits for it: on average half of it, and torch's backward pass alone runs many.
 PAUSE_S = 0.0001
+MANY_EVENTS = 24  # that are worth a pause
 
 #: That a round waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
@@ -149,7 +151,7 @@ class Recorder(Capturing):
         began = thread_time()
         with self._lock:
             try:
-                self._consume()
+                self._take_events()
                 launches = self.pipeline.launches
                 launches.wanted = self._duty.keeps
                 self._read(buffer, thread)
@@ -230,8 +232,15 @@ class Recorder(Capturing):
 
     def _digest(self) -> None:
         """Under the lock."""
+        self._take_events()
+        self.pipeline.cycle(time_ns(), patience_ns=self._patience(), pause=_pause)
+
+    def _take_events(self) -> None:
+        """As :meth:`_consume`, and a pause where that took long."""
+        many = len(self.events) >= MANY_EVENTS
         self._consume()
-        self.pipeline.cycle(time_ns(), patience_ns=self._patience())
+        if many:
+            _pause()
 
     def _look_for_hang(self) -> None:
         watch, capture = self._hang, self.capture

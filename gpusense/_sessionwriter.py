@@ -103,10 +103,13 @@ class Writer:
     def records(self, records: Sequence[Record]) -> bool:
         if not all(type(record) is BlockRecord for record in records):
             return self.rows(file.RECORDS, records)
-        written = True  # a framework's modules make many of them
-        for first in range(0, len(records), ROWS_PER_CHUNK):
-            texts = ",".join([block_text(record) for record in records[first : first + ROWS_PER_CHUNK]])  # type: ignore[arg-type]
-            written &= self.append(file.RECORDS, f"[{texts}]".encode("ascii"))
+        return self.texts(file.RECORDS, [block_text(record) for record in records])  # type: ignore[arg-type]
+
+    def texts(self, kind: int, texts: Sequence[str]) -> bool:
+        """As :meth:`rows`, for rows that are JSON already."""
+        written = True
+        for first in range(0, len(texts), ROWS_PER_CHUNK):
+            written &= self.append(kind, f"[{','.join(texts[first : first + ROWS_PER_CHUNK])}]".encode("ascii"))
         return written
 
     def plain_rows(self, kind: int, rows: list[Any], hold: bool = False) -> bool:

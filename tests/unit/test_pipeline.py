@@ -53,6 +53,25 @@ def test_fast_kernel_filtered():
     assert (row.kind, row.name, row.count, row.total_ns) == ("kernel", "k100", 1, 99_999)
 
 
+def test_others_get_the_gil_between_the_parts_and_an_interrupt_there_loses_nothing():
+    made, _ = pipeline()
+    buffers = [[kernel(T0 + i, T0 + i + 5, 1 + i) for i in range(first, first + 300)] for first in (0, 300, 600)]
+    pauses = []
+    for records in buffers:
+        made.feed(view(*records), MAIN, STRIDES, names, pause=lambda: pauses.append(None))
+    assert len(pauses) == 6  # after each buffer was decoded, and after it was looked through
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    for left in (600, 300, 0):
+        with pytest.raises(KeyboardInterrupt):
+            made.cycle(T0, pause=interrupt)
+        assert made.counters().aggregated == 900 - left
+    made.cycle(T0, pause=interrupt)
+    assert made.counters()[:3] == (900, 0, 900)
+
+
 def test_exactly_at_the_threshold():
     made, out = pipeline()
     feed(made, kernel(T0, T0 + 100_000))
