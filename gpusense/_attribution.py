@@ -299,6 +299,9 @@ class Attributor:
         """
         timeline, inherits = self._view(thread, first)
         simple = not inherits and type(timeline) is Timeline
+        if ascend and simple:
+            yield from self._ascending(timeline, corrs, first, last, base)  # type: ignore[arg-type]
+            return
         own = self._threads.get(thread & THREAD_MASK) if not simple else None
         cuts = set(timeline.between(first, last))
         if own is not None:
@@ -327,10 +330,27 @@ class Attributor:
                 yield low, end, resolve(corrs[low] + base)
                 low = end
 
+    @staticmethod
+    def _ascending(
+        timeline: Timeline, corrs: Sequence[int], first: int, last: int, base: int
+    ) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
+        """As :meth:`segments`, where ids ascend and one timeline decides: with many blocks this is most of the work."""
+        at, low = timeline.index(first), 0
+        for number, cut in enumerate(timeline.between(first + 1, last), at):
+            high = bisect_left(corrs, cut - base, low)
+            if high > low:
+                yield low, high, (timeline.after(at), False)
+                low = high
+            at = number + 1
+        yield low, len(corrs), (timeline.after(at), False)
+
     def path(self, block_id: int | None) -> Path:
         """Names of the block and its ancestors, outermost first."""
         if block_id is None:
             return ()
+        path = self._paths.get(block_id)
+        if path is not None:
+            return path
         missing: list[int] = []  # no recursion: blocks may be nested deeper than Python's limit
         at: int | None = block_id
         while at is not None and at not in self._paths:

@@ -22,7 +22,7 @@ from ._ledger import Ledger, Owners
 from ._names_cache import Described
 from ._placer import HELPERS, Placer, Work
 from ._placer import owner_of as owner_of
-from ._records import Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from ._records import Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
 from ._stretches import Cutter, Stretches
 from ._sync_lines import Lines
 from ._tally import BlockTotals
@@ -181,7 +181,10 @@ class Pipeline:
         self.threshold.refill(now_ns)
         placer, keep_all = self._placer, self.limits.trace_all
         for item in records:
-            if isinstance(item, Alike):
+            if type(item) is BlockRecord:
+                self._seen += 1
+                placer.finish_block(item, keep_all)
+            elif isinstance(item, Alike):
                 self._seen += len(item)
                 placer.finish_all(item, keep_all)
             else:

@@ -13,10 +13,11 @@ from ._alike import Alike
 from ._attribution import Attributor, Ids, Leaves
 from ._batch import Batch
 from ._ledger import WITH_BYTES, Ledger, Owners, grouped
-from ._records import KINDS, GpuKernel, Path, Record
+from ._records import KINDS, BlockRecord, GpuKernel, Path, Record
 from ._stretches import Stretches
 from ._tally import BlockTotals, Watched
 from ._threshold import Threshold
+from ._timeline import OUTSIDE
 
 MAX_CONTEXTS = 4_096  # whose device is remembered; a program may make new ones again and again
 HELPERS = frozenset({"launch", "unified_memory"})  # summed up, and not counted among the records seen
@@ -73,6 +74,9 @@ class Placer:
         if work.kind == "kernel":
             self._ledger.piles.know(work.names)
         where = self._where(batch) if work.owners is None else None
+        if where is not None and work.stretches is not None and not kept and not self.watched:
+            self._place_alike(work, where, work.stretches)
+            return
         spots = self._ledger.spots(batch, self._contexts, work.owners) if where is None else None
         slow, placed = deque(kept), []
         counted = bytearray(b"\1") * batch.count if kept else None
@@ -95,6 +99,25 @@ class Placer:
             self._keep(item, *place)
         if work.kind in ("kernel", "transfer", "memset"):
             self._ledger.occupy(work.kind == "kernel", batch)
+
+    def _place_alike(self, work: Work, where: tuple[int | None, int | None], stretches: Stretches) -> None:
+        """As :meth:`place` for kernels that are only counted, in blocks that nobody may ask: a stretch at a time."""
+        ledger, path_of = self._ledger, self.attribution.path
+        append = ledger.piles.appending(work.batch.count)
+        device, stream = where
+        for low, high, (leaves, inherited) in self._segments(work):
+            if len(leaves) == 1:
+                leaf = leaves[0]
+                path = path_of(leaf) if leaf else ()
+                if inherited:
+                    self.inherited += high - low
+            else:
+                path = self._blocks(leaves)[0]
+                if leaves:
+                    self.ambiguous += high - low
+            append((path, "kernel", device, stream, None), stretches, low, high)
+        ledger.counted += work.batch.count
+        ledger.occupy(True, work.batch)
 
     def _segments(self, work: Work) -> Iterable[tuple[int, int, Place]]:
         """Stretches of records that share their block."""
@@ -197,7 +220,7 @@ class Placer:
 
     def _blocks(self, leaves: Leaves) -> tuple[Path, tuple[int, ...]]:
         """Path of the innermost certain block, and it with all its ancestors."""
-        if not leaves:
+        if not leaves or leaves == (OUTSIDE,):
             return (), ()
         blocks = self.attribution.chain(leaves[0]) if len(leaves) == 1 else self.attribution.common_ancestors(leaves)
         return (self.attribution.path(blocks[0]) if blocks else ()), blocks
@@ -260,6 +283,18 @@ class Placer:
             self._ledger.occupy_once(item.backend, item.device, kind == "kernel", item.start_ns, item.end_ns)
         wanted = keep_all or kind in ("block", "allocation") or duration >= self._threshold.effective_ns
         if wanted and (keep_all or self._threshold.spend()):
+            self._ledger.store(item)
+        else:
+            self._ledger.demote(item)
+
+    def finish_block(self, item: BlockRecord, keep_all: bool) -> None:
+        """As :meth:`finish`, for blocks: a framework's modules make many."""
+        if item.end_ns < item.start_ns or item.start_ns <= 0:
+            self.invalid += 1
+            return
+        if not item.path:
+            item = item._replace(path=self.attribution.path(item.block_id))
+        if keep_all or self._threshold.spend():
             self._ledger.store(item)
         else:
             self._ledger.demote(item)

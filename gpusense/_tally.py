@@ -81,9 +81,17 @@ class Piles:
             piles = self._piles[spot] = defaultdict(list)
         return piles
 
+    def appending(self, count: int) -> Callable[[Spot, Stretches, int, int], None]:
+        """What appends the durations of the records of a batch, from one to another, ``count`` of them in all."""
+        self.make_room(count)
+        return self._append
+
     def extend(self, spot: Spot, stretches: Stretches, low: int, high: int) -> None:
         """Appends the durations of the records from ``low`` to ``high`` of a batch."""
         self.make_room(high - low)
+        self._append(spot, stretches, low, high)
+
+    def _append(self, spot: Spot, stretches: Stretches, low: int, high: int) -> None:
         runs = self._runs.get(spot)
         if runs is None:
             runs = self._runs[spot] = {}

@@ -96,6 +96,11 @@ class Timeline:
         steps = self._steps
         return steps[i - 1] if i <= len(steps) else self._work_out()[i - 1]
 
+    def after(self, count: int) -> Leaves:
+        """What is open after the first ``count`` events."""
+        step = self._step(count)
+        return (step[0],) if len(step) == 2 and step[0] else _leaves(step)
+
     def at(self, corr: int) -> Leaves:
         return _leaves(self._step(bisect_right(self.corrs, corr)))
 

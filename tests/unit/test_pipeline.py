@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _placer
-from gpusense._attribution import CLOSE, OPEN, Boundary
+from gpusense._attribution import CLOSE, OPEN, SWITCH, Boundary
 from gpusense._pipeline import Limits, Marker, Pipeline
 from gpusense._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
 
@@ -70,6 +70,17 @@ def test_others_get_the_gil_between_the_parts_and_an_interrupt_there_loses_nothi
         assert made.counters().aggregated == 900 - left
     made.cycle(T0, pause=interrupt)
     assert made.counters()[:3] == (900, 0, 900)
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_an_uncertain_boundary_between_nothing_and_nothing_leaves_work_outside(count):
+    made, _ = pipeline()
+    made.boundary(Boundary(SWITCH, 0, 0, MAIN, T0, T0 + 5, token=7))
+    made.attribution.lose(7)
+    made.feed(view(*(kernel(T0 + i, T0 + i + 5, 1 + i) for i in range(count))), MAIN, STRIDES, names)
+    made.cycle(T0)
+    assert {(row.path, row.count) for row in made.aggregates()} == {((), count)}
+    assert made.counters().ambiguous == 0
 
 
 def test_exactly_at_the_threshold():
@@ -527,3 +538,40 @@ def test_blocks_that_are_gone_are_forgotten():
     watch(made, *range(5000, 9000))
     made.cycle(T0)
     assert set(made.watched.blocks) == set(range(5000, 9000))
+
+
+@examples(60)
+@given(st.integers(0, 2**32 - 1))
+def test_kernels_in_stretches_are_counted_as_one_by_one(seed):
+    """Three ways: a stretch at a time where nobody may ask a block, with somebody who may, and one kernel at a time."""
+    draw = random.Random(seed)
+    rows, newest, block, around = [], 0, 0, []
+    count = draw.randint(128, 400)
+    while newest < count:
+        newest += draw.randint(0, 40)
+        if around and draw.random() < 0.5:
+            rows.append([CLOSE, around.pop(), None, MAIN, T0, T0, "", 0, newest])
+        else:
+            block += 1
+            parent = around[-1] if around else None
+            rows.append([OPEN, block, parent, MAIN, T0, T0, f"b{block % 5}", 0, newest])
+            around.append(block)
+    keys = draw.choices([0x100, 0x140, 0x180, 0x11C0], k=draw.randint(1, 40))
+    first = draw.choice([1, 2**32 - 100, draw.randrange(1, 2**32)])  # ids wrap
+    records = [
+        kernel(T0 + i, T0 + i + 5 + i % 7, (first + i) & 0xFFFFFFFF, name=keys[i % len(keys)]) for i in range(count)
+    ]
+    thread = draw.choice([MAIN, AUTOGRAD, 0])
+    found = []
+    for way in ("stretches", "asked", "one by one"):
+        made, _ = pipeline()
+        made._widener.newest = first - 1
+        made.boundaries_after([[*row[:-1], (first - 1 + row[-1]) & 0xFFFFFFFF] for row in rows])
+        keep = watch(made, 10**9) if way == "asked" else None
+        for begin in range(0, count, 1 if way == "one by one" else 200):
+            part = records[begin : begin + (1 if way == "one by one" else 200)]
+            made.feed(view(*part), thread, STRIDES, names)
+            made.cycle(T0)
+        found.append((sorted(map(repr, made.aggregates())), made.counters()))
+        del keep
+    assert found[0] == found[1] == found[2]
