@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests")
 from cupti_bytes import STRIDES, T0, kernel, memcpy
 
 from gpusense._attribution import CLOSE, OPEN, Boundary
-from gpusense._names_cache import NameCache
+from gpusense._names_cache import NameCache, Names
 from gpusense._pipeline import Limits, Pipeline
 
 RECORDS = 1200  # in a buffer of 256 KiB
@@ -51,13 +51,11 @@ def pipeline():
 def test_records_per_second(benchmark, run):
     data = buffers(run)
     cache = NameCache()
-
-    def names(pointer):
-        return cache.resolve(pointer, lambda address: NAMES[(address - 0x1000) // 64])
+    names = Names(cache, lambda address: NAMES[(address - 0x1000) // 64])
 
     def all_of_it(made):
-        for buffer in data:
-            cache.new_buffer()
+        for number, buffer in enumerate(data):
+            cache.new_buffer(1 + number * RECORDS / 30_000)  # names are read again once a second, as live
             made.feed(buffer, 5, STRIDES, names, now_ns=T0)
             made.cycle(T0)
         return made.counters()

@@ -12,11 +12,12 @@ RECHECK_S = 1.0
 class NameCache:
     """Address → (short name, demangled, as the driver gave it); each text is worked out once."""
 
-    __slots__ = ("_by_pointer", "_by_text", "_provisional", "_recheck_at")
+    __slots__ = ("_by_pointer", "_by_text", "_many", "_provisional", "_recheck_at")
 
     def __init__(self) -> None:
         self._by_pointer: dict[int, Described] = {}
         self._by_text: dict[bytes, Described] = {}
+        self._many: tuple[frozenset[int], dict[int, Described], dict[int, str]] | None = None
         self._recheck_at = 0.0
         self._provisional = False  # some text was worked out before there was a C++ runtime
 
@@ -24,6 +25,7 @@ class NameCache:
         """``now_s``: monotonic seconds; 0 has every name read again."""
         if now_s == 0.0 or now_s > self._recheck_at:
             self._by_pointer.clear()
+            self._many = None
             self._recheck_at = now_s + RECHECK_S
             if self._provisional:
                 self._work_out_anew()
@@ -34,6 +36,16 @@ class NameCache:
             text = read(pointer) if pointer else b""
             found = self._by_pointer[pointer] = self._by_text.get(text) or self.describe(text)
         return found
+
+    def many(
+        self, pointers: frozenset[int], read: Callable[[int], bytes]
+    ) -> tuple[dict[int, Described], dict[int, str]]:
+        """As :meth:`resolve` for each, and the short names alone. Where these are the ones of the last time, as in a
+        program that does the same again and again, nothing is looked up; what is given is not to be changed."""
+        if self._many is None or self._many[0] is not pointers:
+            known = {pointer: self.resolve(pointer, read) for pointer in pointers}
+            self._many = pointers, known, {pointer: found[0] for pointer, found in known.items()}
+        return self._many[1:]
 
     def describe(self, text: bytes) -> Described:
         found = self._by_text.get(text)
@@ -63,3 +75,19 @@ class NameCache:
         full = demangle(raw)
         described = base_name(full or raw) or "?", full, raw or None
         return described, full is not None or not raw.startswith("_Z") or is_ready()
+
+
+class Names:
+    """What a decoder asks for names: ``cache``, and what reads the text at an address where the cache has none."""
+
+    __slots__ = ("cache", "read")
+
+    def __init__(self, cache: NameCache, read: Callable[[int], bytes]) -> None:
+        self.cache = cache
+        self.read = read
+
+    def __call__(self, pointer: int) -> Described:
+        return self.cache.resolve(pointer, self.read)
+
+    def many(self, pointers: frozenset[int]) -> tuple[dict[int, Described], dict[int, str]]:
+        return self.cache.many(pointers, self.read)

@@ -19,7 +19,7 @@ from ._decode import batches, numbers
 from ._decode_record import record as decode_record
 from ._launches import Launches
 from ._ledger import Ledger, Owners
-from ._names_cache import Described
+from ._names_cache import Described, Names
 from ._placer import HELPERS, Placer, Work
 from ._placer import owner_of as owner_of
 from ._records import Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
@@ -28,8 +28,8 @@ from ._sync_lines import Lines
 from ._tally import BlockTotals
 from ._threshold import Threshold
 
-#: ``names(pointer) → (short, demangled or None, as the driver gave it or None)``
-Names = Callable[[int], Described]
+#: Names by address: ``(short, demangled or None, as the driver gave it or None)``.
+AnyNames = Callable[[int], Described]
 
 MARKER_BYTES = 4  # that a marker sets, where it is a memset
 MANY = 128  # kernels are counted in stretches; fewer are counted sooner one by one
@@ -136,7 +136,7 @@ class Pipeline:
         buffer: memoryview,
         thread: int,
         strides: Mapping[int, int],
-        names: Names,
+        names: AnyNames,
         *,
         now_ns: int = 0,
         pause: Callable[[], None] | None = None,
@@ -255,7 +255,7 @@ class Pipeline:
 
     # --- decode -----------------------------------------------------------------------------------------------------
 
-    def _take(self, buffer: memoryview, batch: Batch, thread: int, names: Names, now_ns: int) -> None:
+    def _take(self, buffer: memoryview, batch: Batch, thread: int, names: AnyNames, now_ns: int) -> None:
         if not self._wanted(batch.kind):
             self._leave_out(batch, ())
             return
@@ -272,7 +272,7 @@ class Pipeline:
         if not batch.count:
             return
         ids = self._ids(batch)
-        known, stretches = self._named(batch, names) if kind == "kernel" else ({}, None)
+        known, short, stretches = self._named(batch, names) if kind == "kernel" else ({}, {}, None)
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
             batch = batch.with_keys(self._ledger.piles.keys_with_lines(batch.key, lines))
@@ -281,18 +281,20 @@ class Pipeline:
             item = decode_record(buffer, batch, i, lambda pointer: known.get(pointer) or names(pointer))
             item = item._replace(correlation_id=ids.wide(i))
             kept[i] = _with_line(item, lines[i]) if lines is not None else item
-        short = {pointer: text[0] for pointer, text in known.items()}
         owners = self._owners(buffer, batch) if self._placer.owners else None
         self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners, stretches))
 
-    def _named(self, batch: Batch, names: Names) -> tuple[dict[int, Described], Stretches | None]:
-        """The names of a batch of kernels by address, and the addresses in stretches, where they are many."""
+    def _named(
+        self, batch: Batch, names: AnyNames
+    ) -> tuple[Mapping[int, Described], Mapping[int, str], Stretches | None]:
+        """The names of a batch of kernels by address, the short ones, and the addresses in stretches, where they are
+        many."""
         keys = batch.eights("key") if batch.count >= MANY else None
         durations = batch.eights("duration") if keys is not None else None
         if keys is None or durations is None:
-            return {pointer: names(pointer) for pointer in set(batch.key)}, None
+            return *_described(names, frozenset(batch.key)), None
         stretches = self._cutter.cut(keys.data, durations.data)
-        return {pointer: names(pointer) for pointer in self._cutter.distinct(stretches)}, stretches
+        return *_described(names, self._cutter.distinct(stretches)), stretches
 
     def _ids(self, batch: Batch) -> Ids:
         column = batch.ascending_ids()
@@ -379,6 +381,13 @@ class Pipeline:
         if not batch.reaches(threshold.effective_ns):
             return ()
         return threshold.choose(batch.duration, batch.longest)
+
+
+def _described(names: AnyNames, pointers: frozenset[int]) -> tuple[Mapping[int, Described], Mapping[int, str]]:
+    if isinstance(names, Names):
+        return names.many(pointers)
+    known = {pointer: names(pointer) for pointer in pointers}
+    return known, {pointer: text[0] for pointer, text in known.items()}
 
 
 def _with_line(item: Any, line: str | None) -> Any:

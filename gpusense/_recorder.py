@@ -22,7 +22,7 @@ from ._clock import Anchor
 from ._config import Settings
 from ._delivery import Delivery
 from ._hang import HangWatch
-from ._names_cache import NameCache
+from ._names_cache import NameCache, Names
 from ._nesting import Frame
 from ._pipeline import Limits, Pipeline
 from ._records import BlockRecord, Counters, Path, Record, UnseenStretch
@@ -186,7 +186,7 @@ class Recorder(Capturing):
             buffer,
             thread,
             capture.strides,
-            lambda pointer: self._names.resolve(pointer, capture.name),
+            Names(self._names, capture.name),
             now_ns=time_ns(),
             pause=_pause,
         )

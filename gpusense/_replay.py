@@ -5,7 +5,7 @@ from typing import Any
 
 from . import _sessionfile as file
 from ._attribution import CLOSE, LEAVE, OPEN, Boundary
-from ._names_cache import NameCache
+from ._names_cache import NameCache, Names
 from ._pipeline import Limits, Marker, Pipeline, owner_of
 from ._records import GpuKernel, Path
 from .session import Builder, Session
@@ -100,13 +100,13 @@ class _Replay:
         if self.pipeline.occupancy is None:
             self.pipeline.occupancy = _occupancy_of(self.builder.devices)
         self.names.new_buffer()
-        self.pipeline.feed(buffer.data, buffer.thread, strides, self._name)
+        self.pipeline.feed(buffer.data, buffer.thread, strides, Names(self.names, self._text))
         self._buffers += 1
         if self._buffers % BUFFERS_PER_CYCLE == 0:
             self.pipeline.cycle(0)
 
-    def _name(self, pointer: int) -> tuple[str, str | None, str | None]:
-        return self.names.resolve(pointer, lambda address: self._texts.get(address, b""))
+    def _text(self, pointer: int) -> bytes:
+        return self._texts.get(pointer, b"")
 
     def graph_owners(self, rows: dict[Any, Any]) -> dict[int, Path]:
         owners: dict[int, Path] = {}

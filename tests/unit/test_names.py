@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpusense._capi import demangle as demangling
 from gpusense._capi.demangle import demangle
 from gpusense._names import UNNAMED, base_name, text
-from gpusense._names_cache import NameCache
+from gpusense._names_cache import NameCache, Names
 
 TORCH_COPY = (
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
@@ -252,3 +252,27 @@ def test_names_become_readable_once_there_is_a_runtime(fresh, monkeypatch):
     demangle("_Z5otheri")
     assert resolve(12.5)[1] is None  # kept for a second
     assert resolve(14.0) == ("k", "void k<int>(int)", "_Z1kIiEvT_")
+
+
+def test_the_names_of_the_same_kernels_are_looked_up_once_and_read_again_after_a_second():
+    texts, reads = {0x100: b"one", 0x140: b"two"}, []
+
+    def read(pointer):
+        reads.append(pointer)
+        return texts[pointer]
+
+    cache = NameCache()
+    names, both = Names(cache, read), frozenset(texts)
+    cache.new_buffer(1.0)
+    known, short = names.many(both)
+    assert short == {0x100: "one", 0x140: "two"} == {pointer: found[0] for pointer, found in known.items()}
+    cache.new_buffer(1.5)
+    assert names.many(both)[0] is known
+    assert names.many(frozenset([0x100]))[1] == {0x100: "one"}
+    assert len(reads) == 2
+    texts[0x100] = b"other"  # its module was unloaded, and another came to its place
+    cache.new_buffer(1.9)
+    assert names.many(both)[1] == short
+    cache.new_buffer(2.1)
+    assert names.many(both)[1] == {0x100: "other", 0x140: "two"}
+    assert names(0x100)[0] == "other"
