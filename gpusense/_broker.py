@@ -25,10 +25,11 @@ ABI = 1  # of the state dict; raised when a copy could misread another's
 
 PERIOD_S = 0.2
 IDLE_PERIOD_S = 0.25
-#: Where buffers fill fast they are read more often, before none is left. Each thread that launches has one of its own,
-#: so that a server with a thread for each request needs many that are nearly empty.
+#: Where more and more buffers are needed they are read more often, before none is left. Each thread that launches has
+#: one of its own, so that a server with a thread for each request needs many that are nearly empty. The one that a
+#: thread has at every look is no sign of that: reading more often would only find it emptier.
 SHORTEST_S = 0.02
-CROWDED = 4  # one part in so many of the buffers, read at one time
+CROWDED = 4  # one part in so many of the buffers, at one time
 CLOSE_WAIT_S = 2.0
 EXIT_WAIT_S = 1.0
 DRAIN_LIMIT = 1024  # buffers in one go, so that a program that launches faster than we read cannot keep a thread here
@@ -132,6 +133,8 @@ class Hub:
         self._pid = os.getpid()
         self._held_back: list[int] = []  # buffers beyond what the strictest member allows
         self._pool: tuple[int, int] | None = None  # how many there are, and their size
+        self._givers: set[int] = set()  # threads whose buffers were read since the last look
+        self._givers_before: set[int] = set()
         self._paused = self._flush_error = ""
         self._buffers = self._bytes = self._flushes = self._dropped_members = 0
         self._drain_cpu_ns = 0
@@ -295,8 +298,10 @@ class Hub:
             period = self._period_after(period, read - before)
 
     def _period_after(self, period: float, read: int) -> float:
-        """Seconds until the next look, when ``read`` buffers were full after the last ``period``."""
-        if read * CROWDED > self._count() - self._surplus():
+        """Seconds until the next look, when ``read`` buffers were there after the last ``period``."""
+        before, self._givers_before, self._givers = self._givers_before, self._givers, set()
+        more = read - len(before & self._givers_before)
+        if more * CROWDED > self._count() - self._surplus():
             return max(SHORTEST_S, period / 2)
         return min(period * 1.5, PERIOD_S if read else IDLE_PERIOD_S)
 
@@ -333,6 +338,7 @@ class Hub:
             address, valid, thread = full
             try:
                 if valid:
+                    self._givers.add(thread)
                     self._buffers += 1
                     self._bytes += valid
                     self._last_buffer_ns = time.monotonic_ns()

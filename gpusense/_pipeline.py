@@ -231,7 +231,8 @@ class Pipeline:
 
     def counters(self) -> Counters:
         """Seen = kept + aggregated + invalid + pre-session, once nothing waits for its marker."""
-        waiting = sum(work.batch.count for work in self._waiting if work.kind not in HELPERS)
+        works = list(self._waiting)  # gpusense's threads go on taking and adding
+        waiting = sum(work.batch.count for work in works if work.kind not in HELPERS)
         return Counters(
             seen=self._seen - waiting,
             kept=self._ledger.stored,

@@ -476,19 +476,38 @@ def test_leaving_and_joining_at_once_never_loses_the_drain_thread(monkeypatch):
 
 
 @pytest.mark.parametrize("limit", [None, 4 * 4096])
-def test_buffers_that_fill_fast_are_read_more_often(hub, limit):
+def test_buffers_are_read_more_often_where_more_and_more_are_needed(hub, engine, limit):
     """Of the eight buffers, or of the four that a member allows, more than a quarter at one time."""
-    hub.join({KERNELS}, print, {"buffer_bytes": limit} if limit else None)
+    hub.join({KERNELS}, lambda *_: None, {"buffer_bytes": limit} if limit else None)
     few, many = (2, 3) if limit is None else (1, 2)
-    assert hub._period_after(0.2, few) == 0.2
+    threads = iter(range(1, 1000))
     periods = [0.2]
-    while len(periods) < 6:
-        periods.append(hub._period_after(periods[-1], many))
-    assert periods == [0.2, 0.1, 0.05, 0.025, _broker.SHORTEST_S, _broker.SHORTEST_S]
-    while len(periods) < 20:
-        periods.append(hub._period_after(periods[-1], few))
+
+    def look(*givers):
+        engine.full.extend((4096 * n, 216, giver) for n, giver in enumerate(givers, 1))
+        hub.flush()
+        periods.append(hub._period_after(periods[-1], len(givers)))
+
+    def new(count):
+        return [next(threads) for _ in range(count)]
+
+    look(*new(few))
+    assert periods[-1] == 0.2
+    for _ in range(5):
+        look(*new(many))
+    assert periods[-6:] == [0.2, 0.1, 0.05, 0.025, _broker.SHORTEST_S, _broker.SHORTEST_S]
+    for _ in range(12):
+        look(*new(few))
     assert periods[-1] == _broker.PERIOD_S
-    assert hub._period_after(0.2, 0) == _broker.IDLE_PERIOD_S
+    look()
+    assert periods[-1] == _broker.IDLE_PERIOD_S
+    steady = new(6)  # each has a buffer at every look, however soon
+    look(*steady)
+    for _ in range(8):
+        look(*steady)
+    assert periods[-1] == _broker.PERIOD_S
+    look(*steady, *steady)  # these two for each fill
+    assert periods[-1] == _broker.PERIOD_S / 2
 
 
 def test_copies_meet_and_strangers_are_told_why(engine, monkeypatch):
