@@ -185,6 +185,11 @@ class Pipeline:
                 placer.finish(item, keep_all)
         self._ledger.hand_on()
 
+    def refuse(self, count: int) -> None:
+        """Counts records that were seen and are impossible."""
+        self._seen += count
+        self._placer.invalid += count
+
     def cycle(self, now_ns: int, final: bool = False, *, patience_ns: int | None = None) -> None:
         """Attributes what can be attributed now and hands kept records on. ``final``: no marker will come any more."""
         self.attribution.give_up(now_ns + 1 if final else now_ns - (patience_ns or MARKER_PATIENCE_NS))

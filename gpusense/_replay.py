@@ -122,10 +122,11 @@ class _Replay:
 
     def take_records(self, chunk: file.Chunk) -> None:
         """Records of other sources go through the threshold too."""
-        before = len(self.builder.records)
+        before, self.builder.reversed = len(self.builder.records), 0
         self.builder.take(chunk)
         fresh = self.builder.records[before:]
         del self.builder.records[before:]
+        self.pipeline.refuse(self.builder.reversed)
         self.pipeline.record(fresh)
 
 

@@ -209,6 +209,7 @@ class Builder:
         self._devices: list[DeviceInfo] = []
         self._damage: list[str] = []
         self._shared: dict[Any, Any] = {}  # texts and tuples of records, each once
+        self.reversed: int | None = None  # rows whose record ends before it starts; None: they are damage
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -265,6 +266,8 @@ class Builder:
             return None
 
     def _rows(self, chunk: "Chunk", decode: Any, into: list[Any], *, at_once: bool = False) -> None:
+        from . import _json
+
         rows = self._json(chunk)
         if at_once and isinstance(rows, list) and rows:
             from ._json_rows import records
@@ -280,6 +283,9 @@ class Builder:
             try:
                 into.append(decode(row))
             except ValueError as error:  # noqa: PERF203 - raised for damaged rows only
+                if self.reversed is not None and isinstance(error, _json.ReversedError):
+                    self.reversed += 1
+                    continue
                 refused += 1
                 reason = reason or str(error)
         if refused:
