@@ -118,7 +118,8 @@ class ByHand:
             for field, value in values.items():
                 if field not in readers:
                     raise TypeError(f"{kind.__name__} has no field {field!r}")
-                values[field] = readers[field](value)
+                if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
+                    values[field] = readers[field](value)
             self._append(kind(name=text, **self._here(values)))
         except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
             self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")

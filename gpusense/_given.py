@@ -43,12 +43,14 @@ def readers_of(cls: Any) -> dict[str, _Reader]:
 
 def whole(value: Any) -> int:
     """A whole number of at most 64 bits; text is none."""
-    if isinstance(value, (str, bytes, bytearray)):
-        raise TypeError(f"{value!r:.40} is no number")
-    number = int(value)
-    if not -_MAX_INT <= number < _MAX_INT:
-        raise ValueError("a number of more than 64 bits")
-    return number
+    if type(value) is not int:
+        if isinstance(value, (str, bytes, bytearray)):
+            raise TypeError(f"{value!r:.40} is no number")
+        value = int(value)
+    if -_MAX_INT <= value < _MAX_INT:
+        number: int = value
+        return number
+    raise ValueError("a number of more than 64 bits")
 
 
 def attributes_of(given: Any) -> dict[Any, Any]:

@@ -147,7 +147,7 @@ class Tracer(Scopes, ByHand):
                 block.end_ns = end
                 attributes = block.attributes
                 if attributes is not None:
-                    attributes = _owned(attributes)
+                    attributes = attributes.copy() if type(attributes) is dict else _owned(attributes)
                 self._append((
                     block.block_id, leaf, thread, end, corr, block.name, block.parent_id, block.path, block.start_ns,
                     block.thread, attributes, block.error,
