@@ -114,7 +114,9 @@ class FileRecorder(Recorder):
     def _write_records(self) -> None:
         records, self._records = self._records, []
         if records:
-            self.writer.records(records)
+            from .session import write_records
+
+            write_records(self.writer, records)
 
     def _place_after(self, items: list[list[Any]]) -> None:
         for item in items:

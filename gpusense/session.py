@@ -28,6 +28,7 @@ from ._records import (
 
 if TYPE_CHECKING:
     from ._sessionfile import Chunk
+    from ._sessionwriter import Writer
 
 
 class Session:
@@ -178,17 +179,33 @@ def save(session: Session, path: "str | os.PathLike[str]") -> None:
     meta = {key: value for key, value in session.meta.items() if key not in _OF_THE_FILE}
     writer.json(file.META, meta | {"decided": True})
     writer.rows(file.DEVICES, session.devices)
-    writer.records(session.records)
+    write_records(writer, session.records)
     writer.rows(file.AGGREGATES, session.aggregates)
     writer.rows(file.BUSY, session.busy)
     writer.rows(file.METRICS, session.metrics)
     writer.rows(file.UNSEEN, session.unseen)
     writer.rows(file.COUNTERS, [session.counters])
     writer.close(end_ns=session.meta.get("end_ns"))
-    if writer.failure:
+    lost = f"{writer.bytes_dropped} bytes were too much for one chunk" if writer.bytes_dropped else None
+    if writer.failure or lost:
         from ._errors import SessionError
 
-        raise SessionError(f"{writer.path}: {writer.failure}")
+        raise SessionError(f"{writer.path}: {writer.failure or lost}")
+
+
+def write_records(writer: "Writer", records: "Sequence[Record]") -> None:
+    """All of ``records``, which may hold long text: those that are too much for one chunk go into several."""
+    from ._sessionwriter import ROWS_PER_CHUNK
+
+    for first in range(0, len(records), ROWS_PER_CHUNK):
+        waiting = [records[first : first + ROWS_PER_CHUNK]]
+        while waiting:
+            some, dropped = waiting.pop(), writer.bytes_dropped
+            written = writer.records(some)
+            if not written and len(some) > 1 and not writer.failure and writer.capped_at_ns is None:
+                writer.bytes_dropped = dropped
+                half = len(some) // 2
+                waiting += (some[half:], some[:half])
 
 
 def merge(sessions: "Sequence[Session]") -> Session:

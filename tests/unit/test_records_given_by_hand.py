@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import gpusense
-from gpusense import GpuKernel, _log, _noop, _select, session
+from gpusense import GpuKernel, _log, _noop, _select, _sessionfile, session
 from gpusense.report import chrome, flamegraph, html, perfetto, text
 from gpusense.report import json as report_json
 
@@ -245,3 +245,28 @@ def test_a_decorated_compute_block_after_disable(tracer) -> None:
     assert tracer.session().compute_blocks == []
     work()
     assert len(tracer.session().compute_blocks) == 1
+
+
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_long_text_costs_no_record(monkeypatch, tmp_path, mode) -> None:
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    monkeypatch.setattr(_sessionfile, "MAX_CHUNK_BYTES", 1 << 20)
+    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    for number in range(300):
+        with gpusense.trace("answer", {"prompt": chr(97 + number % 26) * 10_000}):
+            pass
+        gpusense.record_kernel("k", duration_ns=10**6, attributes={"prompt": "p" * 10_000})
+    found = recording.finish()
+    session.save(found, tmp_path / "saved.gpusense")
+    for one in (found, session.load(tmp_path / "saved.gpusense")):
+        assert (len(one.blocks), len(one.kernels), one.counters.bytes_dropped) == (300, 300, 0)
+        assert not one.meta.get("damage")
+
+
+def test_a_record_that_no_file_can_hold_is_said(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(_sessionfile, "MAX_CHUNK_BYTES", 1 << 20)
+    run = session.Session(records=[kernel(), kernel(attributes={"text": "x" * (1 << 20)}), kernel(name="last")])
+    with pytest.raises(gpusense.SessionError, match="too much for one chunk"):
+        session.save(run, tmp_path / "run.gpusense")
+    assert [record.name for record in session.load(tmp_path / "run.gpusense").records] == ["k", "last"]
