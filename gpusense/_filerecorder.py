@@ -142,6 +142,20 @@ class FileRecorder(Recorder):
         self.writer.release()
         self._write_at = monotonic() + WRITE_S
 
+    def reconfigure(self, settings: Settings) -> None:
+        """What was recorded so far is kept or counted by the settings of before, what follows by those of now."""
+        with self._lock:
+            self._write_all()
+        super().reconfigure(settings)
+        self.writer.json(file.META, {**self.meta(), "end_ns": None})
+
+    def reset(self) -> None:
+        """What the file holds so far is passed over when it is read."""
+        with self._lock:
+            self._write_all()
+        super().reset()
+        self.writer.json(file.META, {**self.meta(), "end_ns": None})
+
     def own(self, owners: dict[int, Path]) -> None:
         super().own(owners)
         self.writer.json(file.META, {"graph_owners": _written(owners)})

@@ -370,6 +370,7 @@ class Recorder(Capturing):
             "rank": rank,
             "world_size": world,
             "kinds": list(settings.kinds),
+            "only_devices": None if settings.devices is None else list(settings.devices),
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),

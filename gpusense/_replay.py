@@ -25,23 +25,29 @@ class _Replay:
         self._pipeline: Pipeline | None = None
         self._buffers = 0
         self._epoch = 0
+        self.forgot = False  # what was recorded before the program reset its tracer
         self.owners: dict[int, Path] = {}
         self.damage: list[str] = []
 
     @property
     def pipeline(self) -> Pipeline:
         if self._pipeline is None:
-            meta = self.builder.meta
-            threshold = self._threshold_ns if self._threshold_ns is not None else meta.get("threshold_ns")
-            limits = Limits(
-                100_000 if threshold is None else threshold,
-                self._trace_all or (self._threshold_ns is None and bool(meta.get("trace_all"))),
-                max_per_second=1 << 62,
-                max_records=1 << 62,
-            )
-            self._pipeline = Pipeline(limits, start_ns=meta.get("start_ns") or 0)
+            self._pipeline = Pipeline(self._limits(), start_ns=self.builder.meta.get("start_ns") or 0)
             self._pipeline.owners = self.owners
         return self._pipeline
+
+    def _limits(self) -> Limits:
+        """What whoever reads the file chose, else what the run has chosen so far."""
+        meta = self.builder.meta
+        threshold = self._threshold_ns if self._threshold_ns is not None else meta.get("threshold_ns")
+        devices = meta.get("only_devices")
+        return Limits(
+            100_000 if threshold is None else threshold,
+            self._trace_all or (self._threshold_ns is None and bool(meta.get("trace_all"))),
+            max_per_second=1 << 62,
+            max_records=1 << 62,
+            devices=None if devices is None else frozenset(map(int, devices)),
+        )
 
     def take(self, chunk: file.Chunk) -> None:
         handler = _HANDLERS.get(chunk.type)
@@ -56,7 +62,21 @@ class _Replay:
     def take_meta(self, chunk: file.Chunk) -> None:
         """Owners of graph nodes come as graphs are captured, and all of them once more at the end."""
         self.builder.take(chunk)
+        if self._pipeline is not None:
+            self._go_on(self._pipeline)
         self.owners.update(self.graph_owners(self.builder.meta.pop("graph_owners", None) or {}))
+
+    def _go_on(self, old: Pipeline) -> None:
+        """As the program has decided meanwhile: with other settings, or without all that was recorded so far."""
+        limits = self._limits()._replace(kinds=old.limits.kinds)
+        start_ns = self.builder.meta.get("start_ns") or 0
+        if start_ns <= old.start_ns:
+            old.configure(limits)
+            return
+        self.forgot = True
+        self._pipeline = new = Pipeline(limits, start_ns=start_ns, marker=old.marker, occupancy=old.occupancy)
+        new.go_on_from(old)
+        new.others_markers = old.others_markers
 
     def take_names(self, chunk: file.Chunk) -> None:
         self._texts.update(chunk.names())
@@ -181,6 +201,8 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     session = state.builder.session()
     session.records = sorted(map(_owned_by(state.owners), pipeline.kept), key=lambda record: record.start_ns)
     session.aggregates = pipeline.aggregates()
+    if state.forgot:
+        session.metrics = [sample for sample in session.metrics if sample.time_ns >= pipeline.start_ns]
     session.busy = pipeline.busy()
     counted, outside = pipeline.counters(), session.counters
     session.counters = counted._replace(

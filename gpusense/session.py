@@ -123,6 +123,7 @@ _META_TYPES: dict[str, type | tuple[type, ...]] = {
     "trace_all": bool,
     "damage": list,
     "processes": list,
+    "only_devices": (list, type(None)),
 }
 
 
