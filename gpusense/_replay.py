@@ -8,18 +8,28 @@ from ._attribution import CLOSE, LEAVE, OPEN, Boundary
 from ._names_cache import NameCache
 from ._pipeline import Limits, Marker, Pipeline, owner_of
 from ._records import GpuKernel, Path
+from ._tally import Watched
 from .session import Builder, Session
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
 
 
-class _Replay:
-    def __init__(self, threshold_ns: int | None, trace_all: bool) -> None:
+class Replay:
+    def __init__(
+        self,
+        threshold_ns: int | None,
+        trace_all: bool,
+        *,
+        max_records: int = 1 << 62,
+        watched: Watched | None = None,
+    ) -> None:
         self.builder = Builder()
         self.names = NameCache()
         self._threshold_ns = threshold_ns
         self._trace_all = trace_all
+        self._max_records = max_records
+        self._watched = watched
         self._texts: dict[int, bytes] = {}
         self._layouts: dict[int, dict[int, int]] = {}
         self._pipeline: Pipeline | None = None
@@ -32,7 +42,8 @@ class _Replay:
     @property
     def pipeline(self) -> Pipeline:
         if self._pipeline is None:
-            self._pipeline = Pipeline(self._limits(), start_ns=self.builder.meta.get("start_ns") or 0)
+            start_ns = self.builder.meta.get("start_ns") or 0
+            self._pipeline = Pipeline(self._limits(), start_ns=start_ns, watched=self._watched)
             self._pipeline.owners = self.owners
         return self._pipeline
 
@@ -45,7 +56,7 @@ class _Replay:
             100_000 if threshold is None else threshold,
             self._trace_all or (self._threshold_ns is None and bool(meta.get("trace_all"))),
             max_per_second=1 << 62,
-            max_records=1 << 62,
+            max_records=self._max_records,
             devices=None if devices is None else frozenset(map(int, devices)),
         )
 
@@ -177,20 +188,22 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-_HANDLERS: dict[int, Callable[[_Replay, file.Chunk], None]] = {
-    file.META: _Replay.take_meta,
-    file.NAME: _Replay.take_names,
-    file.LAYOUT: _Replay.take_layout,
-    file.BOUNDARY: _Replay.take_boundaries,
-    file.BUFFER: _Replay.take_buffer,
-    file.RECORDS: _Replay.take_records,
-    file.LINES: _Replay.take_lines,
+_HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
+    file.META: Replay.take_meta,
+    file.NAME: Replay.take_names,
+    file.LAYOUT: Replay.take_layout,
+    file.BOUNDARY: Replay.take_boundaries,
+    file.BUFFER: Replay.take_buffer,
+    file.RECORDS: Replay.take_records,
+    file.LINES: Replay.take_lines,
 }
+#: What of a file goes through the pipeline; the rest is taken as it stands.
+HANDLED = frozenset(_HANDLERS)
 
 
 def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
     """The session that raw chunks decode to; ``threshold_ns`` (None: the run's own) and ``trace_all`` choose anew."""
-    state = _Replay(threshold_ns, trace_all)
+    state = Replay(threshold_ns, trace_all)
     for chunk in chunks:
         state.take(chunk)
     pipeline = state.pipeline

@@ -34,6 +34,7 @@ _capture
 _sharing
 report
 analysis
+_following
 _merge _replay
 session
 _hang _sessionwriter

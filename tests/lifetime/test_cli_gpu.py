@@ -67,6 +67,35 @@ def test_a_file_is_decoded_anew_with_another_threshold(gpu, tmp_path):
     assert counts(load(tmp_path / "s.gpusense", trace_all=True)) == [kernels, copies, memsets]
 
 
+OUTER = "outer = gpusense.trace('outer')\nouter.__enter__()\n"
+ASKING = f"""{WORK.replace("launched = ", OUTER + "launched = ")}
+with gpusense.trace("inner") as inner:
+    gpusense.record_kernel("by hand", duration_ns=5_000)
+open_yet = outer.summary()
+outer.__exit__(None, None, None)
+with gpusense.trace("empty") as empty:
+    pass
+for found in (open_yet, outer.summary(), outer.summary(), inner.summary(), empty.summary()):
+    operations = sorted([row.kind, row.name, row.count, row.total_ns, row.bytes] for row in found.operations)
+    print(json.dumps([found.kernel_count, found.transfer_count, found.memset_count, found.complete, operations]))
+gpusense.disable()
+print(outer.summary().kernel_count)
+"""
+
+
+def test_a_block_tells_what_was_launched_inside_whether_or_not_a_file_is_written(gpu, tmp_path):
+    (tmp_path / "work.py").write_text(ASKING)
+    to_file, live = (gpu("run", *mode, "work.py") for mode in ((), ("--live",)))
+    assert (to_file.returncode, live.returncode) == (0, 0), to_file.stderr + live.stderr
+    assert to_file.stdout == live.stdout
+    launched, *found, last = map(json.loads, to_file.stdout.splitlines())
+    kernels, copies, memsets = launched
+    for row in found[:3]:
+        assert row[:4] == [sum(kernels.values()) + 1, sum(copies.values()), memsets, True]
+    assert [row[:4] for row in found[3:]] == [[1, 0, 0, True], [0, 0, 0, True]]
+    assert last == found[0][0]
+
+
 @pytest.mark.parametrize("mode", [(), ("--live",)])
 def test_other_devices_than_those_asked_for_are_not_recorded(gpu, tmp_path, mode):
     (tmp_path / "work.py").write_text(WORK)
