@@ -243,17 +243,27 @@ def test_a_full_disk_is_one_sentence(recorded, tmp_path, words):
     assert "No space left on device" in done.stderr
 
 
-def shell(words, folder, **environ):
+def shell(words, folder, before="", **environ):
     """The command in a shell, in ``folder``."""
     root = os.path.dirname(os.path.dirname(gpusense.__file__))
     return subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m gpusense {words}"],
+        ["bash", "-c", f"{before} {sys.executable} -m gpusense {words}"],
         env={**os.environ, "PYTHONPATH": root, **environ},
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shells")
+def test_a_trace_on_standard_input_of_any_encoding_or_none(tmp_path):
+    line = "printf '1 1700000000.1 read(3, \"\\xff\", 2) = 2 <0.1>\\n'"
+    strict = {"PYTHONIOENCODING": "utf-8:strict"}
+    done = shell("import strace - -o s.gpusense", tmp_path, before=f"{line} |", **strict)
+    assert (done.returncode, done.stderr) == (0, "s.gpusense: 1 calls\n")
+    done = shell("import strace - -o s.gpusense <&-", tmp_path)
+    assert (done.returncode, done.stderr) == (2, "gpusense import: standard input is closed\n")
 
 
 def test_a_report_does_not_replace_its_session(capsys, recorded):
