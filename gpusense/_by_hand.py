@@ -8,6 +8,7 @@ from weakref import ref
 from . import _log, _native
 from ._alike import Alike
 from ._block import Block
+from ._given import fitted, readers_of, whole
 from ._nesting import here
 from ._records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from ._tally import Late
@@ -31,11 +32,23 @@ class ByHand:
 
     def record(self, records: Iterable[Record]) -> None:
         """Finished records of any kind, with wall-clock nanoseconds; they go through threshold and sinks as all do."""
-        for item in records:
-            if type(item) in KINDS or isinstance(item, Alike):
-                self._append(item)
-            else:
-                self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
+        if type(records) in KINDS:  # one alone; it is iterable, too
+            records = (records,)  # type: ignore[assignment]
+        try:
+            items = iter(records)
+        except TypeError as error:
+            self._ignored(f"record {type(records)}", str(error))
+            return
+        for item in items:
+            try:
+                if type(item) in KINDS:
+                    self._append(fitted(item))
+                elif isinstance(item, Alike):
+                    self._append(item)
+                else:
+                    self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
+            except Exception as error:  # noqa: BLE001, PERF203 - the program's mistake is no reason to end it
+                self._ignored(f"record {type(item)}", f"{type(error).__name__}: {error}")
 
     def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
         if "block_id" not in fields:
@@ -57,8 +70,8 @@ class ByHand:
         """One kernel or pass timed by the caller, in wall-clock nanoseconds (``time.time_ns()``).
 
         Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not given is now. Further
-        ``fields`` are those of :class:`GpuKernel`. A record with an unknown field, or with a value that is no number
-        where one is needed, is left out, logged once and counted as ``ignored_records`` of :meth:`status`.
+        ``fields`` are those of :class:`GpuKernel`. A record with an unknown field, or with a value that does not fit
+        its field, is left out, logged once and counted as ``ignored_records`` of :meth:`status`.
         """
         self._add(GpuKernel, name, (start_ns, end_ns, duration_ns), fields)
 
@@ -101,9 +114,12 @@ class ByHand:
             values["start_ns"], values["end_ns"] = _times(*times)
             if kind is GpuMemoryTransfer:
                 values.setdefault("label", text)
-            for field in NUMBERS.intersection(values):
-                if values[field] is not None or field == "bytes":
-                    values[field] = _whole(values[field])
+            readers = readers_of(kind)
+            for field, value in values.items():
+                if field not in readers:
+                    raise TypeError(f"{kind.__name__} has no field {field!r}")
+                if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
+                    values[field] = readers[field](value)
             self._append(kind(name=text, **self._here(values)))
         except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
             self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
@@ -122,20 +138,10 @@ def _innermost() -> Block | None:
 
 def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:
     """Start and end from any two of the three; an end that is not given is now. Raises where one is no number."""
-    start, end, duration = (None if time is None else _whole(time) for time in (start_ns, end_ns, duration_ns))
+    start, end, duration = (None if time is None else whole(time) for time in (start_ns, end_ns, duration_ns))
     if start is not None:
         if end is None:
             end = start + duration if duration is not None else time_ns()
         return start, end
     end = end if end is not None else time_ns()
     return end - (duration or 0), end
-
-
-#: Fields of records by hand that every report reckons with.
-NUMBERS = frozenset({"bytes", "elements", "device", "stream", "context", "correlation_id", "thread", "block_id"})
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, (str, bytes, bytearray)):
-        raise TypeError(f"{value!r:.40} is no number")
-    return int(value)

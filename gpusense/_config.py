@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ._errors import GpuSenseError
 
+BACKEND_NAMES = ("cuda", "cupti", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu")
 KIND_NAMES = ("sync", "allocation", "unified_memory", "launch", "sync_lines")
 
 #: Settings that are one word of these.
@@ -145,12 +146,14 @@ def _sequence(name: str, value: Any) -> tuple[Any, ...]:
     for item in items:
         if not isinstance(item, kind) or isinstance(item, bool):
             raise ConfigurationError(f"{name} holds {kind.__name__} values, not {item!r}")
-    if name == "kinds":
-        unknown = [item for item in items if item not in KIND_NAMES]
-        if unknown:
-            raise ConfigurationError(f"unknown kind {unknown[0]!r}; known: {', '.join(KIND_NAMES)}")
-        if "sync_lines" in items and "sync" not in items:
-            items = (*items, "sync")
+    known = {"kinds": KIND_NAMES, "backends": BACKEND_NAMES}.get(name, items)
+    unknown = [item for item in items if item not in known]
+    if unknown:
+        raise ConfigurationError(f"unknown {name.removesuffix('s')} {unknown[0]!r}; known: {', '.join(known)}")
+    if name == "devices" and min(items, default=0) < 0:
+        raise ConfigurationError(f"devices are numbers from 0 on, not {min(items)}")
+    if name == "kinds" and "sync_lines" in items and "sync" not in items:
+        items = (*items, "sync")
     return items
 
 

@@ -1,10 +1,13 @@
 """Finished records on their way to sinks: collected under the recorder's lock, handed out without it."""
 
 from collections.abc import Callable
+from time import thread_time
 from typing import Any
 
 from . import _log, _native
 from ._records import Record
+
+LONGEST_WAIT_S = 1e6  # a lock takes no infinite time
 
 Sink = Callable[[list[Record]], Any]
 
@@ -16,6 +19,7 @@ class Delivery:
         self.errors = 0  # sinks that raised and were removed
         self._sinks: tuple[Sink, ...] = ()
         self._outbox: list[Record] = []
+        self._cpu_ns = 0  # of sinks, elsewhere
         self._changing = _native.OwnedLock()
         self._turn = _native.OwnedLock()
 
@@ -66,6 +70,30 @@ class Delivery:
             if not nested:
                 self._turn.release()
         return True
+
+    def hand_out_on(self, elsewhere: Callable[[Callable[[], None]], bool], timeout_s: float) -> bool:
+        """As :meth:`hand_out`, on the thread that ``elsewhere`` has run what it is given, where there is one: a sink
+        may take long, and whoever asks has said how long to wait."""
+        done, handed = _native.Bell(), []
+
+        def errand() -> None:
+            began = thread_time()
+            try:
+                handed.append(self.hand_out(timeout_s))
+            except BaseException:  # noqa: BLE001 - the thread must live
+                _log.exception("hand out", "gpusense: a sink was interrupted")
+            finally:
+                self._cpu_ns += int((thread_time() - began) * 1e9)
+                done.set()
+
+        if not self._outbox or not elsewhere(errand):
+            return self.hand_out(timeout_s)
+        return done.wait(min(timeout_s, LONGEST_WAIT_S)) and handed == [True]
+
+    def take_cpu_ns(self) -> int:
+        """What sinks have cost elsewhere since the last call."""
+        taken, self._cpu_ns = self._cpu_ns, 0
+        return taken
 
     def _give(self, sink: Sink, records: list[Record]) -> None:
         try:

@@ -14,12 +14,14 @@ from ._attribution import Boundary
 from ._capture import Capture
 from ._config import Settings
 from ._decode import name_pointers
+from ._following import Following
 from ._json import block_text
 from ._names import base_name, text
 from ._names_cache import MAX_NAMES, RECHECK_S
 from ._recorder import BOUNDARY_FIELDS, Recorder
 from ._records import BlockRecord, Path, Record
 from ._sessionwriter import Writer
+from ._tally import BlockTotals
 
 LAYOUT_ID = 1
 #: Between two looks for device samples: the monitor forgets what is older than its history. The first is the shortest.
@@ -49,6 +51,7 @@ class FileRecorder(Recorder):
         self._blocks: list[str] = []  # not written yet; texts, made as they come: all at once would keep the GIL long
         self._records: list[Record] = []  # of other kinds
         self._write_at = 0.0
+        self._following: Following | None = Following(self.writer.path, self.pipeline.watched)
 
     def _attached(self) -> None:
         capture = self.capture
@@ -148,6 +151,20 @@ class FileRecorder(Recorder):
         self.writer.release()
         self._write_at = monotonic() + WRITE_S
 
+    def reconfigure(self, settings: Settings) -> None:
+        """What was recorded so far is kept or counted by the settings of before, what follows by those of now."""
+        with self._lock:
+            self._write_all()
+        super().reconfigure(settings)
+        self.writer.json(file.META, {**self.meta(), "end_ns": None})
+
+    def reset(self) -> None:
+        """What the file holds so far is passed over when it is read."""
+        with self._lock:
+            self._write_all()
+        super().reset()
+        self.writer.json(file.META, {**self.meta(), "end_ns": None})
+
     def own(self, owners: dict[int, Path]) -> None:
         super().own(owners)
         self.writer.json(file.META, {"graph_owners": _written(owners)})
@@ -200,15 +217,29 @@ class FileRecorder(Recorder):
         finally:
             self._keeping.release()
 
+    def block_totals(self, block: Any) -> BlockTotals | None:
+        """From what the file holds by now; the first question reads all of it."""
+        if self._following is not None:
+            self._bring_up_to_date()
+            self._following.read()
+        return super().block_totals(block)
+
+    def after_fork_in_child(self) -> None:
+        super().after_fork_in_child()
+        self._following = None
+
+    def _bring_up_to_date(self) -> None:
+        if self._end_ns is None and not self._lock.mine:
+            with self._lock:
+                self._write_all()
+
     def session(self) -> Any:
         """What the file holds by now."""
         from .session import load
 
         if self._end_ns is None:
             self._keep_samples()
-            if not self._lock.mine:
-                with self._lock:
-                    self._write_all()
+        self._bring_up_to_date()
         session = load(self.writer.path)
         if self.writer.failure:
             session.meta.setdefault("damage", []).append(f"writing ended early: {self.writer.failure}")

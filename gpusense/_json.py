@@ -74,7 +74,7 @@ def _encode(record: tuple[Any, ...], full: bool, depth: int) -> dict[str, Any]:
     kind = KINDS.get(cls)
     row: dict[str, Any] = {} if kind is None else {"kind": kind}
     for (name, default), value in zip(_defaults_of.get(cls) or _defaults(cls), record, strict=True):
-        if value is default or (value == default and not full):
+        if value is default or (not full and type(value) is type(default) and value == default):
             if full:
                 row[name] = plain(value, depth + 1)
             continue
@@ -108,15 +108,20 @@ def _misfit(cls: Any, readers: dict[str, _Reader], row: dict[str, Any]) -> str:
     return f": without {', '.join(set(cls._fields) - row.keys() - cls._field_defaults.keys())}"
 
 
+class ReversedError(ValueError):
+    """A record that ends before it starts: whole, but impossible. The clock was set back, or a program timed it so."""
+
+
 def decode_record(row: Any) -> Record:
-    """The record a JSON object with a ``kind`` describes; ``ValueError`` where it describes none."""
+    """The record a JSON object with a ``kind`` describes; ``ValueError`` where it describes none,
+    :class:`ReversedError` where its times are impossible."""
     kind = row.get("kind") if isinstance(row, dict) else None
     cls = _CLASSES.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ValueError(f"no record is of kind {kind!r}"[:80])
     record: Record = decode(cls, row)
     if record.end_ns < record.start_ns:
-        raise ValueError(f"{cls.__name__}: ends {record.start_ns - record.end_ns} ns before it starts")
+        raise ReversedError(f"{cls.__name__}: ends {record.start_ns - record.end_ns} ns before it starts")
     return record
 
 
@@ -145,16 +150,25 @@ def loads(text: str | bytes) -> Any:
 def plain(value: Any, depth: int = 0) -> Any:
     """``value`` in the types JSON has. What has no JSON form becomes text; arrays are named, never read."""
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind is str or kind is bool or value is None:
         return value
+    if kind is int:
+        return value if -_MAX_INT < value < _MAX_INT else hex(value)[:_MAX_TEXT]
     if kind is float:
         return value if math.isfinite(value) else str(value)
     if depth > _MAX_DEPTH:
         return "…"
+    try:
+        return _composed(value, kind, depth)
+    except Exception:  # noqa: BLE001 - an attribute's own code must not end the drain
+        return f"<{kind.__name__}>"
+
+
+def _composed(value: Any, kind: type, depth: int) -> Any:
     if hasattr(kind, "_fields") and isinstance(value, tuple):
         return _encode(value, False, depth)
     if isinstance(value, dict):
-        return {_text(key): plain(item, depth + 1) for key, item in list(value.items())}
+        return {_key(key): plain(item, depth + 1) for key, item in list(value.items())}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item, depth + 1) for item in list(value)]
     return _foreign(value)
@@ -163,14 +177,18 @@ def plain(value: Any, depth: int = 0) -> Any:
 def _foreign(value: Any) -> Any:
     from numbers import Integral, Real
 
+    if isinstance(value, Integral):
+        return plain(int(value))
+    if isinstance(value, Real):
+        return plain(float(value))
+    return _text(value)
+
+
+def _key(key: Any) -> str:
     try:
-        if isinstance(value, Integral):
-            return int(value)
-        if isinstance(value, Real):
-            return plain(float(value))
-        return _text(value)
-    except Exception:  # noqa: BLE001 - an attribute's own code must not end the drain
-        return f"<{type(value).__name__}>"
+        return _text(key)
+    except Exception:  # noqa: BLE001 - as in plain
+        return f"<{type(key).__name__}>"
 
 
 def _text(value: Any) -> str:

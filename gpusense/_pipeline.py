@@ -25,7 +25,7 @@ from ._placer import owner_of as owner_of
 from ._records import Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
 from ._stretches import Cutter, Stretches
 from ._sync_lines import Lines
-from ._tally import BlockTotals
+from ._tally import BlockTotals, Watched
 from ._threshold import Threshold
 
 #: Names by address: ``(short, demangled or None, as the driver gave it or None)``.
@@ -84,6 +84,7 @@ class Pipeline:
         start_ns: int = 0,
         marker: Marker | None = None,
         occupancy: Callable[[GpuKernel], float | None] | None = None,
+        watched: Watched | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.start_ns = start_ns
@@ -91,7 +92,7 @@ class Pipeline:
         self._ledger = Ledger(self.limits.max_records, emit)
         self.kept = self._ledger.kept
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
-        self._placer = Placer(self._ledger, self.threshold, occupancy)
+        self._placer = Placer(self._ledger, self.threshold, occupancy, watched)
         self.attribution, self.watched = self._placer.attribution, self._placer.watched
         self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
         self.launches = Launches()  # how much CUPTI slowed them
@@ -191,6 +192,11 @@ class Pipeline:
                 self._seen += 1
                 placer.finish(item, keep_all)
         self._ledger.hand_on()
+
+    def refuse(self, count: int) -> None:
+        """Counts records that were seen and are impossible."""
+        self._seen += count
+        self._placer.invalid += count
 
     def cycle(
         self,

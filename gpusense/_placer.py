@@ -50,10 +50,14 @@ class Placer:
     sense."""
 
     def __init__(
-        self, ledger: Ledger, threshold: Threshold, occupancy: Callable[[GpuKernel], float | None] | None = None
+        self,
+        ledger: Ledger,
+        threshold: Threshold,
+        occupancy: Callable[[GpuKernel], float | None] | None = None,
+        watched: Watched | None = None,
     ) -> None:
         self.attribution = Attributor()
-        self.watched = Watched()
+        self.watched = watched if watched is not None else Watched()
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
         self.occupancy = occupancy
         self.ambiguous = self.inherited = self.invalid = 0

@@ -210,8 +210,9 @@ class Recorder(Capturing):
             return True  # a signal handler that interrupted one
         began = thread_time()
         self._round(lazily)
-        handed = self._delivery.hand_out(timeout_s)
-        self._tick_cpu_ns += int((thread_time() - began) * 1e9)
+        delivery = self._delivery
+        handed = delivery.hand_out(timeout_s) if lazily else delivery.hand_out_on(self.elsewhere, timeout_s)
+        self._tick_cpu_ns += int((thread_time() - began) * 1e9) + delivery.take_cpu_ns()
         with self._lock:
             self._duty.look(self.capture)
             on = self._duty.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture, self._slowed_ns)
@@ -379,6 +380,7 @@ class Recorder(Capturing):
             "rank": rank,
             "world_size": world,
             "kinds": list(settings.kinds),
+            "only_devices": None if settings.devices is None else list(settings.devices),
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),

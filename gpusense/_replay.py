@@ -8,40 +8,57 @@ from ._attribution import CLOSE, LEAVE, OPEN, Boundary
 from ._names_cache import NameCache, Names
 from ._pipeline import Limits, Marker, Pipeline, owner_of
 from ._records import GpuKernel, Path
+from ._tally import Watched
 from .session import Builder, Session
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
 
 
-class _Replay:
-    def __init__(self, threshold_ns: int | None, trace_all: bool) -> None:
+class Replay:
+    def __init__(
+        self,
+        threshold_ns: int | None,
+        trace_all: bool,
+        *,
+        max_records: int = 1 << 62,
+        watched: Watched | None = None,
+    ) -> None:
         self.builder = Builder()
         self.names = NameCache()
         self._threshold_ns = threshold_ns
         self._trace_all = trace_all
+        self._max_records = max_records
+        self._watched = watched
         self._texts: dict[int, bytes] = {}
         self._layouts: dict[int, dict[int, int]] = {}
         self._pipeline: Pipeline | None = None
         self._buffers = 0
         self._epoch = 0
+        self.forgot = False  # what was recorded before the program reset its tracer
         self.owners: dict[int, Path] = {}
         self.damage: list[str] = []
 
     @property
     def pipeline(self) -> Pipeline:
         if self._pipeline is None:
-            meta = self.builder.meta
-            threshold = self._threshold_ns if self._threshold_ns is not None else meta.get("threshold_ns")
-            limits = Limits(
-                100_000 if threshold is None else threshold,
-                self._trace_all or (self._threshold_ns is None and bool(meta.get("trace_all"))),
-                max_per_second=1 << 62,
-                max_records=1 << 62,
-            )
-            self._pipeline = Pipeline(limits, start_ns=meta.get("start_ns") or 0)
+            start_ns = self.builder.meta.get("start_ns") or 0
+            self._pipeline = Pipeline(self._limits(), start_ns=start_ns, watched=self._watched)
             self._pipeline.owners = self.owners
         return self._pipeline
+
+    def _limits(self) -> Limits:
+        """What whoever reads the file chose, else what the run has chosen so far."""
+        meta = self.builder.meta
+        threshold = self._threshold_ns if self._threshold_ns is not None else meta.get("threshold_ns")
+        devices = meta.get("only_devices")
+        return Limits(
+            100_000 if threshold is None else threshold,
+            self._trace_all or (self._threshold_ns is None and bool(meta.get("trace_all"))),
+            max_per_second=1 << 62,
+            max_records=self._max_records,
+            devices=None if devices is None else frozenset(map(int, devices)),
+        )
 
     def take(self, chunk: file.Chunk) -> None:
         handler = _HANDLERS.get(chunk.type)
@@ -56,7 +73,21 @@ class _Replay:
     def take_meta(self, chunk: file.Chunk) -> None:
         """Owners of graph nodes come as graphs are captured, and all of them once more at the end."""
         self.builder.take(chunk)
+        if self._pipeline is not None:
+            self._go_on(self._pipeline)
         self.owners.update(self.graph_owners(self.builder.meta.pop("graph_owners", None) or {}))
+
+    def _go_on(self, old: Pipeline) -> None:
+        """As the program has decided meanwhile: with other settings, or without all that was recorded so far."""
+        limits = self._limits()._replace(kinds=old.limits.kinds)
+        start_ns = self.builder.meta.get("start_ns") or 0
+        if start_ns <= old.start_ns:
+            old.configure(limits)
+            return
+        self.forgot = True
+        self._pipeline = new = Pipeline(limits, start_ns=start_ns, marker=old.marker, occupancy=old.occupancy)
+        new.go_on_from(old)
+        new.others_markers = old.others_markers
 
     def take_names(self, chunk: file.Chunk) -> None:
         self._texts.update(chunk.names())
@@ -122,10 +153,11 @@ class _Replay:
 
     def take_records(self, chunk: file.Chunk) -> None:
         """Records of other sources go through the threshold too."""
-        before = len(self.builder.records)
+        before, self.builder.reversed = len(self.builder.records), 0
         self.builder.take(chunk)
         fresh = self.builder.records[before:]
         del self.builder.records[before:]
+        self.pipeline.refuse(self.builder.reversed)
         self.pipeline.record(fresh)
 
 
@@ -156,20 +188,22 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-_HANDLERS: dict[int, Callable[[_Replay, file.Chunk], None]] = {
-    file.META: _Replay.take_meta,
-    file.NAME: _Replay.take_names,
-    file.LAYOUT: _Replay.take_layout,
-    file.BOUNDARY: _Replay.take_boundaries,
-    file.BUFFER: _Replay.take_buffer,
-    file.RECORDS: _Replay.take_records,
-    file.LINES: _Replay.take_lines,
+_HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
+    file.META: Replay.take_meta,
+    file.NAME: Replay.take_names,
+    file.LAYOUT: Replay.take_layout,
+    file.BOUNDARY: Replay.take_boundaries,
+    file.BUFFER: Replay.take_buffer,
+    file.RECORDS: Replay.take_records,
+    file.LINES: Replay.take_lines,
 }
+#: What of a file goes through the pipeline; the rest is taken as it stands.
+HANDLED = frozenset(_HANDLERS)
 
 
 def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
     """The session that raw chunks decode to; ``threshold_ns`` (None: the run's own) and ``trace_all`` choose anew."""
-    state = _Replay(threshold_ns, trace_all)
+    state = Replay(threshold_ns, trace_all)
     for chunk in chunks:
         state.take(chunk)
     pipeline = state.pipeline
@@ -180,6 +214,8 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     session = state.builder.session()
     session.records = sorted(map(_owned_by(state.owners), pipeline.kept), key=lambda record: record.start_ns)
     session.aggregates = pipeline.aggregates()
+    if state.forgot:
+        session.metrics = [sample for sample in session.metrics if sample.time_ns >= pipeline.start_ns]
     session.busy = pipeline.busy()
     counted, outside = pipeline.counters(), session.counters
     session.counters = counted._replace(

@@ -71,7 +71,7 @@ class Scopes:
         return block
 
     def _open_slowly(self, name: Any, attributes: Any, parent: Any) -> Block:
-        if parent is not None:
+        if isinstance(parent, Block):  # else it was given while nothing was recorded
             innermost.set(parent)
             if self._steps is not None:
                 self._steps.here()

@@ -102,9 +102,9 @@ def _live(wanted: Settings, capture: bool) -> Any:
     from ._recorder import Recorder
     from ._tracer import Tracer
 
-    chosen = wanted.backends is None or "cupti" in wanted.backends
-    recorder = Recorder(wanted, Capture(wanted) if capture and chosen else None)
-    recorder.absent = _forked or recorder.absent
+    left_out = _left_out(wanted) if capture else ""
+    recorder = Recorder(wanted, Capture(wanted) if capture and not left_out else None)
+    recorder.absent = _forked or left_out or recorder.absent
     tracer = Tracer(wanted, recorder)
     _hand_sinks(tracer)
     for follower in followers:
@@ -113,6 +113,13 @@ def _live(wanted: Settings, capture: bool) -> Any:
         except Exception:  # noqa: BLE001, PERF203 - the tracer works without
             _log.exception(f"follower {follower!r}", "gpusense: a new tracer could not be followed")
     return tracer
+
+
+def _left_out(wanted: Settings) -> str:
+    """Why kernels are not to be captured although they could be; empty where they are."""
+    if wanted.backends is None or "cupti" in wanted.backends:
+        return ""
+    return f"the setting backends={','.join(wanted.backends) or '()'} leaves out cupti"
 
 
 def _hand_sinks(tracer: Any) -> None:
@@ -293,8 +300,8 @@ def start_session(mode: str = "file", path: str | None = None, **changes: Any) -
     _layers.application.update({name: _config.check(name, value) for name, value in changes.items()})
     wanted = settings()._replace(mode="on")
     absent = possible()
-    chosen = wanted.backends is None or "cupti" in wanted.backends
-    capture = Capture(wanted) if absent is None and chosen else None
+    left_out = _left_out(wanted) if absent is None else ""
+    capture = Capture(wanted) if absent is None and not left_out else None
     recorder: Recorder
     if mode == "file":
         if path is None:
@@ -302,6 +309,7 @@ def start_session(mode: str = "file", path: str | None = None, **changes: Any) -
         recorder = FileRecorder(wanted, capture, path)
     else:
         recorder = Recorder(wanted, capture)
+    recorder.absent = left_out or recorder.absent
     tracer = Tracer(wanted, recorder)
     if not tracer._worker.started:
         raise GpuSenseError("no thread can be started to record with")

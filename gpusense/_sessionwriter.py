@@ -107,17 +107,11 @@ class Writer:
 
     def texts(self, kind: int, texts: Sequence[str]) -> bool:
         """As :meth:`rows`, for rows that are JSON already."""
-        written = True
-        for first in range(0, len(texts), ROWS_PER_CHUNK):
-            written &= self.append(kind, f"[{','.join(texts[first : first + ROWS_PER_CHUNK])}]".encode("ascii"))
-        return written
+        return self._in_chunks(kind, texts, lambda some: f"[{','.join(some)}]")
 
     def plain_rows(self, kind: int, rows: list[Any], hold: bool = False) -> bool:
         """As :meth:`rows`, for lists of numbers, text and None alone; ``hold`` as for :meth:`append`."""
-        written = True
-        for first in range(0, len(rows), ROWS_PER_CHUNK):
-            written &= self.append(kind, dumps(rows[first : first + ROWS_PER_CHUNK]).encode("ascii"), hold=hold)
-        return written
+        return self._in_chunks(kind, rows, dumps, hold)
 
     def rows(self, kind: int, items: Iterable[Any]) -> bool:
         """NamedTuples or lists as chunks of JSON arrays; whether all were written."""
@@ -125,9 +119,26 @@ class Writer:
         for item in items:
             rows.append(encode(item) if hasattr(item, "_fields") else plain(item))
             if len(rows) == ROWS_PER_CHUNK:
-                written &= self.append(kind, dumps(rows).encode("ascii"))
+                written &= self._in_chunks(kind, rows, dumps)
                 rows = []
-        return written & self.append(kind, dumps(rows).encode("ascii")) if rows else written
+        return written & self._in_chunks(kind, rows, dumps)
+
+    def _in_chunks(
+        self, kind: int, rows: Sequence[Any], written_out: Callable[[Sequence[Any]], str], hold: bool = False
+    ) -> bool:
+        """As many as rows with long text need; one row that is too much for a chunk is dropped."""
+        written = True
+        waiting = [rows[first : first + ROWS_PER_CHUNK] for first in range(0, len(rows), ROWS_PER_CHUNK)]
+        waiting.reverse()
+        while waiting:
+            some = waiting.pop()
+            payload = written_out(some).encode("ascii")
+            if len(payload) > file.MAX_CHUNK_BYTES and len(some) > 1:
+                half = len(some) // 2
+                waiting += (some[half:], some[:half])
+            else:
+                written &= self.append(kind, payload, hold=hold)
+        return written
 
     def names(self, names: dict[int, bytes]) -> bool:
         """Kernel names by address; they hold for the buffers that follow, until an address is named again."""

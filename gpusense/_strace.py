@@ -11,7 +11,7 @@ from typing import Any
 from ._records import Syscall
 
 DETAIL_LIMIT = 160
-_LINE = re.compile(r"(?:\[pid +(\d+)\] |(\d+) +)?(\d+)\.(\d{1,9}) (.*)")
+_LINE = re.compile(r"(?:\[pid +(\d{1,10})\] |(\d{1,10}) +)?(\d{1,10})\.(\d{1,9}) (.*)")
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>")
 _NAME = re.compile(r"(\w+)\(")
 _END = re.compile(r"\s= (\?|-?\w+)(.*?)(?: <(\d+)\.(\d{1,9})>)?$")
@@ -100,6 +100,9 @@ class Parser:
             self._open[pid] = name, start, ""
             return None
         took = _nanoseconds(end[3], end[4]) if end[3] is not None else at - start
+        if took >= 1 << 62:
+            self.unreadable += 1
+            return None
         arguments = rest[: end.start()].rstrip().removesuffix(")")
         error = end[2].split(maxsplit=1)[0] if end[2].strip() and end[1] in ("-1", "?") else ""
         return Syscall(

@@ -1,5 +1,9 @@
 """What is kept one by one: slow work, at most so much a second, and less where gpusense costs too much. Pure."""
 
+#: A burst raises the threshold to this, about a minute, or to what was chosen where that is more: blocks spend from the
+#: budget however short they are, and after a long burst of them it must not take hours to come back.
+HIGHEST_NS = 1 << 36
+
 
 class Threshold:
     """The chosen threshold, and the one in effect: never lower, and higher in a burst or above a floor.
@@ -46,7 +50,8 @@ class Threshold:
         if self._tokens >= 0:
             return True
         if self._tokens % self.max_per_second == self.max_per_second - 1:
-            self.effective_ns = max(self.effective_ns, 1) * 2
+            doubled = min(max(self.effective_ns, 1) * 2, HIGHEST_NS)
+            self.effective_ns = max(self.effective_ns, doubled)
             self.highest_ns = max(self.highest_ns, self.effective_ns)
         return False
 

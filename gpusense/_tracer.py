@@ -12,6 +12,7 @@ from ._attribution import CLOSE, OPEN, SWITCH
 from ._block import Block, TimedBlock
 from ._by_hand import ByHand
 from ._config import Settings
+from ._given import attributes_of
 from ._nesting import LAST_ID, end_frames, running
 from ._recorder import Recorder
 from ._records import BlockRecord, Record
@@ -144,9 +145,12 @@ class Tracer(Scopes, ByHand):
         if marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
             if not self._listeners:  # the usual case leaves one thing, of which gpusense's thread makes the record
                 block.end_ns = end
+                attributes = block.attributes
+                if attributes is not None:
+                    attributes = attributes.copy() if type(attributes) is dict else _owned(attributes)
                 self._append((
                     block.block_id, leaf, thread, end, corr, block.name, block.parent_id, block.path, block.start_ns,
-                    block.thread, block.attributes, block.error,
+                    block.thread, attributes, block.error,
                 ))  # fmt: skip
                 return
             self._append([CLOSE, block.block_id, leaf, thread, end, end, "", 0, corr])
@@ -367,10 +371,19 @@ def _record_of(block: Block) -> BlockRecord:
             block.start_ns,
             block.end_ns,
             block.thread,
-            block.attributes,
+            None if block.attributes is None else _owned(block.attributes),
             block.error,
         ),
     )
+
+
+def _owned(attributes: Any) -> dict[Any, Any] | None:
+    """A copy for a record, because the program may go on with its own; None of what is no mapping, which is said."""
+    try:
+        return attributes_of(attributes)
+    except Exception as error:  # noqa: BLE001 - the block itself is worth having
+        _log.once("attributes", "gpusense: attributes of a block are left out: %s: %s", type(error).__name__, error)
+        return None
 
 
 def _switch(op: int, thread: int, leaf: int | None) -> list[Any]:

@@ -122,6 +122,7 @@ _META_TYPES: dict[str, type | tuple[type, ...]] = {
     "trace_all": bool,
     "damage": list,
     "processes": list,
+    "only_devices": (list, type(None)),
 }
 
 
@@ -185,10 +186,11 @@ def save(session: Session, path: "str | os.PathLike[str]") -> None:
     writer.rows(file.UNSEEN, session.unseen)
     writer.rows(file.COUNTERS, [session.counters])
     writer.close(end_ns=session.meta.get("end_ns"))
-    if writer.failure:
+    lost = f"{writer.bytes_dropped} bytes were too much for one chunk" if writer.bytes_dropped else None
+    if writer.failure or lost:
         from ._errors import SessionError
 
-        raise SessionError(f"{writer.path}: {writer.failure}")
+        raise SessionError(f"{writer.path}: {writer.failure or lost}")
 
 
 def merge(sessions: "Sequence[Session]") -> Session:
@@ -209,6 +211,7 @@ class Builder:
         self._devices: list[DeviceInfo] = []
         self._damage: list[str] = []
         self._shared: dict[Any, Any] = {}  # texts and tuples of records, each once
+        self.reversed: int | None = None  # rows whose record ends before it starts; None: they are damage
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -265,6 +268,8 @@ class Builder:
             return None
 
     def _rows(self, chunk: "Chunk", decode: Any, into: list[Any], *, at_once: bool = False) -> None:
+        from . import _json
+
         rows = self._json(chunk)
         if at_once and isinstance(rows, list) and rows:
             from ._json_rows import records
@@ -280,6 +285,9 @@ class Builder:
             try:
                 into.append(decode(row))
             except ValueError as error:  # noqa: PERF203 - raised for damaged rows only
+                if self.reversed is not None and isinstance(error, _json.ReversedError):
+                    self.reversed += 1
+                    continue
                 refused += 1
                 reason = reason or str(error)
         if refused:

@@ -34,6 +34,7 @@ _capture
 _sharing
 report
 analysis
+_following
 _merge _replay
 session
 _hang _sessionwriter
@@ -47,7 +48,7 @@ _aggregate _attribution _columns _decode _decode_record _identity _names_cache _
 _batch _ids _launches _metrics_json _nesting _stretches _threads _threshold _walk
 _timeline
 _json_stream
-_gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock
+_given _gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock
 _capi
 _budget _clock _config _frame _frame_rows _kinds _process
 _layouts _metrics _protocols _trails

@@ -82,13 +82,26 @@ class Diff(NamedTuple):
     vanished: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def blind(self) -> str:
+        """Why nothing can be said to be as good as before: a run in which no GPU work was seen is no fast one."""
+        work = [row for row in self.counts if row.total and row.what in ("kernels", "copies", "memsets")]
+        if not work:
+            return ""
+        before = list(map(sum, zip(*(row.before for row in work), strict=True)))
+        after = list(map(sum, zip(*(row.after for row in work), strict=True)))
+        if not all(before) or all(after):
+            return ""
+        return f"no GPU work was recorded in {after.count(0)} of {len(after)} runs after, and in each run before"
+
     def failures(self, over: float) -> tuple[str, ...]:
         """Sentences about everything that grew by more than ``over`` (0.1 is 10 %) and decides; empty if all is well.
+        Where a run after has recorded no GPU work at all, that is one, too.
 
         Totals of counts decide wherever the runs of both sides do not overlap. Times decide where at least five runs
         a side show a significant change: wall time, GPU time, and operations of at least 5 % of device time.
         """
-        found = []
+        found = [self.blind] if self.blind else []
         for count in self.counts:
             if count.total and count.verdict == "more" and not _maybe_unrecorded(count):
                 change = count.change
@@ -267,7 +280,16 @@ def _notes(before: Sequence[Session], after: Sequence[Session], counts: list[Cou
     lost = [sum(run.counters.dropped + run.counters.invalid for run in side) for side in (before, after)]
     if any(lost):
         notes.append(f"Records are missing ({lost[0]:,} before, {lost[1]:,} after): counts are lower bounds.")
+    broken = [sum(_is_broken(run) for run in side) for side in (before, after)]
+    if any(broken):
+        notes.append(
+            f"Session files are incomplete or damaged ({broken[0]} before, {broken[1]} after): counts are lower bounds."
+        )
     return notes
+
+
+def _is_broken(run: Session) -> bool:
+    return bool(run.meta.get("damage")) or run.meta.get("complete") is False
 
 
 def _maybe_unrecorded(row: CountChange) -> bool:

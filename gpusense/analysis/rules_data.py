@@ -17,6 +17,9 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     capture = session.meta.get("capture") or {}
     live_ns = capture.get("cuda_live_ns")
     reasons = list(dict.fromkeys(stretch.reason for stretch in session.unseen))
+    chosen = session.meta.get("only_devices")
+    if chosen is not None:
+        reasons.insert(0, f"the setting devices={','.join(map(str, chosen)) or '()'} leaves out all others")
     lost = [
         (session.counters.dropped, "dropped by the driver"),
         (session.counters.missed, "lost because no buffer was free"),

@@ -31,40 +31,62 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code of ``gpusense ARGV…``; ``run`` leaves with whatever its program leaves with."""
     arguments = sys.argv[1:] if argv is None else argv
     name = arguments[0] if arguments else "--help"
-    if name in ("-h", "--help", "help"):
-        return _write(_help())
-    if name in ("-V", "--version"):
-        from .. import __version__
-
-        return _write(f"gpusense {__version__}\n")
     if name == "run":
         from . import run
 
         return run.main(arguments[1:])
-    if name not in _present():
+    _need_streams()
+    if name not in _present() and name not in _ABOUT:
         return _refuse(name)
     return _do(name, arguments[1:])
 
 
-def _do(name: str, argv: list[str]) -> int:
-    from .._errors import GpuSenseError
+_ABOUT = ("-h", "--help", "help", "-V", "--version")
 
-    verb = _verb(name)
-    parser = parser_of(name)
-    arguments = parser.parse_args(argv)
+
+def _need_streams() -> None:
+    """Where a service manager or ``>&-`` closed standard output or error, what would be said there is said to nobody.
+
+    Not for ``run``: its program finds them as it always does.
+    """
+    import os
+
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
+
+
+def _about(name: str) -> int:
+    if name not in ("-V", "--version"):
+        return _write(_help())
+    from .. import __version__
+
+    return _write(f"gpusense {__version__}\n")
+
+
+def _do(name: str, argv: list[str]) -> int:
     try:
-        code = int(verb.main(arguments))
+        if name in _ABOUT:
+            code = _about(name)
+        else:
+            arguments = parser_of(name).parse_args(argv)
+            code = int(_verb(name).main(arguments))
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_went_away()
     except KeyboardInterrupt:
         return 130
-    except GpuSenseError as error:
-        sys.stderr.write(f"gpusense {name}: {error}\n")
-        return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         sys.stderr.write(f"gpusense {name}: {where}{error.strerror or error}\n")
+        _drop_what_is_left()
+        return 2
+    except Exception as error:
+        from .._errors import GpuSenseError  # not needed for --help
+
+        if not isinstance(error, GpuSenseError):
+            raise
+        sys.stderr.write(f"gpusense {name}: {error}\n")
         return 2
     return code
 
@@ -90,11 +112,19 @@ def parser_of(name: str) -> "ArgumentParser":
 
 
 def _reader_went_away() -> int:
-    """Ends as a program that SIGPIPE ended (``| head``), without a second error when the interpreter flushes."""
+    """Ends as a program that SIGPIPE ended (``| head``)."""
+    _drop_what_is_left()
+    return 141
+
+
+def _drop_what_is_left() -> None:
+    """Of what standard output did not take, so that there is no second error when the interpreter flushes."""
     import os
 
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 141
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _module(verb: str) -> str:

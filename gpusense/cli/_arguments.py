@@ -1,6 +1,9 @@
-"""Types of command-line values, for argparse."""
+"""Types of command-line values, for argparse, and what must hold between them."""
 
 from argparse import ArgumentTypeError
+from collections.abc import Iterable
+
+from .._errors import GpuSenseError
 
 
 def microseconds(text: str) -> float:
@@ -33,3 +36,12 @@ def share(text: str) -> float:
     if not 0 <= value < 1e6:
         raise ArgumentTypeError(f"{text} is no share; say 10% or 0.1")
     return value
+
+
+def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
+    """Raises where ``target`` would replace the recording that it is made from."""
+    from ..report.files import same_file
+
+    for source in sources:
+        if target is not None and same_file(target, source):
+            raise GpuSenseError(f"{target}: is the session itself; give -o another path")

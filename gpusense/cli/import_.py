@@ -56,11 +56,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _open(path: str) -> Any:
-    if path == "-":
-        from contextlib import nullcontext
-
-        return nullcontext(sys.stdin)
-    return open(path, encoding="utf-8", errors="replace")
+    if path != "-":
+        return open(path, encoding="utf-8", errors="replace")
+    if sys.stdin is None:
+        raise GpuSenseError("standard input is closed")
+    return open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False)  # whatever the locale says
 
 
 def _threshold_ns(arguments: argparse.Namespace, session: Any) -> int:

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ._arguments import microseconds
+from ._arguments import microseconds, refuse_over_itself
 
 
 class _Format(NamedTuple):
@@ -42,11 +42,12 @@ def main(arguments: argparse.Namespace) -> int:
     from .._capi import demangle
     from ..session import load, merge
 
+    target = _target(arguments)
+    refuse_over_itself(target, arguments.sessions)
     demangle.bring_in()
     session = merge(
         [load(path, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all) for path in arguments.sessions]
     )
-    target = _target(arguments)
     if arguments.format is None:
         _text(session, target)
         return 0

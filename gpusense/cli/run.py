@@ -29,19 +29,18 @@ def main(argv: list[str]) -> int:
     settings = _parser().parse_args(own)
     program = _program(rest)
     if program is None:
-        _parser().print_usage(sys.stderr)
-        sys.stderr.write("gpusense run: name a script, -m MODULE or -c CODE\n")
+        _say(_parser().format_usage() + "gpusense run: name a script, -m MODULE or -c CODE\n")
         return 2
     reason = problem(program)
     if reason:
-        sys.stderr.write(f"gpusense run: {reason}\n")
+        _say(f"gpusense run: {reason}\n")
         return 2
     try:
         if settings.syscalls is not None:
             _syscalls.restart(argv, settings.syscalls)
         ending = _start(settings)
     except GpuSenseError as error:
-        sys.stderr.write(f"gpusense run: {error}\n")
+        _say(f"gpusense run: {error}\n")
         return 2
     if ending is None:
         execute(program)
@@ -54,6 +53,15 @@ def main(argv: list[str]) -> int:
         ending.exit_code = _exit_code(error)
         raise
     return 0
+
+
+def _say(text: str) -> None:
+    """On standard error; where it is closed or full, nobody is told and the program runs all the same."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.write(text)
+    except (OSError, ValueError):
+        pass
 
 
 def _exit_code(error: BaseException) -> int:
@@ -125,10 +133,10 @@ def _program(rest: list[str]) -> Program | None:
 def _start(settings: argparse.Namespace) -> Ending | None:
     """The recording that has begun; None where it was switched off or could not begin, which is said and not fatal."""
     if os.environ.get("GPUSENSE", "").strip().lower() == "off":
-        sys.stderr.write("gpusense: nothing is recorded, because GPUSENSE=off\n")
+        _say("gpusense: nothing is recorded, because GPUSENSE=off\n")
         return None
     for sentence in from_environment()[1]:
-        sys.stderr.write(f"gpusense: {sentence}\n")
+        _say(f"gpusense: {sentence}\n")
     # Spans leave while the program runs, unless a file is kept: then they leave from the file, exact, at the end.
     live = settings.live or (settings.otlp is not None and settings.output is None)
     path, temporary = settings.output, settings.output is None and not live
@@ -151,7 +159,7 @@ def _start(settings: argparse.Namespace) -> Ending | None:
         raise
     except Exception as error:  # noqa: BLE001 - the program runs whatever becomes of us
         remove(path if temporary else None)
-        sys.stderr.write(f"gpusense: nothing is recorded: {type(error).__name__}: {error}\n")
+        _say(f"gpusense: nothing is recorded: {type(error).__name__}: {error}\n")
         return None
 
 

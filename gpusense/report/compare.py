@@ -109,7 +109,8 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
     lines += [""] * bool(diff.notes) + [f"Note: {note}" for note in diff.notes]
     if over is not None:
         failures = diff.failures(over)
-        lines += ["", f"Nothing grew by more than {over:.0%}." if not failures else f"Grew by more than {over:.0%}:"]
+        told = f"Grew by more than {over:.0%}:" if not diff.blind else "Does not pass:"
+        lines += ["", told if failures else f"Nothing grew by more than {over:.0%}."]
         lines += [f"  {failure}" for failure in failures]
     return "\n".join(_wrap(lines, width)) + "\n"
 
@@ -172,6 +173,8 @@ def _items(lines: Sequence[str]) -> str:
 
 
 def _headline(diff: Diff, failures: Sequence[str], over: float | None) -> str:
+    if diff.blind:
+        return f"{diff.blind[0].upper()}{diff.blind[1:]}."
     if failures:
         return f"{count_text(len(failures), 'figure')} grew by more than {over:.0%}."
     slower = [row for row in diff.times if row.verdict == "slower" and row.basis == "runs"]

@@ -11,6 +11,7 @@ from functools import cache
 from operator import attrgetter
 from typing import IO, Any, NamedTuple
 
+from .._json import plain
 from .._records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from ..analysis.busy import window
 from ..analysis.idle import DeviceIdle, idle
@@ -263,6 +264,10 @@ _ARGUMENTS = (
 )
 
 
+#: What is beyond has no place in an integer of a trace.
+_INT_END = 1 << 63
+
+
 @cache
 def _reader(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     """Names and a reader of the fields of a kind of record that are shown; the last two are path and attributes."""
@@ -280,14 +285,15 @@ def values_of(record: Any) -> tuple[Any, ...]:
 def named(kind: type, values: tuple[Any, ...]) -> "Iterator[tuple[str, int | float | str]]":
     """Arguments of a slice by name."""
     *names, _, _ = _reader(kind)[0]
-    *plain, path, attributes = values
-    for name, value in zip(names, plain, strict=True):
+    *fields, path, attributes = values
+    for name, value in zip(names, fields, strict=True):
         if value is not None:
             yield name, " × ".join(map(str, value)) if isinstance(value, tuple) else value
     if path:
         yield "block path", " › ".join(path)
-    for name, value in (attributes or {}).items():
-        yield str(name), value if isinstance(value, (int, float, str)) else repr(value)
+    for name, value in plain(attributes).items() if attributes else ():
+        fits = isinstance(value, (float, str)) or (isinstance(value, int) and -_INT_END <= value < _INT_END)
+        yield name, value if fits else str(value)
 
 
 def arguments(record: Any) -> "tuple[tuple[str, int | float | str], ...]":

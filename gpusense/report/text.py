@@ -33,6 +33,8 @@ _MOST_ROWS = 50
 _FIRST_COLUMN = 48
 _COLUMNS = ("time %", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
 _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
+#: What a narrow screen goes without, first to last, so that so much of a name is shown.
+_LEFT_OUT, _NAME = ("stddev", "min", "med", "bytes", "max", "avg"), 24
 
 
 def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, more: "str | None" = None) -> list[str]:
@@ -59,9 +61,9 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     for finding in found[1:]:
         yield from _also(finding, style)
     for title, rows in (
-        ("Devices", _devices(facts)),
-        ("Operations on the device", _table(facts.device_operations)),
-        ("Operations of the host", _table([row for row in facts.operations if row not in facts.device_operations])),
+        ("Devices", _devices(facts, style)),
+        ("Operations on the device", _table(facts.device_operations, style.width)),
+        ("Operations of the host", _table(_host_operations(facts), style.width)),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _missing_lines(session)),
         ("Blocks", _blocks(session)),
@@ -273,10 +275,25 @@ def _missing_lines(session: Session) -> Iterator[str]:
         yield f"lines of waits are not known: {clean(reason, 300)}"
 
 
-def _table(rows: list[Operation]) -> Iterator[str]:
+def _host_operations(facts: Facts) -> list[Operation]:
+    return [row for row in facts.operations if row not in facts.device_operations]
+
+
+def _columns(width: int) -> list[int]:
+    """Which of the columns there is room for beside the name."""
+    shown = list(range(len(_COLUMNS)))
+    for title in _LEFT_OUT:
+        if 2 + sum(_WIDTHS[at] for at in shown) + 2 + _NAME <= width:  # with the indents of section and name
+            break
+        shown.remove(_COLUMNS.index(title))
+    return shown
+
+
+def _table(rows: list[Operation], width: int) -> Iterator[str]:
     if not rows:
         return
-    yield "".join(f"{title:>{width}}" for title, width in zip(_COLUMNS, _WIDTHS, strict=True)) + "  name"
+    shown = _columns(width)
+    yield "".join(f"{_COLUMNS[at]:>{_WIDTHS[at]}}" for at in shown) + "  name"
     for row in rows[:_MOST_ROWS]:
         cells = (
             percent_text(row.share),
@@ -290,10 +307,7 @@ def _table(rows: list[Operation]) -> Iterator[str]:
             size_text(row.bytes) if row.bytes else "",
         )
         kind = "" if row.kind == "kernel" else f"{row.kind}: "
-        yield (
-            "".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
-            + f"  {_where(row)}{kind}{clean(row.name)}"
-        )
+        yield ("".join(f"{cells[at]:>{_WIDTHS[at]}}" for at in shown) + f"  {_where(row)}{kind}{clean(row.name)}")
     if len(rows) > _MOST_ROWS:
         rest = rows[_MOST_ROWS:]
         yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
@@ -303,7 +317,10 @@ def _where(row: Operation) -> str:
     return "" if row.device is None else f"[{row.device}] "
 
 
-def _devices(facts: Facts) -> Iterator[str]:
+def _devices(facts: Facts, style: Style) -> Iterator[str]:
+    from textwrap import wrap
+
+    room = style.width - 2  # beside what indents a section
     divided = {(row.backend, row.device): row for row in facts.idle}
     for time in facts.times:
         name = f"{time.backend} {'–' if time.device is None else time.device}: "
@@ -315,7 +332,7 @@ def _devices(facts: Facts) -> Iterator[str]:
         row = divided.get((time.backend, time.device))
         if row is not None:
             parts = [f"{words} {time_text(row.part(part))}" for part, words in _PARTS.items() if row.part(part)]
-            yield f"{'':{len(name)}}{', '.join(parts)}"
+            yield from wrap(", ".join(parts), room, initial_indent=" " * len(name), subsequent_indent=" " * len(name))
 
 
 def _aligned(table: dict[str, Any]) -> Iterator[str]:

@@ -227,3 +227,24 @@ def test_the_command_writes_and_decides(form, start):
         file = io.StringIO()
         assert report.command([training(4)], [training(5)], fail_over=over, form=form, target=file) == code
         assert file.getvalue().startswith(start)
+
+
+def test_a_run_that_saw_nothing_does_not_pass():
+    seen, nothing = session(kernel("k", 0, 10), end=99), session(end=99)
+    diff = compare([seen, seen], [seen, nothing])
+    (sentence,) = diff.failures(9.0)
+    assert sentence == "no GPU work was recorded in 1 of 2 runs after, and in each run before"
+    assert "Does not pass:" in report.text(diff, over=0.1)
+    page = io.StringIO()
+    report.write(diff, page, over=0.1)
+    assert "No GPU work was recorded in 1 of 2 runs after" in page.getvalue()
+    assert report.command([seen], [nothing], fail_over=0.1, form="text", target=io.StringIO()) == 3
+    for before, after in (([nothing], [nothing]), ([seen, nothing], [nothing, nothing]), ([seen], [seen])):
+        assert compare(before, after).failures(0.1) == ()
+
+
+def test_files_that_were_cut_off_are_named():
+    whole, cut = session(kernel("k", 0, 10), end=99, complete=True), session(kernel("k", 0, 10), end=99, complete=False)
+    damaged = session(kernel("k", 0, 10), end=99, damage=["a chunk"])
+    assert any("incomplete or damaged (1 before, 2 after)" in note for note in compare([cut], [cut, damaged]).notes)
+    assert not any("incomplete" in note for note in compare([whole], [whole]).notes)

@@ -67,6 +67,58 @@ def test_a_file_is_decoded_anew_with_another_threshold(gpu, tmp_path):
     assert counts(load(tmp_path / "s.gpusense", trace_all=True)) == [kernels, copies, memsets]
 
 
+OUTER = "outer = gpusense.trace('outer')\nouter.__enter__()\n"
+ASKING = f"""{WORK.replace("launched = ", OUTER + "launched = ")}
+with gpusense.trace("inner") as inner:
+    gpusense.record_kernel("by hand", duration_ns=5_000)
+open_yet = outer.summary()
+outer.__exit__(None, None, None)
+with gpusense.trace("empty") as empty:
+    pass
+for found in (open_yet, outer.summary(), outer.summary(), inner.summary(), empty.summary()):
+    operations = sorted([row.kind, row.name, row.count, row.total_ns, row.bytes] for row in found.operations)
+    print(json.dumps([found.kernel_count, found.transfer_count, found.memset_count, found.complete, operations]))
+gpusense.disable()
+print(outer.summary().kernel_count)
+"""
+
+
+def test_a_block_tells_what_was_launched_inside_whether_or_not_a_file_is_written(gpu, tmp_path):
+    (tmp_path / "work.py").write_text(ASKING)
+    to_file, live = (gpu("run", *mode, "work.py") for mode in ((), ("--live",)))
+    assert (to_file.returncode, live.returncode) == (0, 0), to_file.stderr + live.stderr
+    assert to_file.stdout == live.stdout
+    launched, *found, last = map(json.loads, to_file.stdout.splitlines())
+    kernels, copies, memsets = launched
+    for row in found[:3]:
+        assert row[:4] == [sum(kernels.values()) + 1, sum(copies.values()), memsets, True]
+    assert [row[:4] for row in found[3:]] == [[1, 0, 0, True], [0, 0, 0, True]]
+    assert last == found[0][0]
+
+
+@pytest.mark.parametrize("mode", [(), ("--live",)])
+def test_other_devices_than_those_asked_for_are_not_recorded(gpu, tmp_path, mode):
+    (tmp_path / "work.py").write_text(WORK)
+    done = gpu("run", "-o", "s.gpusense", "--devices", "3,4", *mode, "work.py")
+    assert done.returncode == 0, done.stderr
+    session = load(tmp_path / "s.gpusense")
+    assert (session.kernels, session.transfers, session.aggregates) == ([], [], [])
+    assert session.meta["only_devices"] == [3, 4]
+    assert "the setting devices=3,4 leaves out all others" in " ".join(done.stderr.split())
+    done = gpu("run", "-o", "s.gpusense", "--devices", "0", "--trace-all", *mode, "work.py")
+    assert counts(load(tmp_path / "s.gpusense")) == json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("mode", [(), ("--live",)])
+def test_backends_without_cupti_are_the_reason_that_is_given(gpu, mode):
+    done = gpu("run", "--backends", "nvml", *mode, "-c", "pass")
+    assert "Nothing was recorded: the setting backends=nvml leaves out cupti." in done.stderr
+    done = gpu("run", "--backends", "cupt", *mode, "-c", "pass")
+    assert (done.returncode, "unknown backend 'cupt'; known: cuda, cupti, " in done.stderr) == (2, True)
+    done = gpu("run", "--devices", "-1", *mode, "-c", "pass")
+    assert (done.returncode, "devices are numbers from 0 on, not -1" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(("ending", "code"), [("1/0", 1), ("raise SystemExit(7)", 7), ("raise KeyboardInterrupt", -2)])
 def test_it_ends_as_the_program_does(gpu, tmp_path, ending, code):
     (tmp_path / "work.py").write_text(WORK + ending)

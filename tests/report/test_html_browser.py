@@ -109,3 +109,11 @@ def test_printing_opens_everything_and_puts_it_back(opened):
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.complaints() == []
+
+
+def test_a_record_that_began_long_before_the_run_does_not_hang_the_page(opened):
+    """As one whose start a program took from another clock."""
+    early = kernel("early", 0, 500 * US)._replace(start_ns=1)
+    page = opened(session(early, kernel("k", 0, 500 * US), block(("b",), 0, 500 * US), end=999 * US))
+    assert page.evaluate("document.title")
+    assert page.complaints() == []

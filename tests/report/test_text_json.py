@@ -112,6 +112,24 @@ def test_the_full_report_has_its_sections(trained):
     assert "\x1b" not in "\n".join(lines)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_a_narrow_screen_shows_names_before_figures(trained, width):
+    lines = list(text.full(trained, Style(width)))
+    assert max(map(len, lines)) <= width
+    at = lines.index("Operations on the device")
+    table = lines[at + 1 : lines.index("", at)]
+    names = [row[table[0].index("name") :].rstrip("…") for row in table[1:]]
+    full = list(text.full(trained, Style(300)))
+    whole = full[full.index("Operations on the device") + 1 :]
+    wanted = [row[whole[0].index("name") :] for row in whole[1 : len(table)]]
+    assert all(
+        len(name) >= min(20, len(want)) and want.startswith(name) for name, want in zip(names, wanted, strict=True)
+    )
+    assert table[0].split()[:4] == ["time", "%", "total", "calls"]
+    parts = " ".join(" ".join(lines[lines.index("Devices") :]).split())
+    assert all(words in parts for words in ("waits for the host", "no work"))
+
+
 def test_a_median_only_where_it_is_known():
     known = session(kernel("k", 0, 10), kernel("k", 20, 50), kernel("k", 60, 160))
     row = next(line for line in text.full(known) if line.endswith("[0] k"))

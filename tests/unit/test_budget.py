@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _budget
+from gpusense import _threshold as threshold
 from gpusense._budget import Budget
 
 TICK_NS = 100_000_000
@@ -108,3 +109,17 @@ def test_launches_count_beside_our_own_time():
     budget.step(2 * _budget.PERIOD_NS, 30_000_000, 0, 16_000_000)
     assert budget.cost == 0.027
     assert budget.duty < 1.0
+
+
+def test_a_long_burst_does_not_raise_the_threshold_for_ever():
+    made = threshold.Threshold(100_000, 1)
+    for _ in range(10_000):
+        made.spend()
+    assert made.effective_ns == threshold.HIGHEST_NS
+    for second in range(2, 60):
+        made.refill(second * 10**9)
+    assert made.effective_ns == 100_000
+    higher = threshold.Threshold(1 << 40, 1)
+    for _ in range(10):
+        higher.spend()
+    assert higher.effective_ns == 1 << 40

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from sessions import session as make_session
@@ -207,6 +208,97 @@ def test_every_encoding(recorded, verb):
         )
         assert done.returncode in (0, 1), done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shells")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("report RECORDED", 0),
+        ("report RECORDED --html -o page.html", 0),
+        ("report no-such-file", 2),
+        ("xyzzy", 2),
+        ("--version", 0),
+        ('run -c \'open("ran", "w")\'', 0),
+    ],
+)
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_change_nothing(recorded, tmp_path, words, code, closed):
+    done = shell(f"{words.replace('RECORDED', recorded)} {closed}", tmp_path, GPUSENSE_THRESHOLD_US="nonsense")
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert os.listdir(tmp_path) == (["page.html"] if "page" in words else ["ran"] if "ran" in words else [])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shells")
+def test_a_program_runs_where_nobody_can_be_told_that_it_is_not_recorded(tmp_path):
+    assert shell('run -c \'open("ran", "w")\' 2>&-', tmp_path, GPUSENSE="off").returncode == 0
+    assert os.listdir(tmp_path) == ["ran"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("words", ["report RECORDED", "report RECORDED --json", "--help", "--version", "doctor"])
+def test_a_full_disk_is_one_sentence(recorded, tmp_path, words):
+    done = shell(f"{words.replace('RECORDED', recorded)} > /dev/full", tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "No space left on device" in done.stderr
+
+
+def shell(words, folder, before="", **environ):
+    """The command in a shell, in ``folder``."""
+    root = os.path.dirname(os.path.dirname(gpusense.__file__))
+    return subprocess.run(
+        ["bash", "-c", f"{before} {sys.executable} -m gpusense {words}"],
+        env={**os.environ, "PYTHONPATH": root, **environ},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shells")
+def test_a_trace_on_standard_input_of_any_encoding_or_none(tmp_path):
+    line = "printf '1 1700000000.1 read(3, \"\\xff\", 2) = 2 <0.1>\\n'"
+    strict = {"PYTHONIOENCODING": "utf-8:strict"}
+    done = shell("import strace - -o s.gpusense", tmp_path, before=f"{line} |", **strict)
+    assert (done.returncode, done.stderr) == (0, "s.gpusense: 1 calls\n")
+    done = shell("import strace - -o s.gpusense <&-", tmp_path)
+    assert (done.returncode, done.stderr) == (2, "gpusense import: standard input is closed\n")
+
+
+def test_a_report_does_not_replace_its_session(capsys, recorded):
+    with open(recorded, "rb") as file:
+        before = file.read()
+    for words in (["report", recorded, "-o", recorded], ["diff", recorded, recorded, "-o", recorded]):
+        assert cli.main(words) == 2
+        assert capsys.readouterr().err.endswith(f"{recorded}: is the session itself; give -o another path\n")
+    with open(recorded, "rb") as file:
+        assert file.read() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX pipes")
+@pytest.mark.parametrize("form", ["--json", "--perfetto"])
+def test_a_pipe_and_a_link_stay_what_they_are(recorded, tmp_path, form):
+    pipe, link, page = tmp_path / "pipe", tmp_path / "link", tmp_path / "page"
+    os.mkfifo(pipe)
+    with tempfile.TemporaryFile() as read:
+        with subprocess.Popen(["cat", pipe], stdout=read):
+            assert cli.main(["report", recorded, form, "-o", str(pipe)]) == 0
+        read.seek(0)
+        piped = read.read()
+    page.write_bytes(b"older")
+    link.symlink_to(page.name)
+    assert cli.main(["report", recorded, form, "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert page.read_bytes() == piped
+    assert sorted(os.listdir(tmp_path)) == ["link", "page", "pipe"]
+
+
+def test_a_folder_that_is_not_there_is_named(capsys, recorded, tmp_path):
+    for path in (tmp_path / "none" / "page.html", tmp_path):
+        assert cli.main(["report", recorded, "--html", "-o", str(path)]) == 2
+        assert capsys.readouterr().err.startswith(f"gpusense report: {path}: ")
+    assert os.listdir(tmp_path) == []
 
 
 # ---- doctor, devices

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from cupti_bytes import STRIDES, kernel, view
 
-from gpusense import _filerecorder, testing
+import gpusense
+from gpusense import _filerecorder, _select, testing
 from gpusense._config import Settings
 from gpusense._metrics import GpuMetrics
 from gpusense.session import load
@@ -111,3 +112,46 @@ def test_two_threads_that_keep_samples_write_each_once(recorder):
         thread.join(20)
     recorder.close()
     assert len(load(recorder.writer.path).metrics) == 20
+
+
+@pytest.fixture(params=["live", "file"])
+def recording(request, monkeypatch, tmp_path):
+    """As ``gpusense run`` begins it."""
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(_select, "_layers", type(_select._layers)())
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    made = _select.start_session(request.param, str(tmp_path / "run.gpusense"))
+    yield made
+    made.tracer.close()
+
+
+def test_a_program_may_configure_what_is_kept(recording):
+    gpusense.record_kernel("counted", duration_ns=5_000)
+    gpusense.configure(threshold_us=1)
+    gpusense.record_kernel("kept", duration_ns=5_000)
+    gpusense.configure(threshold_us=10)
+    gpusense.record_kernel("counted", duration_ns=5_000)
+    gpusense.configure(trace_all=True)
+    gpusense.record_kernel("all", duration_ns=5_000)
+    found = recording.finish()
+    assert [kernel.name for kernel in found.kernels] == ["kept", "all"]
+    assert [(row.name, row.count) for row in found.aggregates] == [("counted", 2)]
+    assert (found.meta["threshold_ns"], found.meta["trace_all"]) == (10_000, True)
+
+
+def test_a_program_may_forget_what_was_recorded(recording):
+    source = Monitor()
+    recording.tracer.metrics_source = source
+    with gpusense.trace("outer"):
+        with gpusense.trace("before"):
+            gpusense.record_kernel("before", duration_ns=10**6)
+        gpusense.record_kernel("before", duration_ns=5)
+        assert len(recording.tracer.session().records) == 2
+        gpusense.reset()
+        with gpusense.trace("after"):
+            gpusense.record_kernel("after", duration_ns=10**6)
+    for found in (recording.tracer.session(), recording.finish()):
+        assert [record.name for record in found.records if record in found.kernels] == ["after"]
+        assert {block.path for block in found.blocks} == {("outer",), ("outer", "after")}
+        assert (found.aggregates, found.counters.seen, found.counters.kept) == ([], 3, 3)
+        assert [row.kernel_ns for row in found.busy] == [10**6]

@@ -204,3 +204,13 @@ def test_a_users_program_is_typed() -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-incremental", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent.parent, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_settings_know_every_backend():
+    from gpusense import _config
+    from gpusense.backends import BACKENDS
+
+    assert tuple(name for name, _ in BACKENDS) == _config.BACKEND_NAMES
+    for wrong in ({"backends": ("cupt",)}, {"devices": (-1,)}):
+        with pytest.raises(_config.ConfigurationError):
+            gpusense.configure(**wrong)

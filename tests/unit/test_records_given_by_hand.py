@@ -1,12 +1,19 @@
 """What a program hands to the tracer by mistake: it is told nothing, and every report is made all the same."""
 
 import asyncio
+import collections.abc
 import inspect
+import io
+import json
+import types
+from typing import Any, NamedTuple
 
 import pytest
 
 import gpusense
-from gpusense import _log, _noop, _select
+from gpusense import GpuKernel, _log, _noop, _select, _sessionfile, session
+from gpusense.report import chrome, flamegraph, html, perfetto, text
+from gpusense.report import json as report_json
 
 
 @pytest.fixture
@@ -35,7 +42,23 @@ NO_RECORDS = {
     "an unknown field": lambda tracer: tracer.record_kernel("k", duration_ns=5, nonsense=1),
     "a field twice": lambda tracer: tracer.record_kernel("k", duration_ns=5, device="first"),
     "what is no record": lambda tracer: tracer.record([5]),
+    "nothing to iterate over": lambda tracer: tracer.record(None),
+    "a record without a start": lambda tracer: tracer.record([kernel(start_ns=None)]),
+    "a record without a name": lambda tracer: tracer.record([kernel(name=None)]),
+    "a record with an infinite end": lambda tracer: tracer.record([kernel(end_ns=float("inf"))]),
+    "a path that is text": lambda tracer: tracer.record_kernel("k", duration_ns=5, path="text"),
+    "no path": lambda tracer: tracer.record_kernel("k", duration_ns=5, path=None),
+    "a backend that is none": lambda tracer: tracer.record_kernel("k", duration_ns=5, backend=None),
+    "four dimensions": lambda tracer: tracer.record_kernel("k", duration_ns=5, grid=(1, 2, 3, 4)),
+    "attributes that are no mapping": lambda tracer: tracer.record_kernel("k", duration_ns=5, attributes=5),
+    "a direction there is not": lambda tracer: tracer.record_transfer("t", "sideways", bytes=1, duration_ns=5),
+    "fewer bytes than none": lambda tracer: tracer.record_transfer("t", "cpu_to_gpu", bytes=-1, duration_ns=5),
+    "more than 64 bits": lambda tracer: tracer.record_kernel("k", duration_ns=5, elements=1 << 64),
 }
+
+
+def kernel(**fields: Any) -> GpuKernel:
+    return GpuKernel(**{"name": "k", "start_ns": 10**18, "end_ns": 10**18 + 10**6, **fields})
 
 
 @pytest.mark.parametrize("case", NO_RECORDS)
@@ -57,6 +80,132 @@ def test_numbers_of_other_types_become_whole_ones(tracer) -> None:
     gpusense.record_transfer("t", "cpu_to_gpu", bytes=4.0, duration_ns=1e9)  # type: ignore[arg-type]
     (record,) = tracer.session().transfers
     assert (type(record.bytes), record.bytes, record.duration_ns) == (int, 4, 10**9)
+
+
+def test_what_means_the_same_is_taken(tracer) -> None:
+    class Whole(int):
+        pass
+
+    tracer.record(kernel(device=Whole(1), path=["a", "b"], grid=[64], block=(32, 2)))  # one, not in a list
+    gpusense.record_kernel("k", duration_ns=10**6, grid=7)
+    first, second = tracer.session().records
+    assert first == kernel(device=1, path=("a", "b"), grid=(64, 1, 1), block=(32, 2, 1), is_slow=True)
+    assert (type(first.device), second.grid) == (int, (7, 1, 1))
+    assert ignored(tracer) == 0
+
+
+class Mapping(collections.abc.Mapping):  # type: ignore[type-arg]
+    def __getitem__(self, key: str) -> int:
+        return 1
+
+    def __iter__(self) -> Any:
+        return iter(["a"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Elsewhere:
+    """As a proxy of a web framework outside any request: whatever is asked raises."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("outside of a request")
+
+    def __str__(self) -> str:
+        raise RuntimeError("outside of a request")
+
+    __repr__ = __str__
+
+
+class Array:
+    def __eq__(self, other: object) -> Any:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any = Array()
+
+
+ENDLESS: dict[str, Any] = {}
+ENDLESS["self"] = ENDLESS
+ATTRIBUTES: dict[str, tuple[Any, Any]] = {
+    "a mapping": (Mapping(), {"a": 1}),
+    "a view": (types.MappingProxyType({"a": 1}), {"a": 1}),
+    "a number that JSON libraries refuse": ({"n": 1 << 20_000}, {"n": hex(1 << 20_000)[:1000]}),
+    "a key without a text": ({Elsewhere(): 1}, {"<Elsewhere>": 1}),
+    "a proxy": ({"user": Elsewhere()}, {"user": "<Elsewhere>"}),
+    "a tuple with arrays": ({"pair": Pair(Array(), Array())}, ...),
+    "an endless one": (ENDLESS, ...),
+    "not a number": ({"n": float("nan")}, {"n": "nan"}),
+    "no mapping": (5, None),
+    "text": ("text", None),
+}
+
+
+@pytest.mark.parametrize("case", ATTRIBUTES)
+def test_attributes_of_every_kind_cost_no_record(tracer, case, tmp_path) -> None:
+    given, kept = ATTRIBUTES[case]
+    with gpusense.trace("block", given):
+        pass
+    if kept is not None:
+        gpusense.record_kernel("k", duration_ns=10**6, attributes=given)
+    gpusense.record_kernel("good", duration_ns=10**6)
+    live = tracer.session()
+    session.save(live, tmp_path / "run.gpusense")
+    loaded = session.load(tmp_path / "run.gpusense")
+    assert loaded.meta["damage"] == []
+    assert [record.name for record in loaded.records] == [record.name for record in live.records]
+    for record in loaded.records:
+        assert kept is ... or record.attributes == (kept if record.name != "good" else None)
+    for found in (live, loaded):
+        for write in (chrome.write, flamegraph.write, html.write, report_json.write, text.write):
+            write(found, io.StringIO())
+        perfetto.write(found, io.BytesIO())
+
+
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_a_record_has_the_attributes_of_its_own_time(monkeypatch, tmp_path, mode) -> None:
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    attributes = {"step": -1}
+    for step in range(3):
+        attributes["step"] = step
+        with gpusense.trace("block", attributes):
+            attributes["inside"] = step
+        gpusense.record_kernel("k", duration_ns=10**6, attributes=attributes)
+    found = recording.finish()
+    expected = [{"step": step, "inside": step} for step in range(3)]
+    assert [block.attributes for block in found.blocks] == expected
+    assert [kernel.attributes for kernel in found.kernels] == expected
+
+
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_what_ends_before_it_starts_is_invalid_and_no_damage(monkeypatch, tmp_path, mode) -> None:
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    gpusense.record_kernel("backwards", start_ns=10**18, end_ns=10**18 - 5)
+    gpusense.record_kernel("good", duration_ns=10**6)
+    found = recording.finish()
+    assert [record.name for record in found.records] == ["good"]
+    assert (found.counters.seen, found.counters.kept, found.counters.invalid) == (2, 1, 1)
+    assert not found.meta.get("damage")
+
+
+def test_numbers_beyond_a_trace_s_own_are_text_in_it(tracer) -> None:
+    gpusense.record_kernel("k", duration_ns=10**6, attributes={"seed": 2**64 - 1})
+    written = io.BytesIO()
+    perfetto.write(tracer.session(), written)
+    assert str(2**64 - 1).encode() in written.getvalue()
+    shown = io.StringIO()
+    chrome.write(tracer.session(), shown)
+    (event,) = (event for event in json.loads(shown.getvalue())["traceEvents"] if event["name"] == "k")
+    assert event["args"]["seed"] == str(2**64 - 1)
 
 
 def test_a_name_without_a_text(tracer) -> None:
@@ -96,3 +245,28 @@ def test_a_decorated_compute_block_after_disable(tracer) -> None:
     assert tracer.session().compute_blocks == []
     work()
     assert len(tracer.session().compute_blocks) == 1
+
+
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_long_text_costs_no_record(monkeypatch, tmp_path, mode) -> None:
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    monkeypatch.setattr(_sessionfile, "MAX_CHUNK_BYTES", 1 << 20)
+    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    for number in range(300):
+        with gpusense.trace("answer", {"prompt": chr(97 + number % 26) * 10_000}):
+            pass
+        gpusense.record_kernel("k", duration_ns=10**6, attributes={"prompt": "p" * 10_000})
+    found = recording.finish()
+    session.save(found, tmp_path / "saved.gpusense")
+    for one in (found, session.load(tmp_path / "saved.gpusense")):
+        assert (len(one.blocks), len(one.kernels), one.counters.bytes_dropped) == (300, 300, 0)
+        assert not one.meta.get("damage")
+
+
+def test_a_record_that_no_file_can_hold_is_said(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(_sessionfile, "MAX_CHUNK_BYTES", 1 << 20)
+    run = session.Session(records=[kernel(), kernel(attributes={"text": "x" * (1 << 20)}), kernel(name="last")])
+    with pytest.raises(gpusense.SessionError, match="too much for one chunk"):
+        session.save(run, tmp_path / "run.gpusense")
+    assert [record.name for record in session.load(tmp_path / "run.gpusense").records] == ["k", "last"]

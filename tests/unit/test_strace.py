@@ -148,3 +148,17 @@ def test_any_text_is_read_without_an_error(lines):
     parser = Parser()
     parser.feed(lines)
     assert parser.lines <= len(lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "12 99999999999999999999.5 read(3, 5) = 5 <0.1>",
+        "12 1700000000.5 read(3, 5) = 5 <99999999999999999999.5>",
+        "999999999999 1700000000.5 read(3, 5) = 5 <0.1>",
+    ],
+)
+def test_times_that_no_clock_shows_are_unreadable(line):
+    parser = Parser()
+    assert parser.feed([line]) == []
+    assert parser.unreadable == 1

@@ -446,6 +446,37 @@ def test_asking_with_a_limit_ends_though_a_sink_hangs(tracer):
     assert [record.name for record in got] == ["one", "two"]  # what it could not be given then came later
 
 
+def test_a_sink_is_called_on_gpusense_s_thread_and_whoever_asks_waits_no_longer_than_said(tracer):
+    hang, threads = threading.Event(), set()
+
+    def sink(records):
+        threads.add(threading.get_ident())
+        hang.wait(30)
+
+    tracer.add_sink(sink)
+    gpusense.record_kernel("one", duration_ns=10**6)
+    began = time.monotonic()
+    told = tracer.flush(0.2)
+    took = time.monotonic() - began
+    hang.set()
+    assert (told, took < 10) == (False, True)
+    assert tracer.flush(float("inf"))
+    for _ in range(50):
+        gpusense.record_kernel("more", duration_ns=10**6)
+        assert tracer.flush(10)
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_a_scope_below_what_is_no_block_of_a_live_tracer(tracer):
+    for parent in (_noop.NoopBlock("off"), 5):
+        scope = tracer.open_scope("layer", parent=parent)
+        with gpusense.trace("inside"):
+            pass
+        tracer.close_scope(scope)
+    assert {block.path for block in tracer.session().blocks} == {("layer",), ("layer", "inside")}
+
+
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit()], ids=repr)
 def test_a_sink_that_ends_with_more_than_an_exception_is_removed(tracer, error):
     def sink(records):

@@ -138,7 +138,7 @@ function timeline(facts) {
       const lanes = rows.filter((row) => row.busy);
       for (const row of lanes) for (let event = row.at; event < row.to; event++) {
         const a = (start[event] / span) * plot, b = ((start[event] + length[event]) / span) * plot;
-        for (let x = Math.floor(a); x <= b && x < plot; x++) density[x] += Math.max(0, Math.min(b, x + 1) - Math.max(a, x));
+        for (let x = Math.max(0, Math.floor(a)); x <= b && x < plot; x++) density[x] += Math.max(0, Math.min(b, x + 1) - Math.max(a, x));
       }
     }
     g.fillStyle = colour("soft"); g.fillRect(left, 0, plot, height);
