@@ -9,6 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+    from collections.abc import Callable
     from types import ModuleType
 
 #: verb → what it does, in the order a new user needs them. Only verbs whose module exists are listed.
@@ -31,42 +32,59 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code of ``gpusense ARGV…``; ``run`` leaves with whatever its program leaves with."""
     arguments = sys.argv[1:] if argv is None else argv
     name = arguments[0] if arguments else "--help"
-    if name in ("-h", "--help", "help"):
-        return _write(_help())
-    if name in ("-V", "--version"):
-        from .. import __version__
-
-        return _write(f"gpusense {__version__}\n")
     if name == "run":
         from . import run
 
         return run.main(arguments[1:])
+    _open_closed_streams()
+    if name in ("-h", "--help", "help"):
+        return _guarded(lambda: _write(_help()))
+    if name in ("-V", "--version"):
+        from .. import __version__
+
+        return _guarded(lambda: _write(f"gpusense {__version__}\n"))
     if name not in _present():
         return _refuse(name)
     return _do(name, arguments[1:])
 
 
 def _do(name: str, argv: list[str]) -> int:
-    from .._errors import GpuSenseError
-
     verb = _verb(name)
     parser = parser_of(name)
     arguments = parser.parse_args(argv)
+    return _guarded(lambda: int(verb.main(arguments)), f" {name}")
+
+
+def _guarded(action: "Callable[[], int]", name: str = "") -> int:
     try:
-        code = int(verb.main(arguments))
+        code = action()
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_went_away()
     except KeyboardInterrupt:
         return 130
-    except GpuSenseError as error:
-        sys.stderr.write(f"gpusense {name}: {error}\n")
-        return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"gpusense {name}: {where}{error.strerror or error}\n")
+        sys.stderr.write(f"gpusense{name}: {where}{error.strerror or error}\n")
+        return 2
+    except Exception as error:
+        from .._errors import GpuSenseError  # late: --help loads next to nothing
+
+        if not isinstance(error, GpuSenseError):
+            raise
+        sys.stderr.write(f"gpusense{name}: {error}\n")
         return 2
     return code
+
+
+def _open_closed_streams() -> None:
+    """Where the caller closed a stream (``>&-``) what goes there goes nowhere; the exit code is still an answer."""
+    import os
+
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  for the rest of the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _verb(name: str) -> "ModuleType":

@@ -209,6 +209,31 @@ def test_every_encoding(recorded, verb):
         assert "Traceback" not in done.stderr
 
 
+ROOT = os.path.dirname(os.path.dirname(gpusense.__file__))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shell")
+@pytest.mark.parametrize("verb", ["doctor", "top", "top --once", "monitor", "demo --recorded", "--help", "--version"])
+def test_a_closed_stream_is_no_error(verb):
+    command = [sys.executable, "-m", "gpusense", *verb.split()]
+    environ = {**os.environ, "PYTHONPATH": ROOT}
+    for closed in (">&-", ">&- 2>&-"):
+        done = subprocess.run(
+            ["bash", "-c", f'"$@" {closed}', "bash", *command], env=environ, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux")
+@pytest.mark.parametrize("verb", ["doctor", "--help", "--version"])
+def test_a_full_disk_is_told_in_a_sentence(verb):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command, environ = [sys.executable, "-m", "gpusense", verb], {**os.environ, "PYTHONPATH": ROOT}
+        done = subprocess.run(command, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == f"gpusense{'' if verb[0] == '-' else ' ' + verb}: No space left on device\n"
+
+
 # ---- doctor, devices
 
 
