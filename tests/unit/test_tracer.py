@@ -17,6 +17,7 @@ from gpusense import _config, _noop, _select, _tally, _tracer
 from gpusense._recorder import Recorder
 from gpusense._sharing import Sharing
 from gpusense._tracer import Tracer
+from gpusense.backends import BACKENDS
 
 
 @pytest.fixture
@@ -613,6 +614,33 @@ def test_configuration_errors_say_what_would_be_right(tracer):
         gpusense.configure(attribution="guessed")
     with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
         gpusense.configure(backends=("cupti",), strict=True)
+    with pytest.raises(_config.ConfigurationError, match="unknown backend 'cupty'; known: cuda, cupti"):
+        gpusense.configure(backends=("cupty",))
+
+
+def test_a_configure_that_raises_changes_nothing(tracer):
+    gpusense.configure(threshold_us=7)
+    with pytest.raises(gpusense.BackendUnavailable):
+        gpusense.configure(backends=("cupti",), strict=True, threshold_us=3)
+    after = gpusense.configure(sample_rate=1.0)
+    assert (after.strict, after.backends, after.threshold_us) == (False, None, 7)
+
+
+def test_settings_know_every_backend():
+    assert tuple(name for name, _ in BACKENDS) == _config.BACKEND_NAMES
+
+
+@pytest.mark.parametrize("word", ["maybe", "disabled", "2"])
+def test_a_mode_that_there_is_not_is_told(word):
+    found, problems = _config.from_environment({"GPUSENSE": word, "GPUSENSE_BACKENDS": "cupti,nvmll"})
+    assert found == {}
+    assert problems == [
+        f"GPUSENSE={word!r} is ignored: it must be off, auto or on",
+        "GPUSENSE_BACKENDS='cupti,nvmll' is ignored: unknown backend 'nvmll'; known: "
+        + ", ".join(_config.BACKEND_NAMES),
+    ]
+    for known in ("", "auto", "OFF", " on ", "0", "true"):
+        assert _config.from_environment({"GPUSENSE": known}) == ({}, [])
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
