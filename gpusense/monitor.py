@@ -445,7 +445,7 @@ def _visible(devices: tuple[DeviceInfo, ...]) -> tuple[DeviceInfo, ...]:
 
 def why_none() -> tuple[Unavailable, ...]:
     """Why there is no device of those that were asked for; not for users."""
-    source = _source(5.0)
+    source = _source(0.0)  # whoever asks has waited
     count = len(source.devices()) if source is not None else 0
     if count:  # then "visible" was asked for
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")

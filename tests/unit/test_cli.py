@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from sessions import session as make_session
@@ -13,6 +14,7 @@ from sessions import training
 
 import gpusense
 from gpusense import cli, doctor
+from gpusense.backends import nvml
 from gpusense.session import save
 
 VERBS = [verb for verb in cli.VERBS if verb in cli._present() and verb != "run"]
@@ -288,6 +290,28 @@ def test_a_selftest_without_a_gpu_says_so(capsys, monkeypatch):
     tested = json.loads(capsys.readouterr().out)["selftest"]
     assert tested["passed"] is None
     assert "/nowhere/libcuda.so.1" in tested["reason"]
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"], ["devices"]])
+def test_a_driver_that_hangs_is_named(monkeypatch, capsys, words):
+    release = threading.Event()
+    monkeypatch.setattr(nvml, "open", lambda: release.wait() and gpusense.Unavailable("nvml", "too late"))
+    monkeypatch.setattr(doctor, "_PATIENCE_S", 0.5)
+    try:
+        code = cli.main(words)
+    finally:
+        release.set()
+    said = capsys.readouterr()
+    assert code == (words == ["devices"])
+    if words == ["doctor", "--json"]:
+        rows = {row["name"]: row["reason"] for row in json.loads(said.out)["backends"]}
+        assert rows["nvml"] == "has not answered for 5 s"
+        assert rows["amd_sysfs"] != rows["nvml"]
+    elif words == ["doctor"]:
+        assert "-- nvml\n                has not answered for 5 s\n                try: its driver hangs" in said.out
+        assert "\ndevices are not known: a driver does not answer\n" in said.out
+    else:
+        assert said.err == "devices are not known: a driver does not answer; gpusense doctor says which\n"
 
 
 def test_devices_without_one(capsys, monkeypatch):
