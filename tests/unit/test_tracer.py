@@ -603,6 +603,20 @@ def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(trace
     assert row.split()[-2:] == ["?", "?"]
 
 
+def test_names_cannot_write_to_the_terminal(tracer):
+    evil = "a\x1b]0;title\x07\nb\u202e"
+    with tracer.trace(evil) as block:
+        gpusense.record_kernel(evil, duration_ns=1_000_000)
+        gpusense.record_transfer(evil, "cpu_to_gpu", bytes=1, duration_ns=1_000_000)
+    out = io.StringIO()
+    tracer.print_summary(out)
+    tracer.print_bottlenecks(file=out)
+    for text in (str(block.summary()), out.getvalue()):
+        assert "a�]0;title��b�" in text
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert "1 call," in out.getvalue()
+
+
 def test_configuration_errors_say_what_would_be_right(tracer):
     with pytest.raises(_config.ConfigurationError, match=r"known: .*threshold_us"):
         gpusense.configure(treshold_us=5)
