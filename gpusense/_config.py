@@ -170,6 +170,11 @@ def _number(name: str, value: Any) -> Any:
     return wanted(value)
 
 
+def _asks_for_auto(environ: Mapping[str, str] | None) -> bool:
+    """GPUSENSE=auto is the environment's word, unlike a variable that is not set or makes no sense."""
+    return (environ if environ is not None else os.environ).get("GPUSENSE", "").strip().lower() == "auto"
+
+
 class Layers:
     """What each party asked for: environment over application over host library over defaults."""
 
@@ -184,6 +189,6 @@ class Layers:
         environment, self.problems = from_environment(environ)
         merged = {**self.host, **self.application, **environment}
         word = mode(environ)
-        if word != "auto":
+        if word != "auto" or _asks_for_auto(environ):
             merged["mode"] = word
         return Settings(**merged)

@@ -644,6 +644,14 @@ def test_settings_know_every_backend():
     assert tuple(name for name, _ in BACKENDS) == _config.BACKEND_NAMES
 
 
+def test_the_environment_has_the_last_word_on_the_mode():
+    layers = _config.Layers()
+    layers.application["mode"] = "on"
+    for word, mode in (("auto", "auto"), ("off", "off"), ("on", "on"), ("", "on"), ("maybe", "on")):
+        assert layers.resolve({"GPUSENSE": word}).mode == mode
+    assert layers.resolve({}).mode == "on"
+
+
 @pytest.mark.parametrize("word", ["maybe", "disabled", "2"])
 def test_a_mode_that_there_is_not_is_told(word):
     found, problems = _config.from_environment({"GPUSENSE": word, "GPUSENSE_BACKENDS": "cupti,nvmll"})
