@@ -23,7 +23,7 @@ from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats, ask
 from ._sources import Opening
 from ._window import Window, window
 
-Devices = "int | str | Iterable[int | str] | None"
+Devices = "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
 
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.005, 1e9
 _COROUTINE = 0x80  # inspect.CO_COROUTINE, without what inspect costs
@@ -249,7 +249,9 @@ class Monitor:
         if self._dispatcher is not None:
             self._dispatcher.put(sample)
 
-    def _begin(self, source: MetricsSource, wanted: "int | str | Iterable[int | str] | None") -> None:
+    def _begin(
+        self, source: MetricsSource, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+    ) -> None:
         try:
             if self._dispatcher is not None:
                 self._dispatcher.start()
@@ -277,7 +279,9 @@ class Monitor:
             if sampler.retire(self) and _samplers.get(key) is sampler:
                 del _samplers[key]
 
-    def _begin_later(self, opening: Opening, wanted: "int | str | Iterable[int | str] | None") -> None:
+    def _begin_later(
+        self, opening: Opening, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+    ) -> None:
         opening.ready.wait()
         try:
             self._begin(opening.merged(), wanted)
@@ -299,7 +303,7 @@ class Monitor:
 def start_background(
     callback: Callable[[GpuMetrics], object] | None = None,
     interval: float = 0.1,
-    devices: "int | str | Iterable[int | str] | None" = None,
+    devices: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None" = None,
     history: int = 600,
     on_error: Callable[[BaseException], object] | None = None,
     *,
@@ -315,7 +319,8 @@ def start_background(
     """A running :class:`Monitor`; ``callback(metrics)`` is called once a device and sample, on a thread of its own.
 
     ``interval`` seconds between samples (at least 0.005), ``history`` samples kept a device. ``devices``: all by
-    default, or indices, UUIDs or their beginnings, PCI addresses, or "visible" for those CUDA_VISIBLE_DEVICES shows.
+    default, or indices, UUIDs or their beginnings, PCI addresses, entries of :func:`gpusense.devices`, or "visible" for
+    those CUDA_VISIBLE_DEVICES shows.
     ``gpm`` adds SM, tensor and memory activity on Hopper and later. ``process_interval``: how old the list of processes
     may be. ``pcie="continuous"`` measures all PCIe traffic where "sampled" looks at 25 ms every 2 s, because reading a
     byte counter costs 0.2 ms on an H100; ``metrics.pcie.rate_window_s`` says what a rate is the mean of.
@@ -362,7 +367,10 @@ def start_background(
 
 
 def snapshot(
-    devices: "int | str | Iterable[int | str] | None" = None, *, gpm: bool = False, timeout: float = 5.0
+    devices: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None" = None,
+    *,
+    gpm: bool = False,
+    timeout: float = 5.0,
 ) -> tuple[GpuMetrics, ...]:
     """One full sample of every device (or of those named), now; empty without devices.
 
@@ -426,11 +434,11 @@ def _open() -> Opening:
 
 
 def _wanted(
-    devices: tuple[DeviceInfo, ...], wanted: "int | str | Iterable[int | str] | None"
+    devices: tuple[DeviceInfo, ...], wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
 ) -> tuple[DeviceInfo, ...]:
     if wanted is None:
         return devices
-    names = (wanted,) if isinstance(wanted, (int, str)) else tuple(wanted)
+    names = (wanted,) if isinstance(wanted, (int, str, DeviceInfo)) else tuple(wanted)
     shown = _visible(devices) if "visible" in names else ()
     named = _identity.select([name for name in names if name != "visible"], devices)
     return tuple(device for device in devices if device in shown or device in named)

@@ -651,6 +651,16 @@ def test_an_interval_that_no_thread_can_wait_for_ends_no_thread():
     assert {"gpusense-fast", "gpusense-slow"} <= names
 
 
+def test_a_device_is_its_own_name(two):
+    first, second = two.source.devices()
+    same = second._replace(index=5, name="as another source calls it", sources=("cuda",))
+    for wanted in (second, [second], same, (same, 1)):
+        assert two.start(devices=wanted).devices == (second,)
+    assert two.start(devices=[second, "0"]).devices == (first, second)
+    with pytest.raises(ValueError, match="'GPU-other' names no devices"):
+        two.start(devices=second._replace(uuid="GPU-other", pci_bus_id=None))
+
+
 def test_how_far_back_may_be_any_number_and_nothing_else(rig):
     running = rig.start(interval=0.1)
     rig.clock.advance(1)
