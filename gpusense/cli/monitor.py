@@ -14,6 +14,9 @@ from .._metrics_json import line
 from ..analysis.words import clean
 from ..report.style import style_of
 
+#: Samples that are kept for a reader who does not read.
+_MOST_WAITING = 2_000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="one sample of every device, then end")
@@ -55,9 +58,18 @@ def _once(devices: Any, args: argparse.Namespace) -> None:
 
 def _follow(devices: Any, args: argparse.Namespace) -> int:
     waiting: queue.SimpleQueue[GpuMetrics | None] = queue.SimpleQueue()
+    missed = 0
+
+    def take(sample: GpuMetrics) -> None:
+        nonlocal missed
+        if waiting.qsize() < _MOST_WAITING:
+            waiting.put(sample)
+        else:  # the reader of a pipe stands still
+            missed += 1
+
     before = signal.signal(signal.SIGTERM, lambda *_: waiting.put(None))
     try:
-        with monitor.start_background(waiting.put, args.interval, devices, history=1, gpm=args.gpm) as running:
+        with monitor.start_background(take, args.interval, devices, history=1, gpm=args.gpm) as running:
             if not running.devices and running.problem is None:
                 _print(json.dumps(line((), **_absent(()))) if args.json else f"no device: {_why()}")
                 return 0
@@ -65,6 +77,8 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
                 _print(json.dumps(line((sample,))) if args.json else describe(sample))
     finally:
         signal.signal(signal.SIGTERM, before)
+        if missed:
+            print(f"gpusense monitor: {missed} samples are not printed: the reader was too slow", file=sys.stderr)
     return 0
 
 

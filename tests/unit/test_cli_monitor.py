@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 import sys
+import time
 
 import pytest
 
@@ -65,6 +67,31 @@ def test_a_name_is_text_and_nothing_else(capsys, name):
     lines = capsys.readouterr().out.split("\n")
     assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
+
+
+def test_a_reader_that_stands_still_costs_no_memory(source, monkeypatch, capsys):
+    import gpusense.cli.monitor as verb
+
+    samples = 0
+    sample = source.sample
+
+    def counted(*arguments):
+        nonlocal samples
+        samples += 1
+        return sample(*arguments)
+
+    def stand_still(text):
+        deadline = time.monotonic() + 20
+        while samples < 60 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise BrokenPipeError
+
+    source.sample = counted
+    monkeypatch.setattr(verb, "_MOST_WAITING", 5)
+    monkeypatch.setattr(verb, "_print", stand_still)
+    with pytest.raises(BrokenPipeError):
+        verb.main(cli.parser_of("monitor").parse_args(["--interval", "0.005"]))
+    assert re.search(r"[1-9]\d* samples are not printed: the reader was too slow", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
