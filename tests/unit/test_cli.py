@@ -353,3 +353,15 @@ def test_demo_shows_the_recorded_run_and_says_so(capsys, monkeypatch, recorded, 
     assert shown.startswith("This is a recording")
     assert "verdict: " in shown
     assert (tmp_path / "copy.gpusense").exists()
+    assert f"\nnext: gpusense report {tmp_path}" in shown
+
+
+def test_what_demo_says_to_do_next_can_be_done(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["demo", "--recorded"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    command, _, said = last.removeprefix("next: gpusense ").partition(" keeps ")
+    assert said == "the session for gpusense report"
+    assert cli.main([*command.split(), "--recorded"]) == 0
+    assert cli.main(["report", "demo.gpusense"]) == 0
