@@ -12,8 +12,8 @@ SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
 
 
 def hot(metrics):
-    if (metrics.thermal.temperature_celsius or 0) > 85:
-        print(f"{metrics.device.name} is at {metrics.thermal.temperature_celsius} °C")
+    if (metrics.thermal.gpu_celsius or 0) > 85:
+        print(f"{metrics.device.name} is at {metrics.thermal.gpu_celsius} °C")
 
 
 monitor = gpusense.monitor.start_background(hot, interval=0.1)

@@ -17,7 +17,7 @@ COLUMNS = {
     "gpu_percent": lambda m: m.utilization.gpu_percent,
     "memory_used_bytes": lambda m: m.memory.used_bytes,
     "power_watts": lambda m: m.power.draw_watts,
-    "temperature_celsius": lambda m: m.thermal.temperature_celsius,
+    "temperature_celsius": lambda m: m.thermal.gpu_celsius,
 }
 
 table = csv.writer(sys.stdout)

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 
 from ._errors import GpuSenseError
 
+#: As in ``backends.BACKENDS``, also those that this copy comes without.
 BACKEND_NAMES = ("cuda", "cupti", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu")
 KIND_NAMES = ("sync", "allocation", "unified_memory", "launch", "sync_lines")
 
 #: Settings that are one word of these.
 _CHOICES = {"mode": ("off", "auto", "on"), "attribution": ("order", "exact")}
+_MODES = {**dict.fromkeys(("off", "0", "false", "no"), "off"), **dict.fromkeys(("on", "1", "true", "yes"), "on")}
+_MODE_WORDS = "it must be off, auto or on"
 
 
 class Settings(NamedTuple):
@@ -95,15 +98,15 @@ class ConfigurationError(GpuSenseError, ValueError):
 def mode(environ: Mapping[str, str] | None = None) -> str:
     """``GPUSENSE`` as "off", "auto" or "on"; anything else counts as "auto"."""
     word = (environ if environ is not None else os.environ).get("GPUSENSE", "auto").strip().lower()
-    word = {"0": "off", "false": "off", "no": "off", "1": "on", "true": "on", "yes": "on"}.get(word, word)
-    return word if word in ("off", "on") else "auto"
+    return _MODES.get(word, "auto")
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> tuple[dict[str, Any], list[str]]:
     """Settings named in the environment, and a sentence for each that cannot be used (it is then ignored)."""
     environ = environ if environ is not None else os.environ
     found: dict[str, Any] = {}
-    problems: list[str] = []
+    word = environ.get("GPUSENSE", "").strip().lower()
+    problems = [] if word in ("", "auto") or word in _MODES else [f"GPUSENSE={word!r} is ignored: {_MODE_WORDS}"]
     for name, parse in _PARSERS.items():
         text = environ.get(f"GPUSENSE_{name.upper()}")
         if text is None:
@@ -169,6 +172,11 @@ def _number(name: str, value: Any) -> Any:
     return wanted(value)
 
 
+def _asks_for_auto(environ: Mapping[str, str] | None) -> bool:
+    """GPUSENSE=auto is the environment's word, unlike a variable that is not set or makes no sense."""
+    return (environ if environ is not None else os.environ).get("GPUSENSE", "").strip().lower() == "auto"
+
+
 class Layers:
     """What each party asked for: environment over application over host library over defaults."""
 
@@ -183,6 +191,6 @@ class Layers:
         environment, self.problems = from_environment(environ)
         merged = {**self.host, **self.application, **environment}
         word = mode(environ)
-        if word != "auto":
+        if word != "auto" or _asks_for_auto(environ):
             merged["mode"] = word
         return Settings(**merged)

@@ -66,7 +66,7 @@ class Dispatcher:
                 start = self._monotonic_ns()
             try:
                 self._callback(item)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it was, sampling goes on
+            except BaseException as error:  # noqa: BLE001  whatever it was (pytest's are none of Exception), sampling goes on
                 self._failed(error)
             self.spent_ns += self._monotonic_ns() - start
 
@@ -82,5 +82,5 @@ class Dispatcher:
             return
         try:
             self._on_error(error)
-        except (Exception, SystemExit):  # noqa: BLE001
+        except BaseException:  # noqa: BLE001
             _log.exception("monitor on_error", "the monitor's on_error raised")

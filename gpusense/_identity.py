@@ -75,19 +75,24 @@ def visible(
     return tuple(found)
 
 
-def select(wanted: "int | str | Iterable[int | str]", devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """The devices named by index, UUID, UUID prefix or PCI address, in the order of ``devices``.
+def select(
+    wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo]", devices: Sequence[DeviceInfo]
+) -> tuple[DeviceInfo, ...]:
+    """The devices named by index, UUID, UUID prefix, PCI address or their own entry, in the order of ``devices``.
 
     Raises ValueError for a name that fits none or several.
     """
-    names: Iterable[int | str] = (wanted,) if isinstance(wanted, (int, str)) else wanted
+    names: Iterable[Any] = (wanted,) if isinstance(wanted, (int, str, DeviceInfo)) else wanted
     places = {_select_one(name, devices) for name in names}
     return tuple(device for place, device in enumerate(devices) if place in places)
 
 
-def _select_one(name: int | str, devices: Sequence[DeviceInfo]) -> int:
+def _select_one(name: int | str | DeviceInfo, devices: Sequence[DeviceInfo]) -> int:
     text = str(name).strip()
-    if text.isdigit():
+    if isinstance(name, DeviceInfo):
+        fits = [place for place, device in enumerate(devices) if device == name or same(device, name)]
+        name = name.uuid or name.pci_bus_id or name.name
+    elif text.isdigit():
         fits = [place for place, device in enumerate(devices) if device.index == int(text)]
     else:
         address = normal_pci(text)

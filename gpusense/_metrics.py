@@ -5,6 +5,7 @@ A reason begins with one of six words: ``unsupported`` (this device or driver ha
 driver answered with something that cannot be). New fields go last in their group and have a default.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from ._records import DeviceInfo
@@ -203,6 +204,29 @@ def without_values(metrics: GpuMetrics, state: str, why: str) -> GpuMetrics:
     """``metrics`` with every value gone, in ``state``, for one reason."""
     gone: dict[str, Any] = {**GROUPS, "processes": None, "instances": None}
     return metrics._replace(state=state, reasons=(("*", why),), **gone)
+
+
+def finite(metrics: GpuMetrics) -> GpuMetrics:
+    """``metrics`` with every NaN and infinity gone, for a reason: nothing that computes or draws need expect one.
+
+    Raises TypeError for what is no GpuMetrics.
+    """
+    if not isinstance(metrics, tuple) or not hasattr(metrics, "utilization"):
+        raise TypeError(f"sample() gave {metrics!r:.80}, not a GpuMetrics")
+    for group, empty in GROUPS.items():
+        values = getattr(metrics, group)
+        if values is empty:
+            continue
+        wrong = {
+            name: None
+            for name, value in zip(values._fields, values, strict=True)
+            if isinstance(value, float) and not -math.inf < value < math.inf
+        }
+        if wrong:
+            reasons = tuple((f"{group}.{name}", f"out of range: {getattr(values, name)}") for name in wrong)
+            changed: dict[str, Any] = {group: values._replace(**wrong), "reasons": reasons + metrics.reasons}
+            metrics = metrics._replace(**changed)
+    return metrics
 
 
 _PLACE_OF = {name: place for place, name in enumerate(GpuMetrics._fields)}

@@ -5,7 +5,7 @@ import time
 from typing import Any, NamedTuple, Protocol
 
 from . import _log
-from ._metrics import GROUPS, GpuMetrics, fill, without_values
+from ._metrics import GROUPS, GpuMetrics, fill, finite, without_values
 from ._protocols import MetricsSource
 from ._records import DeviceInfo
 from ._rounds import Rounds, Turn
@@ -42,7 +42,7 @@ class Clock:
         return closest[1]
 
     def wait(self, event: threading.Event, seconds: float) -> None:
-        event.wait(seconds)
+        event.wait(min(seconds, threading.TIMEOUT_MAX / 2))
 
     def enlist(self, thread: threading.Thread) -> None:
         """Told of every thread that is about to start and will wait here."""
@@ -313,13 +313,7 @@ class DeviceSampler:
                 listener.accept(sample)
 
     def _sample(self, lanes: tuple[str, ...]) -> GpuMetrics:
-        try:
-            found: GpuMetrics = self._source.sample(self.device, lanes)
-        except Exception as error:  # noqa: BLE001  a foreign source; ours never raise
-            _log.exception(f"source {type(self._source).__name__}", "a metrics source raised")
-            bare = GpuMetrics(self.device, self._clock.time_ns(), self._clock.monotonic_ns())
-            return without_values(bare, "lost", f"lost: {type(error).__name__}: {error}")
-        return found
+        return ask(self._source, self.device, lanes, self._clock)
 
     # -- joining the lanes ---------------------------------------------------------------------------------------
 
@@ -349,6 +343,19 @@ class DeviceSampler:
         unwatched = now - self._last_ns - self.fast.period_ns
         gap = unwatched if unwatched > max(SECOND, 2 * self.fast.period_ns) else 0
         return gap + (slept if slept > 10_000_000 else 0)
+
+
+def ask(source: Any, device: DeviceInfo, lanes: tuple[str, ...], clock: Clock) -> GpuMetrics:
+    """One sample; of a source that raises, or gives something else, one without values. Never raises."""
+    try:
+        found: GpuMetrics = source.sample(device, lanes)
+        if not getattr(source, "checked", False):
+            found = finite(found)
+    except Exception as error:  # noqa: BLE001  a foreign source; ours never raise
+        _log.exception(f"source {type(source).__name__}", "a metrics source raised")
+        bare = GpuMetrics(device, clock.time_ns(), clock.monotonic_ns())
+        return without_values(bare, "lost", f"lost: {type(error).__name__}: {error}")
+    return found
 
 
 def _tell(source: Any, what: str) -> None:

@@ -131,10 +131,17 @@ def configure(defaults: bool = False, sinks: Sequence[Callable[..., Any]] | None
     """See :func:`gpusense.configure`."""
     checked = {name: _config.check(name, value) for name, value in changes.items()}
     sinks = _checked_sinks(sinks)
-    (_layers.host if defaults else _layers.application).update(checked)
+    layer = _layers.host if defaults else _layers.application
+    before = dict(layer)
+    layer.update(checked)
     resolved = settings()
     if resolved.strict and resolved.backends is not None:
-        _require(resolved.backends)
+        try:
+            _require(resolved.backends)
+        except GpuSenseError:  # nothing has changed, or every later call would raise as well
+            layer.clear()
+            layer.update(before)
+            raise
     _rebuild(resolved, sinks)
     return resolved
 

@@ -18,6 +18,8 @@ METRIC_BACKENDS = ("nvml", "amd_sysfs", "rocm_smi", "drm_files")
 class Merged:
     """One metrics source over all: a device known to several is one device."""
 
+    checked = True  # the backends give no NaN
+
     def __init__(self, devices: tuple[DeviceInfo, ...], parts: dict[int, list[tuple[Any, DeviceInfo]]]) -> None:
         self._devices = devices
         self._parts = parts  # index → (source, the source's own entry)

@@ -172,7 +172,7 @@ def _counted(count: int, noun: str) -> str:
 def block_text(summary: BlockSummary) -> str:
     """A few lines for people."""
     if summary.kernel_count is None and not summary.operations:
-        return f"{summary.name}: {summary.reason}"
+        return _harmless(f"{summary.name}: {summary.reason}")
     parts = [f"{nanoseconds(summary.wall_ns)} wall"]
     if summary.kernel_count is not None:
         parts.append(f"{nanoseconds(summary.gpu_ns)} in {_counted(summary.kernel_count, 'kernel')}")
@@ -191,7 +191,12 @@ def block_text(summary: BlockSummary) -> str:
         lines.append(f"  {summary.ambiguous} more may belong here or to a block of another thread or task")
     if summary.reason:
         lines.append(f"  {summary.reason}")
-    return "\n".join(lines)
+    return "\n".join(map(_harmless, lines))
+
+
+def _harmless(line: str) -> str:
+    """``line`` with what a name could do to a terminal or a table made visible."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else "�" for c in line)
 
 
 def nanoseconds(value: float | None) -> str:
@@ -475,7 +480,7 @@ def print_bottlenecks(session: Any, top_n: int = 5, file: Any = None) -> None:
     """The longest operations on ``file`` (standard output)."""
     rows = bottlenecks(session, top_n)
     lines = [
-        f"{i}. {row.name} ({row.kind}): {nanoseconds(row.total_ns)} in {row.count} calls, {row.share:.0%}"
+        f"{i}. {row.name} ({row.kind}): {nanoseconds(row.total_ns)} in {_counted(row.count, 'call')}, {row.share:.0%}"
         for i, row in enumerate(rows, 1)
     ]
     _write(lines or ["nothing was recorded"], file)
@@ -484,7 +489,7 @@ def print_bottlenecks(session: Any, top_n: int = 5, file: Any = None) -> None:
 def _write(lines: list[str], file: Any) -> None:
     stream = file if file is not None else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    text = "\n".join(lines) + "\n"
+    text = "\n".join(map(_harmless, lines)) + "\n"
     stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))
 
 

@@ -23,6 +23,9 @@ from ._worker import Worker
 if TYPE_CHECKING:
     from os import PathLike
 
+    from ._summary import Bottleneck, TraceSummary
+    from .session import Session
+
 _tokens = count(1)
 _get_ident = _native.thread_id()
 
@@ -234,18 +237,19 @@ class Tracer(Scopes, ByHand):
 
     # --- results ----------------------------------------------------------------------------------------------------
 
-    def session(self) -> Any:
+    def session(self) -> "Session":
         """A :class:`Session` of everything recorded so far (a snapshot, independent of what follows)."""
         self.flush()
-        return self._recorder.session()
+        found: Session = self._recorder.session()
+        return found
 
-    def summary(self) -> Any:
+    def summary(self) -> "TraceSummary":
         """:class:`TraceSummary`: statistics of every block by name, with the GPU work launched inside."""
         from ._summary import summarise
 
         return summarise(self.session())
 
-    def bottlenecks(self, top_n: int = 5) -> list[Any]:
+    def bottlenecks(self, top_n: int = 5) -> "list[Bottleneck]":
         """The operations that took the most time, longest first, as :class:`Bottleneck`."""
         from ._summary import bottlenecks
 

@@ -107,6 +107,7 @@ def copy(destination: str, core: bool = False) -> Stamp:
 
     Raises :class:`VendorError` where something else stands there, or a copy that was edited.
     """
+    destination = os.path.realpath(destination)  # a link to a folder stays a link
     _refuse_to_overwrite(destination)
     contents = {path: _read(os.path.join(_here(), *path.split("/"))) for path in names(core)}
     contents[LICENSE] = _license()
@@ -208,8 +209,11 @@ def _license() -> bytes:
 
 
 def _refuse_to_overwrite(destination: str) -> None:
-    if os.path.realpath(destination) == os.path.realpath(_here()):
+    here = os.path.realpath(_here())
+    if destination == here:
         raise VendorError(f"{destination} is this package itself")
+    if destination.startswith(here + os.sep):
+        raise VendorError(f"{destination} lies inside this package, and would be copied with it from then on")
     if not os.path.lexists(destination) or (os.path.isdir(destination) and not os.listdir(destination)):
         return
     if not os.path.isdir(destination):

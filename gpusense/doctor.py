@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any, NamedTuple
 
-from ._records import Unavailable
+from ._records import DeviceInfo, Unavailable
 
 
 class Check(NamedTuple):
@@ -27,6 +27,9 @@ class SelfTest(NamedTuple):
     reason: str
 
 
+_PATIENCE_S = 5.0
+_SILENT = f"has not answered for {_PATIENCE_S:.0f} s"
+
 #: Variables with which other tools load themselves into a CUDA program.
 _INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD")
 
@@ -38,10 +41,35 @@ def report() -> list[Check]:
 
 def backends() -> list[Check]:
     """Every source of devices, metrics or activity, in the order they are asked."""
-    from ._select import open_backend
     from .backends import BACKENDS
 
-    return [_backend(name, open_backend(name)) for name, _ in BACKENDS]
+    return [_backend(name, _opened(name)) for name, _ in BACKENDS]
+
+
+def _opened(name: str) -> Any:
+    """The backend, or why not; also where its driver does not return, which is when people ask."""
+    from ._process import start_thread
+    from ._select import open_backend
+
+    found: list[Any] = []
+    thread = start_thread(lambda: found.append(open_backend(name)), "gpusense-doctor")
+    if thread is None:
+        return open_backend(name)
+    thread.join(_PATIENCE_S)
+    return found[0] if found else Unavailable(name, _SILENT, "its driver hangs: look for its errors in dmesg")
+
+
+def devices() -> tuple[DeviceInfo, ...] | None:
+    """As :func:`gpusense.devices`; None where a driver does not answer."""
+    from . import devices as ask
+    from ._process import start_thread
+
+    found: list[tuple[DeviceInfo, ...]] = []
+    thread = start_thread(lambda: found.append(ask()), "gpusense-devices")
+    if thread is None:
+        return ask()
+    thread.join(2 * _PATIENCE_S)
+    return found[0] if found else None
 
 
 def environment() -> list[Check]:

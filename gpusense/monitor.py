@@ -4,8 +4,8 @@ Everything here works without a GPU: there are then no devices, and :func:`sourc
 """
 
 import collections
-import math
 import os
+import sys
 import threading
 import time
 from bisect import bisect_left
@@ -19,13 +19,14 @@ from ._metrics import GpuMetrics, OwnUsage, without_values
 from ._protocols import Backend, MetricsSource
 from ._records import DeviceInfo, Unavailable
 from ._rounds import Rounds
-from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats
+from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats, ask
 from ._sources import Opening
 from ._window import Window, window
 
-Devices = "int | str | Iterable[int | str] | None"
+Devices = "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
 
-_SHORTEST_INTERVAL_S = 0.005
+_SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.005, 1e9
+_COROUTINE = 0x80  # inspect.CO_COROUTINE, without what inspect costs
 # Locks are reentrant: a signal handler or finaliser of the program may ask or stop a monitor in the middle of a call.
 _lock = threading.RLock()
 _opening: Opening | None = None
@@ -114,7 +115,7 @@ class Monitor:
 
     def history(self, seconds: float | None = None, device: int | None = None) -> tuple[GpuMetrics, ...]:
         """Samples of the last ``seconds`` (all kept ones by default), oldest first, of every device or of one."""
-        start = None if seconds is None else self._clock.monotonic_ns() - int(seconds * SECOND)
+        start = None if seconds is None else self._clock.monotonic_ns() - _nanoseconds(seconds)
         with self._lock:
             every = [list(samples) for index, samples in self._samples.items() if device in (None, index)]
         if start is not None:
@@ -142,7 +143,7 @@ class Monitor:
         now, recently = self._clock.time_ns(), None
         if seconds is not None:  # by the clock that nobody sets
             start_ns = end_ns = None
-            recently = self._clock.monotonic_ns() - int(seconds * SECOND)
+            recently = self._clock.monotonic_ns() - _nanoseconds(seconds)
         with self._lock:
             kept = {
                 index: list(samples)
@@ -152,7 +153,7 @@ class Monitor:
         longest = max(3 * self.interval_ns, SECOND // 2)
         found = []
         for samples in kept.values():
-            first_ns = samples[0].time_ns if seconds is None else now - int(seconds * SECOND)
+            first_ns = samples[0].time_ns if seconds is None else now - _nanoseconds(seconds)
             recent = [one for one in samples if recently is None or one.monotonic_ns >= recently]
             one = window(recent, samples[-1].device, start_ns, end_ns, longest, own_busy_share)
             found.append(
@@ -168,7 +169,8 @@ class Monitor:
         What is unknown is not idle: no samples, a history too short, a device that gives no utilization. A sleeping
         device is idle.
         """
-        start = self._clock.monotonic_ns() - int(seconds * SECOND)
+        length = _nanoseconds(seconds)
+        start = self._clock.monotonic_ns() - length
         with self._lock:
             watched = [list(samples) for index, samples in self._samples.items() if device in (None, index)]
         if not watched:
@@ -178,7 +180,7 @@ class Monitor:
             recent = [sample for sample in samples if sample.monotonic_ns >= start]
             if not recent or (samples[0].monotonic_ns > start + slack):
                 return False
-            if recent[-1].monotonic_ns < start + int(seconds * SECOND) - max(slack, SECOND):
+            if recent[-1].monotonic_ns < start + length - max(slack, SECOND):
                 return False
             if not all(_is_idle(sample, below) for sample in recent):
                 return False
@@ -247,7 +249,9 @@ class Monitor:
         if self._dispatcher is not None:
             self._dispatcher.put(sample)
 
-    def _begin(self, source: MetricsSource, wanted: "int | str | Iterable[int | str] | None") -> None:
+    def _begin(
+        self, source: MetricsSource, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+    ) -> None:
         try:
             if self._dispatcher is not None:
                 self._dispatcher.start()
@@ -275,7 +279,9 @@ class Monitor:
             if sampler.retire(self) and _samplers.get(key) is sampler:
                 del _samplers[key]
 
-    def _begin_later(self, opening: Opening, wanted: "int | str | Iterable[int | str] | None") -> None:
+    def _begin_later(
+        self, opening: Opening, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+    ) -> None:
         opening.ready.wait()
         try:
             self._begin(opening.merged(), wanted)
@@ -297,7 +303,7 @@ class Monitor:
 def start_background(
     callback: Callable[[GpuMetrics], object] | None = None,
     interval: float = 0.1,
-    devices: "int | str | Iterable[int | str] | None" = None,
+    devices: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None" = None,
     history: int = 600,
     on_error: Callable[[BaseException], object] | None = None,
     *,
@@ -313,7 +319,8 @@ def start_background(
     """A running :class:`Monitor`; ``callback(metrics)`` is called once a device and sample, on a thread of its own.
 
     ``interval`` seconds between samples (at least 0.005), ``history`` samples kept a device. ``devices``: all by
-    default, or indices, UUIDs or their beginnings, PCI addresses, or "visible" for those CUDA_VISIBLE_DEVICES shows.
+    default, or indices, UUIDs or their beginnings, PCI addresses, entries of :func:`gpusense.devices`, or "visible" for
+    those CUDA_VISIBLE_DEVICES shows.
     ``gpm`` adds SM, tensor and memory activity on Hopper and later. ``process_interval``: how old the list of processes
     may be. ``pcie="continuous"`` measures all PCIe traffic where "sampled" looks at 25 ms every 2 s, because reading a
     byte counter costs 0.2 ms on an H100; ``metrics.pcie.rate_window_s`` says what a rate is the mean of.
@@ -321,10 +328,13 @@ def start_background(
     Returns within ``open_timeout`` seconds even if a driver hangs: ``monitor.problem`` then says so, and sampling
     begins when it answers.
 
-    Raises ValueError for an interval or history that makes no sense, and for a device name that fits none.
+    Raises ValueError for an interval or history that makes no sense, and for a device name that fits none; TypeError
+    for a callback that cannot be called, or is ``async def`` (it would have to be awaited, and nobody does).
     """
     global _current
     _check(interval, history, medium_interval, slow_interval, process_interval)
+    _check_callable("callback", callback)
+    _check_callable("on_error", on_error)
     if pcie not in ("sampled", "continuous"):
         raise ValueError(f'pcie must be "sampled" or "continuous", not {pcie!r}')
     monitor = Monitor(
@@ -357,7 +367,10 @@ def start_background(
 
 
 def snapshot(
-    devices: "int | str | Iterable[int | str] | None" = None, *, gpm: bool = False, timeout: float = 5.0
+    devices: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None" = None,
+    *,
+    gpm: bool = False,
+    timeout: float = 5.0,
 ) -> tuple[GpuMetrics, ...]:
     """One full sample of every device (or of those named), now; empty without devices.
 
@@ -368,7 +381,7 @@ def snapshot(
     if source is None:
         return ()
     lanes = ("fast", "medium", "slow", *(("gpm",) if gpm else ()))
-    return tuple(source.sample(device, lanes) for device in _wanted(source.devices(), devices))
+    return tuple(ask(source, device, lanes, Clock()) for device in _wanted(source.devices(), devices))
 
 
 def own_usage(*, timeout: float = 5.0) -> tuple[OwnUsage, ...]:
@@ -421,16 +434,32 @@ def _open() -> Opening:
 
 
 def _wanted(
-    devices: tuple[DeviceInfo, ...], wanted: "int | str | Iterable[int | str] | None"
+    devices: tuple[DeviceInfo, ...], wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
 ) -> tuple[DeviceInfo, ...]:
     if wanted is None:
         return devices
-    if wanted == "visible":
-        value = os.environ.get("CUDA_VISIBLE_DEVICES")
-        nvidia = tuple(device for device in devices if device.vendor == "nvidia")
-        places = {item.place for item in _identity.visible(value, nvidia)}
-        return tuple(device for place, device in enumerate(nvidia) if place in places)
-    return _identity.select(wanted, devices)
+    names = (wanted,) if isinstance(wanted, (int, str, DeviceInfo)) else tuple(wanted)
+    shown = _visible(devices) if "visible" in names else ()
+    named = _identity.select([name for name in names if name != "visible"], devices)
+    return tuple(device for device in devices if device in shown or device in named)
+
+
+def _visible(devices: tuple[DeviceInfo, ...]) -> tuple[DeviceInfo, ...]:
+    value = os.environ.get("CUDA_VISIBLE_DEVICES")
+    nvidia = tuple(device for device in devices if device.vendor == "nvidia")
+    places = {item.place for item in _identity.visible(value, nvidia)}
+    return tuple(device for place, device in enumerate(nvidia) if place in places)
+
+
+def why_none() -> tuple[Unavailable, ...]:
+    """Why there is no device of those that were asked for; not for users."""
+    source = _source(0.0)  # whoever asks has waited
+    count = len(source.devices()) if source is not None else 0
+    if count:  # then "visible" was asked for
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices = "the device" if count == 1 else f"any of the {count} devices"
+        return (Unavailable("CUDA_VISIBLE_DEVICES", f"{shown!r} does not show {devices} of this machine"),)
+    return tuple(one for one in sources() if isinstance(one, Unavailable))
 
 
 def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
@@ -455,10 +484,28 @@ def _is_idle(sample: GpuMetrics, below: float) -> bool:
 
 def _check(interval: float, history: int, *lanes: float) -> None:
     for name, value in (("interval", interval), *(("a lane's interval", lane) for lane in lanes)):
-        if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= _SHORTEST_INTERVAL_S):
+        if not (isinstance(value, (int, float)) and value >= _SHORTEST_INTERVAL_S):
             raise ValueError(f"{name} must be at least {_SHORTEST_INTERVAL_S} seconds, not {value!r}")
-    if not isinstance(history, int) or history < 1:
+        if value > _LONGEST_INTERVAL_S:
+            raise ValueError(f"{name} must be at most {_LONGEST_INTERVAL_S:.0e} seconds, not {value!r}")
+    if not isinstance(history, int) or not 1 <= history <= sys.maxsize:
         raise ValueError(f"history must be a positive number of samples, not {history!r}")
+
+
+def _check_callable(name: str, given: object) -> None:
+    if given is None:
+        return
+    if not callable(given):
+        raise TypeError(f"{name} must be callable, not {given!r}")
+    if getattr(getattr(given, "__code__", None), "co_flags", 0) & _COROUTINE:
+        raise TypeError(f"{name} must not be a coroutine function: it is called on a thread, and nobody would await it")
+
+
+def _nanoseconds(seconds: float) -> int:
+    """Raises TypeError for what is no number, ValueError for NaN."""
+    if not isinstance(seconds, (int, float)):
+        raise TypeError(f"seconds must be a number, not {seconds!r}")
+    return int(max(-_LONGEST_INTERVAL_S, min(seconds, _LONGEST_INTERVAL_S)) * SECOND)
 
 
 class _Shared:

@@ -161,7 +161,14 @@ class ScriptedSource:
         self._trouble.pop(index, None)
 
     def trouble(self, index: int, state: str, why: str) -> None:
-        """The device is "lost", "sleeping" or "degraded" until values are set again."""
+        """The device is "lost", "sleeping" or "degraded" until values are set again.
+
+        Raises ValueError for another state and KeyError for a device that is not there: the test would test nothing.
+        """
+        if state not in ("lost", "sleeping", "degraded"):
+            raise ValueError(f'state must be "lost", "sleeping" or "degraded", not {state!r}')
+        if index not in self._fields:
+            raise KeyError(index)
         self._trouble[index] = state, why
 
     def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:

@@ -43,6 +43,37 @@ def test_example(path, tmp_path):
         assert words in done.stdout
 
 
+#: Of examples that watch devices, where there are two.
+WATCHED = {
+    "background_monitor": ["NVIDIA H100 80GB HBM3 is at 91", "NVIDIA H100 80GB HBM3: 87.0 % busy, 346 W"],
+    "block_energy": ["NVIDIA H100 80GB HBM3: ", " J (", "of it ours"],
+    "monitor_to_csv": ["NVIDIA H100 80GB HBM3,GPU-ab000001-1111-2222-3333-444444444444,87.0,"],
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_example_with_devices(name, build_library, tmp_path):
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GPUSENSE")}
+    environ["PYTHONPATH"] = str(ROOT)
+    environ["PYTHONIOENCODING"] = "utf-8"
+    environ["GPUSENSE_LIBNVIDIA_ML"] = str(build_library("libnvidia_ml.c", "libnvidia-ml.so.1"))
+    environ["FAKE_NVML"] = "devices=2 value=nvmlDeviceGetTemperatureV:-1:91"
+    # With logging on: what a callback raises is told there and nowhere else.
+    code = "import logging, runpy, sys; logging.basicConfig(); runpy.run_path(sys.argv.pop(), run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT / "examples" / f"{name}.py")],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=100,
+        env=environ,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in WATCHED[name]:
+        assert words in done.stdout
+
+
 def test_what_is_shown_is_of_examples_that_are_there():
     assert set(SHOWN) <= {path.stem for path in EXAMPLES}
 

@@ -290,6 +290,27 @@ def test_the_package_does_not_overwrite_itself(capsys):
     assert "this package itself" in capsys.readouterr().err
 
 
+def test_a_copy_inside_the_package_is_refused(copied, tmp_path):
+    done = python(tmp_path, "-m", "sense", "vendor", "sense/inner")
+    assert (done.returncode, (copied / "inner").exists()) == (2, False)
+    assert "lies inside this package" in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+def test_a_link_to_a_folder_stays_a_link(copied, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(copied)
+    assert cli.main(["vendor", str(link), "--core"]) == 0
+    assert link.is_symlink()
+    assert cli.main(["vendor", str(copied), "--core", "--check"]) == 0
+
+
+def test_a_check_for_the_core_finds_the_whole(copied, capsys):
+    assert cli.main(["vendor", str(copied), "--check"]) == 0
+    assert cli.main(["vendor", str(copied), "--check", "--core"]) == 1
+    assert "whole package, not the core" in capsys.readouterr().out
+
+
 def test_a_copy_makes_copies(copied, tmp_path):
     done = python(tmp_path, "-m", "sense", "vendor", "--core", "second")
     assert done.returncode == 0, done.stderr

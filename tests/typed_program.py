@@ -68,11 +68,18 @@ async def main() -> None:
     gpusense.record_transfer("mesh", "cpu_to_gpu", bytes=3, duration_ns=4)
     tracer = gpusense.get_tracer()
     tracer.print_summary()
+    rows: list[str] = [row.name for row in tracer.summary().operations]
+    longest: list[int] = [row.total_ns for row in tracer.bottlenecks(top_n=5)]
+    kernels: int = len(tracer.session().kernels)
     refused = gpusense.detach()
     if refused is not None:
         print(refused.reason)
     print(text, half, total, mean, number, path, gpu_ns, settings_threshold, names, used, latest)
+    print(rows, longest, kernels)
 
 
 wrong: int = forward(3)  # type: ignore[assignment]
+print(gpusense.get_tracer().summary().no_such_field)  # type: ignore[attr-defined]
+print(gpusense.get_tracer().session().no_such_field)  # type: ignore[attr-defined]
+print(gpusense.get_tracer().bottlenecks()[0].no_such_field)  # type: ignore[attr-defined]
 forward("text")  # type: ignore[arg-type]

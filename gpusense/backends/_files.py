@@ -76,6 +76,10 @@ def _value(groups: dict[str, Any], field: str) -> Any:
     return getattr(groups.get(group), name, None) if name else groups.get(group)
 
 
+#: More than any file of the kernel says: 64 bits.
+_MOST = 2.0**64
+
+
 class Reader:
     """Reads files of one folder for one sample and keeps, under the field each was for, why it has no value."""
 
@@ -96,9 +100,7 @@ class Reader:
             self.reasons[field] = f"unsupported: {os.path.basename(name)} is empty"
         return found or None
 
-    def number(
-        self, field: str, name: str, per: float = 1.0, low: float = 0.0, high: float = float("inf")
-    ) -> float | None:
+    def number(self, field: str, name: str, per: float = 1.0, low: float = 0.0, high: float = _MOST) -> float | None:
         """The first word of ``name`` divided by ``per``, if it is a number within ``low`` and ``high``."""
         found = self.text(field, name)
         if found is None:
@@ -111,7 +113,7 @@ class Reader:
         return self.within(field, value / per, low, high, os.path.basename(name))
 
     def first(
-        self, field: str, names: Iterable[str], per: float = 1.0, low: float = 0.0, high: float = float("inf")
+        self, field: str, names: Iterable[str], per: float = 1.0, low: float = 0.0, high: float = _MOST
     ) -> float | None:
         """:meth:`number` of the first of ``names`` that has one."""
         for name in names:

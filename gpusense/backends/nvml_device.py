@@ -36,11 +36,13 @@ def describe(nvml: Nvml, handle: int, index: int, nvml_index: int | None, code: 
         )
     api = nvml.api
     memory = Packed(c.MEMORY)
-    total = None if api.nvmlDeviceGetMemoryInfo(handle, memory.buffer) else memory.members()[0]
+    answer = api.nvmlDeviceGetMemoryInfo(handle, memory.buffer)
+    total = None if answer else memory.members()[0]
     bus = _bus_id(nvml, handle)
     name = nvml.text(api.nvmlDeviceGetName, handle) or "NVIDIA GPU"
     virtual = nvml.number(api.nvmlDeviceGetVirtualizationMode, handle) == 2
-    unified = Shared(name, "").unified or total is None
+    # A device that shares the host's memory has none of its own to tell of; a lost one says nothing about its kind.
+    unified = Shared(name, "").unified or answer == c.NOT_SUPPORTED
     return DeviceInfo(
         index,
         name,
@@ -54,7 +56,7 @@ def describe(nvml: Nvml, handle: int, index: int, nvml_index: int | None, code: 
         memory_clock_max_mhz=nvml.number(api.nvmlDeviceGetMaxClockInfo, handle, 2),
         driver=nvml.version,
         nvml_index=nvml_index,
-        kind="virtual" if virtual else "integrated" if unified else "discrete",
+        kind="virtual" if virtual else "integrated" if unified else None if answer else "discrete",
         memory_bus_width_bits=nvml.number(api.nvmlDeviceGetMemoryBusWidth, handle),
     )
 

@@ -65,6 +65,7 @@ def _about(name: str) -> int:
 
 
 def _do(name: str, argv: list[str]) -> int:
+    who = "gpusense" if name in _ABOUT else f"gpusense {name}"
     try:
         if name in _ABOUT:
             code = _about(name)
@@ -78,7 +79,7 @@ def _do(name: str, argv: list[str]) -> int:
         return 130
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"gpusense {name}: {where}{error.strerror or error}\n")
+        sys.stderr.write(f"{who}: {where}{error.strerror or error}\n")
         _drop_what_is_left()
         return 2
     except Exception as error:
@@ -86,7 +87,7 @@ def _do(name: str, argv: list[str]) -> int:
 
         if not isinstance(error, GpuSenseError):
             raise
-        sys.stderr.write(f"gpusense {name}: {error}\n")
+        sys.stderr.write(f"{who}: {error}\n")
         return 2
     return code
 

@@ -70,5 +70,8 @@ def _answer(session: Any, path: str | None) -> None:
     from ..report import text
     from ..report.style import style_of
 
-    for line in text.summary(session, style_of(sys.stdout), path):
+    *lines, last = text.summary(session, style_of(sys.stdout), path)
+    if path is None or path == RECORDED:  # whose path may be longer than a line: nothing to copy from there
+        last = "next: gpusense demo -o demo.gpusense keeps the session for gpusense report"
+    for line in (*lines, last):
         sys.stdout.write(line + "\n")

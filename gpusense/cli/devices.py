@@ -10,11 +10,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 with a device, 1 without: then the reasons stand on stderr."""
-    from .. import devices
+    from .. import doctor
     from .._json import dumps, encode
     from ..report.style import style_of
 
-    found, fit = devices(), style_of(sys.stdout).fit
+    listed, fit = doctor.devices(), style_of(sys.stdout).fit
+    found = listed or ()
     if arguments.json:
         rows = {"schema": "gpusense.devices/1", "devices": [encode(device, full=True) for device in found]}
         sys.stdout.write(dumps(rows, portable=True) + "\n")
@@ -22,7 +23,10 @@ def main(arguments: argparse.Namespace) -> int:
         sys.stdout.write(fit(describe(device)) + "\n")
     if found:
         return 0
-    sys.stderr.write("no device was found; gpusense doctor says why\n")
+    if listed is None:
+        sys.stderr.write("devices are not known: a driver does not answer; gpusense doctor says which\n")
+    else:
+        sys.stderr.write("no device was found; gpusense doctor says why\n")
     return 1
 
 

@@ -26,22 +26,23 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _json(tested: Any) -> None:
-    from .. import __version__, devices, doctor
+    from .. import __version__, doctor
     from .._json import dumps, encode, plain
 
+    checks = doctor.backends()
     report = {
         "schema": "gpusense.doctor/1",
         "version": __version__,
-        "backends": [check._asdict() for check in doctor.backends()],
+        "backends": [check._asdict() for check in checks],
         "environment": [check._asdict() for check in doctor.environment()],
-        "devices": [encode(device, full=True) for device in devices()],
+        "devices": [encode(device, full=True) for device in _devices(checks) or ()],
         "selftest": tested._asdict() if tested is not None else None,
     }
     sys.stdout.write(dumps(plain(report), portable=True) + "\n")
 
 
 def _text(tested: Any) -> None:
-    from .. import __version__, devices, doctor
+    from .. import __version__, doctor
     from ..report.style import style_of
     from .devices import describe
 
@@ -51,17 +52,26 @@ def _text(tested: Any) -> None:
         sys.stdout.write(style.line(text, paint=paint) + "\n")
 
     say(f"gpusense {__version__}", "bold")
-    for check in doctor.report():
+    checks = doctor.report()
+    for check in checks:
         mark, paint = ("ok", "green") if check.available else ("--", "yellow")
         facts = [fact for fact in (check.version, check.library) if fact]
         say(f"{mark} {check.name:<12} {' · '.join(facts)}".rstrip(), paint)
         for text in (check.reason, f"try: {check.hint}" if check.hint else ""):
             if text:
                 say(f"   {'':<12} {text}")
-    found = devices()
-    say(f"{len(found)} device{'' if len(found) == 1 else 's'}", "bold")
-    for device in found:
+    found = _devices(checks)
+    count = "devices are not known: a driver does not answer"
+    say(count if found is None else f"{len(found)} device{'' if len(found) == 1 else 's'}", "bold")
+    for device in found or ():
         say(describe(device))
     if tested is not None:
         word = {True: "passed", False: "FAILED", None: "not possible"}[tested.passed]
         say(f"self-test {word}: {tested.reason}", "green" if tested.passed else "red")
+
+
+def _devices(checks: Any) -> Any:
+    """None where a driver that did not answer before would be asked again."""
+    from .. import doctor
+
+    return None if any(check.reason == doctor._SILENT for check in checks) else doctor.devices()

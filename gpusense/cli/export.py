@@ -5,7 +5,7 @@ import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="SESSION", help="session file")
+    parser.add_argument("file", nargs="?", metavar="SESSION", help="session file")
     parser.add_argument(
         "--otlp",
         nargs="?",
@@ -21,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """0 where the endpoint took every span, 1 where it did not, 2 where the packages for it are missing."""
+    if args.file is None and args.otlp and "://" not in args.otlp:  # --otlp SESSION: the URL was left out
+        args.file, args.otlp = args.otlp, ""
+    if args.file is None:
+        sys.stderr.write("gpusense export: name the session file to send\n")
+        return 2
     from .._capi import demangle
     from ..exporters.opentelemetry import export_session
     from ..session import load
@@ -32,7 +37,12 @@ def main(args: argparse.Namespace) -> int:
     except ImportError as error:
         sys.stderr.write(f"gpusense export: {error}; pip install 'gpusense[otel]'\n")
         return 2
+    except ValueError as error:
+        sys.stderr.write(f"gpusense export: --otlp: {error}\n")
+        return 2
     lines = [f"{done.sent} spans sent, {done.refused} refused, trace {done.trace_id}"]
+    if done.why:
+        lines.append(f"refused: {done.why}")
     if done.skipped:
         lines.append("skipped: " + ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()))
     if done.only_counted:

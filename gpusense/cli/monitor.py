@@ -11,7 +11,11 @@ from typing import Any
 from .. import monitor
 from .._metrics import GpuMetrics
 from .._metrics_json import line
-from .._records import Unavailable
+from ..analysis.words import clean
+from ..report.style import style_of
+
+#: Samples that are kept for a reader who does not read.
+_MOST_WAITING = 2_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +58,18 @@ def _once(devices: Any, args: argparse.Namespace) -> None:
 
 def _follow(devices: Any, args: argparse.Namespace) -> int:
     waiting: queue.SimpleQueue[GpuMetrics | None] = queue.SimpleQueue()
+    missed = 0
+
+    def take(sample: GpuMetrics) -> None:
+        nonlocal missed
+        if waiting.qsize() < _MOST_WAITING:
+            waiting.put(sample)
+        else:  # the reader of a pipe stands still
+            missed += 1
+
     before = signal.signal(signal.SIGTERM, lambda *_: waiting.put(None))
     try:
-        with monitor.start_background(waiting.put, args.interval, devices, history=1, gpm=args.gpm) as running:
+        with monitor.start_background(take, args.interval, devices, history=1, gpm=args.gpm) as running:
             if not running.devices and running.problem is None:
                 _print(json.dumps(line((), **_absent(()))) if args.json else f"no device: {_why()}")
                 return 0
@@ -64,15 +77,17 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
                 _print(json.dumps(line((sample,))) if args.json else describe(sample))
     finally:
         signal.signal(signal.SIGTERM, before)
+        if missed:
+            print(f"gpusense monitor: {missed} samples are not printed: the reader was too slow", file=sys.stderr)
     return 0
 
 
 def describe(sample: GpuMetrics) -> str:
     """One line for people; what is unknown is left out, a device in trouble says which."""
     device = sample.device
-    head = f"{_clock(sample.time_ns)}  {device.index} {device.name}"
+    head = f"{_clock(sample.time_ns)}  {device.index} {clean(device.name)}"
     if sample.state != "ok" and sample.reasons:
-        return f"{head}  {sample.reasons[0][1]}"
+        return f"{head}  {clean(sample.reasons[0][1], 1000)}"
     parts = [head, *_load(sample), *_state(sample)]
     return "  ".join(part for part in parts if part)
 
@@ -107,7 +122,7 @@ def _state(sample: GpuMetrics) -> list[str]:
         parts.append(f"{clocks.graphics_mhz:.0f} MHz")
     slowed = [word for word in clocks.throttle_reasons or () if word not in ("idle", "application_clocks")]
     if slowed:
-        parts.append(f"[{', '.join(slowed)}]")
+        parts.append(f"[{clean(', '.join(slowed))}]")
     if health.last_xid is not None:
         parts.append(f"xid {health.last_xid}")
     return parts
@@ -116,11 +131,11 @@ def _state(sample: GpuMetrics) -> list[str]:
 def _absent(samples: tuple[GpuMetrics, ...]) -> dict[str, Any]:
     if samples:
         return {}
-    return {"unavailable": {one.what: one.reason for one in monitor.sources() if isinstance(one, Unavailable)}}
+    return {"unavailable": {one.what: one.reason for one in monitor.why_none()}}
 
 
 def _why() -> str:
-    return "; ".join(str(one) for one in monitor.sources() if isinstance(one, Unavailable)) or "no backend reports one"
+    return "; ".join(map(str, monitor.why_none())) or "no backend reports one"
 
 
 def _clock(time_ns: int) -> str:
@@ -128,4 +143,4 @@ def _clock(time_ns: int) -> str:
 
 
 def _print(text: str) -> None:
-    print(text, flush=True)
+    print(style_of(sys.stdout).fit(text), flush=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from .. import _terminal, dashboard
 from .._frame import HISTORY_S
 from .._metrics import GpuMetrics
-from .._records import Unavailable
 
 if TYPE_CHECKING:
     from ..monitor import Monitor
@@ -128,7 +127,7 @@ def _absent() -> dict[str, str]:
     """Why this process finds no device: a reason a source."""
     from .. import monitor
 
-    return {found.what: found.reason for found in monitor.sources() if isinstance(found, Unavailable)}
+    return {one.what: one.reason for one in monitor.why_none()}
 
 
 def _sentences(reasons: dict[str, str]) -> tuple[str, ...]:

@@ -29,7 +29,12 @@ _quiet = _Quiet()
 
 
 def signal_url(endpoint: str, signal: str) -> str:
-    """The full URL of one signal from a base URL ("http://host:4318") or from the URL of any signal."""
+    """The full URL of one signal from a base URL ("http://host:4318") or from the URL of any signal.
+
+    Raises ValueError for what is no such URL: the exporter would say nothing and send nothing.
+    """
+    if not isinstance(endpoint, str) or not endpoint.lower().startswith(("http://", "https://")):
+        raise ValueError(f"{endpoint!r} is not a URL of OTLP over HTTP, such as 'http://localhost:4318'")
     base = endpoint.rstrip("/")
     for known in ("traces", "metrics", "logs"):
         base = base.removesuffix(f"/v1/{known}")
@@ -45,6 +50,7 @@ class Otlp:
         self._timeout_s = timeout_s
         self._exporter: Any = None
         self._status: int | None = None
+        self.why = ""  # something was not taken, last
         self.largest: int | None = None  # spans a request, once a receiver refused more
         self._encoding: Any = None
 
@@ -127,6 +133,7 @@ class Otlp:
         return None if most and len(data) > most > 0 else data
 
     def _say(self, why: str) -> None:
+        self.why = why
         _log.once(f"otlp-{self.signal}", "%s are not accepted by %s: %s", self.signal, self.url or "the endpoint", why)
 
     def prepare(self) -> None:

@@ -69,6 +69,7 @@ class Pipeline:
         self._remote = from_traceparent(environ)
         self._open = True
         self._ready: deque[Any] = deque(maxlen=64)
+        self._root_lost = False
         self._metrics_s = time.monotonic()
         self.view = View(tracer_of, target, settings.redact)
         self.inbox = Inbox(settings.queue)
@@ -173,7 +174,7 @@ class Pipeline:
         self.target.close()
         if self.metrics is not None:
             self.metrics.close()
-        return finished and not any(self.dropped_now().get(reason) for reason in UNSENT)
+        return finished and not self._root_lost and not any(self.dropped_now().get(reason) for reason in UNSENT)
 
     # --- on the worker ----------------------------------------------------------------------------------------------
 
@@ -279,7 +280,9 @@ class Pipeline:
             self.exported += count > 0
             self.folded += max(count - 1, 0)
         if failed:
-            self.dropped[reason] += sum(count for _span, count in batch[len(batch) - failed :])
+            lost = [count for _span, count in batch[len(batch) - failed :]]
+            self.dropped[reason] += sum(lost)
+            self._root_lost |= 0 in lost  # it stands for no record
 
     def _refuse(self, reason: str) -> None:
         if reason == reasons.SCOPE_OF_ANOTHER:
@@ -338,6 +341,7 @@ class Pipeline:
         self.worker.forget()
         self.inbox.forget()
         self._ready.clear()
+        self._root_lost = False
         self.exported = self.folded = self.scopes = 0
         self.dropped = Counter()
         self.view.forget()

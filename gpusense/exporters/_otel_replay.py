@@ -28,13 +28,15 @@ BATCH = 512
 
 class Replayed(NamedTuple):
     """``sent``: spans the endpoint took, the session's own among them; ``refused``: spans it did not take; ``skipped``:
-    records without a valid time, by reason; ``only_counted``: operations below the threshold, which have no times."""
+    records without a valid time, by reason; ``only_counted``: operations below the threshold, which have no times;
+    ``why``: spans were refused, last."""
 
     sent: int
     refused: int
     skipped: dict[str, int]
     only_counted: int
     trace_id: str
+    why: str = ""
 
 
 def replay(
@@ -55,7 +57,8 @@ def replay(
     finally:
         otlp.close()
     counted = sum(row.count for row in session.aggregates)
-    return Replayed(total - refused, refused, dict(source.skipped), counted, format(source.root.trace_id, "032x"))
+    trace_id = format(source.root.trace_id, "032x")
+    return Replayed(total - refused, refused, dict(source.skipped), counted, trace_id, otlp.why if refused else "")
 
 
 def _send(source: "_Source", otlp: Otlp) -> tuple[int, int]:

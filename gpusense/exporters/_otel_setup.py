@@ -168,8 +168,10 @@ def _settings(
     rate: float | None = max_spans_per_s
     if rate is None:
         rate = _number(environ, "GPUSENSE_OTEL_MAX_SPANS_PER_S", defaults.max_spans_per_s or 0.0)
-    if not isfinite(rate) or rate < 0:
+    if not isinstance(rate, (int, float)) or not isfinite(rate) or rate < 0:
         raise ValueError(f"max_spans_per_s must be a number of spans, or 0 for no limit, not {rate!r}")
+    if not isinstance(exit_timeout_s, (int, float)) or not isfinite(exit_timeout_s) or exit_timeout_s < 0:
+        raise ValueError(f"exit_timeout_s must be a number of seconds, not {exit_timeout_s!r}")
     if redact is not None and not callable(redact):
         raise ValueError(f"redact must be a callable (key, value) -> value or None, not {redact!r}")
     return Settings(

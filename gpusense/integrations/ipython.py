@@ -27,8 +27,9 @@ def _run(shell: Any, line: str, cell: str) -> None:
     words = line.split()
     unknown = [word for word in words if word != "--text"]
     if unknown:
-        print(f"%%gpusense takes --text, not {unknown[0]}")  # noqa: T201 - a notebook's answer
-        return
+        from IPython.core.error import UsageError
+
+        raise UsageError(f"%%gpusense takes --text, not {unknown[0]}")  # the cell did not run, and the next must not
     recording = Recording("cell")
     try:
         result = _run_silent(shell, cell)

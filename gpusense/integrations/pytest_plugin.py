@@ -6,16 +6,17 @@ point on purpose: one would load in every test run of everybody who merely has t
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from .._records import GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
+from .._records import Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
 from ..session import Session, save
 from ._patches import close_block, open_block
 from ._recording import Recording
 
 _KINDS = ("sync", "allocation")
+_DIRECTIONS = get_args(Direction)
 
 
 class Times(NamedTuple):
@@ -99,8 +100,13 @@ class GpuFacts:
         return sum(kernel.duration_ns for kernel in self.kernels())
 
     def transfers(self, direction: str | None = None) -> list[GpuMemoryTransfer]:
-        """Copies, all or those of a direction: "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu", "on_device"."""
+        """Copies, all or those of a direction: "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu", "on_device", "cpu_to_cpu".
+
+        Raises ValueError for another word: of a misspelt direction there would always be none.
+        """
         __tracebackhide__ = True
+        if direction is not None and direction not in _DIRECTIONS:
+            raise ValueError(f"direction must be one of {', '.join(_DIRECTIONS)}, not {direction!r}")
         everything = self.session.transfers
         self._skip_where_blind(bool(everything))
         return [copy for copy in everything if direction in (None, copy.direction)]

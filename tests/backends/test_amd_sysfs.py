@@ -464,3 +464,12 @@ def test_every_reason_begins_with_one_of_the_six_words(tree):
     tree.card()
     words = ("unsupported", "denied", "sleeping", "lost", "stale", "out of range")
     assert {why.partition(":")[0] for _, why in sample(tree).reasons} <= set(words)
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "1e400", "9" * 400, "-inf"])
+def test_a_file_that_says_no_number_of_this_world_is_out_of_range(tree, text):
+    tree.amd(mem_info_vram_used=text, mem_info_gtt_total=text, hwmon__fan1_input=text, pcie_replay_count=text)
+    found = sample(tree)
+    for field in ("memory.used_bytes", "memory.shared_total_bytes", "thermal.fan_rpm", "pcie.replay_count"):
+        assert found.reason(field).startswith("out of range: "), field
+    assert found.memory.total_bytes == 17163091968

@@ -779,6 +779,13 @@ def test_a_device_lost_before_the_start_is_listed_and_never_touched_without_a_ha
     assert [source.sample(device, EVERYTHING).state for device in devices] == ["ok", "lost", "ok"]
 
 
+@pytest.mark.parametrize(("code", "kind"), [(c.GPU_IS_LOST, None), (c.NOT_SUPPORTED, "integrated"), (0, "discrete")])
+def test_a_device_without_memory_of_its_own_is_integrated_one_that_does_not_answer_is_not(fake, code, kind):
+    fake.code("nvmlDeviceGetMemoryInfo", code)
+    (device,) = fake.source().devices()
+    assert device.kind == kind
+
+
 def test_a_device_hidden_by_the_container_is_not_listed(fake):
     fake.devices(3)
     fake.code("nvmlDeviceGetHandleByIndex_v2", c.NO_PERMISSION, device=1)

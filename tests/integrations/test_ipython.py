@@ -80,8 +80,9 @@ assert "showtraceback" not in vars(shell)
 result, text = run("1 / 0")
 assert text.count("ZeroDivisionError: division by zero") == 1
 with capture_output() as got:
-    shell.run_cell("%%gpusense --wrong\\ny = 1")
-assert "takes --text, not --wrong" in got.stdout
+    refused = shell.run_cell("%%gpusense --wrong\\ny = 1")
+assert "takes --text, not --wrong" in got.stderr
+assert not refused.success  # or "run all" would go on without what the cell should have done
 assert "y" not in shell.user_ns
 shell.run_line_magic("unload_ext", "gpusense.integrations.ipython")
 assert "gpusense" not in shell.magics_manager.magics["cell"]

@@ -67,6 +67,12 @@ def test_settings_come_back():
 """).assert_outcomes(passed=4)
 
 
+def test_a_misspelt_direction_is_no_answer(run):
+    result = run("def test_copies(gpusense):\n    work()\n    assert gpusense.transfer_bytes('gpu_to_host') == 0\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*ValueError: direction must be one of cpu_to_gpu, *, not 'gpu_to_host'"])
+
+
 def test_failures_say_what_was_there(run):
     result = run("""
 from gpusense._records import GpuSync

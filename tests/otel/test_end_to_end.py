@@ -291,4 +291,21 @@ run.finish()
     assert "1 operations below the threshold" in said
     wait_for(lambda: len(got.spans) >= 3)
     assert main(["export", str(path), "--otlp", f"http://127.0.0.1:{free_port()}", "--timeout", "0.2"]) == 1
+    assert "refused: no answer" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "absent"), "--otlp", url]) == 2
+    assert main(["export", str(path), "--otlp", "localhost:4318"]) == 2
+    assert "'localhost:4318' is not a URL of OTLP over HTTP" in capsys.readouterr().err
+
+
+def test_the_export_verb_without_url_takes_the_environments(otel, rotel, tmp_path, capsys, monkeypatch):
+    from gpusense._select import start_session
+    from gpusense.cli import main
+
+    url, _ = rotel
+    path = str(tmp_path / "run.gpusense")
+    start_session("file", path).finish()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    for words in ([path, "--otlp"], ["--otlp", path], ["--otlp", "--trace-all", path]):
+        assert main(["export", *words]) == 0
+    assert main(["export", "--otlp"]) == main(["export", "--otlp", url]) == 2
+    assert capsys.readouterr().err.count("name the session file") == 2

@@ -52,6 +52,14 @@ def test_unavailable_for_a_moment(otel, tracer):
         assert len(got.spans) == 21
 
 
+@pytest.mark.parametrize("answer", [200, 404, 500])
+def test_the_span_of_a_process_without_gpu_work_may_be_refused_too(otel, tracer, answer):
+    with receiver(status=answer) as got:
+        otel.instrument(tracer=tracer, endpoint=got.url, metrics=False, private=True)
+        otel.start_root_span().end(0)
+        assert otel.uninstrument(20) is (answer == 200)
+
+
 @pytest.mark.parametrize("answer", [400, 429, 503])
 def test_refusals_are_counted(otel, tracer, answer, caplog):
     require(importlib.util.find_spec("opentelemetry.exporter.otlp.common"), "an exporter that heeds Retry-After")

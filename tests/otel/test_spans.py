@@ -485,10 +485,20 @@ def test_instrumenting_again_after_the_end(otel, app, tracer, spans):
 
 
 @pytest.mark.parametrize(
-    "setting", [{"max_spans_per_s": -1}, {"max_spans_per_s": float("nan")}, {"redact": "not callable"}]
+    "setting",
+    [
+        {"max_spans_per_s": -1},
+        {"max_spans_per_s": float("nan")},
+        {"max_spans_per_s": "many"},
+        {"redact": "not callable"},
+        {"exit_timeout_s": "2 s"},
+        {"exit_timeout_s": -1},
+        {"endpoint": "localhost:4318"},
+        {"endpoint": 4318},
+    ],
 )
 def test_bad_settings_are_refused(otel, app, tracer, setting):
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError, match=r"must be|is not a URL"):
         otel.instrument(tracer=tracer, tracer_provider=app, **setting)
     assert otel.status() is None
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 
 import pytest
 from sessions import session as make_session
@@ -14,6 +15,7 @@ from sessions import training
 
 import gpusense
 from gpusense import cli, doctor
+from gpusense.backends import nvml
 from gpusense.session import save
 
 VERBS = [verb for verb in cli.VERBS if verb in cli._present() and verb != "run"]
@@ -301,6 +303,31 @@ def test_a_folder_that_is_not_there_is_named(capsys, recorded, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+ROOT = os.path.dirname(os.path.dirname(gpusense.__file__))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX shell")
+@pytest.mark.parametrize("verb", ["doctor", "top", "top --once", "monitor", "demo --recorded", "--help", "--version"])
+def test_a_closed_stream_is_no_error(verb):
+    command = [sys.executable, "-m", "gpusense", *verb.split()]
+    environ = {**os.environ, "PYTHONPATH": ROOT}
+    for closed in (">&-", ">&- 2>&-"):
+        done = subprocess.run(
+            ["bash", "-c", f'"$@" {closed}', "bash", *command], env=environ, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux")
+@pytest.mark.parametrize("verb", ["doctor", "--help", "--version"])
+def test_a_full_disk_is_told_in_a_sentence(verb):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command, environ = [sys.executable, "-m", "gpusense", verb], {**os.environ, "PYTHONPATH": ROOT}
+        done = subprocess.run(command, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == f"gpusense{'' if verb[0] == '-' else ' ' + verb}: No space left on device\n"
+
+
 # ---- doctor, devices
 
 
@@ -357,6 +384,28 @@ def test_a_selftest_without_a_gpu_says_so(capsys, monkeypatch):
     assert "/nowhere/libcuda.so.1" in tested["reason"]
 
 
+@pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"], ["devices"]])
+def test_a_driver_that_hangs_is_named(monkeypatch, capsys, words):
+    release = threading.Event()
+    monkeypatch.setattr(nvml, "open", lambda: release.wait() and gpusense.Unavailable("nvml", "too late"))
+    monkeypatch.setattr(doctor, "_PATIENCE_S", 0.5)
+    try:
+        code = cli.main(words)
+    finally:
+        release.set()
+    said = capsys.readouterr()
+    assert code == (words == ["devices"])
+    if words == ["doctor", "--json"]:
+        rows = {row["name"]: row["reason"] for row in json.loads(said.out)["backends"]}
+        assert rows["nvml"] == "has not answered for 5 s"
+        assert rows["amd_sysfs"] != rows["nvml"]
+    elif words == ["doctor"]:
+        assert "-- nvml\n                has not answered for 5 s\n                try: its driver hangs" in said.out
+        assert "\ndevices are not known: a driver does not answer\n" in said.out
+    else:
+        assert said.err == "devices are not known: a driver does not answer; gpusense doctor says which\n"
+
+
 def test_devices_without_one(capsys, monkeypatch):
     monkeypatch.setattr(gpusense, "devices", lambda: ())
     assert cli.main(["devices"]) == 1
@@ -396,3 +445,15 @@ def test_demo_shows_the_recorded_run_and_says_so(capsys, monkeypatch, recorded, 
     assert shown.startswith("This is a recording")
     assert "verdict: " in shown
     assert (tmp_path / "copy.gpusense").exists()
+    assert f"\nnext: gpusense report {tmp_path}" in shown
+
+
+def test_what_demo_says_to_do_next_can_be_done(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["demo", "--recorded"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    command, _, said = last.removeprefix("next: gpusense ").partition(" keeps ")
+    assert said == "the session for gpusense report"
+    assert cli.main([*command.split(), "--recorded"]) == 0
+    assert cli.main(["report", "demo.gpusense"]) == 0

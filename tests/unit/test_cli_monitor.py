@@ -1,10 +1,14 @@
 """``gpusense monitor`` over scripted devices."""
 
+import io
 import json
+import re
+import sys
+import time
 
 import pytest
 
-from gpusense import cli, testing
+from gpusense import cli, monitor, testing
 from gpusense._metrics_json import metrics_from_dict
 
 
@@ -38,6 +42,64 @@ def test_once_json_is_one_line_with_every_device(source, capsys):
     good, lost = (metrics_from_dict(row) for row in line["devices"])
     assert good.power.draw_watts == 300
     assert (lost.state, lost.reason("power.draw_watts")) == ("lost", "lost: GPU_IS_LOST (15)")
+
+
+@pytest.mark.parametrize("verb", ["monitor", "top"])
+def test_a_device_that_the_variable_hides_is_told_as_hidden(source, capsys, monkeypatch, verb):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert cli.main([verb, "--once", "--device", "visible"]) == 0
+    assert "CUDA_VISIBLE_DEVICES: '' does not show any of the 2 devices of this machine" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert cli.main([verb, "--once", "--device", "visible", "--device", "1"]) == 0
+    assert "GPU_IS_LOST" in capsys.readouterr().out
+    assert [one.device.index for one in monitor.snapshot(["visible", 0])] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;evil\x07", "two\nlines", "\ud800", "a\u202eb"])
+def test_a_name_is_text_and_nothing_else(capsys, name):
+    made = testing.ScriptedSource(devices=[testing.device(0, name=name), testing.device(1, name=name)])
+    made.set(0, {"clocks.throttle_reasons": (name,)})
+    made.trouble(1, "lost", f"lost: {name}")
+    with testing.fake_gpus(made):
+        assert cli.main(["monitor", "--once"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_reader_that_stands_still_costs_no_memory(source, monkeypatch, capsys):
+    import gpusense.cli.monitor as verb
+
+    samples = 0
+    sample = source.sample
+
+    def counted(*arguments):
+        nonlocal samples
+        samples += 1
+        return sample(*arguments)
+
+    def stand_still(text):
+        deadline = time.monotonic() + 20
+        while samples < 60 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise BrokenPipeError
+
+    source.sample = counted
+    monkeypatch.setattr(verb, "_MOST_WAITING", 5)
+    monkeypatch.setattr(verb, "_print", stand_still)
+    with pytest.raises(BrokenPipeError):
+        verb.main(cli.parser_of("monitor").parse_args(["--interval", "0.005"]))
+    assert re.search(r"[1-9]\d* samples are not printed: the reader was too slow", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_every_encoding(source, encoding, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert cli.main(["monitor", "--once"]) == 0
+    assert out.buffer.getvalue().decode(encoding).count("\n") == 2
 
 
 def test_a_device_can_be_named(source, capsys):

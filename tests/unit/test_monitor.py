@@ -1,5 +1,6 @@
 """The monitor over scripted sources and a clock that only tests move."""
 
+import re
 import sys
 import threading
 import time
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpusense
-from gpusense import monitor, testing
+from gpusense import cli, monitor, testing
 from gpusense._dispatcher import Dispatcher
 from gpusense._metrics import GROUPS, GpuMetrics, fill, without_values
 from gpusense._protocols import Backend
@@ -452,6 +453,27 @@ def test_a_slow_callback_does_not_delay_sampling(rig):
     release.set()
 
 
+class Outcome(BaseException):
+    """As pytest's skip and fail are, and asyncio's CancelledError."""
+
+
+def stop_everything(error):
+    raise Outcome
+
+
+@pytest.mark.parametrize("on_error", [None, stop_everything])
+def test_a_callback_may_raise_anything(on_error):
+    def callback(item):
+        raise Outcome
+
+    dispatcher = Dispatcher(callback, on_error)
+    dispatcher.start()
+    for item in range(3):
+        dispatcher.put(item)
+    wait_until(lambda: dispatcher.errors == 3)
+    dispatcher.stop(5)
+
+
 @pytest.mark.parametrize("on_error", [None, lambda error: sys.exit(2)])
 def test_a_callback_that_exits_ends_neither_itself_nor_the_monitor(on_error):
     """SystemExit ended the thread without a word, and every later sample was dropped."""
@@ -595,6 +617,9 @@ def test_devices_can_be_chosen(two, monkeypatch):
         {"interval": "fast"},
         {"history": 0},
         {"history": 1.5},
+        {"history": 10**30},
+        {"interval": 1e300},
+        {"slow_interval": float("inf")},
         {"medium_interval": 0},
         {"process_interval": -1},
         {"pcie": "exact"},
@@ -603,6 +628,78 @@ def test_devices_can_be_chosen(two, monkeypatch):
 def test_settings_that_make_no_sense_are_refused(rig, wrong):
     with pytest.raises(ValueError, match="must be"):
         rig.start(**wrong)
+
+
+async def later(sample):
+    """Called, it would only make something to await."""
+
+
+@pytest.mark.parametrize(("wrong", "said"), [("text", "callable"), (3, "callable"), (later, "coroutine")])
+def test_what_cannot_be_called_back_is_refused(rig, wrong, said):
+    with pytest.raises(TypeError, match=f"^callback must .*{said}"):
+        rig.start(wrong)
+    with pytest.raises(TypeError, match=f"^on_error must .*{said}"):
+        rig.start(on_error=wrong)
+
+
+def test_an_interval_that_no_thread_can_wait_for_ends_no_thread():
+    running = monitor.start_background(None, interval=1e9, slow_interval=1e9, source=testing.ScriptedSource())
+    wait_until(running.latest)
+    time.sleep(0.05)
+    names = {thread.name for thread in threading.enumerate()}
+    running.stop()
+    assert {"gpusense-fast", "gpusense-slow"} <= names
+
+
+def test_a_device_is_its_own_name(two):
+    first, second = two.source.devices()
+    same = second._replace(index=5, name="as another source calls it", sources=("cuda",))
+    for wanted in (second, [second], same, (same, 1)):
+        assert two.start(devices=wanted).devices == (second,)
+    assert two.start(devices=[second, "0"]).devices == (first, second)
+    with pytest.raises(ValueError, match="'GPU-other' names no devices"):
+        two.start(devices=second._replace(uuid="GPU-other", pci_bus_id=None))
+
+
+def test_how_far_back_may_be_any_number_and_nothing_else(rig):
+    running = rig.start(interval=0.1)
+    rig.clock.advance(1)
+    assert running.history(float("inf")) == running.history()
+    assert running.window(seconds=float("inf"))[0].samples == len(running.history())
+    assert not running.idle_for(float("inf"))
+    for ask in (running.history, running.idle_for, lambda seconds: running.window(seconds=seconds)):
+        with pytest.raises(TypeError, match="must be a number, not '60'"):
+            ask("60")  # a factor to a text is a longer text
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_what_is_no_number_is_unknown_for_a_reason(rig, capsys):
+    wild = {"utilization.gpu_percent": NAN, "power.draw_watts": INF, "thermal.gpu_celsius": -INF}
+    rig.source.set(0, {**wild, "clocks.sm_mhz": 1500.0})
+    running = rig.start(interval=0.1)
+    rig.clock.advance(0.5)
+    with testing.fake_gpus(rig.source):
+        (now,) = monitor.snapshot()
+        for verb in (["top", "--once"], ["monitor", "--once"]):
+            assert cli.main(verb) == 0
+            assert not re.search(r"\b(nan|inf)\b", capsys.readouterr().out)
+    for sample in (*running.latest(), now):
+        assert sample.clocks.sm_mhz == 1500.0
+        for field, value in wild.items():
+            assert sample.reason(field) == f"out of range: {value}"
+    assert set(running.window()[0].statistics) == {"clocks.sm_mhz", "power.draw_window_s"}
+
+
+@pytest.mark.parametrize("answer", [None, 3, (1, 2), {"gpu_percent": 3}])
+def test_a_source_that_gives_no_sample_is_a_lost_sample(rig, answer):
+    rig.source.sample = lambda device, lanes: answer
+    running = rig.start(interval=0.1)
+    rig.clock.advance(0.3)
+    (latest,) = running.latest()
+    assert latest.state == "lost"
+    assert latest.reason("power.draw_watts").endswith("not a GpuMetrics")
 
 
 def test_snapshot_and_own_usage_over_a_source():

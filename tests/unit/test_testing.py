@@ -52,3 +52,11 @@ def test_fake_sysfs_sleeps_and_wakes(tmp_path):
     assert _host.asleep("0000:01:00.0", tree.root) is None
     tree.remove("bus/pci/devices/0000:01:00.0/vendor")
     assert _host.pci_gpus(0x10DE, tree.root) == []
+
+
+def test_trouble_that_cannot_be_is_refused():
+    source = testing.ScriptedSource(1)
+    with pytest.raises(ValueError, match="state must be"):
+        source.trouble(0, "broken", "lost: fell off the bus")
+    with pytest.raises(KeyError):
+        source.trouble(1, "lost", "lost: fell off the bus")

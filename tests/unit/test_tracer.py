@@ -17,6 +17,7 @@ from gpusense import _config, _noop, _select, _tally, _tracer
 from gpusense._recorder import Recorder
 from gpusense._sharing import Sharing
 from gpusense._tracer import Tracer
+from gpusense.backends import BACKENDS
 
 
 @pytest.fixture
@@ -633,6 +634,20 @@ def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(trace
     assert row.split()[-2:] == ["?", "?"]
 
 
+def test_names_cannot_write_to_the_terminal(tracer):
+    evil = "a\x1b]0;title\x07\nb\u202e"
+    with tracer.trace(evil) as block:
+        gpusense.record_kernel(evil, duration_ns=1_000_000)
+        gpusense.record_transfer(evil, "cpu_to_gpu", bytes=1, duration_ns=1_000_000)
+    out = io.StringIO()
+    tracer.print_summary(out)
+    tracer.print_bottlenecks(file=out)
+    for text in (str(block.summary()), out.getvalue()):
+        assert "a�]0;title��b�" in text
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert "1 call," in out.getvalue()
+
+
 def test_configuration_errors_say_what_would_be_right(tracer):
     with pytest.raises(_config.ConfigurationError, match=r"known: .*threshold_us"):
         gpusense.configure(treshold_us=5)
@@ -644,6 +659,41 @@ def test_configuration_errors_say_what_would_be_right(tracer):
         gpusense.configure(attribution="guessed")
     with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
         gpusense.configure(backends=("cupti",), strict=True)
+    with pytest.raises(_config.ConfigurationError, match="unknown backend 'cupty'; known: cuda, cupti"):
+        gpusense.configure(backends=("cupty",))
+
+
+def test_a_configure_that_raises_changes_nothing(tracer):
+    gpusense.configure(threshold_us=7)
+    with pytest.raises(gpusense.BackendUnavailable):
+        gpusense.configure(backends=("cupti",), strict=True, threshold_us=3)
+    after = gpusense.configure(sample_rate=1.0)
+    assert (after.strict, after.backends, after.threshold_us) == (False, None, 7)
+
+
+def test_settings_know_every_backend():
+    assert tuple(name for name, _ in BACKENDS) == _config.BACKEND_NAMES
+
+
+def test_the_environment_has_the_last_word_on_the_mode():
+    layers = _config.Layers()
+    layers.application["mode"] = "on"
+    for word, mode in (("auto", "auto"), ("off", "off"), ("on", "on"), ("", "on"), ("maybe", "on")):
+        assert layers.resolve({"GPUSENSE": word}).mode == mode
+    assert layers.resolve({}).mode == "on"
+
+
+@pytest.mark.parametrize("word", ["maybe", "disabled", "2"])
+def test_a_mode_that_there_is_not_is_told(word):
+    found, problems = _config.from_environment({"GPUSENSE": word, "GPUSENSE_BACKENDS": "cupti,nvmll"})
+    assert found == {}
+    assert problems == [
+        f"GPUSENSE={word!r} is ignored: it must be off, auto or on",
+        "GPUSENSE_BACKENDS='cupti,nvmll' is ignored: unknown backend 'nvmll'; known: "
+        + ", ".join(_config.BACKEND_NAMES),
+    ]
+    for known in ("", "auto", "OFF", " on ", "0", "true"):
+        assert _config.from_environment({"GPUSENSE": known}) == ({}, [])
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
