@@ -4,6 +4,8 @@
 ``gpusense.get_tracer()``. Nothing is loaded on import; without a GPU everything is a graceful no-op.
 """
 
+from _thread import get_ident as _get_ident
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -110,12 +112,27 @@ class _Undecided:
         return getattr(_active, name)
 
 
-def _decide() -> "Any":
-    """The tracer, or None in the middle of the first decision."""
+_importing: "set[int]" = set()  # threads
+
+
+def _selection() -> "Any":
+    """The module that decides. A signal handler or finaliser that interrupts its import must not import it as well:
+    that breaks the first import before Python 3.12."""
+    thread = _get_ident()
+    _importing.add(thread)
     try:
         from . import _select
+    finally:
+        _importing.discard(thread)
+    return _select
 
-        return _select.resolve()
+
+def _decide() -> "Any":
+    """The tracer, or None in the middle of the first decision."""
+    if _get_ident() in _importing:
+        return None
+    try:
+        return _selection().resolve()
     except (AttributeError, ImportError):  # a module of ours is only half imported
         return None
 
@@ -232,23 +249,17 @@ def configure(defaults: bool = False, sinks: "Any" = None, **settings: "Any") ->
     calls win over it. Raises :class:`ConfigurationError` for unknown names and impossible values, and under
     ``strict=True`` :class:`BackendUnavailable` for a backend that was asked for and is not there.
     """
-    from . import _select
-
-    return _select.configure(defaults, sinks, **settings)
+    return _selection().configure(defaults, sinks, **settings)  # type: ignore[no-any-return]
 
 
 def enable() -> bool:
     """Records from now on, also where no GPU is there; False under ``GPUSENSE=off``."""
-    from . import _select
-
-    return _select.enable()
+    return _selection().enable()  # type: ignore[no-any-return]
 
 
 def disable() -> None:
     """Stops recording; what was recorded stays readable."""
-    from . import _select
-
-    _select.disable()
+    _selection().disable()
 
 
 def detach() -> "Unavailable | None":
@@ -259,9 +270,7 @@ def detach() -> "Unavailable | None":
     another profiler or another copy of gpusense uses CUPTI, with work outstanding, and before CUDA 12.6.
     :func:`enable` attaches anew.
     """
-    from . import _select
-
-    return _select.detach()
+    return _selection().detach()  # type: ignore[no-any-return]
 
 
 def reset() -> None:
@@ -271,9 +280,7 @@ def reset() -> None:
 
 def devices() -> "tuple[DeviceInfo, ...]":
     """``tuple[DeviceInfo, ...]``: every physical GPU of every vendor, once; empty without one. Initialises no CUDA."""
-    from . import _select
-
-    return _select.devices()
+    return _selection().devices()  # type: ignore[no-any-return]
 
 
 def own_usage() -> "tuple[OwnUsage, ...]":

@@ -455,8 +455,8 @@ def why_none() -> tuple[Unavailable, ...]:
     """Why there is no device of those that were asked for; not for users."""
     source = _source(0.0)  # whoever asks has waited
     count = len(source.devices()) if source is not None else 0
-    if count:  # then "visible" was asked for
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if count and shown is not None:  # then "visible" was asked for
         devices = "the device" if count == 1 else f"any of the {count} devices"
         return (Unavailable("CUDA_VISIBLE_DEVICES", f"{shown!r} does not show {devices} of this machine"),)
     return tuple(one for one in sources() if isinstance(one, Unavailable))

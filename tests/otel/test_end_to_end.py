@@ -14,6 +14,9 @@ import urllib.request
 import pytest
 from needs import require
 from servers import free_port, receiver
+from sessions import session
+
+from gpusense.session import save
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -298,12 +301,11 @@ run.finish()
 
 
 def test_the_export_verb_without_url_takes_the_environments(otel, rotel, tmp_path, capsys, monkeypatch):
-    from gpusense._select import start_session
     from gpusense.cli import main
 
     url, _ = rotel
     path = str(tmp_path / "run.gpusense")
-    start_session("file", path).finish()
+    save(session(), path)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
     for words in ([path, "--otlp"], ["--otlp", path], ["--otlp", "--trace-all", path]):
         assert main(["export", *words]) == 0
