@@ -219,10 +219,11 @@ class FileRecorder(Recorder):
 
     def block_totals(self, block: Any) -> BlockTotals | None:
         """From what the file holds by now; the first question reads all of it."""
-        if self._following is not None:
-            self._bring_up_to_date()
-            self._following.read()
-        return super().block_totals(block)
+        ask = super().block_totals
+        if self._following is None:
+            return ask(block)
+        self._bring_up_to_date()
+        return self._following.bring_up_to_date(lambda: ask(block))
 
     def after_fork_in_child(self) -> None:
         super().after_fork_in_child()

@@ -147,6 +147,13 @@ class Reader:
         if self._faults > _MAX_SENTENCES:
             self.damage.append(f"{self._faults - _MAX_SENTENCES} more faults")
 
+    def begin_at(self, offset: int, kinds: frozenset[int]) -> Iterator[tuple[Chunk | None, int]]:
+        """The whole chunks from ``offset`` on, each with the offset behind it; None for one that is damaged or of none
+        of ``kinds``. For a file that is still being written: what is not whole yet ends it."""
+        for at, kind, flags, stored, length, sequence, checksum in self._headers(note=False, offset=offset):
+            payload = self._payload(at, flags, stored, length, checksum) if kind in kinds else None
+            yield Chunk(kind, at, sequence, payload) if payload is not None else None, _behind(at, stored)
+
     def _check_header(self) -> tuple[tuple[int, int], bool]:
         head = self._file.read(FILE_HEADER.size)
         if len(head) == FILE_HEADER.size:
@@ -161,8 +168,9 @@ class Reader:
             raise SessionError(f"{self.path}: {'not a gpusense session file' if head else 'is empty'}")
         return (MAJOR, MINOR), False
 
-    def _headers(self, *, note: bool) -> Iterator[tuple[int, int, int, int, int, int, int]]:
-        offset = FILE_HEADER.size
+    def _headers(
+        self, *, note: bool, offset: int = FILE_HEADER.size
+    ) -> Iterator[tuple[int, int, int, int, int, int, int]]:
         while offset < self._size:
             header = self._read_header(offset)
             if header is None:
@@ -172,13 +180,12 @@ class Reader:
                 offset = found
                 continue
             kind, flags, stored, length, sequence, checksum = header
-            end = offset + HEADER_SIZE + stored
-            if end > self._size:
+            if offset + HEADER_SIZE + stored > self._size:
                 if note:
                     self._note(f"the file is cut inside the chunk {TYPES.get(kind, kind)} at offset {offset}")
                 return
             yield offset, kind, flags, stored, length, sequence, checksum
-            offset = end + -end % 8
+            offset = _behind(offset, stored)
 
     def _read_header(self, offset: int) -> tuple[int, int, int, int, int, int] | None:
         self._file.seek(offset)
@@ -235,6 +242,12 @@ def open_file(path: str) -> BinaryIO:
         raise SessionError(f"{path}: {error.strerror}") from None
     except ValueError as error:  # a NUL in the path
         raise SessionError(f"{path!r}: {error}") from None
+
+
+def _behind(offset: int, stored: int) -> int:
+    """Where the chunk after that at ``offset`` begins."""
+    end = offset + HEADER_SIZE + stored
+    return end + -end % 8
 
 
 def _parse_header(raw: bytes) -> tuple[int, int, int, int, int, int] | None:

@@ -98,11 +98,10 @@ class Timeline:
 
     def after(self, count: int) -> Leaves:
         """What is open after the first ``count`` events."""
-        step = self._step(count)
-        return (step[0],) if len(step) == 2 and step[0] else _leaves(step)
+        return _leaves(self._step(count))
 
     def at(self, corr: int) -> Leaves:
-        return _leaves(self._step(bisect_right(self.corrs, corr)))
+        return self.after(self.index(corr))
 
     def decides(self, corr: int) -> bool:
         """Whether the thread is at ``corr`` in a block of its own, or known to be outside all."""

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from gpusense import _config
 from gpusense import _sessionfile as file
 from gpusense._errors import SessionError
+from gpusense._following import Following
 from gpusense._metrics import GpuMetrics, Power
 from gpusense._records import (
     Aggregate,
@@ -34,6 +35,7 @@ from gpusense._records import (
     UnseenStretch,
 )
 from gpusense._sessionwriter import Writer
+from gpusense._tally import Watched
 from gpusense.session import Session, fold, load, save
 
 ROOT = pathlib.Path(file.__file__).parent.parent
@@ -645,3 +647,29 @@ def test_folding_keeps_count_and_time(lengths, threshold):
     assert all(length >= threshold for length in kept)
     assert len(kept) + sum(row.count for row in whole.aggregates) == len(lengths)
     assert sum(kept) + sum(row.total_ns for row in whole.aggregates) == sum(lengths)
+
+
+def test_a_file_that_grows_is_read_on_from_where_it_was_whole(tmp_path):
+    path, grown, at, found = tmp_path / "grown", tmp_path / "growing", file.FILE_HEADER.size, []
+    writer = Writer(path)
+    for number in range(9):
+        writer.json(file.META, {"n": number, "text": "x" * 100 * number})
+        writer.buffer(bytes(number), thread=number)
+    writer.close()
+    data = path.read_bytes()
+    for size in [*range(file.FILE_HEADER.size, len(data), 37), len(data)]:
+        grown.write_bytes(data[:size])
+        with file.Reader(grown) as reader:
+            for chunk, behind in reader.begin_at(at, frozenset({file.META, file.BUFFER})):
+                at, found = behind, [*found, chunk]
+    assert found[-1] is None  # END is none of those that were asked for
+    assert found[:-1] == chunks(path)[0][:-1]
+    assert at == len(data)
+
+
+def test_nobody_adds_to_totals_while_they_are_copied(tmp_path):
+    writer = Writer(tmp_path / "run")
+    following = Following(writer.path, Watched())
+    assert following.bring_up_to_date(lambda: following._lock.mine) is True
+    assert following.bring_up_to_date(lambda: following.bring_up_to_date(lambda: 5)) == 5  # a handler meanwhile
+    writer.close()
