@@ -23,7 +23,7 @@ from ._config import Settings
 from ._delivery import Delivery
 from ._hang import HangWatch
 from ._names_cache import NameCache, Names
-from ._nesting import Frame
+from ._nesting import Frame, bringers
 from ._pipeline import Limits, Pipeline
 from ._records import BlockRecord, Counters, Path, Record, UnseenStretch
 from ._tally import BlockTotals
@@ -274,6 +274,8 @@ class Recorder(Capturing):
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
             self._lines(noted)
+        for bring in bringers[:]:
+            bring()
         events = self.events
         read: list[list[Any]] = []
         manual: list[Any] = []
@@ -471,11 +473,8 @@ def _ended(item: tuple[Any, ...], read: list[list[Any]], finished: list[Any]) ->
 def _frame_ended(item: tuple[Any, ...], read: list[list[Any]], finished: list[Any]) -> None:
     """As :func:`_ended`, of a frame; and perhaps of another one that was opened in its place."""
     frame, end, newest, *next_one = item
-    number, thread, place = frame.number, frame.run.thread, frame.place
-    read.append([CLOSE, number, None, thread, end, end, "", 0, newest])
-    outer = frame.outer.number, (*frame.outer.path, place.name)
-    fields = place.name, number, *outer, frame.start_ns, end, thread, place.attributes, None
-    finished.append(tuple.__new__(BlockRecord, fields))
+    read.append([CLOSE, frame.number, None, frame.run.thread, end, end, "", 0, newest])
+    finished.append(frame.record(end))
     if next_one:
         read.append(_opened(next_one[0], end, newest))
 

@@ -14,6 +14,7 @@ from ._by_hand import ByHand
 from ._config import Settings
 from ._given import attributes_of
 from ._nesting import LAST_ID, end_frames, running
+from ._nesting import forget_in_child as forget_frames
 from ._recorder import Recorder
 from ._records import BlockRecord, Record
 from ._scopes import Scopes
@@ -347,7 +348,7 @@ class Tracer(Scopes, ByHand):
 
     def after_fork_in_child(self) -> None:
         self._worker.forget_in_child()
-        end_frames()
+        forget_frames()
         running.clear()
         self._end_steps()
         self._listeners = ()

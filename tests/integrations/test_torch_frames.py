@@ -135,6 +135,8 @@ class Program:
 
     def observe(self, node):
         self.launch()
+        if node.sequence % 5 == 0:
+            self.tracer._recorder.tick()  # as gpusense's own thread does at any moment
         if self.asks and node.sequence % 3 == 0:
             self.ask()
 

@@ -23,6 +23,7 @@ class _Active:
     state: Any = None
     patches: Any = None
     modules: Any = None
+    passes: Any = None
     wrapper: Any = None
 
 
@@ -69,7 +70,7 @@ def instrument(
         passes.install(patches)
     if ranges:
         Ranges(state).install(patches)
-    _Active.state, _Active.patches, _Active.modules = state, patches, modules
+    _Active.state, _Active.patches, _Active.modules, _Active.passes = state, patches, modules, passes
     _Active.wrapper = torch.nn.Module.__call__, original
     return True
 
@@ -80,9 +81,10 @@ def uninstrument() -> None:
     if state is None:
         return
     state.end()
+    _Active.passes.end()
     _Active.patches.undo()
     _Active.modules.forget_wrapper(*_Active.wrapper)
-    _Active.patches = _Active.modules = _Active.wrapper = None
+    _Active.patches = _Active.modules = _Active.passes = _Active.wrapper = None
 
 
 def statistics() -> Statistics:

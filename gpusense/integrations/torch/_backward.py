@@ -12,27 +12,15 @@ from time import time_ns
 from typing import Any
 
 from ... import _native
-from ..._nesting import LAST_ID, Frame, Run, block_ids, innermost
+from ..._nesting import LAST_ID, Frame, block_ids, bringers, innermost
 from .._patches import Patches
+from ._entries import Entries, Pass
 from ._nodes import MAX_FLAT, MAX_INPUTS, NO_TENSORS, Hook, look
 from ._state import State, around, frame_of
 
 _MAX_HOOKS = 4  # that a module keeps: as many of its calls as wait for their backward pass, usually
-_NOBODY = object()
+_MAX_BELOW = 256  # hooks of the modules in one that it knows
 _get_ident = _native.thread_id()
-
-
-class Pass(Run):
-    """A backward pass on one thread: what is open in it, as (the call in the forward pass, its frame here), outermost
-    first. The last one may be apart in ``call`` and ``frame``, where it has no block yet."""
-
-    __slots__ = ("call", "open", "parent")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[tuple[Any, Frame]] = []
-        self.call: Any = None
-        self.parent: Any = _NOBODY  # frame of the module whose children's backward passes follow one another
 
 
 class Backward:
@@ -44,13 +32,21 @@ class Backward:
         self._passes: dict[int, Pass] = {}  # of each thread that is in one
         self._keeping: list[bool] = []  # one for each open backward() that leaves its graph, which may be run again
         self._compiled = [True]  # not empty: a backward pass that is compiled may be under way
-        self._enter = self._enterer()
+        self._entries = Entries(self._passes, self._comes_home, lambda: state.fail("backward"))
         self.watch = self._watcher()
 
     def install(self, patches: Patches) -> None:
+        bringers.append(self._entries.bring)
         autograd = self.state.host.torch.autograd
         for name, retain in (("backward", 2), ("grad", 3)):
             patches.wrap(autograd, name, partial(self._wrap, retain))
+
+    def end(self) -> None:
+        """Passes under way go on without us."""
+        for run in list(self._passes.values()):
+            self._entries.disarm(run)
+        if self._entries.bring in bringers:
+            bringers.remove(self._entries.bring)
 
     def _wrap(self, retain: int, original: Any) -> Callable[..., Any]:
         """``retain``: which of the arguments is ``retain_graph``; ``create_graph`` is the next one."""
@@ -75,7 +71,11 @@ class Backward:
             block, before = state.open_measured("backward")
             if block is None:
                 return None
-            outer = self._passes.pop(_get_ident(), None)
+            outer = self._passes.get(_get_ident())
+            if outer is not None:
+                self._entries.disarm(outer)
+                del self._passes[_get_ident()]
+            self._entries.bring()  # what it says is of a time when nothing else ran
             self._compiled[:] = [True] if state.host.may_trace() else []
             self._runs.append(block)
             if keeps:
@@ -87,9 +87,10 @@ class Backward:
 
     def _end_run(self, block: Any, before: int | None, outer: Any, keeps: bool) -> None:
         try:
+            self._finish()
+            self._entries.bring()
             if keeps:
                 self._keeping.pop()
-            self._finish()
             if outer is not None:
                 self._passes[_get_ident()] = outer
             self._runs.remove(block)
@@ -138,7 +139,7 @@ class Backward:
                                     hook.call, hook.out = call, True
                                     produced._register_hook_dict(hook.carrier)
                                 else:
-                                    lend(call, produced)
+                                    lend(call, produced, output)
                                 here.produced = produced if call.outer is not None else None
                             return
                     except (RuntimeError, IndexError):  # see _nodes; another thread took the last hook
@@ -154,7 +155,7 @@ class Backward:
         if produced is None:
             return
         here = call.run
-        self._attach(here, produced, partial(self._enter, Hook(call)))
+        self._attach(here, produced, partial(self._entered, Hook(call)))
         before = here.produced
         for node in found[:MAX_INPUTS]:
             # Where the module before it gave the input, the backward pass of that one begins there and ends this one.
@@ -163,18 +164,22 @@ class Backward:
         # The node, and all that it was made from, is held until the model's forward pass ends.
         here.produced = produced if call.outer is not None else None
 
-    def _lend(self, call: Any, produced: Any) -> None:
+    def _lend(self, call: Any, produced: Any, output: Any) -> None:
         """Gives ``produced``, the node of what ``call`` gave, a hook that the module is going to keep."""
         place = call.place
         carrier: Any = self.state.host.carrier() if place.made < _MAX_HOOKS else False
         if carrier is False:  # some of its graphs are never run
-            self._attach(call.run, produced, partial(self._enter, Hook(call)))
+            self._attach(call.run, produced, partial(self._entered, Hook(call)))
             return
         hook = Hook(call, place.hooks)
-        hook.carrier = carrier
-        carrier._backward_hooks = {0: partial(self._enter, hook)}
+        hook.carrier, hook.device = carrier, getattr(output, "device", None)
+        hook.full = hook.calls[0] = partial(self._entered, hook)
+        carrier._backward_hooks = hook.calls
         place.made += 1
         produced._register_hook_dict(carrier)
+        above = call.outer.place if call.outer is not None else None
+        if above is not None and len(above.below) < _MAX_BELOW:
+            above.below.append(hook)
 
     def _attach(self, here: Any, node: Any, hook: Any) -> None:
         """``hook`` before ``node`` runs: by way of a tensor of ours, since ``register_prehook`` is mostly Python."""
@@ -189,65 +194,37 @@ class Backward:
 
     # --- on the thread that runs the nodes --------------------------------------------------------------------------
 
-    def _enterer(self) -> Callable[..., None]:
-        """What runs where the backward pass of a call begins: its block opens, inside those of the modules around it.
-
-        A closure reaches what it needs fastest.
-        """
-        state, find, slowly, new, ids = self.state, self._passes.get, self._enter_slowly, Frame.__new__, block_ids
-        get_ident, last_id, compiled, tracing = _get_ident, LAST_ID, self._compiled, state.host.tracing
-        runs, keeping = self._runs, self._keeping
-
-        def enter(hook: Any, *_: Any, **__: Any) -> None:
-            if compiled and tracing():
-                return
-            call = hook.call
-            if hook.out and runs and not keeping:
-                hook.out = False
-                hook.home.append(hook)
-            run = find(get_ident())
-            # The usual case: the next one of a module's children, and nobody has asked for the block of the last one.
-            if run is None or run.parent is not call.outer or not run.lean or run.call is call:
-                slowly(call)
-                return
-            try:
-                last: Any = run.frame
-                if last.block is not None or (corr := run.newest()) > last_id:
-                    slowly(call)
-                    return
-                frame = new(Frame)
-                frame.number, frame.place, frame.block = next(ids), call.place, None
-                frame.run, frame.outer = run, last.outer
-                now = frame.start_ns = time_ns()
-                frame.corr = corr
-                try:
-                    run.append((last, now, corr, frame))
-                    run.frame, run.call = frame, call
-                except BaseException:
-                    run.give_up(last, frame)
-                    run.call, run.parent = None, _NOBODY
-                    raise
-            except Exception:  # noqa: BLE001
-                run.lean = False
-                state.fail("backward")
-
-        return enter
-
-    def _enter_slowly(self, call: Any) -> None:
-        if not self.state.on["backward"]:
+    def _entered(self, hook: Hook, *_: Any, **__: Any) -> None:
+        """The backward pass of a call begins: its block opens, inside those of the modules around it."""
+        state = self.state
+        if (self._compiled and state.host.tracing()) or not state.on["backward"]:
             return
         try:
+            call, entries = hook.call, self._entries
+            entries.bring()
+            if hook.out and self._comes_home(hook):
+                hook.go_home()
             run = self._passes.get(_get_ident())
-            if run is not None and run.parent is call:
-                return  # its output is its last child's, whose hook on the same node came first and opened both
             if run is None:
                 run = self._passes[_get_ident()] = Pass()
-            self._enter_anew(run, call)
+            if run.parent is call:
+                return  # its output is its last child's, whose hook on the same node came first and opened both
+            if run.lean and run.follows(call) and (corr := run.newest()) <= LAST_ID:
+                run.follow(call, time_ns(), corr)
+            else:
+                if run.armed:
+                    entries.disarm(run)
+                self._enter_anew(run, call)
+            if run.call is call and call.outer.place is not None:
+                entries.arm(run, hook, call.outer.place.below)
         except Exception:  # noqa: BLE001
-            self.state.fail("backward")
+            state.fail("backward")
+
+    def _comes_home(self, _: Hook) -> bool:
+        return bool(self._runs) and not self._keeping
 
     def _enter_anew(self, run: Pass, call: Any) -> None:
-        self._gather(run)
+        run.gather()
         if any(open_call is call for open_call, _ in run.open):
             return  # its output is its last child's, whose hook on the same node came first and opened both
         chain = []
@@ -287,24 +264,14 @@ class Backward:
         corr = run.newest()
         if corr > LAST_ID or innermost.get() is not run.base or self.state.host.profiler._is_profiler_enabled:
             return False
-        self._gather(run)
+        run.gather()
         frame = Frame.__new__(Frame)
         frame.number, frame.place, frame.block = next(block_ids), call.place, None
         frame.run, frame.outer = run, run.frame
         frame.start_ns, frame.corr = time_ns(), corr
         run.append(frame)
-        run.frame, run.call, run.parent = frame, call, call.outer
+        run.apart(call, frame)
         return True
-
-    def _gather(self, run: Pass) -> None:
-        """What is apart comes to the rest."""
-        if run.call is not None:
-            frame = run.frame
-            while frame is not None and frame.place is not run.call.place:
-                frame = frame.outer
-            if frame is not None:
-                run.open.append((run.call, frame))
-            run.call, run.parent = None, _NOBODY
 
     def _run_of(self, call: Any) -> Any:
         """The block of the ``backward()`` that runs this node, where it is of another thread."""
@@ -327,7 +294,8 @@ class Backward:
             run = self._passes.get(_get_ident())
             if run is None:
                 return
-            self._gather(run)
+            self._entries.disarm(run, 1)
+            run.gather()
             for depth, opened in enumerate(run.open):
                 if opened[0] is call:
                     self._close_down_to(run, depth)
@@ -337,9 +305,11 @@ class Backward:
 
     def _finish(self) -> None:
         try:
-            run = self._passes.pop(_get_ident(), None)
+            run = self._passes.get(_get_ident())
             if run is not None:
-                self._gather(run)
+                self._entries.disarm(run)
+                del self._passes[_get_ident()]
+                run.gather()
                 self._close_down_to(run, 0)
         except Exception:  # noqa: BLE001
             self.state.fail("backward")
