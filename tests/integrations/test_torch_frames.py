@@ -231,6 +231,6 @@ def test_what_nobody_asks_for_never_becomes_a_block(told, monkeypatch):
     become = []
     monkeypatch.setattr(_nesting, "_become", lambda frame: become.append(frame.path))
     (rows, owners, _, _, errors), made = told(["launch", ("module", ["launch"])], True, 2, asks=False)
-    assert made == 8  # of two modules below the model, forward and backward, in two steps
+    assert made == 10  # of two modules below the model forward, and of all three backward, in two steps
     assert {path for path, *_ in rows} >= {("step", "Net", "m0"), ("step", "backward", "Net", "m0")}
     assert ([("step", "Net", "m0")] in owners, errors, become) == (True, (), [])

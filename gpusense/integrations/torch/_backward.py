@@ -202,7 +202,7 @@ class Backward:
         try:
             call, entries = hook.call, self._entries
             entries.bring()
-            if hook.out and self._comes_home(hook):
+            if hook.out and self._comes_home():
                 hook.go_home()
             run = self._passes.get(_get_ident())
             if run is None:
@@ -215,12 +215,13 @@ class Backward:
                 if run.armed:
                     entries.disarm(run)
                 self._enter_anew(run, call)
-            if run.call is call and call.outer.place is not None:
+            if run.call is call and call.outer is not None and call.outer.place is not None:
                 entries.arm(run, hook, call.outer.place.below)
         except Exception:  # noqa: BLE001
             state.fail("backward")
 
-    def _comes_home(self, _: Hook) -> bool:
+    def _comes_home(self) -> bool:
+        """Whether a hook that was called may have its next call: its graph is not run again."""
         return bool(self._runs) and not self._keeping
 
     def _enter_anew(self, run: Pass, call: Any) -> None:
@@ -242,23 +243,35 @@ class Backward:
                 return
 
     def _open(self, run: Pass, call: Any) -> bool:
-        place, outermost = call.place, not run.open
-        if run.lean and place.steady and self._open_frame(run, call):
-            return True
-        parent = None
+        place, outermost, parent = call.place, not run.open and run.call is None, None
         if outermost:
             parent = self._run_of(call)
             self._close_at_the_end()
+            if not self._compiled:
+                self._begin(run, parent)
+        if run.lean and (place.steady or place.level == 1) and self._open_frame(run, call):
+            return True
         inside = run.frame
         block = self.state.open(place.name, place.attributes, parent)
         if block is None:
+            if outermost:
+                run.over()
             return False
         frame = frame_of(block, place, run, inside)
-        if outermost and not self._compiled:
+        if outermost and not run.lean and not self._compiled:
             run.begin(block, frame)
         run.frame = frame
         run.open.append((call, frame))
         return True
+
+    def _begin(self, run: Pass, parent: Any) -> None:
+        """Frames lie in the block of ``backward()``, where it is known: ``parent``, or this thread's innermost one."""
+        here = innermost.get()
+        if parent is not None:
+            innermost.set(parent)
+        elif here is None or here.thread != _get_ident() or here not in self._runs:
+            return
+        run.lies_in(innermost.get(), here)
 
     def _open_frame(self, run: Pass, call: Any) -> bool:
         corr = run.newest()
@@ -322,4 +335,4 @@ class Backward:
                 block.__exit__(None, None, None)
             run.frame = frame.outer
         if not depth:
-            run.end()
+            run.over()

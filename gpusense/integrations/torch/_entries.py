@@ -16,8 +16,9 @@ from typing import Any
 
 from ... import _log, _native, _process
 from ..._attribution import CLOSE, OPEN
-from ..._nesting import LAST_ID, Frame, Run, block_ids
+from ..._nesting import LAST_ID, Frame, Run, block_ids, innermost
 from ._nodes import Hook
+from ._state import frame_of
 
 _MAX_ASKED = 3  # times in a pass that somebody asks for a block, after which its hooks are armed no more
 _NOBODY = object()
@@ -27,7 +28,7 @@ class Pass(Run):
     """A backward pass on one thread: what is open in it, as (the call in the forward pass, its frame here), outermost
     first. The last one may be apart in ``call`` and ``frame``, where it has no block yet."""
 
-    __slots__ = ("armed", "asked", "call", "done", "open", "parent")
+    __slots__ = ("armed", "asked", "before", "call", "done", "open", "parent")
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +38,22 @@ class Pass(Run):
         self.armed: list[Hook] = []
         self.done: list[Hook] = []  # of them those that may go home
         self.asked = 0
+        self.before: Any = _NOBODY  # the thread's innermost block, where another one stands in for the pass
+
+    def lies_in(self, block: Any, before: Any) -> None:
+        """The outermost frame lies in ``block``, the innermost one here, where ``before`` was."""
+        self.begin(block, frame_of(block, None, self, None))
+        if self.lean:
+            self.before = before
+        else:
+            innermost.set(before)
+
+    def over(self) -> None:
+        """Nothing is open any more."""
+        before, self.before = self.before, _NOBODY
+        if before is not _NOBODY and innermost.get() is self.base:
+            innermost.set(before)
+        self.end()
 
     def apart(self, call: Any, frame: Frame) -> None:
         """``frame`` is innermost, of ``call``, and has no block."""
@@ -77,10 +94,10 @@ class Pass(Run):
 
 
 class Entries:
-    """Of all passes. ``comes_home(hook)``: whether the graph that called it is not run again; ``failed``: called in an
-    ``except`` clause."""
+    """Of all passes. ``comes_home()``: whether hooks that are called now may have another call. ``failed()`` is called in
+    an ``except`` clause."""
 
-    def __init__(self, passes: dict[int, Pass], comes_home: Callable[[Hook], bool], failed: Callable[[], None]) -> None:
+    def __init__(self, passes: dict[int, Pass], comes_home: Callable[[], bool], failed: Callable[[], None]) -> None:
         self._passes = passes
         self._comes_home = comes_home
         self._failed = failed
@@ -88,6 +105,7 @@ class Entries:
         self._lock = _native.OwnedLock()
         self._times, self._threads = iter(time_ns, None), iter(_native.thread_id(), None)
         self._ids: Any = None, None
+        self._active: set[Pass] = set()  # with armed hooks
         self._strays = 0
         _process.register(self)
 
@@ -108,7 +126,10 @@ class Entries:
                 armed.append(other)
                 other.calls[0] = other.quick
         if armed:
+            self._active.add(run)
             run.ahead = partial(self.disarm, run, 1)
+            if not run.lean:  # another thread has ended frames just now
+                self.disarm(run)
 
     def disarm(self, run: Pass, asked: int = 0) -> None:
         """On any thread: frames are made of what there is, and the hooks of ``run`` run Python again."""
@@ -118,6 +139,7 @@ class Entries:
         for hook in armed:
             hook.calls[0] = hook.full
         self.bring()
+        self._active.discard(run)
         done, run.done = run.done, []
         for hook in done:
             hook.go_home()
@@ -125,10 +147,10 @@ class Entries:
     def bring(self) -> None:
         """Makes frames of the entries. On any thread; nothing is raised but interrupts."""
         lock = self._lock
-        if lock.mine:
-            return  # a signal handler or finaliser in the middle of it
+        if not self._active or lock.mine:  # a signal handler or finaliser in the middle of it
+            return
         with lock:
-            left, passes = self._left, self._passes
+            left, passes, home = self._left, self._passes, self._comes_home()
             for _ in range(len(left)):
                 hook, now, corr, thread = left.popleft()
                 try:
@@ -138,7 +160,7 @@ class Entries:
                         if run is None or run.call is not call:
                             self._stray()
                         continue
-                    if hook.out and self._comes_home(hook):
+                    if home and hook.out:
                         run.done.append(hook)
                     run.follow(call, now, corr)
                 except Exception:  # noqa: BLE001
