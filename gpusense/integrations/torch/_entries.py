@@ -94,8 +94,8 @@ class Pass(Run):
 
 
 class Entries:
-    """Of all passes. ``comes_home()``: whether hooks that are called now may have another call. ``failed()`` is called in
-    an ``except`` clause."""
+    """Of all passes. ``comes_home()``: whether hooks that are called now may have another call; ``failed()`` is called
+    in an ``except`` clause."""
 
     def __init__(self, passes: dict[int, Pass], comes_home: Callable[[], bool], failed: Callable[[], None]) -> None:
         self._passes = passes

@@ -87,38 +87,26 @@ class Modules:
         if dynamo is not None and getattr(dynamo, "unpatched_nn_module_call", None) is wrapper:
             dynamo.unpatched_nn_module_call = original  # type: ignore[attr-defined]
 
-    def _wrap(self, original: Any) -> Callable[..., Any]:
+    def _wrap(self, original: Any) -> Callable[..., Any]:  # noqa: C901
+        """What calls a module, in its block where it has one. A closure reaches what it needs fastest."""
         get, unknown, known = self._places.get, _UNKNOWN, _is_known(original)
-        call = self._caller(original, known)
+        slowly, left, watch, fail = self._slowly(original), self._left, self.backward.watch, self.state.fail
+        get_ident, get_innermost, new, ids, find = _get_ident, innermost.get, Frame.__new__, block_ids, running.get
 
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901 - see the head of _nesting
             place = get(id(self), unknown)
             if place is None:
-                return original(self, *args, **kwargs)
-            return call(place, self, args, kwargs)
-
-        def stands_in(self: Any, *args: Any, **kwargs: Any) -> Any:
-            # Does what torch's own does, instead of calling it: most modules have no block, and a call costs each of
-            # them more than the question.
-            place = get(id(self), unknown)
-            if place is None:
+                # What torch's own does, instead of calling it: most modules have no block, and a call costs each of
+                # them more than the question.
+                if not known:
+                    return original(self, *args, **kwargs)
                 if self._compiled_call_impl is not None:
                     return self._compiled_call_impl(*args, **kwargs)
                 return self._call_impl(*args, **kwargs)
-            return call(place, self, args, kwargs)
-
-        return stands_in if known else __call__
-
-    def _caller(self, original: Any, known: bool) -> Callable[..., Any]:  # noqa: C901
-        """What calls a module in its block. A closure reaches what it needs fastest."""
-        slowly, left, watch, fail = self._slowly(original), self._left, self.backward.watch, self.state.fail
-        get_ident, get_innermost, new, ids = _get_ident, innermost.get, Frame.__new__, block_ids
-
-        def call(place: Any, module: Any, args: Any, kwargs: Any) -> Any:  # noqa: C901 - see the head of _nesting
-            run = running.get(get_ident())
+            run = find(get_ident())
             # The usual case: a module that is known, inside another one. Its block is a frame.
             if run is None or not run.calls or not place.steady or get_innermost() is not run.base:
-                return slowly(place, module, args, kwargs)
+                return slowly(place, self, args, kwargs)
             opened = False
             try:
                 try:
@@ -134,17 +122,17 @@ class Modules:
                 except Exception:  # noqa: BLE001 - the program's forward pass goes on
                     fail("modules")
                 if opened:
-                    if known and module._compiled_call_impl is None:  # what torch's own does
-                        output = module._call_impl(*args, **kwargs)
+                    if known and self._compiled_call_impl is None:  # as above
+                        output = self._call_impl(*args, **kwargs)
                     else:
-                        output = original(module, *args, **kwargs)
+                        output = original(self, *args, **kwargs)
             except BaseException as error:
                 if opened:
                     left(frame, error)
                 raise
             if not opened:
                 run.calls = False
-                return slowly(place, module, args, kwargs)
+                return slowly(place, self, args, kwargs)
             try:
                 if frame.block is None and run.lean and (corr := run.newest()) <= LAST_ID:
                     run.append((frame, time_ns(), corr))
@@ -157,7 +145,7 @@ class Modules:
             watch(frame, args, kwargs, output)
             return output
 
-        return call
+        return __call__
 
     def _left(self, frame: Frame, error: BaseException | None) -> None:
         """Ends the call of ``frame`` where it became a block, or has to."""
