@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import _sessionfile as file
-from ._errors import SessionError
 from ._json import block_text, dumps, encode, plain
 from ._records import BlockRecord, Record
+from ._sessionplace import create, released
 
 DEFAULT_MAX_BYTES = 1 << 30
 ROWS_PER_CHUNK = 4096
@@ -27,7 +27,7 @@ class Writer:
     Only opening raises (``SessionError``). Afterwards nothing does: on a full disk or an I/O error writing ends,
     ``failure`` says why, and ``bytes_dropped`` counts the payload that was not stored. Once the file has grown to
     ``max_bytes`` the bulk types are dropped and counted likewise; the small ones are still written. A forked child
-    writes nothing.
+    writes nothing. ``fd``: an empty file that is written instead of one at ``path``.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Writer:
         *,
         max_bytes: int | None = DEFAULT_MAX_BYTES,
         clock: Callable[[], int] = time.time_ns,
+        fd: int | None = None,
     ) -> None:
         self.path = os.path.abspath(path)  # the program may change its folder
         self.max_bytes = max_bytes
@@ -49,7 +50,7 @@ class Writer:
         self._sequence = 0
         self._held: list[bytes] = []  # chunks that go with the next one, in one write
         self._held_length = 0
-        self._fd: int | None = _create(os.fspath(path))
+        self._fd: int | None = create(os.fspath(path)) if fd is None else fd
         self._identity = _identity(self._fd)
         head = file.FILE_HEADER.pack(file.MAGIC, file.MAJOR, file.MINOR, 0)[:12]
         self._write(head + zlib.crc32(head).to_bytes(4, "little"))
@@ -164,7 +165,7 @@ class Writer:
             fd, self._fd = self._fd, None
         try:
             if fd is not None:
-                _released(fd)
+                released(fd)
                 os.close(fd)
         except OSError as error:
             self.failure = self.failure or str(error)
@@ -252,62 +253,3 @@ def _identity(fd: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _create(path: str) -> int:
-    """A descriptor of an empty file that only its owner can read.
-
-    A new file is made with O_EXCL, so nothing planted at the path between check and use is followed. An existing
-    session or empty file of the user's choice is overwritten; what holds anything else, belongs to somebody else or is
-    no regular file is refused.
-    """
-    flags = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        try:
-            return _claimed(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), path)
-        except FileExistsError:
-            return _overwrite(path, flags)
-    except OSError as error:
-        raise SessionError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise SessionError(f"{path!r}: {error}") from None
-
-
-def _claimed(fd: int, path: str) -> int:
-    """``fd``, which nobody else may write now: ranks that are given one path would overwrite each other's chunks."""
-    try:
-        import fcntl
-
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise SessionError(f"{path}: another process is writing it; give each its own") from None
-    except (ImportError, OSError):  # Windows, and file systems without locks
-        pass
-    return fd
-
-
-def _released(fd: int) -> None:
-    """Ends the claim also for forked children, which would keep it as long as they live."""
-    try:
-        import fcntl
-
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    except (ImportError, OSError):
-        pass
-
-
-def _overwrite(path: str, flags: int) -> int:
-    with file.open_file(path) as found:
-        head = found.read(len(file.MAGIC))
-    if head and head != file.MAGIC:
-        raise SessionError(f"{path}: exists and is not a gpusense session; not overwritten")
-    fd = _claimed(os.open(path, flags), path)
-    try:
-        if hasattr(os, "fchmod"):
-            os.fchmod(fd, 0o600)
-        os.ftruncate(fd, 0)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd

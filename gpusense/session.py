@@ -28,6 +28,7 @@ from ._records import (
 
 if TYPE_CHECKING:
     from ._sessionfile import Chunk
+    from ._sessionwriter import Writer
 
 
 class Session:
@@ -171,11 +172,30 @@ def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: b
 
 
 def save(session: Session, path: "str | os.PathLike[str]") -> None:
-    """Writes ``session`` to a file that :func:`load` gives back equal. Raises ``SessionError`` where that fails."""
-    from . import _sessionfile as file
+    """Writes ``session`` to a file that :func:`load` gives back equal. Raises ``SessionError`` where that fails; what
+    session ``path`` held before is there still then.
+    """
+    from ._errors import SessionError
+    from ._sessionplace import kept_until_whole
     from ._sessionwriter import Writer
 
-    writer = Writer(path, max_bytes=None)
+    path = os.fspath(path)
+    with kept_until_whole(path) as (fd, replaces):
+        writer = Writer(path, max_bytes=None, fd=fd)
+        try:
+            _write(session, writer)
+        finally:
+            writer.close(end_ns=session.meta.get("end_ns"))
+        lost = f"{writer.bytes_dropped} bytes were too much for one chunk" if writer.bytes_dropped else None
+        if writer.failure or (lost and replaces):
+            raise SessionError(f"{writer.path}: {writer.failure or lost}")
+    if lost:
+        raise SessionError(f"{writer.path}: {lost}")
+
+
+def _write(session: Session, writer: "Writer") -> None:
+    from . import _sessionfile as file
+
     meta = {key: value for key, value in session.meta.items() if key not in _OF_THE_FILE}
     writer.json(file.META, meta | {"decided": True})
     writer.rows(file.DEVICES, session.devices)
@@ -185,12 +205,6 @@ def save(session: Session, path: "str | os.PathLike[str]") -> None:
     writer.rows(file.METRICS, session.metrics)
     writer.rows(file.UNSEEN, session.unseen)
     writer.rows(file.COUNTERS, [session.counters])
-    writer.close(end_ns=session.meta.get("end_ns"))
-    lost = f"{writer.bytes_dropped} bytes were too much for one chunk" if writer.bytes_dropped else None
-    if writer.failure or lost:
-        from ._errors import SessionError
-
-        raise SessionError(f"{writer.path}: {writer.failure or lost}")
 
 
 def merge(sessions: "Sequence[Session]") -> Session:

@@ -38,6 +38,7 @@ _following
 _merge _replay
 session
 _hang _sessionwriter
+_sessionplace
 _sessionfile
 _dispatcher _rounds _sampler _sources _window
 backends

@@ -169,7 +169,7 @@ def _load_what_ending_needs() -> None:
     And it would turn Ctrl-C's exit status into 1: named tuples are made by ``eval``, after which the interpreter
     forgets that a KeyboardInterrupt ended the program.
     """
-    from .. import _replay  # noqa: F401
+    from .. import _replay, _sessionwriter  # noqa: F401
     from ..report import text
     from ..session import Session
 

@@ -104,6 +104,84 @@ def test_saving_a_loaded_session_changes_nothing(tmp_path):
     assert one.records == two.records
 
 
+def test_a_session_is_replaced_once_the_new_one_is_whole(tmp_path, monkeypatch):
+    """It was empty while the new one was written, and gone where that failed."""
+    path, link = tmp_path / "s.gpusense", tmp_path / "link"
+    save(session(), path)
+    link.symlink_to(path)
+    before, seen = path.read_bytes(), []
+    records = Writer.records
+    monkeypatch.setattr(Writer, "records", lambda *some: seen.append(path.read_bytes()) or records(*some))
+    save(Session(records=[GpuKernel("new", 1, 2)]), link)
+    assert seen == [before]
+    assert [kernel.name for kernel in load(path).kernels] == ["new"]
+    assert link.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["interrupt", "too long", "value"])
+def test_a_session_is_kept_where_the_new_one_fails(tmp_path, monkeypatch, name):
+    path = tmp_path / "s.gpusense"
+    save(session(), path)
+    before, new = path.read_bytes(), Session(records=[GpuKernel("k", 1, 2, attributes={"text": "x" * 4000})])
+    expected = {"interrupt": KeyboardInterrupt, "too long": SessionError, "value": TypeError}[name]
+    if name == "interrupt":
+        monkeypatch.setattr(Writer, "records", interrupted)
+    elif name == "too long":
+        monkeypatch.setattr(file, "MAX_CHUNK_BYTES", 3000)
+    else:
+        new.devices = 5
+    with pytest.raises(expected):
+        save(new, path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+FULL = """
+import resource, sys
+from gpusense import GpuKernel
+from gpusense.session import Session, save
+save(Session(records=[GpuKernel("old", 1, 2)]), sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (5500, 5500))
+many = [GpuKernel(str(hash(str(n))), n, n + 2) for n in range(5000)]
+for path in sys.argv[1:]:
+    try:
+        save(Session(records=many), path)
+    except Exception as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs setrlimit")
+def test_a_full_disk_costs_no_session_that_was_there(tmp_path, run_python):
+    done = run_python(FULL, str(tmp_path / "s"), str(tmp_path / "new"))
+    assert [line.partition(" after")[0] for line in done.stdout.splitlines()] == [
+        f"{tmp_path / name}: File too large" for name in ("s", "new")
+    ], done.stderr
+    assert [kernel.name for kernel in load(tmp_path / "s").kernels] == ["old"]
+    assert load(tmp_path / "new").meta["complete"]  # what of a new one could be written can be read
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "s"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks of files are for POSIX")
+def test_a_session_that_is_being_recorded_is_not_replaced(tmp_path):
+    recording = Writer(tmp_path / "s")
+    with pytest.raises(SessionError, match="another process is writing it"):
+        save(session(), tmp_path / "s")
+    assert recording.buffer(b"more")
+    recording.close()
+    assert [chunk.type for chunk in chunks(tmp_path / "s")[0]] == [file.BUFFER, file.END]
+    (tmp_path / "folder").mkdir()
+    for odd in (tmp_path / "folder", os.devnull):
+        with pytest.raises(SessionError, match="not a regular file"):
+            save(session(), odd)
+
+
 payloads = st.lists(st.tuples(st.sampled_from(sorted(file.TYPES)), st.binary(max_size=400)), max_size=12)
 
 
