@@ -96,7 +96,8 @@ class Otlp:
         except Exception as error:  # noqa: BLE001 - an exporter may fail in any way; it must cost its batch alone
             self._say(type(error).__name__ + ": " + str(error))
             return False
-        if getattr(result, "name", "") == "SUCCESS":
+        # The exporter takes a redirection for success, and follows none: what was sent is nowhere.
+        if getattr(result, "name", "") == "SUCCESS" and (self._status is None or 200 <= self._status < 300):
             return True
         self._say(f"status {self._status}" if self._status else "no answer")
         return False
@@ -107,7 +108,9 @@ class Otlp:
         data = self._encoded(exporter, batch) if self.signal == "traces" else None
         if data is None:
             return exporter.export(batch)
-        return _RESULTS[bool(exporter._client.export(data).success)]
+        result = exporter._client.export(data)
+        self._status = self._status or getattr(result, "status_code", None)
+        return _RESULTS[bool(result.success)]
 
     def _encoded(self, exporter: Any, batch: Any) -> bytes | None:
         """The request; None where the exporter should make it: it is of another version, has ended, measures itself,
@@ -197,8 +200,9 @@ def _make(signal: str, url: str | None, timeout_s: float | None, answered: Calla
 
 
 def _session(answered: Callable[..., None]) -> Any:
-    """A requests session that tells us the status, which the exporter keeps to itself. A credential provider named in
-    the environment makes the exporter's own session, so none is given then.
+    """A requests session that tells us the status, which the exporter keeps to itself, and follows no redirection:
+    earlier exporters would, with a request that has lost its body. A credential provider named in the environment makes
+    the exporter's own session, so none is given then.
     """
     if any(name.endswith("CREDENTIAL_PROVIDER") and name.startswith("OTEL_PYTHON_EXPORTER") for name in os.environ):
         return None
@@ -206,8 +210,9 @@ def _session(answered: Callable[..., None]) -> Any:
         import requests  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         return None
-    session = requests.Session()
+    session: Any = requests.Session()
     session.hooks["response"].append(answered)
+    session.get_redirect_target = lambda _response: None
     return session
 
 

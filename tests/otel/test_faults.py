@@ -68,6 +68,49 @@ def test_refusals_are_counted(otel, tracer, answer, caplog):
     assert len(caplog.records) <= 1
 
 
+@pytest.mark.parametrize("answer", [204, 302, 307])
+def test_a_redirection_has_taken_nothing(otel, tracer, caplog, monkeypatch, answer):
+    """It counted as success, and what was sent was nowhere."""
+    from gpusense import _log
+
+    monkeypatch.setattr(_log, "_said", set())
+    with receiver() as other, receiver(status=answer, headers=[("Location", other.url + "/login")]) as got:
+        status = run(otel, tracer, got.url)
+        requests = got.requests
+        assert otel.uninstrument() is (answer == 204)
+        assert (requests, other.requests) == (1, 0)  # neither sent again nor followed
+    if answer == 204:
+        assert (status["dropped"], caplog.records) == ({}, [])
+        return
+    assert status["dropped"] == {"export_failed": 21}
+    (said,) = caplog.records
+    assert said.getMessage() == f"traces are not accepted by {got.url}/v1/traces: status {answer}"
+
+
+def test_a_redirection_of_metrics_is_told(otel, tracer, caplog):
+    with receiver(status=302) as got:
+        from gpusense.exporters._otel_otlp import Otlp
+
+        otlp = Otlp("metrics", got.url)
+        from opentelemetry.sdk.metrics.export import MetricsData
+
+        assert not otlp.export_metrics(MetricsData(resource_metrics=[]))
+        assert otlp.why == "status 302"
+        otlp.close()
+
+
+def test_an_exporter_that_follows_redirections_sends_nothing_elsewhere():
+    """Earlier ones ask ``requests`` to follow, which repeats a POST as a GET without its body."""
+    from gpusense.exporters import _otel_otlp
+
+    statuses = []
+    session = _otel_otlp._session(lambda response, *_, **__: statuses.append(response.status_code))
+    with receiver() as other, receiver(status=302, headers=[("Location", other.url)]) as got, session:
+        assert session.post(got.url + "/v1/traces", data=b"").status_code == 302
+        assert other.requests == 0
+    assert statuses == [302]
+
+
 def test_a_backend_that_takes_no_metrics_gets_its_spans(otel, tracer, caplog):
     """As Jaeger and Tempo, whose answer to ``/v1/metrics`` is 404."""
     with receiver(unknown="/v1/metrics") as got:
