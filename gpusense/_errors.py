@@ -33,3 +33,11 @@ class NotYet(GpuSenseError):
 
 class SessionError(GpuSenseError):
     """A file is not a gpusense session, or of a version this reader does not know."""
+
+
+def name_extra(error: ImportError, extra: str) -> ImportError:
+    """``error``, which says once how to install what is missing."""
+    hint = f"pip install 'gpusense[{extra}]'"
+    if hint not in str(error):
+        error.msg = f"{error}; {hint}"
+    return error

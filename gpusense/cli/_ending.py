@@ -6,7 +6,7 @@ import sys
 from _thread import get_ident
 from typing import Any
 
-from .._errors import GpuSenseError
+from .._errors import GpuSenseError, name_extra
 from ._proton import unshare
 
 _SIGTERM_WAIT_S = 5.0
@@ -145,7 +145,7 @@ class Spans:
         try:
             return None if url is None else cls(url, live)
         except ImportError as error:
-            raise GpuSenseError(f"--otlp: {error}; pip install 'gpusense[otel]'") from None
+            raise GpuSenseError(f"--otlp: {name_extra(error, 'otel')}") from None
         except ValueError as error:
             raise GpuSenseError(f"--otlp: {error}") from None
 

@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         done = export_session(session, args.otlp or None, timeout_s=args.timeout)
     except ImportError as error:
-        sys.stderr.write(f"gpusense export: {error}; pip install 'gpusense[otel]'\n")
+        sys.stderr.write(f"gpusense export: {error}\n")
         return 2
     except ValueError as error:
         sys.stderr.write(f"gpusense export: --otlp: {error}\n")

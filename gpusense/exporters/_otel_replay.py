@@ -50,6 +50,7 @@ def replay(
 ) -> Replayed:
     """Sends every record of ``session`` below one span for the session. ``resource``: what :func:`prepare` returned."""
     otlp = Otlp("traces", endpoint, timeout_s)
+    otlp.prepare()  # without the package nothing can be sent: not the endpoint has refused it then
     source = _Source(session, redact, environ, resource)
     try:
         with without_instrumentation():

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _log
+from .._errors import name_extra
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -57,23 +58,26 @@ def instrument(
     if _active is not None:
         _log.debug("OpenTelemetry export is active already; settings unchanged")
         return True
-    from . import _otel_setup
+    try:
+        from . import _otel_setup
 
-    _active = _otel_setup.start(
-        tracer=tracer,
-        endpoint=endpoint,
-        exporter=exporter,
-        metric_exporter=metric_exporter,
-        tracer_provider=tracer_provider,
-        meter_provider=meter_provider,
-        private=private,
-        spans=spans,
-        metrics=metrics,
-        span_scopes=span_scopes,
-        max_spans_per_s=max_spans_per_s,
-        redact=redact,
-        exit_timeout_s=exit_timeout_s,
-    )
+        _active = _otel_setup.start(
+            tracer=tracer,
+            endpoint=endpoint,
+            exporter=exporter,
+            metric_exporter=metric_exporter,
+            tracer_provider=tracer_provider,
+            meter_provider=meter_provider,
+            private=private,
+            spans=spans,
+            metrics=metrics,
+            span_scopes=span_scopes,
+            max_spans_per_s=max_spans_per_s,
+            redact=redact,
+            exit_timeout_s=exit_timeout_s,
+        )
+    except ImportError as error:
+        raise name_extra(error, "otel") from None
     return True
 
 
@@ -122,9 +126,12 @@ def export_session(
     What the session only counted has no time and is not sent. Works on the calling thread, also while the interpreter
     ends, for ``timeout_s`` a request (default: ``OTEL_EXPORTER_OTLP_TIMEOUT``) at most.
     """
-    from ._otel_replay import replay
+    try:
+        from ._otel_replay import replay
 
-    return replay(session, endpoint, redact=redact, timeout_s=timeout_s)
+        return replay(session, endpoint, redact=redact, timeout_s=timeout_s)
+    except ImportError as error:
+        raise name_extra(error, "otel") from None
 
 
 class Instrumentor:

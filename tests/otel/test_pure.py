@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from gpusense.exporters._otel_histograms import OTHER, Deltas, Family
 from gpusense.exporters._otel_instruments import INSTRUMENTS
 from gpusense.exporters._otel_otlp import signal_url
 from gpusense.exporters._otel_work import Work
+from gpusense.session import Session, save
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.builds(object))
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner), max_leaves=8)
@@ -227,3 +229,36 @@ def test_signal_urls():
 def test_instrument_names_are_unique():
     names = [row.name for row in INSTRUMENTS]
     assert len(names) == len(set(names))
+
+
+MISSING = """
+import sys
+sys.modules[sys.argv[1]] = None
+from gpusense.exporters import opentelemetry as otel
+from gpusense.session import Session
+from gpusense.cli import main
+for ask in (
+    lambda: otel.instrument(private=True),
+    lambda: otel.Instrumentor().instrument() if sys.argv[1] == "opentelemetry" else otel.instrument(private=True),
+    lambda: otel.export_session(Session(), "http://localhost:4318"),
+):
+    try:
+        ask()
+    except ImportError as error:
+        print(type(error).__name__, error)
+print(main(["export", "--otlp", "http://localhost:4318", sys.argv[2]]), flush=True)
+main(["run", "--live", "--otlp", "http://localhost:4318", "-c", "0"])
+"""
+
+
+@pytest.mark.parametrize("missing", ["opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"])
+def test_who_lacks_the_packages_is_told_of_the_extra(run_python, tmp_path, missing):
+    """The name of the missing module alone was said."""
+    save(Session(records=[GpuKernel("k", 1, 2)]), tmp_path / "s")
+    done = run_python(MISSING, missing, str(tmp_path / "s"), GPUSENSE="on")
+    told = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    code = told.pop(3)
+    assert code == "2", done
+    assert len(told) == 5, done
+    for line in told:
+        assert line.count("pip install 'gpusense[otel]'") == 1, done
