@@ -279,7 +279,10 @@ def reset() -> None:
 
 
 def devices() -> "tuple[DeviceInfo, ...]":
-    """``tuple[DeviceInfo, ...]``: every physical GPU of every vendor, once; empty without one. Initialises no CUDA."""
+    """``tuple[DeviceInfo, ...]``: every physical GPU of every vendor, once; empty without one. Initialises no CUDA.
+
+    Where a driver hangs its devices are left out after some seconds, which is logged once.
+    """
     return _selection().devices()  # type: ignore[no-any-return]
 
 

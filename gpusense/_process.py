@@ -14,9 +14,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from . import _native
+
+_Answer = TypeVar("_Answer")
+PATIENCE_S = 5.0  # with a driver: one that hangs never returns
 
 _owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _exits: list["weakref.ref[Any]"] = []
@@ -98,3 +102,44 @@ def start_thread(target: Callable[[], None], name: str) -> Any:
     except (RuntimeError, MemoryError):  # "can't start new thread": limits, or the interpreter is shutting down
         return None
     return thread
+
+
+class _Question:
+    """Asked on a thread of its own, which may never end."""
+
+    def __init__(self, ask: Callable[[], Any], name: str) -> None:
+        self.pid = os.getpid()
+        self.answers: list[Any] = []
+        self._ask = ask
+        self._began = monotonic()
+        self._thread = start_thread(lambda: self.answers.append(ask()), name)
+
+    @property
+    def is_open(self) -> bool:
+        return self._thread is not None and self.pid == os.getpid() and self._thread.is_alive()
+
+    def wait(self) -> None:
+        if self._thread is None:
+            self.answers.append(self._ask())
+        else:
+            self._thread.join(max(0.0, self._began + PATIENCE_S - monotonic()))
+
+
+_open_questions: dict[str, _Question] = {}
+
+
+def answer(ask: Callable[[], _Answer], name: str, silent: _Answer) -> _Answer:
+    """What ``ask()``, which does not raise, gives on a thread of its own; ``silent`` where it gives nothing in time.
+
+    While that thread hangs, who asks under the same ``name`` waits for it and not beside it, and soon not at all.
+    """
+    question = _open_questions.get(name)
+    if question is None or not question.is_open:
+        question = _open_questions[name] = _Question(ask, name)
+    question.wait()
+    if not question.answers:
+        return silent
+    if _open_questions.get(name) is question:
+        _open_questions.pop(name, None)
+    found: _Answer = question.answers[0]
+    return found

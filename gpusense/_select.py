@@ -358,15 +358,35 @@ def open_backend(name: str) -> Any:
 
 def devices() -> tuple[DeviceInfo, ...]:
     """See :func:`gpusense.devices`."""
-    from . import _identity
+    found, silent = ask_for_devices()
+    for name in silent:
+        _log.once(f"silent {name}", "gpusense: %s has not answered; its devices are left out", name)
+    return found
 
-    found = {}
-    for name in ("cuda", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu"):
-        backend = open_backend(name)
-        if backend and backend.devices is not None:
-            try:
-                found[name] = backend.devices.devices()
-            except Exception as error:  # noqa: BLE001
-                _log.debug("devices of %s: %s", name, error)
-    merged: tuple[DeviceInfo, ...] = _identity.merge(found)
-    return merged
+
+def ask_for_devices(without: Sequence[str] = ()) -> tuple[tuple[DeviceInfo, ...], tuple[str, ...]]:
+    """The devices, and the names of the sources whose driver has not answered. Those of ``without`` did not
+    before, and are not asked.
+    """
+    from . import _identity, _process
+
+    def ask(name: str) -> tuple[DeviceInfo, ...] | None:
+        if name in without:
+            return None
+        return _process.answer(lambda: _devices_of(name), f"gpusense-devices-{name}", None)
+
+    answers = {name: ask(name) for name in ("cuda", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu")}
+    merged = _identity.merge({name: found for name, found in answers.items() if found})
+    return merged, tuple(name for name, found in answers.items() if found is None)
+
+
+def _devices_of(name: str) -> tuple[DeviceInfo, ...]:
+    """What one source lists; nothing where it is not there or fails."""
+    backend = open_backend(name)
+    if not backend or backend.devices is None:
+        return ()
+    try:
+        return tuple(backend.devices.devices())
+    except Exception as error:  # noqa: BLE001
+        _log.debug("devices of %s: %s", name, error)
+        return ()

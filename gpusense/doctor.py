@@ -2,8 +2,10 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ._process import PATIENCE_S, answer
 from ._records import DeviceInfo, Unavailable
 
 
@@ -27,8 +29,7 @@ class SelfTest(NamedTuple):
     reason: str
 
 
-_PATIENCE_S = 5.0
-_SILENT = f"has not answered for {_PATIENCE_S:.0f} s"
+_SILENT = f"has not answered for {PATIENCE_S:.0f} s"
 
 #: Variables with which other tools load themselves into a CUDA program.
 _INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD")
@@ -48,28 +49,17 @@ def backends() -> list[Check]:
 
 def _opened(name: str) -> Any:
     """The backend, or why not; also where its driver does not return, which is when people ask."""
-    from ._process import start_thread
     from ._select import open_backend
 
-    found: list[Any] = []
-    thread = start_thread(lambda: found.append(open_backend(name)), "gpusense-doctor")
-    if thread is None:
-        return open_backend(name)
-    thread.join(_PATIENCE_S)
-    return found[0] if found else Unavailable(name, _SILENT, "its driver hangs: look for its errors in dmesg")
+    silent: Any = Unavailable(name, _SILENT, "its driver hangs: look for its errors in dmesg")
+    return answer(lambda: open_backend(name), f"gpusense-doctor-{name}", silent)
 
 
-def devices() -> tuple[DeviceInfo, ...] | None:
-    """As :func:`gpusense.devices`; None where a driver does not answer."""
-    from . import devices as ask
-    from ._process import start_thread
+def devices(checks: Sequence[Check] = ()) -> tuple[tuple[DeviceInfo, ...], tuple[str, ...]]:
+    """As :func:`gpusense.devices`, and the names of the sources that have not answered, now or for ``checks``."""
+    from ._select import ask_for_devices
 
-    found: list[tuple[DeviceInfo, ...]] = []
-    thread = start_thread(lambda: found.append(ask()), "gpusense-devices")
-    if thread is None:
-        return ask()
-    thread.join(2 * _PATIENCE_S)
-    return found[0] if found else None
+    return ask_for_devices(without=[check.name for check in checks if check.reason == _SILENT])
 
 
 def environment() -> list[Check]:

@@ -9,25 +9,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0 with a device, 1 without: then the reasons stand on stderr."""
+    """0 with a device, 1 without. What is not known, and why, stands on stderr."""
     from .. import doctor
     from .._json import dumps, encode
     from ..report.style import style_of
 
-    listed, fit = doctor.devices(), style_of(sys.stdout).fit
-    found = listed or ()
+    (found, silent), fit = doctor.devices(), style_of(sys.stdout).fit
     if arguments.json:
         rows = {"schema": "gpusense.devices/1", "devices": [encode(device, full=True) for device in found]}
         sys.stdout.write(dumps(rows, portable=True) + "\n")
     for device in () if arguments.json else found:
         sys.stdout.write(fit(describe(device)) + "\n")
-    if found:
-        return 0
-    if listed is None:
-        sys.stderr.write("devices are not known: a driver does not answer; gpusense doctor says which\n")
-    else:
+    if silent:
+        left_out = f"devices of {', '.join(silent)} are not known: the driver does not answer"
+        sys.stderr.write(f"{left_out}; gpusense doctor says what to do\n")
+    elif not found:
         sys.stderr.write("no device was found; gpusense doctor says why\n")
-    return 1
+    return 0 if found else 1
 
 
 def describe(device: "DeviceInfo") -> str:  # type: ignore[name-defined]  # noqa: F821 - loaded when there is one

@@ -35,7 +35,7 @@ def _json(tested: Any) -> None:
         "version": __version__,
         "backends": [check._asdict() for check in checks],
         "environment": [check._asdict() for check in doctor.environment()],
-        "devices": [encode(device, full=True) for device in _devices(checks) or ()],
+        "devices": [encode(device, full=True) for device in doctor.devices(checks)[0]],
         "selftest": tested._asdict() if tested is not None else None,
     }
     sys.stdout.write(dumps(plain(report), portable=True) + "\n")
@@ -60,18 +60,11 @@ def _text(tested: Any) -> None:
         for text in (check.reason, f"try: {check.hint}" if check.hint else ""):
             if text:
                 say(f"   {'':<12} {text}")
-    found = _devices(checks)
-    count = "devices are not known: a driver does not answer"
-    say(count if found is None else f"{len(found)} device{'' if len(found) == 1 else 's'}", "bold")
-    for device in found or ():
+    found, silent = doctor.devices(checks)
+    left_out = f", without those of {', '.join(silent)}" if silent else ""
+    say(f"{len(found)} device{'' if len(found) == 1 else 's'}{left_out}", "bold")
+    for device in found:
         say(describe(device))
     if tested is not None:
         word = {True: "passed", False: "FAILED", None: "not possible"}[tested.passed]
         say(f"self-test {word}: {tested.reason}", "green" if tested.passed else "red")
-
-
-def _devices(checks: Any) -> Any:
-    """None where a driver that did not answer before would be asked again."""
-    from .. import doctor
-
-    return None if any(check.reason == doctor._SILENT for check in checks) else doctor.devices()

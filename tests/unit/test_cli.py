@@ -8,14 +8,18 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from sessions import session as make_session
 from sessions import training
 
 import gpusense
-from gpusense import cli, doctor
-from gpusense.backends import nvml
+from gpusense import _log, _process, _select, cli, doctor
+from gpusense._protocols import Backend
+from gpusense.backends import amd_sysfs, cuda, drm_files, nvml, rocm_smi, wgpu
 from gpusense.session import save
 
 VERBS = [verb for verb in cli.VERBS if verb in cli._present() and verb != "run"]
@@ -386,13 +390,8 @@ def test_a_selftest_without_a_gpu_says_so(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"], ["devices"]])
 def test_a_driver_that_hangs_is_named(monkeypatch, capsys, words):
-    release = threading.Event()
-    monkeypatch.setattr(nvml, "open", lambda: release.wait() and gpusense.Unavailable("nvml", "too late"))
-    monkeypatch.setattr(doctor, "_PATIENCE_S", 0.5)
-    try:
+    with hanging(monkeypatch):
         code = cli.main(words)
-    finally:
-        release.set()
     said = capsys.readouterr()
     assert code == (words == ["devices"])
     if words == ["doctor", "--json"]:
@@ -401,13 +400,68 @@ def test_a_driver_that_hangs_is_named(monkeypatch, capsys, words):
         assert rows["amd_sysfs"] != rows["nvml"]
     elif words == ["doctor"]:
         assert "-- nvml\n                has not answered for 5 s\n                try: its driver hangs" in said.out
-        assert "\ndevices are not known: a driver does not answer\n" in said.out
+        assert "\n0 devices, without those of nvml\n" in said.out
     else:
-        assert said.err == "devices are not known: a driver does not answer; gpusense doctor says which\n"
+        assert (
+            said.err == "devices of nvml are not known: the driver does not answer; gpusense doctor says what to do\n"
+        )
+
+
+@contextmanager
+def hanging(monkeypatch):
+    """NVML's driver does not return, and no other device is there."""
+    release, asked = threading.Event(), []
+
+    def wait():
+        asked.append(threading.current_thread())
+        release.wait()
+        return gpusense.Unavailable("nvml", "too late")
+
+    monkeypatch.setattr(nvml, "open", wait)
+    for other in (cuda, amd_sysfs, rocm_smi, drm_files, wgpu):
+        monkeypatch.setattr(other, "open", lambda: gpusense.Unavailable("other", "not here"))
+    monkeypatch.setattr(_process, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(_log, "_said", set())
+    try:
+        yield asked
+    finally:
+        release.set()
+        for thread in asked:
+            thread.join()
+
+
+def test_who_asks_for_devices_is_not_held_by_a_driver(monkeypatch, caplog):
+    """It hung with the driver; what others list is given."""
+    from sessions import H100
+
+    other = Backend(
+        "amd_sysfs", "", devices=SimpleNamespace(devices=lambda: (H100._replace(name="MI300", vendor="amd"),))
+    )
+    with hanging(monkeypatch) as asked:
+        monkeypatch.setattr(amd_sysfs, "open", lambda: other)
+        began = time.monotonic()
+        for _ in range(3):
+            assert [device.name for device in gpusense.devices()] == ["MI300"]
+        assert time.monotonic() - began < 1.4  # who asks again does not wait again
+        assert len(asked) == 1
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            "gpusense: nvml has not answered; its devices are left out"
+        ]
+    monkeypatch.setattr(nvml, "open", lambda: other._replace(name="nvml"))
+    assert len(gpusense.devices()) == 1
+    assert not [name for name in _process._open_questions if "devices" in name]
+
+
+def test_a_forked_child_asks_anew(monkeypatch):
+    with hanging(monkeypatch) as asked:
+        assert gpusense.devices() == ()
+        _process._open_questions["gpusense-devices-nvml"].pid += 1  # as after a fork: the thread is the parent's
+        assert gpusense.devices() == ()
+        assert len(asked) == 2
 
 
 def test_devices_without_one(capsys, monkeypatch):
-    monkeypatch.setattr(gpusense, "devices", lambda: ())
+    monkeypatch.setattr(_select, "ask_for_devices", lambda without: ((), ()))
     assert cli.main(["devices"]) == 1
     assert "gpusense doctor" in capsys.readouterr().err
     assert cli.main(["devices", "--json"]) == 1
@@ -417,7 +471,8 @@ def test_devices_without_one(capsys, monkeypatch):
 def test_devices_with_one(capsys, monkeypatch):
     from sessions import H100
 
-    monkeypatch.setattr(gpusense, "devices", lambda: (H100._replace(name="odd\x1b[31m\udc80"),))
+    odd = H100._replace(name="odd\x1b[31m\udc80")
+    monkeypatch.setattr(_select, "ask_for_devices", lambda without: ((odd,), ()))
     assert cli.main(["devices", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["devices"][0]["sm_count"] == 132
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
