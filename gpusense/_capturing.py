@@ -35,6 +35,7 @@ class Capturing:
         self.disabled = False  # between pause_capture and resume_capture
         self.wake: Callable[[], None] = lambda: None
         self.elsewhere: Callable[[Callable[[], None]], bool] = lambda action: False
+        self.on_own_thread: Callable[[], bool] = lambda: False  # whether the caller is gpusense's thread
         self.start_ns = time_ns()
         self.unseen: list[UnseenStretch] = []
         self._duty = Duty(self.unseen)

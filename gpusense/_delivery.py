@@ -15,7 +15,8 @@ Sink = Callable[[list[Record]], Any]
 class Delivery:
     """The sinks of one recorder, and what they have not been given yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_own_thread: Callable[[], bool] = lambda: False) -> None:
+        self._on_own_thread = on_own_thread
         self.errors = 0  # sinks that raised and were removed
         self._sinks: tuple[Sink, ...] = ()
         self._outbox: list[Record] = []
@@ -99,13 +100,15 @@ class Delivery:
         try:
             sink(list(records))
         except BaseException as error:  # a sink never reaches the program
-            if _is_the_programs(error):
+            if is_the_programs(error) and not self._on_own_thread():
                 raise
             self.errors += 1
             self.remove(sink)
             _log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")
 
 
-def _is_the_programs(error: BaseException) -> bool:
-    """What is thrown from outside into whatever runs: Ctrl-C, and how gevent ends a greenlet."""
+def is_the_programs(error: BaseException) -> bool:
+    """What is thrown from outside into whatever runs: Ctrl-C, and how gevent ends a greenlet. Never into gpusense's own
+    thread: what is raised there, a sink or source has raised itself.
+    """
     return isinstance(error, KeyboardInterrupt) or type(error).__module__.partition(".")[0] in ("gevent", "greenlet")

@@ -20,7 +20,7 @@ from ._capture import Capture
 from ._capturing import Capturing
 from ._clock import Anchor
 from ._config import Settings
-from ._delivery import Delivery
+from ._delivery import Delivery, is_the_programs
 from ._hang import HangWatch
 from ._names_cache import NameCache, Names
 from ._nesting import Frame, bringers
@@ -55,7 +55,7 @@ class Recorder(Capturing):
         self.spent_s = 0.0
         self.clock = Anchor()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
-        self._delivery = Delivery()
+        self._delivery = Delivery(lambda: self.on_own_thread())
         self._unmarked = Unmarked()  # boundaries while no capture was running
         self._names = NameCache()
         self._read_ns = self.start_ns
@@ -343,7 +343,9 @@ class Recorder(Capturing):
         for source in self.sources:
             try:
                 read = source.flush(timeout_s) and read
-            except Exception:  # noqa: BLE001, PERF203 - a source never reaches the program
+            except BaseException as error:  # noqa: PERF203 - a source never reaches the program
+                if is_the_programs(error) and not self.on_own_thread():
+                    raise
                 self.sources = tuple(known for known in self.sources if known is not source)
                 _log.exception(f"source {source!r}", "gpusense: a source raised and was removed")
         return read

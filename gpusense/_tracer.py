@@ -59,6 +59,7 @@ class Tracer(Scopes, ByHand):
         recorder.wake = self._worker.wake
         recorder.metrics_source = self._metrics
         recorder.elsewhere = self._worker.errand
+        recorder.on_own_thread = self._worker.is_current
         _process.register(self)
         self._worker.start()
         self._follow_steps()

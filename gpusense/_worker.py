@@ -51,10 +51,14 @@ class Worker:
         """``watcher()`` after each round, until it gives True or raises."""
         self._watchers = (*self._watchers, watcher)
 
+    def is_current(self) -> bool:
+        """Whether the caller is the thread."""
+        return self._ident == self._get_ident()
+
     def errand(self, action: Callable[[], None]) -> bool:
         """Has the thread run ``action``, which does not raise; False where there is no other such thread."""
         thread = self._thread
-        if thread is None or self._ident == self._get_ident() or not thread.is_alive():
+        if thread is None or self.is_current() or not thread.is_alive():
             return False
         self._errands.append(action)
         self._bell.set()
@@ -67,8 +71,10 @@ class Worker:
         def errand() -> None:
             try:
                 action()
-            except Exception:  # noqa: BLE001 - the thread must live
+            except BaseException as error:
                 _log.exception(f"errand {action!r}", "gpusense: ending the recording failed in part")
+                if not isinstance(error, Exception) and not self.is_current():  # the thread must live
+                    raise
             finally:
                 done.set()
 
@@ -98,7 +104,7 @@ class Worker:
         for watcher in self._watchers:
             try:
                 done = watcher()
-            except Exception:  # noqa: BLE001 - a watcher never reaches the program
+            except BaseException:  # noqa: BLE001 - the thread must live
                 done = True
                 _log.exception(f"watcher {watcher!r}", "gpusense: a watcher raised and was removed")
             if done:
@@ -113,7 +119,7 @@ class Worker:
         gevent came after the thread: then ``threading`` complains on standard error when the thread ends.
         """
         capture, thread = self._recorder.capture, self._thread
-        if thread is None or not thread.is_alive() or self._ident == self._get_ident():
+        if thread is None or not thread.is_alive() or self.is_current():
             return
         if (capture is not None and capture.attached) or _native.foreign(thread):
             return

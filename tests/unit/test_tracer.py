@@ -491,6 +491,92 @@ def test_a_sink_that_ends_with_more_than_an_exception_is_removed(tracer, error):
     assert tracer.session().counters.sink_errors == 1
 
 
+def wait_until(what):
+    end = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_sink_that_ends_gpusense_s_own_thread_is_removed(tracer, caplog, error, asked):
+    """It was called again with each list, where it had interrupted itself."""
+    calls, others = [], []
+
+    def sink(records):
+        calls.append(threading.current_thread().name)
+        raise error
+
+    tracer.add_sink(sink)
+    tracer.add_sink(others.extend)
+    for number in range(3):
+        gpusense.record_kernel("k", duration_ns=10**9)
+        if asked:
+            assert tracer.flush(5)
+        else:
+            wait_until(lambda seen=number: len(others) > seen)
+    assert calls == ["gpusense"]
+    assert len(others) == 3
+    assert tracer.session().counters.sink_errors == 1
+
+
+class Source:
+    name = "odd"
+
+    def __init__(self, error):
+        self.error, self.calls = error, 0
+
+    def flush(self, timeout_s):
+        self.calls += 1
+        raise self.error
+
+    def status(self):
+        return {}
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), SystemExit(3), asyncio.CancelledError()], ids=repr)
+def test_a_source_that_ends_with_anything_is_removed(tracer, error):
+    source = Source(error)
+    tracer.add_source(source)
+    for _ in range(2):
+        assert tracer.flush(5)
+    assert source.calls == 1
+
+
+def test_ctrl_c_in_a_source_is_the_programs_and_a_sources_own_is_not(tracer):
+    source = Source(KeyboardInterrupt())
+    tracer.add_source(source)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            tracer.flush(5)
+    done = threading.Event()
+    assert tracer._worker.errand(lambda: (tracer._recorder._flush_sources(1.0), done.set()))
+    assert done.wait(10)
+    assert tracer.flush(5)
+    assert source.calls == 3
+    assert tracer._worker._thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_a_watcher_and_an_end_that_interrupt_themselves_leave_the_thread(tracer, error):
+    calls = []
+
+    def interrupted():
+        calls.append(threading.current_thread().name)
+        raise error
+
+    tracer._worker.add_watcher(interrupted)
+    assert tracer._worker.finish(interrupted, 10)
+    wait_until(lambda: len(calls) == 2)
+    for _ in range(3):
+        tracer._worker.wake()
+        gpusense.record_kernel("k", duration_ns=10**9)
+        assert tracer.flush(5)
+    assert calls == ["gpusense", "gpusense"]
+    assert tracer._worker._thread.is_alive()
+
+
 def test_ctrl_c_in_a_sink_is_the_programs(tracer):
     tracer._worker.end()
     tracer._worker._thread.join(10)
