@@ -26,6 +26,7 @@ from ._frame_rows import LABEL, clock_row, details, pcie_row, processes
 from ._metrics import GpuMetrics, Power
 from ._records import DeviceInfo
 from ._trails import Trails, dots
+from ._words import count_text
 
 #: How far back the graphs reach.
 HISTORY_S = 60
@@ -94,7 +95,7 @@ def _plain_line(text: str, style: str, width: int, theme: Theme) -> str:
 
 @lru_cache(maxsize=4)
 def _title(title: str, count: int, paused: bool, width: int, theme: Theme) -> str:
-    words = [title, f"{count} GPU{'' if count == 1 else 's'}"]
+    words = [title, count_text(count, "GPU")]
     if paused:
         words.append("paused")
     return paint([(theme.dot.join(words), "title")], width, theme)

@@ -9,7 +9,7 @@ from ._names_cache import NameCache, Names
 from ._pipeline import Limits, Marker, Pipeline, owner_of
 from ._records import GpuKernel, Path
 from ._tally import Watched
-from .session import Builder, Session
+from .session import Builder, Session, rows_left_out
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
@@ -121,7 +121,7 @@ class Replay:
                 corr = self.pipeline.newest_correlation + 1
             self.pipeline.boundary(boundary, corr)
         if refused:
-            self.damage.append(f"{refused} rows of the chunk at offset {chunk.offset} were left out; first: {reason}")
+            self.damage.append(rows_left_out(refused, chunk, reason))
 
     def take_buffer(self, chunk: file.Chunk) -> None:
         buffer = chunk.buffer()

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ._errors import SessionError
 from ._json import loads
+from ._words import count_text
 
 MAGIC = b"\x89GPUSNS\n"
 MAJOR, MINOR = 1, 2
@@ -145,7 +146,7 @@ class Reader:
                 self.complete = self.complete or kind == END
                 yield Chunk(kind, offset, sequence, payload)
         if self._faults > _MAX_SENTENCES:
-            self.damage.append(f"{self._faults - _MAX_SENTENCES} more faults")
+            self.damage.append(count_text(self._faults - _MAX_SENTENCES, "more fault"))
 
     def begin_at(self, offset: int, kinds: frozenset[int]) -> Iterator[tuple[Chunk | None, int]]:
         """The whole chunks from ``offset`` on, each with the offset behind it; None for one that is damaged or of none

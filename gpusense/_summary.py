@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ._records import Aggregate, BlockRecord, Path
+from ._words import count_text
 
 
 class Launched(NamedTuple):
@@ -165,20 +166,16 @@ def _std(row: list[int]) -> float:
     return float(variance**0.5) if variance > 0 else 0.0
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + "s" * (count != 1)
-
-
 def block_text(summary: BlockSummary) -> str:
     """A few lines for people."""
     if summary.kernel_count is None and not summary.operations:
         return _harmless(f"{summary.name}: {summary.reason}")
     parts = [f"{nanoseconds(summary.wall_ns)} wall"]
     if summary.kernel_count is not None:
-        parts.append(f"{nanoseconds(summary.gpu_ns)} in {_counted(summary.kernel_count, 'kernel')}")
+        parts.append(f"{nanoseconds(summary.gpu_ns)} in {count_text(summary.kernel_count, 'kernel')}")
     if summary.transfer_count is not None:
         size = (summary.transfer_bytes or 0) / 1e6
-        copies = _counted(summary.transfer_count, "transfer")
+        copies = count_text(summary.transfer_count, "transfer")
         parts.append(f"{copies} ({size:.2f} MB in {nanoseconds(summary.transfer_ns)})")
     if summary.wait_ns:
         parts.append(f"{nanoseconds(summary.wait_ns)} waiting")
@@ -424,7 +421,7 @@ def print_summary(session: Any, file: Any = None) -> None:
     counters = summary.counters
     busy = nanoseconds(summary.gpu_busy_ns if seen else None)
     lines.append(
-        f"GPU busy {busy}; {counters.seen} records seen, {counters.kept} kept, "
+        f"GPU busy {busy}; {count_text(counters.seen, 'record')} seen, {counters.kept} kept, "
         f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
     )
     lines += _waited(session)
@@ -464,7 +461,7 @@ def _waited(session: Any) -> list[str]:
         return []
     reason = lines_missing(session)
     return [f"lines of waits are not known: {reason}"] * bool(reason) + [
-        f"waited {nanoseconds(row.total_ns)} in {row.count} calls at {row.source_line}"
+        f"waited {nanoseconds(row.total_ns)} in {count_text(row.count, 'call')} at {row.source_line}"
         for row in waits(session)[:5]
         if row.source_line
     ]
@@ -480,7 +477,7 @@ def print_bottlenecks(session: Any, top_n: int = 5, file: Any = None) -> None:
     """The longest operations on ``file`` (standard output)."""
     rows = bottlenecks(session, top_n)
     lines = [
-        f"{i}. {row.name} ({row.kind}): {nanoseconds(row.total_ns)} in {_counted(row.count, 'call')}, {row.share:.0%}"
+        f"{i}. {row.name} ({row.kind}): {nanoseconds(row.total_ns)} in {count_text(row.count, 'call')}, {row.share:.0%}"
         for i, row in enumerate(rows, 1)
     ]
     _write(lines or ["nothing was recorded"], file)

@@ -25,6 +25,7 @@ from ._records import (
     Syscall,
     UnseenStretch,
 )
+from ._words import count_text
 
 if TYPE_CHECKING:
     from ._sessionfile import Chunk
@@ -65,7 +66,7 @@ class Session:
 
     def __repr__(self) -> str:
         kept, counted = len(self.records), sum(one.count for one in self.aggregates)
-        return f"<Session {self.meta.get('mode', 'merged')}: {kept} records, {counted} counted>"
+        return f"<Session {self.meta.get('mode', 'merged')}: {count_text(kept, 'record')}, {counted:,} counted>"
 
     @property
     def kernels(self) -> list[GpuKernel]:
@@ -305,7 +306,7 @@ class Builder:
                 refused += 1
                 reason = reason or str(error)
         if refused:
-            self._damage.append(f"{refused} rows of the chunk at offset {chunk.offset} were left out; first: {reason}")
+            self._damage.append(rows_left_out(refused, chunk, reason))
 
     def _update_meta(self, chunk: "Chunk", *, ended: bool) -> None:
         found = self._json(chunk)
@@ -322,6 +323,13 @@ class Builder:
         meta["file"] = found
         if meta.get("end_ns") is None:
             meta["end_ns"] = found.get("end_ns")
+
+
+def rows_left_out(count: int, chunk: "Chunk", reason: str) -> str:
+    """For ``meta["damage"]``. ``reason`` is that of the first."""
+    where = f"of the chunk at offset {chunk.offset}"
+    left_out = count_text(count, f"row {where} was left out", f"rows {where} were left out")
+    return f"{left_out}; {'first: ' if count > 1 else ''}{reason}"
 
 
 def fold(session: Session, threshold_ns: int) -> None:

@@ -8,6 +8,7 @@ from .anomalies import median
 from .busy import device_times
 from .operation import DEVICE_KINDS, Operation, operations
 from .significance import benjamini_hochberg, holm, mann_whitney, runs_needed
+from .words import count_text
 
 LEVEL = 0.05
 #: Runs a side below which times are shown but never decide.
@@ -92,7 +93,8 @@ class Diff(NamedTuple):
         after = list(map(sum, zip(*(row.after for row in work), strict=True)))
         if not all(before) or all(after):
             return ""
-        return f"no GPU work was recorded in {after.count(0)} of {len(after)} runs after, and in each run before"
+        of = count_text(len(after), "run")
+        return f"no GPU work was recorded in {after.count(0)} of {of} after, and in each run before"
 
     def failures(self, over: float) -> tuple[str, ...]:
         """Sentences about everything that grew by more than ``over`` (0.1 is 10 %) and decides; empty if all is well.
@@ -206,8 +208,8 @@ def _times(
         needed = runs_needed(len(tested))
         if tested and min(len(before), len(after)) < needed:
             notes.append(
-                f"{len(tested)} operations are compared: a change in a single one can only be told from chance with "
-                f"{needed} runs a side."
+                f"{count_text(len(tested), 'operation is', 'operations are')} compared: a change in a single one can "
+                f"only be told from chance with {count_text(needed, 'run')} a side."
             )
         rows = _tested(tested, "runs", benjamini_hochberg) + [row for row in rows if row.share < _TESTED_SHARE]
     elif len(before) == len(after) == 1:

@@ -1,5 +1,7 @@
 """Numbers as people read them: three significant figures, decimal units, ``None`` as a dash."""
 
+from .._words import count_text as count_text
+
 _TIMES = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -42,11 +44,6 @@ def percent_text(share: "float | None") -> str:
         return "–"
     percent = share * 100
     return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
-
-
-def count_text(count: int, one: str, many: "str | None" = None) -> str:
-    """``(8412, "kernel")`` → "8,412 kernels"."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def device_text(device: "int | None", backend: str) -> str:

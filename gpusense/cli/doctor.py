@@ -4,6 +4,8 @@ import argparse
 import sys
 from typing import Any
 
+from .._words import count_text
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object, schema gpusense.doctor/1")
@@ -62,7 +64,7 @@ def _text(tested: Any) -> None:
                 say(f"   {'':<12} {text}")
     found, silent = doctor.devices(checks)
     left_out = f", without those of {', '.join(silent)}" if silent else ""
-    say(f"{len(found)} device{'' if len(found) == 1 else 's'}{left_out}", "bold")
+    say(f"{count_text(len(found), 'device')}{left_out}", "bold")
     for device in found:
         say(describe(device))
     if tested is not None:

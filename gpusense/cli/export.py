@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from .._words import count_text
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="SESSION", help="session file")
@@ -40,13 +42,15 @@ def main(args: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(f"gpusense export: --otlp: {error}\n")
         return 2
-    lines = [f"{done.sent} spans sent, {done.refused} refused, trace {done.trace_id}"]
+    lines = [f"{count_text(done.sent, 'span')} sent, {done.refused} refused, trace {done.trace_id}"]
     if done.why:
         lines.append(f"refused: {done.why}")
     if done.skipped:
         lines.append("skipped: " + ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()))
     if done.only_counted:
-        hint = "" if args.trace_all else "; --trace-all sends them too"
-        lines.append(f"{done.only_counted} operations below the threshold were only counted{hint}")
+        hint = "" if args.trace_all else "; --trace-all sends all"
+        below = "below the threshold"
+        counted = count_text(done.only_counted, f"operation {below} was", f"operations {below} were")
+        lines.append(f"{counted} only counted{hint}")
     sys.stderr.write("\n".join(lines) + "\n")
     return 1 if done.refused else 0

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from .._errors import GpuSenseError, SessionError
+from .._words import count_text
 from ._arguments import microseconds
 
 _DEFAULT_NS = 100_000
@@ -31,7 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
         calls = parser.feed(lines)
     counters = parser.counters()
     if not calls:
-        no = f"no system call in {counters['lines']} lines"
+        no = f"no system call in {count_text(counters['lines'], 'line')}"
         sys.stderr.write(f"gpusense import: {no}; record with strace -f -ttt -T\n")
         return 1
     if arguments.into is None:
@@ -47,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise GpuSenseError(str(error)) from None
     noted = ", ".join(f"{count} {name}" for name, count in counters.items() if count and name not in ("lines", "calls"))
     sys.stderr.write(
-        f"{arguments.output}: {len(calls)} calls"
+        f"{arguments.output}: {count_text(len(calls), 'call')}"
         + (f", {outside} outside the session" if outside else "")
         + (f" ({noted})" if noted else "")
         + "\n"

@@ -11,7 +11,7 @@ from typing import Any
 from .. import monitor
 from .._metrics import GpuMetrics
 from .._metrics_json import line
-from ..analysis.words import clean
+from ..analysis.words import clean, count_text
 from ..report.style import style_of
 
 #: Samples that are kept for a reader who does not read.
@@ -78,7 +78,8 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
         if missed:
-            print(f"gpusense monitor: {missed} samples are not printed: the reader was too slow", file=sys.stderr)
+            lost = count_text(missed, "sample is", "samples are")
+            print(f"gpusense monitor: {lost} not printed: the reader was too slow", file=sys.stderr)
     return 0
 
 

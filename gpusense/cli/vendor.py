@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from .. import __version__, _vendor
+from .._words import count_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +23,8 @@ def main(arguments: argparse.Namespace) -> int:
         return _check(arguments.destination, arguments.core)
     stamp = _vendor.copy(arguments.destination, arguments.core)
     what = "core" if stamp.core else "all"
-    sys.stderr.write(
-        f"{arguments.destination}: gpusense {stamp.version}, {len(stamp.files)} files ({what}), {stamp.content[:12]}\n"
-    )
+    files = count_text(len(stamp.files), "file")
+    sys.stderr.write(f"{arguments.destination}: gpusense {stamp.version}, {files} ({what}), {stamp.content[:12]}\n")
     return 0
 
 

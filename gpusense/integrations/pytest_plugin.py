@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from .._records import Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
+from .._words import count_text
 from ..session import Session, save
 from ._patches import close_block, open_block
 from ._recording import Recording
@@ -147,7 +148,9 @@ class GpuFacts:
             times = times_of(found)
             places = {f"{sync.name} at {sync.source_line}" if sync.source_line else sync.name for sync in found}
             names = ", ".join(sorted(places))
-            pytest.fail(f"the host waited for the device {times.count} times, {times.total_ns} ns in all: {names}")
+            pytest.fail(
+                f"the host waited for the device {count_text(times.count, 'time')}, {times.total_ns} ns in all: {names}"
+            )
 
     def _skip_where_blind(self, seen: bool) -> None:
         __tracebackhide__ = True

@@ -9,7 +9,7 @@ from ..analysis.facts import Facts
 from ..analysis.memory import memory
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
-from ..analysis.words import clean, device_text, percent_text, rate_text, size_text, time_text
+from ..analysis.words import clean, count_text, device_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
 from .tracks import DIRECTIONS, label
 
@@ -123,7 +123,7 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
     """``several``: with the device of a first call."""
     rows: _Rows = [
         (
-            f"{clean(' › '.join(row.path))}, {row.passes} of {row.of} passes",
+            f"{clean(' › '.join(row.path))}, {row.passes} of {count_text(row.of, 'pass', 'passes')}",
             time_text(row.warm_up_ns / row.passes),
             time_text(row.steady_ns),
             f"{row.of:,}",

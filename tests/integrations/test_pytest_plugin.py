@@ -93,7 +93,7 @@ def test_syncs(gpusense):
     result.stdout.fnmatch_lines(
         [
             "*no kernel was named 'conv'; kernels: ampere_sgemm_128x64, softmax*",
-            "*the host waited for the device 1 times, 500 ns in all: stream_synchronize at test_it.py:9 f*",
+            "*the host waited for the device 1 time, 500 ns in all: stream_synchronize at test_it.py:9 f*",
         ]
     )
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")  # the failure is where the test asked

@@ -12,6 +12,7 @@ from gpusense._summary import print_summary
 from gpusense.report import text
 from gpusense.report.json import to_dict
 from gpusense.report.json import write as write_json
+from gpusense.report.page_data import page_data
 from gpusense.report.style import PLAIN, Style, style_of
 from gpusense.session import Session, load, save
 
@@ -81,6 +82,38 @@ def test_numbers_recomputed():
     assert rows["tiny"][2:7] == ["2.00", "ms", "1,000", "2.00", "µs"]
     assert "cpu_to_gpu 10.0 MB in 1 at 5.00 GB/s" in "\n".join(lines)
     assert "records: seen 1,003 = kept 3 + counted 1,000, dropped 7" in lines
+
+
+#: "1 calls"; 1.1 calls and 11 calls are right, and "1 is", "1 was".
+ONE_OF_MANY = re.compile(r"(?<![\d.,])1 (?:[a-z-]+ )?(?!(?:is|was|has|less|its|this|across)\b)[a-z]+[^s\W]s\b")
+
+
+def test_one_is_not_many():
+    lines = ("sync", "sync_lines", "allocation")
+    alone = [
+        kernel("only", 0, 9 * MS, path=("step",), block_id=1),
+        copy("cpu_to_gpu", 10_000, 9 * MS, 9 * MS + 10, path=("step",)),
+        sync(0, 9 * MS, source_line="train.py:3 step"),
+        block(("step",), 0, 10 * MS),
+    ]
+    counters = Counters(
+        seen=3, kept=3, dropped=1, missed=1, invalid=1, unknown_kinds=1, lost_markers=1, ambiguous=1, bytes_dropped=1
+    )
+    counted = [Aggregate((), "kernel", "tiny", "cuda", 0, 7, 1, 2, 2, 2, 4)]
+    runs = [
+        session(*alone, counters=counters, end=20 * MS, kinds=lines, damage=["once"]),
+        session(*alone[1:2], counters=Counters(1, 1), end=20 * MS),
+        session(*alone, aggregates=counted, end=20 * MS),
+    ]
+    for run in runs:
+        out = io.StringIO()
+        print_summary(run, out)
+        said = "\n".join([*text.summary(run), *text.full(run), repr(run), out.getvalue()])
+        assert ONE_OF_MANY.findall(said) == []
+        page = page_data(run).facts
+        shown = [page["findings"], page["tiles"], page["timeline"]["note"], page["tables"]]
+        assert ONE_OF_MANY.findall(json.dumps(shown)) == []
+    assert ONE_OF_MANY.findall("1 calls, 1 more calls, 2 calls") == ["1 calls", "1 more calls"]
 
 
 def test_nothing_was_seen():

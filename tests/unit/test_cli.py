@@ -267,7 +267,7 @@ def test_a_trace_on_standard_input_of_any_encoding_or_none(tmp_path):
     line = "printf '1 1700000000.1 read(3, \"\\xff\", 2) = 2 <0.1>\\n'"
     strict = {"PYTHONIOENCODING": "utf-8:strict"}
     done = shell("import strace - -o s.gpusense", tmp_path, before=f"{line} |", **strict)
-    assert (done.returncode, done.stderr) == (0, "s.gpusense: 1 calls\n")
+    assert (done.returncode, done.stderr) == (0, "s.gpusense: 1 call\n")
     done = shell("import strace - -o s.gpusense <&-", tmp_path)
     assert (done.returncode, done.stderr) == (2, "gpusense import: standard input is closed\n")
 

@@ -133,7 +133,7 @@ def test_a_damaged_row_costs_itself_alone(tmp_path, monkeypatch):
     found = load(path)
     assert found.records == session.records[:4] + session.records[5:]
     (damage,) = found.meta["damage"]
-    assert "1 rows" in damage
+    assert "1 row of" in damage
     assert "end_ns" in damage
 
 

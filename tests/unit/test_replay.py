@@ -112,7 +112,7 @@ def test_a_bad_row_costs_itself_alone(tmp_path):
     assert write(tmp_path / "a.gpusense", rows, (10,)) == {10: ("good",)}
     damage = load(str(tmp_path / "a.gpusense")).meta["damage"]
     assert len(damage) == 1
-    assert "1 rows" in damage[0]
+    assert "1 row of" in damage[0]
     assert "block 3 is inside block 3" in damage[0]
 
 

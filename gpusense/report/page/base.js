@@ -22,6 +22,7 @@ function column(name, type) {
   return new type(bytes.buffer);
 }
 
+const counted = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? one : many || one + "s"}`;
 const three = (value) =>
   value >= 100 ? Math.round(value).toLocaleString("en") : value >= 10 ? value.toFixed(1) : value.toFixed(2);
 function time(ns) {

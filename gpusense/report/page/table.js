@@ -29,7 +29,7 @@ function table(rows, more) {
     heads.forEach((head, at) => (at === sorted ? head.setAttribute("aria-sort", falling ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
     body.replaceChildren(...shown.slice(0, 500).map((row) =>
       h("tr", {}, columns.map(([, , text, title]) => h("td", title ? { title: title(row).slice(0, 1000) } : {}, text(row))))));
-    count.textContent = `${shown.length.toLocaleString("en")} of ${(rows.length + more).toLocaleString("en")} operations` +
+    count.textContent = `${shown.length.toLocaleString("en")} of ${counted(rows.length + more, "operation")}` +
       (shown.length > 500 ? "; the first 500 shown" : "") + (more ? `; the lightest ${more.toLocaleString("en")} are not in this file` : "");
   }
   const search = h("input", { type: "search", placeholder: "Search operations", "aria-label": "Search operations", oninput: () => { needle = search.value.trim().toLowerCase(); fill(); } });

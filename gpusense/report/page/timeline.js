@@ -278,7 +278,7 @@ function timeline(facts) {
   const button = (label, title, press) => h("button", { type: "button", title, "aria-label": title, onclick: press }, label);
   return {
     section: h("section", { id: "timeline" },
-      h("h2", {}, "Timeline", h("small", {}, `${facts.events.toLocaleString("en")} records`)),
+      h("h2", {}, "Timeline", h("small", {}, counted(facts.events, "record"))),
       h("div", { class: "controls" }, search, found, h("span", { class: "grow" }),
         button("−", "Zoom out (s)", () => zoom(1.43, (view.from + view.to) / 2)), button("+", "Zoom in (w)", () => zoom(0.7, (view.from + view.to) / 2)),
         button("Whole run", "Show the whole run (0)", () => look(0, span))),
