@@ -71,7 +71,7 @@ def _answer(session: Any, path: str | None) -> None:
     from ..report.style import style_of
 
     *lines, last = text.summary(session, style_of(sys.stdout), path)
-    if path is None or path == RECORDED:  # whose path may be longer than a line: nothing to copy from there
+    if path is None or path == RECORDED:  # which is not the user's to work with
         last = "next: gpusense demo -o demo.gpusense keeps the session for gpusense report"
     for line in (*lines, last):
         sys.stdout.write(line + "\n")

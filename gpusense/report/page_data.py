@@ -18,6 +18,7 @@ from ..session import Session
 from .page_events import Events, colour_word, events
 from .page_series import series
 from .page_tables import joules_text, small_tables
+from .series import devices_seen
 from .tracks import group_name, label
 
 #: Longest name on the page; the middle of a longer one is cut out.
@@ -71,7 +72,7 @@ def _columns(drawn: Events) -> dict[str, "array[Any]"]:
 
 
 def _subtitle(session: Session, facts: Facts, title: str) -> str:
-    devices = ", ".join(dict.fromkeys(clean(device.name) for device in session.devices)) or "no device"
+    devices = ", ".join(dict.fromkeys(clean(device.name) for device in devices_seen(session))) or "no device"
     rank = session.meta.get("rank")
     parts = [clean(title)] if title else []
     parts += [devices, time_text(facts.window_ns)]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from .._metrics import GpuMetrics
+from .._records import DeviceInfo
 from ..session import Session
 
 #: Name, unit, how to read it from a sample.
@@ -29,6 +30,11 @@ REASONS = {
 }
 
 Points = list[tuple[int, float]]
+
+
+def devices_seen(session: Session) -> "tuple[DeviceInfo, ...]":
+    """The devices of the session; where it lists none, those that were sampled."""
+    return session.devices or tuple({sample.device.index: sample.device for sample in session.metrics}.values())
 
 
 def device_series(session: Session) -> Iterator[tuple[tuple[str, "int | None"], str, str, Points]]:

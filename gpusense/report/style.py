@@ -25,6 +25,13 @@ class Style(NamedTuple):
         text = self.fit(text)
         if len(text) > self.width:
             text = text[: self.width - 1] + self.fit("…")
+        return self._painted(text, paint)
+
+    def whole(self, text: str, *, paint: str = "") -> str:
+        """As :meth:`line`, however long: a command is of use only whole."""
+        return self._painted(self.fit(text), paint)
+
+    def _painted(self, text: str, paint: str) -> str:
         return f"\x1b[{_CODES[paint]}m{text}\x1b[0m" if paint and self.color else text
 
     def fit(self, text: str) -> str:

@@ -14,6 +14,7 @@ from ..analysis.waits import lines_missing
 from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
 from .page_tables import small_tables
+from .series import devices_seen
 from .style import PLAIN, Style
 
 #: The parts of a device's time, as they are called beside their length.
@@ -38,7 +39,10 @@ _LEFT_OUT, _NAME = ("stddev", "min", "med", "bytes", "max", "avg"), 24
 
 
 def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, more: "str | None" = None) -> list[str]:
-    """At most fifteen lines. ``path`` is where the session was kept; None if it was not. ``more`` is a line to add."""
+    """At most fifteen lines; the last, a command, is whole also where the screen is narrower.
+
+    ``path`` is where the session was kept; None if it was not. ``more`` is a line to add.
+    """
     facts = Facts(session)
     lines = [_line(style, _head(session, facts, style), "bold")]
     waits = _waits(facts)
@@ -46,8 +50,9 @@ def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, m
         lines += [_line(style, text) for text in (*_top(facts, _TOP - len(waits)), *_copies(facts))]
     lines += [_line(style, text) for text in waits]
     lines += _verdict(ranked(facts)[0], style, _MOST_LINES - len(lines) - (4 if more else 3))
-    last = (_counters(session), _overhead(session, facts), *([more] if more else ()), f"next: {_next(path)}")
-    return lines + [_line(style, text, "dim") for text in last]
+    last = (_counters(session), _overhead(session, facts), *([more] if more else ()))
+    lines += [_line(style, text, "dim") for text in last]
+    return [*lines, style.whole(f"next: {_next(path)}", paint="dim")]
 
 
 def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
@@ -104,8 +109,9 @@ def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Ite
 
 
 def _head(session: Session, facts: Facts, style: Style) -> str:
-    names = Counter(clean(device.name, 40) for device in session.devices if _worked(facts, device))
-    names = names or Counter([clean(device.name, 40) for device in session.devices][:1])
+    devices = devices_seen(session)
+    names = Counter(clean(device.name, 40) for device in devices if _worked(facts, device))
+    names = names or Counter([clean(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
     parts = [" + ".join(shown) or "no device seen", time_text(facts.window_ns)]
     if len(session.meta.get("processes") or ()) > 1:

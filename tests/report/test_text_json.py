@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 
 import pytest
 from sessions import H100, HOSTILE, MS, T0, US, block, copy, eventful, kernel, sample, session, sync, training
@@ -47,6 +48,16 @@ def test_the_answer_has_its_parts(trained):
     assert "gpusense run -o" in text.summary(trained)[-1]
 
 
+def test_the_command_to_go_on_with_is_whole_on_a_narrow_screen(trained):
+    """Its end was cut off, and what was copied wrote to another file, or to none."""
+    path = "/home/somebody/a long folder/" + "deeper/" * 20 + "run.gpusense"
+    for style in (Style(40), Style(80, True)):
+        last = text.summary(trained, style, path)[-1]
+        command = last.removeprefix("\x1b[2m").removesuffix("\x1b[0m").removeprefix("next: ")
+        assert shlex.split(command) == ["gpusense", "report", path, "--html", "-o", "report.html"]
+        assert max(map(len, text.summary(trained, style._replace(color=False), path)[:-1])) <= style.width
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 300])
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "ascii", "no-such-encoding"])
 def test_it_fits_every_width_and_encoding(trained, width, encoding):
@@ -61,7 +72,7 @@ def test_it_fits_every_width_and_encoding(trained, width, encoding):
         lines = text.summary(one, style, "x", "spans: sent")
         assert len(lines) <= 15
         for line in [*lines, *text.full(one, style)]:
-            assert len(line) <= width
+            assert len(line) <= width or line == lines[-1]
             assert line.isprintable() or line == ""
             line.encode("ascii" if encoding == "no-such-encoding" else encoding)
 
@@ -114,6 +125,14 @@ def test_one_is_not_many():
         shown = [page["findings"], page["tiles"], page["timeline"]["note"], page["tables"]]
         assert ONE_OF_MANY.findall(json.dumps(shown)) == []
     assert ONE_OF_MANY.findall("1 calls, 1 more calls, 2 calls") == ["1 calls", "1 more calls"]
+
+
+def test_a_device_that_was_only_sampled_is_named():
+    """Samples of a GPU on which this process did nothing: the page said that there was no device."""
+    watched = Session(meta={"start_ns": T0, "end_ns": T0 + MS}, metrics=[sample(at * US) for at in range(3)])
+    assert page_data(watched).facts["subtitle"].startswith(H100.name)
+    assert text.summary(watched)[0].startswith(f"gpusense: {H100.name} · ")
+    assert page_data(Session()).facts["subtitle"].startswith("no device · ")
 
 
 def test_nothing_was_seen():
