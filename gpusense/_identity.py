@@ -51,6 +51,11 @@ def same(one: DeviceInfo, other: DeviceInfo) -> bool:
     return one.uuid is not None and one.uuid == other.uuid
 
 
+def key(device: DeviceInfo) -> tuple[int, str]:
+    """What tells a device from others that were sampled: foreign sources may give two the same index."""
+    return device.index, device.uuid or device.pci_bus_id or ""
+
+
 def visible(
     value: str | None, devices: Sequence[DeviceInfo], instances: Mapping[str, int] | None = None
 ) -> tuple[Visible, ...]:

@@ -63,9 +63,9 @@ class Live:
                 self._reasons = self._absent()
             return State(notes=(problem,) if problem else self._reasons or (), keys="q quit")
         selected = view.selected % len(latest)
-        device = latest[selected].device.index
+        device = latest[selected].device
         history: tuple[GpuMetrics, ...] = tuple(self._monitor.history(HISTORY_S, device))
-        closer = self._focus(device) if self._focus is not None else None
+        closer = self._focus(device.index) if self._focus is not None else None
         if closer is not None:
             history, newest = _joined(history, tuple(closer.history(HISTORY_S))), closer.latest()
             if newest and newest[0].monotonic_ns >= latest[selected].monotonic_ns:

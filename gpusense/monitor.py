@@ -78,7 +78,7 @@ class Monitor:
         self._clock = clock
         self._room = history
         self._lock = threading.RLock()
-        self._samples: dict[int, collections.deque[GpuMetrics]] = {}
+        self._samples: dict[tuple[int, str], collections.deque[GpuMetrics]] = {}
         self._taken = 0
         self._samplers: list[tuple[tuple[int, DeviceInfo], DeviceSampler]] = []
         self._stopped = False
@@ -113,11 +113,11 @@ class Monitor:
             for sample in newest
         )
 
-    def history(self, seconds: float | None = None, device: int | None = None) -> tuple[GpuMetrics, ...]:
+    def history(self, seconds: float | None = None, device: int | DeviceInfo | None = None) -> tuple[GpuMetrics, ...]:
         """Samples of the last ``seconds`` (all kept ones by default), oldest first, of every device or of one."""
         start = None if seconds is None else self._clock.monotonic_ns() - _nanoseconds(seconds)
         with self._lock:
-            every = [list(samples) for index, samples in self._samples.items() if device in (None, index)]
+            every = [list(samples) for key, samples in self._samples.items() if _is_meant(key, device)]
         if start is not None:
             every = [samples[bisect_left(samples, start, key=_taken_ns) :] for samples in every]
         if len(every) == 1:
@@ -131,7 +131,7 @@ class Monitor:
         end_ns: int | None = None,
         *,
         seconds: float | None = None,
-        device: int | None = None,
+        device: int | DeviceInfo | None = None,
         own_busy_share: float | None = None,
     ) -> tuple[Window, ...]:
         """Statistics and energy of every device between two wall-clock times (``time.time_ns()``), or of the last
@@ -146,9 +146,9 @@ class Monitor:
             recently = self._clock.monotonic_ns() - _nanoseconds(seconds)
         with self._lock:
             kept = {
-                index: list(samples)
-                for index, samples in sorted(self._samples.items())
-                if samples and (device is None or index == device)
+                key: list(samples)
+                for key, samples in sorted(self._samples.items())
+                if samples and _is_meant(key, device)
             }
         longest = max(3 * self.interval_ns, SECOND // 2)
         found = []
@@ -163,7 +163,7 @@ class Monitor:
             )
         return tuple(found)
 
-    def idle_for(self, seconds: float, below: float = 5.0, device: int | None = None) -> bool:
+    def idle_for(self, seconds: float, below: float = 5.0, device: int | DeviceInfo | None = None) -> bool:
         """True where every watched device (or one) was at or below ``below`` percent for all of the last ``seconds``.
 
         What is unknown is not idle: no samples, a history too short, a device that gives no utilization. A sleeping
@@ -172,7 +172,7 @@ class Monitor:
         length = _nanoseconds(seconds)
         start = self._clock.monotonic_ns() - length
         with self._lock:
-            watched = [list(samples) for index, samples in self._samples.items() if device in (None, index)]
+            watched = [list(samples) for key, samples in self._samples.items() if _is_meant(key, device)]
         if not watched:
             return False
         slack = 2 * self.interval_ns
@@ -241,9 +241,10 @@ class Monitor:
         with self._lock:
             if self._stopped:
                 return
-            samples = self._samples.get(sample.device.index)
+            key = _identity.key(sample.device)
+            samples = self._samples.get(key)
             if samples is None:
-                samples = self._samples[sample.device.index] = collections.deque(maxlen=self._room)
+                samples = self._samples[key] = collections.deque(maxlen=self._room)
             samples.append(sample)
             self._taken += 1
         if self._dispatcher is not None:
@@ -471,6 +472,13 @@ def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
     if any(row.visible is False and row.name is None for row in sample.processes):
         return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")
     return OwnUsage(sample.device, pid, memory_used_bytes=0)
+
+
+def _is_meant(key: tuple[int, str], device: int | DeviceInfo | None) -> bool:
+    """Whether what has ``key`` is the device that was asked for: by its index, by itself, or any."""
+    if isinstance(device, DeviceInfo):
+        return key == _identity.key(device)
+    return device is None or device == key[0]
 
 
 def _taken_ns(sample: GpuMetrics) -> int:

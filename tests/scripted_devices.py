@@ -55,7 +55,7 @@ class ScriptedMonitor:
     def history(self, seconds, device=None):
         now = self._clock()
         times = range(now - int(seconds * SECOND), now + 1, SECOND // 2)
-        return tuple(self._at(device or 0, time_ns) for time_ns in times)
+        return tuple(self._at(getattr(device, "index", device) or 0, time_ns) for time_ns in times)
 
     def _at(self, index, time_ns):
         return sample(index, time_ns, 50 + 45 * math.sin(time_ns / SECOND / 9 + index))

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+from .._identity import key
 from .._metrics import GpuMetrics
 from .._records import BlockRecord, Path
 from ..session import Session
@@ -35,14 +36,14 @@ class DeviceEnergy(NamedTuple):
 
 def energy(session: Session) -> list[DeviceEnergy]:
     """One row a sampled device. Unknown is None with a reason, never zero."""
-    by_device: dict[int, list[GpuMetrics]] = {}
+    by_device: dict[tuple[int, str], list[GpuMetrics]] = {}
     for sample in session.metrics:
-        by_device.setdefault(sample.device.index, []).append(sample)
+        by_device.setdefault(key(sample.device), []).append(sample)
     passes: dict[Path, list[Interval]] = {}
     for record in session.records:
         if type(record) is BlockRecord:
             passes.setdefault(record.path, []).append((record.start_ns, record.end_ns))
-    return [_device(index, samples, passes) for index, samples in sorted(by_device.items())]
+    return [_device(index, samples, passes) for (index, _), samples in sorted(by_device.items())]
 
 
 def _device(index: int, samples: list[GpuMetrics], passes: dict[Path, list[Interval]]) -> DeviceEnergy:

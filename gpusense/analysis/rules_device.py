@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from .._identity import key
 from .._records import BlockRecord
 from .facts import Facts
 from .finding import Finding
@@ -231,32 +232,32 @@ def unusual(facts: Facts) -> Iterator[Finding]:
 
 
 def device_state(facts: Facts) -> Iterator[Finding]:
-    throttled: dict[int, set[str]] = {}
-    samples: dict[int, list[int]] = {}
-    full: dict[int, float] = {}
+    throttled: dict[tuple[int, str], set[str]] = {}
+    samples: dict[tuple[int, str], list[int]] = {}
+    full: dict[tuple[int, str], float] = {}
     for sample in facts.session.metrics:
-        index = sample.device.index
+        device = key(sample.device)
         reasons = {text for text in sample.clocks.throttle_reasons or () if any(part in text for part in _HARMFUL)}
-        row = samples.setdefault(index, [0, 0])
+        row = samples.setdefault(device, [0, 0])
         row[0] += 1
         row[1] += bool(reasons)
-        throttled.setdefault(index, set()).update(reasons)
+        throttled.setdefault(device, set()).update(reasons)
         used, total = sample.memory.used_bytes, sample.memory.total_bytes
         if used is not None and total:
-            full[index] = max(full.get(index, 0.0), used / total)
-    for index, (count, hit) in samples.items():
+            full[device] = max(full.get(device, 0.0), used / total)
+    for device, (count, hit) in samples.items():
         if hit * 20 >= count and hit:
             yield Finding(
                 "throttled",
-                f"GPU {index} ran at reduced clocks in {percent_text(hit / count)} of the samples.",
-                (f"Reasons given by the driver: {', '.join(sorted(throttled[index]))}.",),
+                f"GPU {device[0]} ran at reduced clocks in {percent_text(hit / count)} of the samples.",
+                (f"Reasons given by the driver: {', '.join(sorted(throttled[device]))}.",),
                 "Check cooling and the power limit; timings of this run are slower than the device can be.",
                 "high",
             )
-        if full.get(index, 0.0) >= 0.95:
+        if full.get(device, 0.0) >= 0.95:
             yield Finding(
                 "memory_full",
-                f"Memory of GPU {index} was {percent_text(full[index])} full at its peak.",
+                f"Memory of GPU {device[0]} was {percent_text(full[device])} full at its peak.",
                 ("The next larger batch would not fit.",),
                 "Use activation checkpointing or a smaller batch before this fails.",
                 "high",

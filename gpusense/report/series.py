@@ -1,10 +1,13 @@
 """What the monitor sampled, as one series a device and metric; only values that are known."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 
+from .._identity import key
 from .._metrics import GpuMetrics
 from .._records import DeviceInfo
+from ..analysis.words import clean
 from ..session import Session
 
 #: Name, unit, how to read it from a sample.
@@ -34,20 +37,22 @@ Points = list[tuple[int, float]]
 
 def devices_seen(session: Session) -> "tuple[DeviceInfo, ...]":
     """The devices of the session; where it lists none, those that were sampled."""
-    return session.devices or tuple({sample.device.index: sample.device for sample in session.metrics}.values())
+    return session.devices or tuple({key(sample.device): sample.device for sample in session.metrics}.values())
 
 
 def device_series(session: Session) -> Iterator[tuple[tuple[str, "int | None"], str, str, Points]]:
     """(backend and number of the device as records name it, metric, unit, points in order of time)."""
-    by_device: dict[int, list[GpuMetrics]] = {}
+    by_device: dict[tuple[int, str], list[GpuMetrics]] = {}
     for sample in session.metrics:
-        by_device.setdefault(sample.device.index, []).append(sample)
-    for index, samples in sorted(by_device.items()):
+        by_device.setdefault(key(sample.device), []).append(sample)
+    shared = Counter(index for index, _ in by_device)
+    for (index, own), samples in sorted(by_device.items()):
         samples.sort(key=lambda sample: sample.time_ns)
         device = samples[0].device
-        key = ("cuda", device.cuda_index if device.cuda_index is not None else index)
+        place = ("cuda", device.cuda_index if device.cuda_index is not None else index)
+        of = f" of {clean(own or device.name)}" if shared[index] > 1 else ""
         for name, unit, read in SERIES:
             points = [(sample.time_ns, value) for sample in samples if (value := read(sample)) is not None]
             points = [(time, value) for time, value in points if math.isfinite(value)]
             if points:
-                yield key, name, unit, points
+                yield place, name + of, unit, points

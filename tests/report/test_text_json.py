@@ -10,10 +10,14 @@ from sessions import H100, HOSTILE, MS, T0, US, block, copy, eventful, kernel, s
 
 from gpusense._records import Aggregate, Counters, UnseenStretch
 from gpusense._summary import print_summary
+from gpusense.analysis.energy import energy
+from gpusense.analysis.facts import Facts
+from gpusense.analysis.ranking import ranked
 from gpusense.report import text
 from gpusense.report.json import to_dict
 from gpusense.report.json import write as write_json
 from gpusense.report.page_data import page_data
+from gpusense.report.series import device_series
 from gpusense.report.style import PLAIN, Style, style_of
 from gpusense.session import Session, load, save
 
@@ -133,6 +137,26 @@ def test_a_device_that_was_only_sampled_is_named():
     assert page_data(watched).facts["subtitle"].startswith(H100.name)
     assert text.summary(watched)[0].startswith(f"gpusense: {H100.name} · ")
     assert page_data(Session()).facts["subtitle"].startswith("no device · ")
+
+
+def test_two_sampled_devices_of_one_index_are_kept_apart():
+    """The power of one and of the other made one curve, which jumped with each sample."""
+    hosts = [H100._replace(uuid=f"GPU-host-{number}", cuda_index=None) for number in range(2)]
+    watched = [
+        sample(at * MS, device=host, watts=watts, used=int(watts), why=("thermal",) if watts == 700 else ())
+        for at in range(0, 2001, 100)
+        for host, watts in zip(hosts, (100.0, 700.0), strict=True)
+    ]
+    run = Session(meta={"start_ns": T0, "end_ns": T0 + 2000 * MS}, metrics=watched)
+    power = {name: {value for _, value in points} for _, name, _, points in device_series(run) if "Power" in name}
+    assert power == {"Power of GPU-host-0": {100.0}, "Power of GPU-host-1": {700.0}}
+    assert [round(row.joules) for row in energy(run)] == [200, 1400]
+    assert [finding.title for finding in ranked(Facts(run)) if finding.kind == "throttled"] == [
+        "GPU 0 ran at reduced clocks in 100 % of the samples."
+    ]
+    assert {chart["label"] for chart in page_data(run).facts["series"]} >= set(power)
+    alone = Session(meta=run.meta, metrics=watched[::2])
+    assert "Power" in {name for _, name, _, _ in device_series(alone)}
 
 
 def test_nothing_was_seen():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpusense
-from gpusense import cli, monitor, testing
+from gpusense import cli, dashboard, monitor, testing
 from gpusense._dispatcher import Dispatcher
 from gpusense._metrics import GROUPS, GpuMetrics, fill, without_values
 from gpusense._protocols import Backend
@@ -99,6 +99,30 @@ def test_history_keeps_what_it_was_asked_to_keep(rig):
     assert len(running.history()) == 5
     assert len(running.history(seconds=0.2)) == 3
     assert running.history()[0].monotonic_ns < running.history()[-1].monotonic_ns
+
+
+def test_two_devices_of_one_index_have_a_history_each():
+    """Of a source that watches two hosts, each of which counts its devices from 0."""
+    hosts = [testing.device(0)._replace(uuid=f"GPU-of-host-{number}", name=f"host {number}") for number in range(2)]
+    made = Rig()
+    made.source = testing.ScriptedSource(devices=hosts, clock=made.clock)
+    made.source.set(0, BUSY)
+    running = made.start(interval=0.1)
+    try:
+        made.clock.advance(1.0)
+        assert [sample.device.name for sample in running.latest()] == ["host 0", "host 1"]
+        for host in hosts:
+            assert {sample.device.uuid for sample in running.history(device=host)} == {host.uuid}
+            assert len(running.history(device=host)) == 11
+            (window,) = running.window(device=host)
+            assert (window.device.uuid, window.samples) == (host.uuid, 11)
+        assert len(running.history(device=0)) == len(running.history()) == 22
+        assert len(running.window()) == 2
+        assert not running.idle_for(0.5, device=hosts[1])
+        shown = dashboard.Live(running).state(dashboard.View(selected=1))
+        assert {sample.device.uuid for sample in shown.history} == {hosts[1].uuid}
+    finally:
+        running.stop()
 
 
 def test_each_lane_has_its_own_period(rig):
