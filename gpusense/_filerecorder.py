@@ -182,7 +182,8 @@ class FileRecorder(Recorder):
         self.writer.json(file.META, self.meta())
         self.writer.rows(file.DEVICES, self.devices())
         self.writer.rows(file.UNSEEN, self.unseen_stretches())
-        self.writer.rows(file.COUNTERS, [self.counters()._replace(bytes_dropped=self.writer.bytes_dropped)])
+        lost = {"bytes_dropped": self.writer.bytes_dropped, "bytes_too_long": self.writer.bytes_too_long}
+        self.writer.rows(file.COUNTERS, [self.counters()._replace(**lost)])
         self.writer.close(end_ns=self._end_ns or time_ns())
 
     def _may_wait(self) -> bool:

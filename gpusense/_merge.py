@@ -215,7 +215,14 @@ def _meta(sessions: Sequence[Session], processes: list[dict[str, Any]], notes: l
         "damage": [sentence for meta in metas for sentence in meta.get("damage") or ()],
         "processes": processes,
         "notes": notes,
+        "file": _file([meta.get("file") or {} for meta in metas]),
     }
+
+
+def _file(ends: list[dict[str, Any]]) -> dict[str, Any]:
+    """Why something is not in the files, where that is so."""
+    names = ("failure", "capped_at_ns")
+    return {name: next((end[name] for end in ends if end.get(name) is not None), None) for name in names}
 
 
 def _summed(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -342,8 +342,9 @@ class Counters(NamedTuple):
     unknown_kinds: int = 0  # records of a kind we do not read
     lost_markers: int = 0
     sink_errors: int = 0
-    bytes_dropped: int = 0  # session file: bytes beyond its size cap
+    bytes_dropped: int = 0  # that did not get into the session file: it was at its cap, the disk was full, …
     inherited: int = 0  # launched by a thread without blocks of its own, given to the only open chain
+    bytes_too_long: int = 0  # those of ``bytes_dropped`` that were too much for one chunk of the file
 
 
 Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall

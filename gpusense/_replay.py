@@ -224,6 +224,7 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
         foreign_buffers=outside.foreign_buffers,
         sink_errors=outside.sink_errors,
         bytes_dropped=outside.bytes_dropped,
+        bytes_too_long=outside.bytes_too_long,
     )
     session.meta["threshold_ns"] = pipeline.limits.threshold_ns
     session.meta["trace_all"] = pipeline.limits.trace_all

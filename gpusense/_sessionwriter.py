@@ -26,8 +26,9 @@ class Writer:
 
     Only opening raises (``SessionError``). Afterwards nothing does: on a full disk or an I/O error writing ends,
     ``failure`` says why, and ``bytes_dropped`` counts the payload that was not stored. Once the file has grown to
-    ``max_bytes`` the bulk types are dropped and counted likewise; the small ones are still written. A forked child
-    writes nothing. ``fd``: an empty file that is written instead of one at ``path``.
+    ``max_bytes`` the bulk types are dropped and counted likewise; the small ones are still written. What is too long
+    for a chunk is dropped, too, and also counted in ``bytes_too_long``. A forked child writes nothing. ``fd``: an empty
+    file that is written instead of one at ``path``.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Writer:
         self.path = os.path.abspath(path)  # the program may change its folder
         self.max_bytes = max_bytes
         self.size_bytes = 0
-        self.bytes_dropped = 0
+        self.bytes_dropped = self.bytes_too_long = 0
         self.capped_at_ns: int | None = None
         self.failure: str | None = None
         self._clock = clock
@@ -157,7 +158,7 @@ class Writer:
         """Writes the END chunk, with what was lost, and closes. A second call does nothing."""
         if self._fd is None or os.getpid() != self._pid:
             return
-        end = {"bytes_dropped": self.bytes_dropped, "capped_at_ns": self.capped_at_ns, "max_bytes": self.max_bytes}
+        end = {name: getattr(self, name) for name in ("bytes_dropped", "bytes_too_long", "capped_at_ns", "max_bytes")}
         failure, self.failure = self.failure, None  # a small chunk may still fit where a large one did not
         self.json(file.END, {"end_ns": self._clock(), **end, "failure": failure, **facts})
         with self._lock:
@@ -180,6 +181,8 @@ class Writer:
             or (self.capped_at_ns and kind in file.BULK)
         ):
             self._drop(length)
+            if self._fd is not None and length > file.MAX_CHUNK_BYTES:
+                self.bytes_too_long += length
             return True
         return False
 

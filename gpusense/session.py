@@ -187,7 +187,7 @@ def save(session: Session, path: "str | os.PathLike[str]") -> None:
             _write(session, writer)
         finally:
             writer.close(end_ns=session.meta.get("end_ns"))
-        lost = f"{writer.bytes_dropped} bytes were too much for one chunk" if writer.bytes_dropped else None
+        lost = f"{writer.bytes_too_long} bytes were too much for one chunk" if writer.bytes_too_long else None
         if writer.failure or (lost and replaces):
             raise SessionError(f"{writer.path}: {writer.failure or lost}")
     if lost:
@@ -321,6 +321,10 @@ class Builder:
             meta.update(found)
             return
         meta["file"] = found
+        counters = self._session.counters
+        lost = {name: found.get(name) for name in ("bytes_dropped", "bytes_too_long")}
+        known = {name: value for name, value in lost.items() if type(value) is int and value > getattr(counters, name)}
+        self._session.counters = counters._replace(**known)  # with a full disk, END alone may have fitted
         if meta.get("end_ns") is None:
             meta["end_ns"] = found.get("end_ns")
 

@@ -6,7 +6,8 @@ from .._records import BUDGET
 from .facts import Facts
 from .finding import Finding
 from .intervals import Interval, total, union
-from .words import count_text, percent_text, size_text, time_text
+from .unwritten import unwritten
+from .words import count_text, percent_text, time_text
 
 
 def nothing_seen(facts: Facts) -> Iterator[Finding]:
@@ -111,8 +112,7 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
         )
         if count
     ]
-    if counters.bytes_dropped:
-        evidence.append(f"{size_text(counters.bytes_dropped)} beyond the session file's size cap were not written.")
+    evidence += [f"Not written: {lost}." for lost in unwritten(facts.session)]
     lost = counters.dropped + counters.invalid
     if not evidence or not facts.device_operations:
         return

@@ -10,6 +10,7 @@ from ..analysis.facts import Facts
 from ..analysis.finding import Finding
 from ..analysis.operation import Operation
 from ..analysis.ranking import ranked
+from ..analysis.unwritten import unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
@@ -141,8 +142,7 @@ def _counters(session: Session) -> str:
     parts[0] += f" + from before {counted.pre_session:,}" if counted.pre_session else ""
     lost = ("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors")
     parts += [f"{name.replace('_', ' ')} {getattr(counted, name):,}" for name in lost if getattr(counted, name)]
-    if counted.bytes_dropped:
-        parts.append(f"{size_text(counted.bytes_dropped)} beyond the file's cap")
+    parts += [clean(lost) for lost in unwritten(session)]
     damage = session.meta.get("damage") or ()
     if damage:
         parts.append(f"damage: {clean(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))

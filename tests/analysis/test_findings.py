@@ -3,7 +3,7 @@ from sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, kernel, sa
 
 from gpusense._records import Aggregate, Counters, DeviceBusy, UnseenStretch
 from gpusense.analysis import findings, verdict
-from gpusense.session import Session
+from gpusense.session import Session, merge
 
 
 def kinds(run):
@@ -190,6 +190,24 @@ def test_lost_records_and_damage_are_said():
     lost = find(run, "data_lost")
     assert "10 %" in lost.title
     assert "5.00 MB" in " ".join(lost.evidence)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ({"capped_at_ns": 5}, "4.00 MB beyond the file's cap."),
+        ({"failure": "No space left"}, "4.00 MB after writing had ended: No space left."),
+        (None, "4.00 MB not in the file."),
+    ],
+)
+def test_why_something_was_not_written_is_said_of_many_files_too(end, said):
+    counters = Counters(seen=1, kept=1, bytes_dropped=5_000_000, bytes_too_long=1_000_000)
+    run = session(kernel("k", 0, MS), end=MS, counters=counters, **({"file": end} if end else {}))
+    other = session(kernel("k", 0, MS), end=MS)
+    for one in (run, merge([other, run])):
+        assert find(one, "data_lost").evidence == (
+            f"Not written: {said}", "Not written: 1.00 MB too long for one chunk of the file."
+        )  # fmt: skip
 
 
 def test_a_healthy_run_names_its_heaviest_kernel():

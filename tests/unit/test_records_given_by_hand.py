@@ -14,6 +14,7 @@ import gpusense
 from gpusense import GpuKernel, _log, _noop, _select, _sessionfile, session
 from gpusense.report import chrome, flamegraph, html, perfetto, text
 from gpusense.report import json as report_json
+from gpusense.report.style import Style
 
 
 @pytest.fixture
@@ -262,6 +263,30 @@ def test_long_text_costs_no_record(monkeypatch, tmp_path, mode) -> None:
     for one in (found, session.load(tmp_path / "saved.gpusense")):
         assert (len(one.blocks), len(one.kernels), one.counters.bytes_dropped) == (300, 300, 0)
         assert not one.meta.get("damage")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -> None:
+    """It was said to be beyond the file's cap, whatever the reason."""
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    monkeypatch.setattr(_sessionfile, "MAX_CHUNK_BYTES", 1 << 20)
+    recording = _select.start_session("file", str(tmp_path / "run.gpusense"))
+    gpusense.record_kernel("k", duration_ns=10**6)
+    recording.tracer.flush()
+    if full:
+        recording.tracer._recorder.writer.failure = "No space left on device after 4711 bytes"
+    gpusense.record_kernel("k", duration_ns=10**6, attributes={"text": "x" * (10**3 if full else 1 << 20)})
+    recording.finish()
+    found = session.load(tmp_path / "run.gpusense")
+    said = "".join(text.full(found, Style(1000)))
+    assert "file's cap" not in said
+    if full:
+        assert "after writing had ended: No space left on device after 4711 bytes" in said
+    else:
+        assert "1.05 MB too long for one chunk of the file" in said
+    assert found.counters.bytes_dropped > 0
+    assert (found.counters.bytes_too_long == found.counters.bytes_dropped) is not full
 
 
 def test_a_record_that_no_file_can_hold_is_said(monkeypatch, tmp_path) -> None:

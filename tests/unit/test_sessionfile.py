@@ -574,6 +574,7 @@ def test_the_size_cap_stops_buffers_not_the_end(tmp_path):
     assert damage == []
     end = found[-1].json()
     assert (end["bytes_dropped"], end["capped_at_ns"], end["max_bytes"]) == (2 * 916 + 13, 500, 4000)
+    assert end["bytes_too_long"] == 0
     assert writer.size_bytes < 4000 + 700
 
 
@@ -593,7 +594,8 @@ def test_a_chunk_beyond_the_limit_is_dropped_and_counted(tmp_path):
     writer = Writer(tmp_path / "s")
     assert not writer.buffer(memoryview(bytes(file.MAX_CHUNK_BYTES + 1)))
     writer.close()
-    assert writer.bytes_dropped == file.MAX_CHUNK_BYTES + 17
+    assert writer.bytes_dropped == writer.bytes_too_long == file.MAX_CHUNK_BYTES + 17
+    assert chunks(tmp_path / "s")[0][-1].json()["bytes_too_long"] == writer.bytes_too_long
     assert chunks(tmp_path / "s")[1] == []
 
 
