@@ -36,6 +36,7 @@ class Capturing:
         self.wake: Callable[[], None] = lambda: None
         self.elsewhere: Callable[[Callable[[], None]], bool] = lambda action: False
         self.on_own_thread: Callable[[], bool] = lambda: False  # whether the caller is gpusense's thread
+        self.left_out: Callable[[], dict[str, int]] = dict  # what of the program's is in no record, as counters
         self.start_ns = time_ns()
         self.unseen: list[UnseenStretch] = []
         self._duty = Duty(self.unseen)

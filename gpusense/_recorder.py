@@ -364,7 +364,7 @@ class Recorder(Capturing):
     def counters(self) -> Counters:
         counters = self.pipeline.counters()
         extra = self.capture.losses() if self.capture is not None else {}
-        return counters._replace(sink_errors=self._delivery.errors, **extra)
+        return counters._replace(sink_errors=self._delivery.errors, **extra, **self.left_out())
 
     def meta(self) -> dict[str, Any]:
         """The ``meta`` of a session, as documented there."""

@@ -345,6 +345,9 @@ class Counters(NamedTuple):
     bytes_dropped: int = 0  # that did not get into the session file: it was at its cap, the disk was full, …
     inherited: int = 0  # launched by a thread without blocks of its own, given to the only open chain
     bytes_too_long: int = 0  # those of ``bytes_dropped`` that were too much for one chunk of the file
+    failed_blocks: int = 0  # something failed inside gpusense as they began or ended: not recorded, or in part
+    shed_blocks: int = 0  # began while too much waited to be recorded; with all blocks inside them
+    ignored_records: int = 0  # given by hand, with values that do not fit
 
 
 Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall

@@ -225,6 +225,9 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
         sink_errors=outside.sink_errors,
         bytes_dropped=outside.bytes_dropped,
         bytes_too_long=outside.bytes_too_long,
+        failed_blocks=outside.failed_blocks,
+        shed_blocks=outside.shed_blocks,
+        ignored_records=outside.ignored_records,
     )
     session.meta["threshold_ns"] = pipeline.limits.threshold_ns
     session.meta["trace_all"] = pipeline.limits.trace_all

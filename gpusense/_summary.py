@@ -408,6 +408,8 @@ def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
 
 def print_summary(session: Any, file: Any = None) -> None:
     """A table of the blocks on ``file`` (standard output)."""
+    from .analysis.unwritten import absent_text
+
     summary = summarise(session)
     seen = _gpu_work_was_seen(session, summary)
     lines = [f"{'block':<32}{'calls':>8}{'total':>11}{'avg':>11}{'min':>11}{'max':>11}{'GPU':>11}{'kernels':>9}"]
@@ -424,6 +426,9 @@ def print_summary(session: Any, file: Any = None) -> None:
         f"GPU busy {busy}; {count_text(counters.seen, 'record')} seen, {counters.kept} kept, "
         f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
     )
+    absent = absent_text(counters)
+    if absent:
+        lines.append(f"not recorded: {absent}; the session's counters say why")
     lines += _waited(session)
     for block, left in out_of_memory(session) if session.allocations else ():
         lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")

@@ -60,6 +60,7 @@ class Tracer(Scopes, ByHand):
         recorder.metrics_source = self._metrics
         recorder.elsewhere = self._worker.errand
         recorder.on_own_thread = self._worker.is_current
+        recorder.left_out = self._left_out
         _process.register(self)
         self._worker.start()
         self._follow_steps()
@@ -290,8 +291,10 @@ class Tracer(Scopes, ByHand):
         "read" where blocks are placed by what CUPTI has in its buffers, "marked" where each end makes a call.
         ``sync_lines``, where they are asked for, says the same of the lines of waits; ``unmarked`` says why capture
         runs and blocks get no GPU work, for want of memory for example."""
-        own = {name: getattr(self, name) for name in ("failed_blocks", "shed_blocks", "ignored_records")}
-        return {**self._recorder.status(), **own}
+        return {**self._recorder.status(), **self._left_out()}
+
+    def _left_out(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in ("failed_blocks", "shed_blocks", "ignored_records")}
 
     # --- life -------------------------------------------------------------------------------------------------------
 

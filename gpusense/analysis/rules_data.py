@@ -6,7 +6,7 @@ from .._records import BUDGET
 from .facts import Facts
 from .finding import Finding
 from .intervals import Interval, total, union
-from .unwritten import unwritten
+from .unwritten import absent_text, unwritten
 from .words import count_text, percent_text, time_text
 
 
@@ -126,6 +126,28 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def left_out(facts: Facts) -> Iterator[Finding]:
+    """As :func:`absent_text`, and why."""
+    counters = facts.session.counters
+    evidence = [
+        f"{count_text(count, one)} {what}."
+        for count, one, what in (
+            (counters.shed_blocks, "block", "left out with all inside, because too much waited to be recorded"),
+            (counters.failed_blocks, "block", "not recorded or in part, because something failed inside gpusense"),
+            (counters.ignored_records, "record", "given by hand and ignored, because its values do not fit"),
+        )
+        if count
+    ]
+    if evidence:
+        yield Finding(
+            "left_out",
+            f"{absent_text(counters)} could not be recorded.",
+            tuple(evidence),
+            "The log says what failed or did not fit; sample_rate opens fewer blocks.",
+            "high",
+        )
+
+
 def damaged(facts: Facts) -> Iterator[Finding]:
     sentences = facts.session.meta.get("damage") or ()
     if sentences:
@@ -156,5 +178,6 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     damaged,
     capture_off,
     data_lost,
+    left_out,
     ambiguous,
 )

@@ -1,7 +1,8 @@
-"""What did not get into the session file, with the reason."""
+"""What should be in a session and is not: what did not get into its file, and what could not be recorded."""
 
+from .._records import Counters
 from ..session import Session
-from .words import size_text
+from .words import count_text, size_text
 
 
 def unwritten(session: Session) -> list[str]:
@@ -21,3 +22,12 @@ def _why(session: Session) -> str:
     if end.get("capped_at_ns") is not None:
         return "beyond the file's cap"
     return "not in the file"
+
+
+def absent_text(counters: Counters) -> str:
+    """What the program made itself and is not here; empty where nothing is missing."""
+    rows = (
+        (counters.failed_blocks + counters.shed_blocks, "block"),
+        (counters.ignored_records, "record given by hand", "records given by hand"),
+    )
+    return " and ".join(count_text(*row) for row in rows if row[0])

@@ -29,6 +29,11 @@ _PARTS = {
     "unattributed": "idle, reason unknown",
     "unseen": "not seen",
 }
+#: Counters that are told where they are not 0.
+_LOST = (
+    *("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors"),
+    *("failed_blocks", "shed_blocks", "ignored_records"),
+)
 _MOST_LINES = 15
 _TOP = 5
 _MOST_ROWS = 50
@@ -140,8 +145,7 @@ def _counters(session: Session) -> str:
     parts = [f"seen {counted.seen:,} = kept {counted.kept:,} + counted {counted.aggregated:,}"]
     parts[0] += f" + invalid {counted.invalid:,}" if counted.invalid else ""
     parts[0] += f" + from before {counted.pre_session:,}" if counted.pre_session else ""
-    lost = ("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors")
-    parts += [f"{name.replace('_', ' ')} {getattr(counted, name):,}" for name in lost if getattr(counted, name)]
+    parts += [f"{name.replace('_', ' ')} {getattr(counted, name):,}" for name in _LOST if getattr(counted, name)]
     parts += [clean(lost) for lost in unwritten(session)]
     damage = session.meta.get("damage") or ()
     if damage:

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import gpusense
-from gpusense import GpuKernel, _log, _noop, _select, _sessionfile, session
+from gpusense import GpuKernel, _log, _noop, _select, _sessionfile, _summary, _tracer, session
+from gpusense.analysis import findings
 from gpusense.report import chrome, flamegraph, html, perfetto, text
 from gpusense.report import json as report_json
+from gpusense.report.page_data import page_data
 from gpusense.report.style import Style
 
 
@@ -263,6 +265,43 @@ def test_long_text_costs_no_record(monkeypatch, tmp_path, mode) -> None:
     for one in (found, session.load(tmp_path / "saved.gpusense")):
         assert (len(one.blocks), len(one.kernels), one.counters.bytes_dropped) == (300, 300, 0)
         assert not one.meta.get("damage")
+
+
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypatch, tmp_path, mode) -> None:
+    """Only status() told, which nobody asks once the program has ended."""
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    gpusense.record_kernel("k", duration_ns=10**6)
+    for value in ("soon", "late"):
+        gpusense.record_kernel("k", duration_ns=value)
+    with monkeypatch.context() as patched:
+        patched.setattr(recording.tracer, "_opened", None)
+        with gpusense.trace("fails"):
+            pass
+        patched.setattr(_tracer, "MAX_WAITING", -1)
+        for _ in range(3):
+            with gpusense.trace("shed"), gpusense.trace("inside"):
+                pass
+    found = recording.finish()
+    session.save(found, tmp_path / "saved")
+    saved = session.load(tmp_path / "saved")
+    merged = session.merge([saved, session.Session()])
+    for run in (found, saved, merged, *([session.load(tmp_path / "run.gpusense")] if mode == "file" else ())):
+        counted = run.counters
+        assert (counted.failed_blocks, counted.shed_blocks, counted.ignored_records) == (1, 3, 2)
+        assert "failed blocks 1, shed blocks 3, ignored records 2" in "\n".join(text.summary(run, Style(300)))
+        table = io.StringIO()
+        _summary.print_summary(run, table)
+        assert "\nnot recorded: 4 blocks and 2 records given by hand; " in table.getvalue()
+        (finding,) = [row for row in findings(run) if row.kind == "left_out"]
+        assert finding.title == "4 blocks and 2 records given by hand could not be recorded."
+        assert len(finding.evidence) == 3
+        assert ["shed blocks", 3] in page_data(run).facts["seen"]["counters"]
+    assert recording.tracer.status()["shed_blocks"] == 3
+    whole = session.Session(records=[kernel()])
+    assert "left_out" not in [row.kind for row in findings(whole)]
 
 
 @pytest.mark.parametrize("full", [False, True])
