@@ -237,14 +237,15 @@ class FileRecorder(Recorder):
 
     def session(self) -> Any:
         """What the file holds by now."""
-        from .session import load
+        from .session import ended_early, load
 
         if self._end_ns is None:
             self._keep_samples()
         self._bring_up_to_date()
         session = load(self.writer.path)
-        if self.writer.failure:
-            session.meta.setdefault("damage", []).append(f"writing ended early: {self.writer.failure}")
+        damage = session.meta.setdefault("damage", [])
+        if self.writer.failure and (early := ended_early(self.writer.failure)) not in damage:  # END did not fit
+            damage.append(early)
         return session
 
 

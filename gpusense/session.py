@@ -325,8 +325,15 @@ class Builder:
         lost = {name: found.get(name) for name in ("bytes_dropped", "bytes_too_long")}
         known = {name: value for name, value in lost.items() if type(value) is int and value > getattr(counters, name)}
         self._session.counters = counters._replace(**known)  # with a full disk, END alone may have fitted
+        if found.get("failure"):
+            self._damage.append(ended_early(found["failure"]))
         if meta.get("end_ns") is None:
             meta["end_ns"] = found.get("end_ns")
+
+
+def ended_early(failure: object) -> str:
+    """For ``meta["damage"]``, where writing the file failed."""
+    return f"writing ended early: {failure}"
 
 
 def rows_left_out(count: int, chunk: "Chunk", reason: str) -> str:

@@ -18,7 +18,7 @@ def unwritten(session: Session) -> list[str]:
 def _why(session: Session) -> str:
     end = session.meta.get("file") or {}
     if end.get("failure"):
-        return f"after writing had ended: {end['failure']}"
+        return "after an error"  # which is named as damage
     if end.get("capped_at_ns") is not None:
         return "beyond the file's cap"
     return "not in the file"

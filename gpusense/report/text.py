@@ -58,7 +58,8 @@ def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, m
     lines += _verdict(ranked(facts)[0], style, _MOST_LINES - len(lines) - (4 if more else 3))
     last = (_counters(session), _overhead(session, facts), *([more] if more else ()))
     lines += [_line(style, text, "dim") for text in last]
-    return [*lines, style.whole(f"next: {_next(path)}", paint="dim")]
+    shown = style.whole if path is not None else style.line  # advice may be cut off; a command to copy may not
+    return [*lines, shown(f"next: {_next(path)}", paint="dim")]
 
 
 def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
@@ -146,10 +147,10 @@ def _counters(session: Session) -> str:
     parts[0] += f" + invalid {counted.invalid:,}" if counted.invalid else ""
     parts[0] += f" + from before {counted.pre_session:,}" if counted.pre_session else ""
     parts += [f"{name.replace('_', ' ')} {getattr(counted, name):,}" for name in _LOST if getattr(counted, name)]
-    parts += [clean(lost) for lost in unwritten(session)]
     damage = session.meta.get("damage") or ()
     if damage:
         parts.append(f"damage: {clean(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
+    parts += unwritten(session)
     if session.meta.get("complete") is False:
         parts.append("the program was killed or still runs")
     return f"records: {', '.join(parts)}"

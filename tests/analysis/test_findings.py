@@ -196,7 +196,7 @@ def test_lost_records_and_damage_are_said():
     ("end", "said"),
     [
         ({"capped_at_ns": 5}, "4.00 MB beyond the file's cap."),
-        ({"failure": "No space left"}, "4.00 MB after writing had ended: No space left."),
+        ({"failure": "No space left"}, "4.00 MB after an error."),
         (None, "4.00 MB not in the file."),
     ],
 )

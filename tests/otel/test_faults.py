@@ -87,13 +87,15 @@ def test_a_redirection_has_taken_nothing(otel, tracer, caplog, monkeypatch, answ
     assert said.getMessage() == f"traces are not accepted by {got.url}/v1/traces: status {answer}"
 
 
-def test_a_redirection_of_metrics_is_told(otel, tracer, caplog):
+def test_a_redirection_of_metrics_is_told(monkeypatch):
+    from opentelemetry.sdk.metrics.export import MetricsData
+
+    from gpusense import _log
+    from gpusense.exporters._otel_otlp import Otlp
+
+    monkeypatch.setattr(_log, "_said", set())
     with receiver(status=302) as got:
-        from gpusense.exporters._otel_otlp import Otlp
-
         otlp = Otlp("metrics", got.url)
-        from opentelemetry.sdk.metrics.export import MetricsData
-
         assert not otlp.export_metrics(MetricsData(resource_metrics=[]))
         assert otlp.why == "status 302"
         otlp.close()

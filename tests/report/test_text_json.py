@@ -79,6 +79,7 @@ def test_it_fits_every_width_and_encoding(trained, width, encoding):
             assert len(line) <= width or line == lines[-1]
             assert line.isprintable() or line == ""
             line.encode("ascii" if encoding == "no-such-encoding" else encoding)
+        assert all(len(line) <= width for line in text.summary(one, style))
 
 
 def test_numbers_recomputed():

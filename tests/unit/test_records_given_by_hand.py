@@ -321,7 +321,9 @@ def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -
     said = "".join(text.full(found, Style(1000)))
     assert "file's cap" not in said
     if full:
-        assert "after writing had ended: No space left on device after 4711 bytes" in said
+        assert " after an error" in said
+        assert "The session file is damaged in 1 place" in said
+        assert "  writing ended early: No space left on device after 4711 bytes" in said
     else:
         assert "1.05 MB too long for one chunk of the file" in said
     assert found.counters.bytes_dropped > 0
