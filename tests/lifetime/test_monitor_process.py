@@ -150,7 +150,8 @@ class Signalling(collections.deque):
         return super().__iter__()
 raised = []
 with running._lock:
-    running._samples[0] = Signalling(running._samples[0], 600)
+    (key,) = running._samples
+    running._samples[key] = Signalling(running._samples[key], 600)
 print(len(running.history(seconds=60)) >= 3, asked[0] >= 4, running.running, raised)
 """
     assert child(SIGNALLED + code) == ["True", "True", "False", "[True]"]
