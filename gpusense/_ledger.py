@@ -9,8 +9,9 @@ from itertools import repeat
 from typing import Any
 
 from . import _layouts as layouts
-from ._aggregate import Busy, GroupKey, Groups
+from ._aggregate import GroupKey, Groups
 from ._batch import Batch
+from ._busy import Busy
 from ._records import KINDS, Aggregate, BlockRecord, DeviceBusy, Path, Record
 from ._tally import Piles, Spot
 
