@@ -147,7 +147,7 @@ class Pipeline:
         offset, size = 0, len(buffer)
         launches = self.launches if self.launches.wanted else None
         while offset < size:
-            found, tally = batches(buffer, strides, offset=offset, limit=SLICE, launches=launches)
+            found, tally = batches(buffer, strides, offset=offset, limit=SLICE, launches=launches, pause=pause)
             offset = tally.offset
             self._seen += tally.seen
             self._invalid += tally.invalid
@@ -215,6 +215,7 @@ class Pipeline:
             work = waiting.popleft()
             if limit is None or final or work.newest_ns < limit:
                 self._placer.place(work)
+                self._ledger.piles.tidy(pause)
                 if pause is not None and work.batch.count >= MANY:
                     pause()
             else:

@@ -59,7 +59,7 @@ def test_others_get_the_gil_between_the_parts_and_an_interrupt_there_loses_nothi
     pauses = []
     for records in buffers:
         made.feed(view(*records), MAIN, STRIDES, names, pause=lambda: pauses.append(None))
-    assert len(pauses) == 6  # after each buffer was decoded, and after it was looked through
+    assert len(pauses) == 9  # of each buffer: after it was walked over, made columns of, and looked through
 
     def interrupt():
         raise KeyboardInterrupt
