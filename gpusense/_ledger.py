@@ -52,6 +52,13 @@ class Ledger:
         if len(self.kept) > self._max_records:
             self._evict()
 
+    def store_all(self, items: list[Record]) -> None:
+        self.stored += len(items)
+        self._out += items
+        self.kept += items
+        while len(self.kept) > self._max_records:
+            self._evict()
+
     def _evict(self) -> None:
         self.stored -= 1
         self.demote(self.kept.popleft())

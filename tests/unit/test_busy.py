@@ -201,20 +201,59 @@ def test_a_crowd_and_a_straggler_in_each_of_many_spans():
     assert time.total_ns() == (swept(flat), 0, swept(flat))
 
 
-def test_no_portion_is_large(monkeypatch):
-    """However many buffers of how many threads overlap."""
+@pytest.fixture
+def portions(monkeypatch):
+    """How many intervals are looked at in one go."""
     sizes = []
-    disjoint = _spans.disjoint
     monkeypatch.setattr(
-        _busy, "disjoint", lambda spans: sizes.append(sum(len(span.starts) for span in spans)) or disjoint(spans)
+        _busy, "disjoint", lambda spans: sizes.append(sum(len(span.starts) for span in spans)) or _spans.disjoint(spans)
     )
+    return sizes
+
+
+def test_no_portion_is_large(portions):
+    """However many buffers of how many threads overlap."""
     busy = Busy()
     for turn in range(1, 41):
         for stream in range(20):
             begin = turn * 10**6 + stream
             busy.add("cuda", 0, True, *packed([(begin + i * 700, begin + i * 700 + 30) for i in range(1_280)]))
-    assert len(sizes) > 40
-    assert max(sizes) <= _busy.MOST
+    assert len(portions) > 40
+    assert max(portions) <= _busy.MOST
+
+
+def test_no_portion_is_large_where_many_wait_for_a_straggler_or_all_come_at_once(portions):
+    time = DeviceTime()
+    for number in range(60):
+        part = [(number + i * 700, number + i * 700 + 30) for i in range(1_279)] + [(10**10 + number, 10**10 + 90)]
+        time.add(True, span_of(*columns(part)))
+    rare = [(10**12 + 2**i, 10**12 + 2**i) for i in range(40)]
+    time.add(True, span_of(*columns(rare + [(2 * 10**12 + i * 10, 2 * 10**12 + i * 10 + 5) for i in range(100_000)])))
+    assert len(portions) > 80
+    assert max(portions) <= _busy.MOST
+
+
+def test_a_kernel_that_comes_late_counts_where_only_copies_were_summed_up(monkeypatch):
+    limited(monkeypatch, 100, 1)
+    time = DeviceTime()
+    time.add(True, span_of([0], [10]))
+    time.add(False, span_of([0, 40], [20, 60]))
+    while time._transfers.spans:
+        time._fold()
+    assert (time._kernels.frontier, time._transfers.frontier) == (10, 60)
+    time.add(True, span_of([5, 45, 70], [12, 50, 80]))  # from 5 to 10 is gone, from 45 to 50 was busy all the same
+    assert time.total_ns() == (10 + 2 + 5 + 10, 40, 40 + 10)
+    time.add(True, span_of([60], [61]))
+    assert time.total_ns() == (28, 40, 51)
+
+
+def test_busy_is_at_least_what_either_side_is(monkeypatch):
+    limited(monkeypatch, 100, 1)
+    time = DeviceTime()
+    time.add(False, span_of([100], [101]))
+    time._fold()
+    time.add(True, span_of([10], [90]))
+    assert time.total_ns() == (80, 1, 80)
 
 
 def test_busy_by_device_and_side():

@@ -72,6 +72,20 @@ def test_others_get_the_gil_between_the_parts_and_an_interrupt_there_loses_nothi
     assert made.counters()[:3] == (900, 0, 900)
 
 
+def test_an_interrupt_between_kept_records_loses_none_of_them():
+    made, out = pipeline()
+    made.feed(view(*(kernel(T0 + i, T0 + i + 100_000, 1 + i) for i in range(300))), MAIN, STRIDES, names)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.cycle(T0, pause=interrupt)
+    made.cycle(T0)
+    assert len(out) == made.counters().kept == 300
+    assert made.busy()[0].kernel_ns == 100_299
+
+
 @pytest.mark.parametrize("count", [3, 300])
 def test_an_uncertain_boundary_between_nothing_and_nothing_leaves_work_outside(count):
     made, _ = pipeline()
