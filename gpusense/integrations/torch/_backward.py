@@ -251,6 +251,7 @@ class Backward:
                 self._begin(run, parent)
         if run.lean and (place.steady or place.level == 1) and self._open_frame(run, call):
             return True
+        run.gather()
         inside = run.frame
         block = self.state.open(place.name, place.attributes, parent)
         if block is None:
