@@ -299,10 +299,10 @@ class Attributor:
         """
         timeline, inherits = self._view(thread, first)
         simple = not inherits and type(timeline) is Timeline
-        if ascend and simple:
-            yield from self._ascending(timeline, corrs, first, last, base)  # type: ignore[arg-type]
-            return
         own = self._threads.get(thread & THREAD_MASK) if not simple else None
+        if ascend and (simple or (timeline is self._all and own is None)):
+            yield from self._ascending(timeline, inherits, corrs, last, base)  # type: ignore[arg-type]
+            return
         cuts = set(timeline.between(first, last))
         if own is not None:
             cuts.update(own.between(first, last))
@@ -332,17 +332,20 @@ class Attributor:
 
     @staticmethod
     def _ascending(
-        timeline: Timeline, corrs: Sequence[int], first: int, last: int, base: int
+        timeline: Timeline, inherits: bool, corrs: Sequence[int], last: int, base: int
     ) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
         """As :meth:`segments`, where ids ascend and one timeline decides: with many blocks this is most of the work."""
-        at, low = timeline.index(first), 0
-        for number, cut in enumerate(timeline.between(first + 1, last), at):
-            high = bisect_left(corrs, cut - base, low)
-            if high > low:
-                yield low, high, (timeline.after(at), False)
-                low = high
-            at = number + 1
-        yield low, len(corrs), (timeline.after(at), False)
+        events, low, count = timeline.corrs, 0, len(corrs)
+        at = timeline.index(corrs[0] + base)
+        end = bisect_right(events, last, at)
+        while at < end:
+            high = bisect_left(corrs, events[at] - base, low + 1)
+            yield low, high, (timeline.after(at), inherits)
+            low = high
+            at += 1
+            if at < end and events[at] - base <= corrs[low]:  # no work is between them
+                at = bisect_right(events, corrs[low] + base, at + 1, end)
+        yield low, count, (timeline.after(at), inherits)
 
     def path(self, block_id: int | None) -> Path:
         """Names of the block and its ancestors, outermost first."""

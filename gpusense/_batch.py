@@ -5,7 +5,7 @@ into lists on demand, and the times are judged all at once: as one long number w
 whose subtraction is that of every lane as long as no lane borrows from the next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from operator import le, sub
@@ -101,6 +101,20 @@ class Batch:
             origin, stride = self._origin, self.stride
             self._offsets = [at for begin, end in runs for at in range(origin + begin * 4, origin + end * 4, stride)]
         return self._offsets
+
+    def offsets_at(self, indices: Iterable[int]) -> list[int]:
+        """As :attr:`offsets` of the records at ``indices``, which ascend."""
+        if self._offsets is not None or self._place is None:
+            return list(map(self.offsets.__getitem__, indices))
+        runs, found, stride = zip(*self._place, strict=True), [], self.stride
+        base = last = 0
+        for i in indices:
+            while i >= last:  # the next run
+                begin, end = next(runs)
+                base = self._origin + begin * 4 - last * stride
+                last += (end - begin) * 4 // stride
+            found.append(base + i * stride)
+        return found
 
     @property
     def start(self) -> list[int]:

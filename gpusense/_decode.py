@@ -5,7 +5,7 @@ could not time, or whose times cannot be, is left out and counted. Columns are c
 back; :func:`record` reads the buffer again and needs it (or a copy) alive.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from . import _layouts as layouts
@@ -29,6 +29,7 @@ class Tally(NamedTuple):
     offset: int
 
 
+_MUCH = 24 << 10  # bytes walked over that are worth a pause
 _NAME_FIELDS = ("name", "source")  # fields that hold the address of a C string
 
 
@@ -39,15 +40,19 @@ def batches(
     offset: int = 0,
     limit: int | None = None,
     launches: Launches | None = None,
+    pause: Callable[[], None] | None = None,
 ) -> tuple[list[Batch], Tally]:
     """The records from ``offset`` on, at most ``limit`` of them, one batch a kind, and what became of them.
 
     ``strides`` maps record kinds to the size that the library used. To keep the GIL only briefly, call with a
-    limit and go on at ``tally.offset`` until it equals the buffer's size. ``launches`` gets the ids of all work.
+    limit and go on at ``tally.offset`` until it equals the buffer's size; ``pause`` is called halfway through a long
+    part. ``launches`` gets the ids of all work.
     """
     room = len(buffer) if limit is None else max(limit * max(strides.values(), default=0), 8)
     piece = Piece(buffer[offset : offset + room])
     places, at, unknown, truncated = walk(piece, strides, len(buffer) if limit is None else limit)
+    if pause is not None and at > _MUCH:
+        pause()
     end = offset + at
     if len(buffer) - end < 8:
         truncated |= end < len(buffer)

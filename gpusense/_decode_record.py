@@ -1,17 +1,30 @@
 """One CUPTI activity record to one of our record types, with every field it has. Pure; never ctypes."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from . import _layouts as layouts
-from ._records import Direction, GpuAllocation, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
+from ._names_cache import Described
+from ._records import Direction, GpuAllocation, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path
 
 Activity = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation
 
 #: ``names(pointer) -> (short name, demangled name or None, name as the driver gave it or None)``
-Names = Callable[[int], tuple[str, str | None, str | None]]
+Names = Callable[[int], Described]
 
+Raw = tuple[Any, ...]  # every field of a record, in the order of its layout
 _Raw = dict[str, Any]
+
+_make: Any = tuple.__new__  # of a record out of fields that are known to be complete
+
+_KERNELS = frozenset({layouts.CONCURRENT_KERNEL, layouts.KERNEL})
+_FIELDS = [field.name for field in layouts.KERNEL_LAYOUT.fields]
+#: Where these are among the fields of a kernel.
+REGISTERS, START, END, DEVICE, CORRELATION, NAME, NODE = map(
+    _FIELDS.index, ("registers", "start", "end", "device", "correlation", "name", "graph_node")
+)
+BLOCK_AND_SHARED = slice(_FIELDS.index("block_x"), _FIELDS.index("dynamic_shared") + 1)
 
 _LATE_KERNEL_FIELDS = tuple(field.name for field in layouts.KERNEL_LAYOUT.fields if field.since)
 
@@ -33,8 +46,10 @@ def record(buffer: memoryview, batch: _Placed, i: int, names: Names, **fields: A
     Raises ``ValueError`` for kinds that do not become records of a session.
     """
     kind, stride, offset = batch.kind, batch.stride, batch.offsets[i]
-    if kind in (layouts.CONCURRENT_KERNEL, layouts.KERNEL):
-        return _kernel(layouts.unpacker(kind, stride).struct.unpack_from(buffer, offset), names, fields)
+    if kind in _KERNELS:
+        raw = layouts.unpacker(kind, stride).struct.unpack_from(buffer, offset)
+        item = kernel(raw, names(raw[NAME]), raw[CORRELATION] or None)
+        return item._replace(**fields) if fields else item
     build = _BUILDERS.get(kind)
     if build is None:
         raise ValueError(f"records of kind {kind} are helpers, not work")
@@ -58,40 +73,43 @@ def _attributes(raw: _Raw, **more: Any) -> dict[str, Any] | None:
     return {name: value for name, value in more.items() if value} or None
 
 
-def _kernel(raw: tuple[Any, ...], names: Names, fields: _Raw) -> GpuKernel:
-    # By position, unlike the other kinds: this is the record a session keeps most of.
+def kernel(
+    raw: Raw,
+    text: Described,
+    correlation_id: int | None,
+    occupancy: float | None = None,
+    is_slow: bool = False,
+    path: Path = (),
+    block_id: int | None = None,
+    ambiguous: tuple[int, ...] = (),
+) -> GpuKernel:
+    """The kernel with these fields, as read from its record, and this name."""
+    # Made by position and at once, unlike the other kinds: this is the record a session keeps most of.
     (
         _kind, registers, start, end, device, context, stream, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-        static_shared, dynamic_shared, local_per_thread, correlation, pointer, queued, submitted, graph_node, graph,
+        static_shared, dynamic_shared, local_per_thread, _correlation, _pointer, queued, submitted, graph_node, graph,
         *late,
     ) = raw  # fmt: skip
-    name, full_name, raw_name = names(pointer)
-    values = {
-        "name": name,
-        "start_ns": start,
-        "end_ns": end,
-        "device": device,
-        "context": context,
-        "stream": stream,
-        "grid": (grid_x, grid_y, grid_z),
-        "block": (block_x, block_y, block_z),
-        "registers_per_thread": registers,
-        "static_shared_bytes": static_shared,
-        "dynamic_shared_bytes": dynamic_shared,
-        "local_bytes_per_thread": local_per_thread,
-        "correlation_id": correlation or None,
-        "graph_id": graph or None,
-        "graph_node_id": graph_node or None,
-        "full_name": full_name,
-        "raw_name": raw_name,
-    }
-    if queued or submitted or any(late):
-        values["attributes"] = _kernel_attributes(queued, submitted, late)
-    values.update(fields)
-    return GpuKernel(**values)
+    attributes = None
+    if queued or submitted:
+        attributes = _kernel_attributes(queued, submitted, late)
+    elif late and (known := _late_attributes(*late)):
+        attributes = known.copy()
+    name, full_name, raw_name = text
+    fields = (
+        name, start, end, device, "cuda", context, stream, (grid_x, grid_y, grid_z), (block_x, block_y, block_z),
+        registers, static_shared, dynamic_shared, local_per_thread, correlation_id, graph or None, graph_node or None,
+        full_name, raw_name, None, None, occupancy, is_slow, path, block_id, ambiguous, None, attributes,
+    )  # fmt: skip
+    return _make(GpuKernel, fields)  # type: ignore[no-any-return]
 
 
-def _kernel_attributes(queued: int, submitted: int, late: list[int]) -> dict[str, Any] | None:
+@lru_cache(maxsize=1024)
+def _late_attributes(*late: int) -> dict[str, Any] | None:
+    return _kernel_attributes(0, 0, late)
+
+
+def _kernel_attributes(queued: int, submitted: int, late: Sequence[int]) -> dict[str, Any] | None:
     raw = dict(zip(_LATE_KERNEL_FIELDS, late, strict=False))
     cluster = (raw.pop("cluster_x", 0), raw.pop("cluster_y", 0), raw.pop("cluster_z", 0))
     return _attributes(

@@ -138,8 +138,8 @@ class FileRecorder(Recorder):
         else:
             super()._boundary(item)
 
-    def _consume(self) -> None:
-        super()._consume()
+    def _consume(self, most: int | None = None) -> None:
+        super()._consume(most)
         rows, self._rows = self._rows, []
         if rows:
             self.writer.plain_rows(file.BOUNDARY, rows, hold=True)

@@ -9,8 +9,9 @@ from itertools import repeat
 from typing import Any
 
 from . import _layouts as layouts
-from ._aggregate import Busy, GroupKey, Groups
+from ._aggregate import GroupKey, Groups
 from ._batch import Batch
+from ._busy import Busy
 from ._records import KINDS, Aggregate, BlockRecord, DeviceBusy, Path, Record
 from ._tally import Piles, Spot
 
@@ -49,6 +50,13 @@ class Ledger:
         self._out.append(item)
         self.kept.append(item)
         if len(self.kept) > self._max_records:
+            self._evict()
+
+    def store_all(self, items: list[Record]) -> None:
+        self.stored += len(items)
+        self._out += items
+        self.kept += items
+        while len(self.kept) > self._max_records:
             self._evict()
 
     def _evict(self) -> None:

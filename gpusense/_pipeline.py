@@ -17,6 +17,7 @@ from ._attribution import Boundary, Ids, Widener
 from ._batch import Batch
 from ._decode import batches, numbers
 from ._decode_record import record as decode_record
+from ._drafts import Draft, Drafts, drafts_of
 from ._launches import Launches
 from ._ledger import Ledger, Owners
 from ._names_cache import Described, Names
@@ -113,11 +114,11 @@ class Pipeline:
 
     @property
     def occupancy(self) -> Callable[[GpuKernel], float | None] | None:
-        return self._placer.occupancy
+        return self._placer.drafts.occupancy
 
     @occupancy.setter
     def occupancy(self, occupancy: Callable[[GpuKernel], float | None] | None) -> None:
-        self._placer.occupancy = occupancy
+        self._placer.drafts = Drafts(occupancy)
 
     def configure(self, limits: Limits) -> None:
         self.limits = limits
@@ -147,7 +148,7 @@ class Pipeline:
         offset, size = 0, len(buffer)
         launches = self.launches if self.launches.wanted else None
         while offset < size:
-            found, tally = batches(buffer, strides, offset=offset, limit=SLICE, launches=launches)
+            found, tally = batches(buffer, strides, offset=offset, limit=SLICE, launches=launches, pause=pause)
             offset = tally.offset
             self._seen += tally.seen
             self._invalid += tally.invalid
@@ -156,7 +157,7 @@ class Pipeline:
             if long is not None:
                 long()
             for batch in found:
-                self._take(buffer, batch, thread, names, now_ns)
+                self._take(buffer, batch, thread, names, now_ns, long)
             if long is not None:
                 long()
 
@@ -214,7 +215,8 @@ class Pipeline:
         for _ in range(len(waiting)):
             work = waiting.popleft()
             if limit is None or final or work.newest_ns < limit:
-                self._placer.place(work)
+                self._placer.place(work, pause)
+                self._ledger.piles.tidy(pause)
                 if pause is not None and work.batch.count >= MANY:
                     pause()
             else:
@@ -262,7 +264,15 @@ class Pipeline:
 
     # --- decode -----------------------------------------------------------------------------------------------------
 
-    def _take(self, buffer: memoryview, batch: Batch, thread: int, names: AnyNames, now_ns: int) -> None:
+    def _take(
+        self,
+        buffer: memoryview,
+        batch: Batch,
+        thread: int,
+        names: AnyNames,
+        now_ns: int,
+        pause: Callable[[], None] | None,
+    ) -> None:
         if not self._wanted(batch.kind):
             self._leave_out(batch, ())
             return
@@ -283,11 +293,14 @@ class Pipeline:
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
             batch = batch.with_keys(self._ledger.piles.keys_with_lines(batch.key, lines))
-        kept: dict[int, Record] = {}
-        for i in self._slow(batch, now_ns):
-            item = decode_record(buffer, batch, i, lambda pointer: known.get(pointer) or names(pointer))
-            item = item._replace(correlation_id=ids.wide(i))
-            kept[i] = _with_line(item, lines[i]) if lines is not None else item
+        slow = self._slow(batch, now_ns)
+        kept: dict[int, Record] | dict[int, Draft] = {}
+        if kind == "kernel":
+            kept = drafts_of(buffer, batch, slow, ids, lambda pointer: known.get(pointer) or names(pointer), pause)
+        else:
+            for i in slow:
+                item = decode_record(buffer, batch, i, names)._replace(correlation_id=ids.wide(i))
+                kept[i] = _with_line(item, lines[i]) if lines is not None else item  # type: ignore[assignment]
         owners = self._owners(buffer, batch) if self._placer.owners else None
         self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners, stretches))
 
@@ -375,7 +388,7 @@ class Pipeline:
             batch = batch.pick(good)
         return batch
 
-    def _slow(self, batch: Batch, now_ns: int) -> Iterable[int]:
+    def _slow(self, batch: Batch, now_ns: int) -> Sequence[int]:
         """Indices of the records to keep."""
         if batch.kind == layouts.DRIVER:
             return ()

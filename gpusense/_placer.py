@@ -4,7 +4,8 @@ Decoded work comes as columns, of which a few records were chosen to be kept; re
 one or alike. Used by one thread at a time.
 """
 
-from collections import defaultdict, deque
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from ._alike import Alike
 from ._attribution import Attributor, Ids, Leaves
 from ._batch import Batch
+from ._drafts import AT_ONCE, Draft, Drafts
 from ._ledger import WITH_BYTES, Ledger, Owners, grouped
 from ._records import KINDS, BlockRecord, GpuKernel, Path, Record
 from ._stretches import Stretches
@@ -34,7 +36,7 @@ class Work(NamedTuple):
     batch: Batch
     ids: Ids
     names: Mapping[int, str]
-    kept: dict[int, Record]  # index in the batch → record, still without its block
+    kept: dict[int, Record] | dict[int, Draft]  # index in the batch → what to keep, still without its block
     newest_ns: int  # nothing in it ended later
     owners: Owners | None = None  # where some of it was captured in a block
     stretches: Stretches | None = None  # the names of kernels
@@ -59,7 +61,7 @@ class Placer:
         self.attribution = Attributor()
         self.watched = watched if watched is not None else Watched()
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
-        self.occupancy = occupancy
+        self.drafts = Drafts(occupancy)
         self.ambiguous = self.inherited = self.invalid = 0
         self._ledger = ledger
         self._threshold = threshold
@@ -71,38 +73,76 @@ class Placer:
 
     # --- decoded work -----------------------------------------------------------------------------------------------
 
-    def place(self, work: Work) -> None:
-        """Keeps what was chosen of ``work`` and counts the rest; all markers of its blocks have come, or never will."""
-        batch, kept = work.batch, work.kept
+    def place(self, work: Work, pause: Callable[[], None] | None = None) -> None:
+        """Keeps what was chosen of ``work`` and counts the rest; all markers of its blocks have come, or never will.
+        ``pause``: see :meth:`Pipeline.feed`."""
+        batch = work.batch
         self._learn_devices(batch)
         if work.kind == "kernel":
             self._ledger.piles.know(work.names)
-        where = self._where(batch) if work.owners is None else None
-        if where is not None and work.stretches is not None and not kept and not self.watched:
-            self._place_alike(work, where, work.stretches)
-            return
-        spots = self._ledger.spots(batch, self._contexts, work.owners) if where is None else None
-        slow, placed = deque(kept), []
-        counted = bytearray(b"\1") * batch.count if kept else None
-        alike = (where, work.stretches) if where is not None and work.stretches is not None else None
-        for low, high, place in self._segments(work):
-            if alike is not None and not (slow and slow[0] < high) and self._count_alike(place, *alike, low, high):
-                continue
-            while slow and slow[0] < high:
-                counted[slow[0]] = 0  # type: ignore[index]
-                placed.append((kept[slow.popleft()], place))
-            rows = [column[low:high] for column in work.columns()]
-            apart = spots[low:high] if spots is not None else None
-            if counted is not None:
-                chosen = counted[low:high]
-                rows = [list(compress(column, chosen)) for column in rows]
-                apart = list(compress(apart, chosen)) if apart is not None else None
-            if rows[0]:
-                self._count(work.kind, place, where, apart, *rows)
-        for item, place in placed:
-            self._keep(item, *place)
         if work.kind in ("kernel", "transfer", "memset"):
             self._ledger.occupy(work.kind == "kernel", batch)
+        where = self._where(batch) if work.owners is None else None
+        if where is not None and work.stretches is not None and not work.kept and not self.watched:
+            self._place_alike(work, where, work.stretches)
+        elif work.kept:
+            self._place_some(work, where, pause)
+        else:
+            self._place_all(work, where)
+
+    def _place_all(self, work: Work, where: tuple[int | None, int | None] | None) -> None:
+        """As :meth:`place` for work that is only counted."""
+        spots = self._ledger.spots(work.batch, self._contexts, work.owners) if where is None else None
+        alike = (where, work.stretches) if where is not None and work.stretches is not None else None
+        for low, high, place in self._segments(work):
+            if alike is None or not self._count_alike(place, *alike, low, high):
+                rows = [column[low:high] for column in work.columns()]
+                self._count(work.kind, place, where, spots[low:high] if spots is not None else None, *rows)
+
+    def _place_some(
+        self, work: Work, where: tuple[int | None, int | None] | None, pause: Callable[[], None] | None
+    ) -> None:
+        """As :meth:`place` for work of which some is kept."""
+        spots = self._ledger.spots(work.batch, self._contexts, work.owners) if where is None else None
+        counted = bytearray(b"\1") * work.batch.count
+        for i in work.kept:
+            counted[i] = 0
+        alike = (where, work.stretches) if where is not None and work.stretches is not None else None
+        columns, chosen = work.columns(), list(work.kept)
+        places: list[tuple[int, int, Place]] = []  # of ``chosen`` the first in a block, and the one behind the last
+        first = 0
+        for low, high, place in self._segments(work):
+            last = bisect_left(chosen, high, first)
+            if last > first:
+                places.append((first, last, place))
+                first = last
+            elif alike is not None and self._count_alike(place, *alike, low, high):
+                continue
+            mask = counted[low:high]
+            rows = [list(compress(column[low:high], mask)) for column in columns]
+            if rows[0]:
+                apart = list(compress(spots[low:high], mask)) if spots is not None else None
+                self._count(work.kind, place, where, apart, *rows)
+        self._keep_placed(work, places, pause)
+
+    def _keep_placed(self, work: Work, places: list[tuple[int, int, Place]], pause: Callable[[], None] | None) -> None:
+        items: list[Any] = list(work.kept.values())
+        interrupt = None
+        for first, last, place in places:
+            for at in range(first, last, AT_ONCE):
+                part = items[at : min(at + AT_ONCE, last)]
+                if work.kind == "kernel":
+                    self._keep_kernels(part, *place)
+                else:
+                    for item in part:
+                        self._keep(item, *place)
+                if pause is not None and len(part) == AT_ONCE:
+                    try:
+                        pause()
+                    except BaseException as error:  # noqa: BLE001 - once the rest is kept
+                        interrupt, pause = error, None
+        if interrupt is not None:
+            raise interrupt
 
     def _place_alike(self, work: Work, where: tuple[int | None, int | None], stretches: Stretches) -> None:
         """As :meth:`place` for kernels that are only counted, in blocks that nobody may ask: a stretch at a time."""
@@ -121,7 +161,6 @@ class Placer:
                     self.ambiguous += high - low
             append((path, "kernel", device, stream, None), stretches, low, high)
         ledger.counted += work.batch.count
-        ledger.occupy(True, work.batch)
 
     def _segments(self, work: Work) -> Iterable[tuple[int, int, Place]]:
         """Stretches of records that share their block."""
@@ -246,6 +285,25 @@ class Placer:
                 if totals is not None:
                     totals.ambiguous += count
 
+    def _keep_kernels(self, drafts: list[Draft], leaves: Leaves, inherited: bool) -> None:
+        """As :meth:`_keep` for kernels of one block."""
+        path, blocks = self._blocks(leaves)
+        block_id, ambiguous = blocks[0] if blocks else None, leaves if len(leaves) > 1 else ()
+        if ambiguous:
+            self.ambiguous += len(drafts)
+        elif inherited and leaves:
+            self.inherited += len(drafts)
+        made: list[Any] = self.drafts.made(drafts, self._threshold.chosen_ns, path, block_id, ambiguous)
+        if self.owners:
+            made = [
+                item._replace(owner=owner_of(item, self.owners)) if item.graph_node_id is not None else item
+                for item in made
+            ]
+        if self.watched and leaves:
+            for item in made:
+                self._watch(item, blocks, leaves, inherited)
+        self._ledger.store_all(made)
+
     def _keep(self, item: Any, leaves: Leaves, inherited: bool) -> None:
         path, blocks = self._blocks(leaves)
         changes: dict[str, Any] = {"path": path, "block_id": blocks[0] if blocks else None}
@@ -256,8 +314,6 @@ class Placer:
             self.inherited += 1
         if hasattr(item, "is_slow"):
             changes["is_slow"] = item.end_ns - item.start_ns >= self._threshold.chosen_ns
-        if type(item) is GpuKernel and self.occupancy is not None:
-            changes["occupancy"] = self.occupancy(item)
         if item.device is None and item.context is not None:
             changes["device"] = self._contexts.get(item.context)
         if self.owners and getattr(item, "graph_node_id", None) is not None:

@@ -33,6 +33,7 @@ from ._unmarked import Unmarked
 #: framework that runs meanwhile waits for it: on average half of it, and torch's backward pass alone runs many.
 PAUSE_S = 0.0001
 MANY_EVENTS = 24  # that are worth a pause
+EVENTS_AT_ONCE = 64
 
 #: That a round waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
@@ -237,11 +238,15 @@ class Recorder(Capturing):
         self.pipeline.cycle(time_ns(), patience_ns=self._patience(), pause=_pause)
 
     def _take_events(self) -> None:
-        """As :meth:`_consume`, and a pause where that took long."""
-        many = len(self.events) >= MANY_EVENTS
-        self._consume()
-        if many:
+        """As :meth:`_consume`, in parts with a pause after each."""
+        for bring in bringers[:]:
+            bring()
+        left = len(self.events)
+        while left >= MANY_EVENTS:
+            self._consume(EVENTS_AT_ONCE)
             _pause()
+            left -= EVENTS_AT_ONCE
+        self._consume()
 
     def _look_for_hang(self) -> None:
         watch, capture = self._hang, self.capture
@@ -269,8 +274,8 @@ class Recorder(Capturing):
             return None
         return DONE_PATIENCE_NS if self.capture.markers_done() else None
 
-    def _consume(self) -> None:  # noqa: C901 - one branch for each of what there may be
-        """Moves what the program's threads left in the queue into the pipeline. Under the lock."""
+    def _consume(self, most: int | None = None) -> None:  # noqa: C901 - one branch for each of what there may be
+        """Moves what the program's threads left in the queue into the pipeline, at most so much. Under the lock."""
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
             self._lines(noted)
@@ -280,7 +285,7 @@ class Recorder(Capturing):
         read: list[list[Any]] = []
         manual: list[Any] = []
         # What is there now: threads that add faster than this takes must not keep it here.
-        for _ in range(len(events)):
+        for _ in range(len(events) if most is None else min(most, len(events))):
             item = events.popleft()
             if type(item) is list:
                 if len(item) > BOUNDARY_FIELDS:

@@ -24,7 +24,7 @@ Name = Callable[[str, int], tuple[str, str | None]]
 MAX_NAMES = MAX_LINES = 20_000
 LINE_SHIFT = 8  # a wait's key: its type, and above that the number of the line it was made from
 FOLD_AT = 32_768  # durations held
-PIECE = 8_192  # of them are summed up at once
+PIECE = 2_048  # of them are summed up at once: half a millisecond
 BLOCK_FOLD_AT = 4_096  # durations held for one watched block
 
 
@@ -69,10 +69,15 @@ class Piles:
         return [kind | number << LINE_SHIFT for kind, number in zip(types, found, strict=True)]
 
     def make_room(self, count: int) -> None:
-        """Before ``count`` durations are appended. What is summed up for it takes a millisecond, not all at once."""
+        """Before ``count`` durations are appended."""
         self._held += count
-        if self._held > FOLD_AT:
-            self._fold_some(max(PIECE, count))
+
+    def tidy(self, pause: Callable[[], None] | None) -> None:
+        """After durations were appended: sums up what there is too much, with ``pause`` before each part of it."""
+        while self._held > FOLD_AT and (self._runs or self._piles):
+            if pause is not None:
+                pause()
+            self._fold_some(PIECE)
 
     def at(self, spot: Spot) -> defaultdict[int, list[int]]:
         """Where durations of one place are appended, by key; good until there is made room again."""

@@ -45,8 +45,9 @@ backends
 _broker
 _pipeline
 _alike _ledger _placer _unmarked
-_aggregate _attribution _columns _decode _decode_record _identity _names_cache _sync_lines _tally
-_batch _ids _launches _metrics_json _nesting _stretches _threads _threshold _walk
+_drafts
+_aggregate _attribution _busy _columns _decode _decode_record _identity _names_cache _sync_lines _tally
+_batch _ids _launches _metrics_json _nesting _spans _stretches _threads _threshold _walk
 _timeline
 _json_stream
 _given _gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from .._aggregate import Busy
+from .._busy import Busy
 from .._records import KINDS, Counters, Record
 from ..session import Session
 

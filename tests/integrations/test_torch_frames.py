@@ -181,7 +181,7 @@ def _flat(todo):
 def told(request, monkeypatch, tracer):
     """Runs a program in one of both ways and gives what there is to tell, and how many frames there were."""
 
-    def run(todo, frames, depth, asks=True):
+    def run(todo, frames, depth, asks=True, min_us=0):
         torch = fake_torch.make(own_thread=request.param)
         monkeypatch.setitem(sys.modules, "torch", torch)
         fake_torch.Node.count = 0
@@ -195,7 +195,7 @@ def told(request, monkeypatch, tracer):
             tracer.reset()
             tracer._recorder.pipeline = tracer._recorder._new_pipeline()
             tracer._watched = tracer._recorder.pipeline.watched.blocks
-            integration.instrument(min_us=0, depth=depth)
+            integration.instrument(min_us=min_us, depth=depth)
             try:
                 program = Program(torch, tracer, todo, asks)
                 program.run()
@@ -207,11 +207,12 @@ def told(request, monkeypatch, tracer):
     return run
 
 
-@given(actions, st.sampled_from([2, 3]))
+@given(actions, st.sampled_from([2, 3]), st.sampled_from([0, 0, 1e-9]))
 @settings(deadline=None)
-def _same(told, todo, depth):
-    with_frames, made = told(todo, True, depth)
-    without, none = told(todo, False, depth)
+def _same(told, todo, depth, min_us):
+    """With ``min_us`` modules are being judged and have blocks, in whose model's backward pass there is a frame."""
+    with_frames, made = told(todo, True, depth, min_us=min_us)
+    without, none = told(todo, False, depth, min_us=min_us)
     assert with_frames == without
     assert none == 0
     assert not _nesting.running

@@ -1,4 +1,4 @@
-"""Groups and unions against sums that are easy to believe."""
+"""Groups against sums that are easy to believe."""
 
 import math
 import random
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _aggregate
-from gpusense._aggregate import Busy, Groups, IntervalUnion, span_of
+from gpusense._aggregate import Groups
 
 KEY = (("step",), "kernel", "gemm", "cuda", 0, 7, None)
 
@@ -80,64 +80,3 @@ def test_groups_of_ever_new_root_blocks_are_bounded_too(monkeypatch):
     assert sum(row.count for row in rows if row.path == ("request 5", "step")) == 2
     assert sum(row.count for row in rows if row.path == ("request 15",)) == 2
     assert sum(row.count for row in rows if row.path == (_aggregate.OTHER,)) == 2 * 80
-
-
-def brute(intervals):
-    covered = set()
-    for start, end in intervals:
-        covered.update(range(start, end))
-    return len(covered)
-
-
-INTERVALS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)).map(lambda p: (p[0], p[0] + p[1])), max_size=30)
-
-
-@given(st.lists(INTERVALS, max_size=6), st.integers(1, 40))
-def test_union_stays_exact_when_early_work_is_summed_up(batches, fold_at):
-    """Batches in order of time, each begun after all before it had ended but for some overlap."""
-    union = IntervalUnion()
-    flat = []
-    for number, batch in enumerate(filter(None, batches)):
-        moved = [(start + 400 * number, end + 400 * number) for start, end in batch]
-        flat += moved
-        union.add(span_of([start for start, _ in moved], [end for _, end in moved]))
-        if union._held > fold_at:
-            union._fold()
-    assert union.total_ns() == brute(flat)
-
-
-@given(st.lists(INTERVALS, max_size=5))
-def test_union_equals_brute_force(batches):
-    union = IntervalUnion()
-    for batch in filter(None, batches):
-        union.add(span_of([start for start, _ in batch], [end for _, end in batch]))
-    flat = [interval for batch in batches for interval in batch]
-    assert union.total_ns() == brute(flat)
-    if flat:
-        assert union.first == min(start for start, _ in flat)
-        assert union.last == max(end for _, end in flat)
-
-
-def test_union_is_bounded_and_exact_in_order():
-    union = IntervalUnion()
-    for i in range(100_000):
-        union.add(span_of([i * 10], [i * 10 + 4]))
-        union.add(span_of([i * 10 + 2], [i * 10 + 5]))
-    assert union.total_ns() == 500_000
-    assert len(union._spans) <= _aggregate.FOLD_AT // 16
-
-
-def test_a_span_that_is_known_to_be_in_order_is_what_it_is_found_to_be():
-    starts, ends = [0, 10, 30], [10, 20, 31]
-    assert span_of(starts, ends, 21, True) == span_of(starts, ends, 21) == span_of(starts, ends)
-    assert span_of([0, 5], [10, 20]) == (0, 20, 20, [0], [20])
-
-
-def test_busy_by_device_and_side():
-    busy = Busy()
-    busy.add("cuda", 0, True, [0, 5], [10, 20])
-    busy.add("cuda", 0, False, [15], [30])
-    busy.add("cuda", 1, True, [0], [1])
-    rows = {row.device: row for row in busy.rows()}
-    assert (rows[0].kernel_ns, rows[0].transfer_ns, rows[0].busy_ns) == (20, 15, 30)
-    assert rows[1].busy_ns == 1

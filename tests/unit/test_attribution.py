@@ -318,6 +318,19 @@ def test_a_thread_whose_steps_are_seen_inherits_nothing():
     ]
 
 
+@pytest.mark.parametrize("ascend", [False, True])
+def test_a_thread_with_blocks_below_another_threads_is_in_its_own_while_one_is_open(ascend):
+    attributor = Attributor()
+    attributor.boundary(Boundary(OPEN, 1, None, 5, 0, 1, "of another thread"), 10)
+    attributor.boundary(Boundary(OPEN, 2, 1, 6, 2, 3, "hook"), 20)
+    attributor.boundary(Boundary(CLOSE, 2, None, 6, 4, 5), 30)
+    assert list(attributor.segments(6, [15, 25, 35], 15, 35, 0, ascend)) == [
+        (0, 1, ((1,), True)),
+        (1, 2, ((2,), False)),
+        (2, 3, ((1,), True)),
+    ]
+
+
 @given(st.integers(0, 10**9), st.integers(0, 2**36), st.lists(st.integers(0, 9), min_size=1, max_size=80))
 @examples(60)
 def test_stretches_of_ascending_ids_are_those_of_each_id(seed, first, steps):

@@ -59,7 +59,7 @@ def test_others_get_the_gil_between_the_parts_and_an_interrupt_there_loses_nothi
     pauses = []
     for records in buffers:
         made.feed(view(*records), MAIN, STRIDES, names, pause=lambda: pauses.append(None))
-    assert len(pauses) == 6  # after each buffer was decoded, and after it was looked through
+    assert len(pauses) == 9  # of each buffer: after it was walked over, made columns of, and looked through
 
     def interrupt():
         raise KeyboardInterrupt
@@ -70,6 +70,20 @@ def test_others_get_the_gil_between_the_parts_and_an_interrupt_there_loses_nothi
         assert made.counters().aggregated == 900 - left
     made.cycle(T0, pause=interrupt)
     assert made.counters()[:3] == (900, 0, 900)
+
+
+def test_an_interrupt_between_kept_records_loses_none_of_them():
+    made, out = pipeline()
+    made.feed(view(*(kernel(T0 + i, T0 + i + 100_000, 1 + i) for i in range(300))), MAIN, STRIDES, names)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.cycle(T0, pause=interrupt)
+    made.cycle(T0)
+    assert len(out) == made.counters().kept == 300
+    assert made.busy()[0].kernel_ns == 100_299
 
 
 @pytest.mark.parametrize("count", [3, 300])

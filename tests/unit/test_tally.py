@@ -1,5 +1,7 @@
 """Durations on their way into sums: whenever they are summed up, and in whatever pieces, the sums are the same."""
 
+from itertools import pairwise
+
 from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,8 @@ def test_pieces_add_up(work, fold_at, piece):
             sizes = [duration % 7 for duration in durations]
             if spot[1] == "transfer":
                 piles.add_bytes(spot, [key] * len(sizes), sizes)
+            piles.tidy(None)
+            assert piles._held <= fold_at
             shown = f"k{key}" if spot[1] == "kernel" else f"{spot[1]} {key}"
             expected.setdefault((spot[0], spot[1], shown, number), []).extend(zip(durations, sizes, strict=True))
         piles.fold()
@@ -67,13 +71,20 @@ def test_pieces_add_up(work, fold_at, piece):
     }
 
 
-def test_a_millisecond_at_a_time():
+def test_half_a_millisecond_at_a_time():
     groups = Groups()
     piles = Piles(groups, name)
+    counted = []
+
+    def pause():
+        counted.append(groups.count)
+
     for _ in range(200):
-        counted = groups.count
         piles.make_room(1_000)
         piles.at(place(0))[1] += range(1_000)
-        assert groups.count - counted <= _tally.PIECE
+        piles.tidy(pause)
+        assert piles._held <= _tally.FOLD_AT
+    counted.append(groups.count)
+    assert max(after - before for before, after in pairwise(counted)) == _tally.PIECE
     piles.fold()
     assert groups.count == 200_000

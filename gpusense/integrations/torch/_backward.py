@@ -33,6 +33,7 @@ class Backward:
         self._keeping: list[bool] = []  # one for each open backward() that leaves its graph, which may be run again
         self._compiled = [True]  # not empty: a backward pass that is compiled may be under way
         self._entries = Entries(self._passes, self._comes_home, lambda: state.fail("backward"))
+        self._engine = state.host.torch.autograd.Variable._execution_engine
         self.watch = self._watcher()
 
     def install(self, patches: Patches) -> None:
@@ -75,7 +76,8 @@ class Backward:
             if outer is not None:
                 self._entries.disarm(outer)
                 del self._passes[_get_ident()]
-            self._entries.bring()  # what it says is of a time when nothing else ran
+            if self._entries.active:  # what they say is of a time when nothing else ran
+                self._entries.bring()
             self._compiled[:] = [True] if state.host.may_trace() else []
             self._runs.append(block)
             if keeps:
@@ -88,7 +90,8 @@ class Backward:
     def _end_run(self, block: Any, before: int | None, outer: Any, keeps: bool) -> None:
         try:
             self._finish()
-            self._entries.bring()
+            if self._entries.active:
+                self._entries.bring()
             if keeps:
                 self._keeping.pop()
             if outer is not None:
@@ -103,7 +106,7 @@ class Backward:
     def _watcher(self) -> Callable[..., None]:  # noqa: C901
         """What runs after the forward pass of a call: hooks on the nodes between which its backward pass will be.
 
-        A closure, as :meth:`_enterer` gives.
+        A closure reaches what it needs fastest.
         """
         state, host, lend = self.state, self.state.host, self._lend
         on, grad_enabled, modes, tensor = state.on, host.grad_enabled, host.modes, host.Tensor
@@ -201,7 +204,8 @@ class Backward:
             return
         try:
             call, entries = hook.call, self._entries
-            entries.bring()
+            if entries.active:
+                entries.bring()
             if hook.out and self._comes_home():
                 hook.go_home()
             run = self._passes.get(_get_ident())
@@ -226,7 +230,7 @@ class Backward:
 
     def _enter_anew(self, run: Pass, call: Any) -> None:
         run.gather()
-        if any(open_call is call for open_call, _ in run.open):
+        if run.open and any(open_call is call for open_call, _ in run.open):
             return  # its output is its last child's, whose hook on the same node came first and opened both
         chain = []
         link = call
@@ -237,7 +241,8 @@ class Backward:
         shared = 0
         while shared < min(len(run.open), len(chain)) and run.open[shared][0] is chain[shared]:
             shared += 1
-        self._close_down_to(run, shared)
+        if run.open:
+            self._close_down_to(run, shared)
         for link in chain[shared:]:
             if not self._open(run, link):
                 return
@@ -251,6 +256,7 @@ class Backward:
                 self._begin(run, parent)
         if run.lean and (place.steady or place.level == 1) and self._open_frame(run, call):
             return True
+        run.gather()
         inside = run.frame
         block = self.state.open(place.name, place.attributes, parent)
         if block is None:
@@ -288,16 +294,16 @@ class Backward:
 
     def _run_of(self, call: Any) -> Any:
         """The block of the ``backward()`` that runs this node, where it is of another thread."""
-        mine = _get_ident()
-        runs = [run for run in self._runs if run.thread in (mine, call.run.thread)] or self._runs
+        mine, runs = _get_ident(), self._runs
+        if len(runs) > 1:
+            runs = [run for run in runs if run.thread in (mine, call.run.thread)] or runs
         if len(runs) != 1 or runs[0].thread == mine:
             return None
         return runs[0]
 
     def _close_at_the_end(self) -> None:
         """Has autograd call :meth:`_finish` when the pass is over: the only way to act on its thread then."""
-        queue = self.state.host.torch.autograd.Variable._execution_engine.queue_callback
-        queue(self._finish)
+        self._engine.queue_callback(self._finish)
 
     def leave(self, call: Any, *_: Any, **__: Any) -> None:
         """The backward pass of ``call`` is over."""

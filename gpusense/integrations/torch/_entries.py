@@ -105,7 +105,7 @@ class Entries:
         self._lock = _native.OwnedLock()
         self._times, self._threads = iter(time_ns, None), iter(_native.thread_id(), None)
         self._ids: Any = None, None
-        self._active: set[Pass] = set()  # with armed hooks
+        self.active: set[Pass] = set()  # with armed hooks; there are no entries where it is empty
         self._strays = 0
         _process.register(self)
 
@@ -126,7 +126,7 @@ class Entries:
                 armed.append(other)
                 other.calls[0] = other.quick
         if armed:
-            self._active.add(run)
+            self.active.add(run)
             run.ahead = partial(self.disarm, run, 1)
             if not run.lean:  # another thread has ended frames just now
                 self.disarm(run)
@@ -139,7 +139,7 @@ class Entries:
         for hook in armed:
             hook.calls[0] = hook.full
         self.bring()
-        self._active.discard(run)
+        self.active.discard(run)
         done, run.done = run.done, []
         for hook in done:
             hook.go_home()
@@ -147,7 +147,7 @@ class Entries:
     def bring(self) -> None:
         """Makes frames of the entries. On any thread; nothing is raised but interrupts."""
         lock = self._lock
-        if not self._active or lock.mine:  # a signal handler or finaliser in the middle of it
+        if not self.active or lock.mine:  # a signal handler or finaliser in the middle of it
             return
         with lock:
             left, passes, home = self._left, self._passes, self._comes_home()
