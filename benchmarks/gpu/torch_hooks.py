@@ -2,13 +2,13 @@
 
     python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2] [--way flags|whole] [--workload small|big]
 
-Cost, once recording to a file and once live, of a training job (*small*: about 870 short kernels a step), in two parts.
-*program*: steps without and with blocks, one after the other in random order: the median ratio and the Hodges-Lehmann
-estimate with their 95 % intervals (see overhead.py). What gpusense's threads do comes later, and so falls on both.
-*threads*: their CPU time a step without and with blocks, in phases of some seconds; it would make steps as much longer
-if all of it kept the program from running. The sum is the most that blocks can cost. *flags*: torch is instrumented
-once, as in a program, and blocks are switched; what modules without blocks cost is in both steps. *whole*: it is
-instrumented for each step and put back after it, which changes ``nn.Module`` at every turn, so that the interpreter
+Cost, once recording to a file and once live, of a training job (*small*: about 870 short kernels a step). *program*:
+steps without and with blocks, one after the other in random order: the median ratio and the Hodges-Lehmann estimate with
+their 95 % intervals (see overhead.py). What gpusense's threads do comes later, and so falls on both. *all*: the same of
+phases of a second, in which the threads are at work on what the steps left: with what they keep the program from
+doing, and more noise. *threads*: their CPU time a step in these phases. *flags*: torch is instrumented once, as in a
+program, and blocks are switched; what modules without blocks cost is in both steps. *whole*: it is instrumented for
+each step and put back after it, which changes ``nn.Module`` at every turn, so that the interpreter
 specialises its code anew. Kernels: for each layer the
 number in its block, forward and backward, against the number of a direct call of that layer alone.
 """
@@ -28,7 +28,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
-PHASE_S = 3
+PHASE_S = 1
 
 
 def switches(integration, depth, way):
@@ -68,23 +68,24 @@ def cost(mode, seconds, depth, way, workload):
 
     recorder = run.tracer._recorder
 
-    def threads():
-        """CPU seconds of gpusense's threads in one step, on average of a phase."""
+    def phase():
+        """Seconds of a step, and CPU seconds of gpusense's threads in it, on average."""
         recorder.flush(5)
         before, steps = recorder._drain_cpu_ns + recorder._tick_cpu_ns, 0
-        end = time.monotonic() + PHASE_S
-        while time.monotonic() < end:
+        began = time.perf_counter()
+        while time.perf_counter() - began < PHASE_S:
             timed()
             steps += 1
+        took = time.perf_counter() - began
         recorder.flush(5)
-        return (recorder._drain_cpu_ns + recorder._tick_cpu_ns - before) / 1e9 / steps
+        return took / steps, (recorder._drain_cpu_ns + recorder._tick_cpu_ns - before) / 1e9 / steps
 
     on, off = switches(integration, depth, way)
     for _ in range(12):  # modules are named, and judged by their first calls
         step()
     off()
-    ratios, plain, spent = [], [], {on: [], off: []}
-    deadline = time.monotonic() + seconds * 0.75
+    ratios, phases, plain, spent = [], [], [], {on: [], off: []}
+    deadline = time.monotonic() + seconds * 0.5
     while time.monotonic() < deadline:
         times = {}
         for switch in random.sample((on, off), 2):
@@ -92,11 +93,15 @@ def cost(mode, seconds, depth, way, workload):
             times[switch] = timed()
         plain.append(times[off])
         ratios.append(times[on] / times[off])
-    deadline += seconds * 0.25
-    while time.monotonic() < deadline or not spent[on]:
-        for switch in (off, on):
+    deadline += seconds * 0.5
+    while time.monotonic() < deadline or not phases:
+        times = {}
+        for switch in random.sample((on, off), 2):
             switch()
-            spent[switch].append(threads())
+            step()
+            times[switch], cpu = phase()
+            spent[switch].append(cpu)
+        phases.append(times[on] / times[off])
     off()
     session = run.finish()
     steps = sum(block.name == "AdamW.step" for block in session.blocks)
@@ -106,6 +111,8 @@ def cost(mode, seconds, depth, way, workload):
         "step_ms": statistics.median(plain) * 1e3,
         "ratio": [statistics.median(ratios), *interval(sorted(ratios))],
         "estimate": estimate(ratios[:2000]),
+        "all": [statistics.median(phases), *interval(sorted(phases))],
+        "all_estimate": estimate(phases),
         "threads": [statistics.median(spent[off]), statistics.median(spent[on])],
         "blocks_a_step": len(session.blocks) / steps,
         "counters": session.counters._asdict(),
@@ -195,13 +202,13 @@ def main():
         facts = child("--part", mode, "--seconds", given.seconds, *how)
         if mode == "file":
             print(f"{facts['device']}, torch {facts['torch']}, step {facts['step_ms']:.1f} ms, depth {given.depth}")
-        shown = ["{:.4f} [{:.4f}, {:.4f}]".format(*facts[name]) for name in ("ratio", "estimate")]
+        names = ("ratio", "estimate", "all", "all_estimate")
+        shown = ["{:.4f} [{:.4f}, {:.4f}]".format(*facts[name]) for name in names]
         without, inside = (seconds * 1e6 for seconds in facts["threads"])
-        more = (inside - without) / facts["step_ms"] / 1e3
         print(
             f"{mode:<5} blocks on top of capture: program x{shown[0]}, Hodges-Lehmann x{shown[1]}, "
-            f"{facts['pairs']} pairs; threads {without:.0f} -> {inside:.0f} us a step, +{more:.4f}; "
-            f"{facts['blocks_a_step']:.0f} blocks a step"
+            f"{facts['pairs']} pairs; all x{shown[2]}, Hodges-Lehmann x{shown[3]}; "
+            f"threads {without:.0f} -> {inside:.0f} us a step; {facts['blocks_a_step']:.0f} blocks a step"
         )
     found = child("--part", "kernels")
     wrong = [row for row in found["rows"] if row[2] != row[3] or not row[2]]
