@@ -3,14 +3,14 @@
     python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2] [--way flags|whole] [--workload small|big]
 
 Cost, once recording to a file and once live, of a training job (*small*: about 870 short kernels a step). *program*:
-steps without and with blocks, one after the other in random order: the median ratio and the Hodges-Lehmann estimate with
-their 95 % intervals (see overhead.py). What gpusense's threads do comes later, and so falls on both. *all*: the same of
-phases of a second, in which the threads are at work on what the steps left: with what they keep the program from
-doing, and more noise. *threads*: their CPU time a step in these phases. *flags*: torch is instrumented once, as in a
-program, and blocks are switched; what modules without blocks cost is in both steps. *whole*: it is instrumented for
-each step and put back after it, which changes ``nn.Module`` at every turn, so that the interpreter
-specialises its code anew. Kernels: for each layer the
-number in its block, forward and backward, against the number of a direct call of that layer alone.
+steps without and with blocks, one after the other in random order: the median ratio and the Hodges-Lehmann estimate
+with their 95 % intervals (see overhead.py). What gpusense's threads do comes later, and so falls on both. *all*: the
+same of phases of a second, in which the threads are at work on what the steps left: with what they keep the program
+from doing, and more noise. *threads*: their CPU time a step in these phases. *flags*: torch is instrumented once, as
+in a program, and blocks are switched; what modules without blocks cost is in both steps. *whole*: it is instrumented
+for each step and put back after it, which changes ``nn.Module`` at every turn, so that the interpreter specialises its
+code anew. Kernels: for each layer the number in its block, forward and backward, against the number of a direct call of
+that layer alone.
 """
 
 import argparse
