@@ -17,7 +17,7 @@ from ._drafts import AT_ONCE, Draft, Drafts
 from ._ledger import WITH_BYTES, Ledger, Owners, grouped
 from ._records import KINDS, BlockRecord, GpuKernel, Path, Record
 from ._stretches import Stretches
-from ._tally import BlockTotals, Watched
+from ._tally import BlockTotals, Spot, Watched
 from ._threshold import Threshold
 from ._timeline import OUTSIDE
 
@@ -83,8 +83,8 @@ class Placer:
         if work.kind in ("kernel", "transfer", "memset"):
             self._ledger.occupy(work.kind == "kernel", batch)
         where = self._where(batch) if work.owners is None else None
-        if where is not None and work.stretches is not None and not work.kept and not self.watched:
-            self._place_alike(work, where, work.stretches)
+        if where is not None and not work.kept and not self.watched:
+            self._place_unasked(work, where)
         elif work.kept:
             self._place_some(work, where, pause)
         else:
@@ -144,10 +144,15 @@ class Placer:
         if interrupt is not None:
             raise interrupt
 
-    def _place_alike(self, work: Work, where: tuple[int | None, int | None], stretches: Stretches) -> None:
-        """As :meth:`place` for kernels that are only counted, in blocks that nobody may ask: a stretch at a time."""
-        ledger, path_of = self._ledger, self.attribution.path
-        append = ledger.piles.appending(work.batch.count)
+    def _place_unasked(self, work: Work, where: tuple[int | None, int | None]) -> None:
+        """As :meth:`place` for work that is only counted, in blocks that nobody may ask."""
+        path_of, piles, kind, count = self.attribution.path, self._ledger.piles, work.kind, work.batch.count
+        append: Callable[[Spot, Any, int, int], None]
+        rows: Any
+        if work.stretches is not None:
+            append, rows = piles.appending(count), work.stretches
+        else:
+            append, rows = piles.appending_rows(count), work.columns()
         device, stream = where
         for low, high, (leaves, inherited) in self._segments(work):
             if len(leaves) == 1:
@@ -159,8 +164,9 @@ class Placer:
                 path = self._blocks(leaves)[0]
                 if leaves:
                     self.ambiguous += high - low
-            append((path, "kernel", device, stream, None), stretches, low, high)
-        ledger.counted += work.batch.count
+            append((path, kind, device, stream, None), rows, low, high)
+        if kind not in HELPERS:
+            self._ledger.counted += count
 
     def _segments(self, work: Work) -> Iterable[tuple[int, int, Place]]:
         """Stretches of records that share their block."""

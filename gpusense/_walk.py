@@ -141,9 +141,9 @@ def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int, g
     the first that is of another ends the run for certain.
     """
     wanted = kind.to_bytes(4, sys.byteorder)
-    if 0 < guess < stop - at and words[at + guess] != kind:
-        if words[at : at + guess : step].tobytes() == wanted * (guess // step):
-            return at + guess
+    alike = wanted * (guess // step)
+    if alike and guess < stop - at and words[at + guess] != kind and words[at : at + guess : step].tobytes() == alike:
+        return at + guess
     count = (stop - at + step - 1) // step
     low, high = 0, 1  # so many are of the kind; how far the next look is
     while high <= count and words[at + (high - 1) * step] == kind:
