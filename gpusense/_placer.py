@@ -6,7 +6,7 @@ one or alike. Used by one thread at a time.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ class Placer:
         """As :meth:`place` for work that is only counted."""
         spots = self._ledger.spots(work.batch, self._contexts, work.owners) if where is None else None
         alike = (where, work.stretches) if where is not None and work.stretches is not None else None
-        for low, high, place in self._segments(work):
+        for low, high, place in self.attribution.segments(work.thread, *work.ids):
             if alike is None or not self._count_alike(place, *alike, low, high):
                 rows = [column[low:high] for column in work.columns()]
                 self._count(work.kind, place, where, spots[low:high] if spots is not None else None, *rows)
@@ -111,7 +111,7 @@ class Placer:
         columns, chosen = work.columns(), list(work.kept)
         places: list[tuple[int, int, Place]] = []  # of ``chosen`` the first in a block, and the one behind the last
         first = 0
-        for low, high, place in self._segments(work):
+        for low, high, place in self.attribution.segments(work.thread, *work.ids):
             last = bisect_left(chosen, high, first)
             if last > first:
                 places.append((first, last, place))
@@ -154,7 +154,7 @@ class Placer:
         else:
             append, rows = piles.appending_rows(count), work.columns()
         device, stream = where
-        for low, high, (leaves, inherited) in self._segments(work):
+        for low, high, (leaves, inherited) in self.attribution.segments(work.thread, *work.ids):
             if len(leaves) == 1:
                 leaf = leaves[0]
                 path = path_of(leaf) if leaf else ()
@@ -167,13 +167,6 @@ class Placer:
             append((path, kind, device, stream, None), rows, low, high)
         if kind not in HELPERS:
             self._ledger.counted += count
-
-    def _segments(self, work: Work) -> Iterable[tuple[int, int, Place]]:
-        """Stretches of records that share their block."""
-        same = self.attribution.constant(work.thread, work.ids.low, work.ids.high)
-        if same is not None:
-            return ((0, work.batch.count, same),)
-        return self.attribution.segments(work.thread, *work.ids)
 
     def _where(self, batch: Batch) -> tuple[int | None, int | None] | None:
         """Device and stream of all records, or None where they differ."""
