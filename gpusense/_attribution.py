@@ -298,9 +298,9 @@ class Attributor:
         See :class:`Ids` for what describes them.
         """
         timeline, inherits = self._view(thread, first)
-        if ascend and type(timeline) is Timeline:
-            if not inherits or (timeline is self._all and self._threads.get(thread & THREAD_MASK) is None):
-                return timeline.stretches(corrs, last, base, inherits)
+        alone = not inherits or (timeline is self._all and self._threads.get(thread & THREAD_MASK) is None)
+        if ascend and alone and type(timeline) is Timeline:
+            return timeline.stretches(corrs, last, base, inherits)
         same = self.constant(thread, first, last)
         return (
             ((0, len(corrs), same),) if same is not None else self._resolved(thread, corrs, first, last, base, ascend)
@@ -346,6 +346,11 @@ class Attributor:
             return ()
         path = self._paths.get(block_id)
         if path is not None:
+            return path
+        parent, name = self._parents.get(block_id), self._names.get(block_id)
+        path = self._paths.get(parent) if parent is not None else ()
+        if path is not None and name is not None:  # most are the first asked for inside a block that was asked for
+            path = self._paths[block_id] = (*path, name)
             return path
         missing: list[int] = []  # no recursion: blocks may be nested deeper than Python's limit
         at: int | None = block_id

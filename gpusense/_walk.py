@@ -90,7 +90,6 @@ def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int
     record begins.
     """
     words, total = piece.items("I"), piece.size >> 2
-    steps = {k: s >> 2 for k, s in strides.items() if s % 8 == 0 and s >= layouts.minimum_stride(k)}
     places: dict[int, Place] = {}
     known: dict[int, tuple[int, Callable[[int], None], Callable[[int], None]]] = {}
     guesses: dict[int, int] = {}  # how far the last run of each kind went on: programs do the same again and again
@@ -98,12 +97,13 @@ def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int
     while at < total and left > 0:
         kind = words[at]
         if kind not in known:
-            if kind not in steps:
+            stride = strides.get(kind, 0)
+            if not stride or stride % 8 or stride < layouts.minimum_stride(kind):
                 return places, at << 2, 1, 0
-            if at + steps[kind] > total:
+            if at + (stride >> 2) > total:
                 return places, at << 2, 0, 1
             place = places[kind] = Place([], [])
-            known[kind] = steps[kind], place.begins.append, place.ends.append
+            known[kind] = stride >> 2, place.begins.append, place.ends.append
         step, begin, end = known[kind]
         first = at
         at += step
