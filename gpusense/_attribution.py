@@ -292,17 +292,27 @@ class Attributor:
 
     def segments(
         self, thread: int, corrs: Sequence[int], first: int, last: int, base: int = 0, ascend: bool = False
-    ) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
+    ) -> Iterable[tuple[int, int, tuple[Leaves, bool]]]:
         """``(low, high, place)`` for stretches of ids that share their block, as :meth:`resolve` gives it.
 
         See :class:`Ids` for what describes them.
         """
         timeline, inherits = self._view(thread, first)
+        alone = not inherits or (timeline is self._all and self._threads.get(thread & THREAD_MASK) is None)
+        if ascend and alone and type(timeline) is Timeline:
+            return timeline.stretches(corrs, last, base, inherits)
+        same = self.constant(thread, first, last)
+        return (
+            ((0, len(corrs), same),) if same is not None else self._resolved(thread, corrs, first, last, base, ascend)
+        )
+
+    def _resolved(
+        self, thread: int, corrs: Sequence[int], first: int, last: int, base: int, ascend: bool
+    ) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
+        """As :meth:`segments`, for any ids."""
+        timeline, inherits = self._view(thread, first)
         simple = not inherits and type(timeline) is Timeline
         own = self._threads.get(thread & THREAD_MASK) if not simple else None
-        if ascend and (simple or (timeline is self._all and own is None)):
-            yield from self._ascending(timeline, inherits, corrs, last, base)  # type: ignore[arg-type]
-            return
         cuts = set(timeline.between(first, last))
         if own is not None:
             cuts.update(own.between(first, last))
@@ -330,29 +340,17 @@ class Attributor:
                 yield low, end, resolve(corrs[low] + base)
                 low = end
 
-    @staticmethod
-    def _ascending(
-        timeline: Timeline, inherits: bool, corrs: Sequence[int], last: int, base: int
-    ) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
-        """As :meth:`segments`, where ids ascend and one timeline decides: with many blocks this is most of the work."""
-        events, low, count = timeline.corrs, 0, len(corrs)
-        at = timeline.index(corrs[0] + base)
-        end = bisect_right(events, last, at)
-        while at < end:
-            high = bisect_left(corrs, events[at] - base, low + 1)
-            yield low, high, (timeline.after(at), inherits)
-            low = high
-            at += 1
-            if at < end and events[at] - base <= corrs[low]:  # no work is between them
-                at = bisect_right(events, corrs[low] + base, at + 1, end)
-        yield low, count, (timeline.after(at), inherits)
-
     def path(self, block_id: int | None) -> Path:
         """Names of the block and its ancestors, outermost first."""
         if block_id is None:
             return ()
         path = self._paths.get(block_id)
         if path is not None:
+            return path
+        parent, name = self._parents.get(block_id), self._names.get(block_id)
+        path = self._paths.get(parent) if parent is not None else ()
+        if path is not None and name is not None:  # most are the first asked for inside a block that was asked for
+            path = self._paths[block_id] = (*path, name)
             return path
         missing: list[int] = []  # no recursion: blocks may be nested deeper than Python's limit
         at: int | None = block_id

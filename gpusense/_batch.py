@@ -251,8 +251,14 @@ class Batch:
         starts, ends = self._packed["start"].data, self._packed["end"].data
         begin, end = int.from_bytes(starts, "little"), int.from_bytes(ends, "little")
         lengths = end - begin
-        following = begin >> 64 | int.from_bytes(ends[-8:], "little") << 64 * (self.count - 1)
-        gaps = following - end
+        first, last = int.from_bytes(starts[:8], "little"), int.from_bytes(ends[-8:], "little")
+        gaps = (begin >> 64 | last << 64 * (self.count - 1)) - end
+        short = lengths >= 0 and gaps >= 0 and not (lengths | gaps) & _from(LONGEST_NS.bit_length() - 1)
+        if short and 0 < first < _EARLY and last <= LATEST_NS:
+            # Each time is the one before it and a length or a gap, and all of these do not come to 64 bits together: no
+            # lane borrows from the next, and no time is later than the last.
+            self._lanes, self.sequential = lengths, True
+            return True
         # A lane that borrows from the next has its highest bit set then, since none had it before.
         if lengths < 0 or (begin | end) & _from(63) or lengths & _from(LONGEST_NS.bit_length() - 1):
             return False
@@ -289,6 +295,10 @@ def _every(lane: int, width: int) -> int:
 
 #: Where the difference of two numbers differs from both in the lowest bit of a lane, the lane below has borrowed.
 _LOWEST_OF_32 = _every(1, 4)
+
+
+#: A start from which on two times :data:`MOST_LANES` lengths and gaps do not come to 64 bits.
+_EARLY = 2**64 - 2 * MOST_LANES * 2 ** (LONGEST_NS.bit_length() - 1)
 
 
 #: Bits and mask of half the lanes, of half of these, and so on to one.

@@ -114,7 +114,7 @@ def _none(kind: int) -> int | None:
 
 def _few(kind: int, stride: int, count: int, piece: Piece, place: Place, origin: int) -> Batch:
     plan, none = _plan(kind, stride), _none(kind)
-    data, read = piece.items("Q"), plan.reader.unpack_from
+    data, read = piece.data, plan.reader.unpack_from
     runs = zip(place.begins, place.ends, strict=True)
     columns = list(
         zip(*[read(data, at) for begin, end in runs for at in range(begin * 4, end * 4, stride)], strict=True)

@@ -53,6 +53,15 @@ class Widener:
         base = self._base(low, high)
         return Ids(corrs, base + low, base + high, base, True) if base is not None else None
 
+    def ids(self, corrs: list[int]) -> Ids:
+        """Ids in any order, at least one."""
+        ordered = sorted(corrs)
+        low, high = ordered[0], ordered[-1]
+        base = self._base(low, high)
+        if base is None:
+            return Ids(*self.widen(corrs))
+        return Ids(corrs, base + low, base + high, base, ordered == corrs)
+
     def widen(self, corrs: list[int]) -> tuple[list[int], int, int]:
         """The wide ids, the lowest and the highest of them; ``corrs`` must not be empty."""
         ordered = sorted(corrs)  # most are, and then this is faster than looking for both ends

@@ -319,7 +319,7 @@ class Pipeline:
     def _ids(self, batch: Batch) -> Ids:
         column = batch.ascending_ids()
         ids = self._widener.ascending(column) if column is not None else None
-        return ids or Ids(*self._widener.widen(batch.correlation))
+        return ids or self._widener.ids(batch.correlation)
 
     def _owners(self, buffer: memoryview, batch: Batch) -> Owners | None:
         """Who captured each record; None where that is known of none."""

@@ -6,7 +6,7 @@ one or alike. Used by one thread at a time.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from ._drafts import AT_ONCE, Draft, Drafts
 from ._ledger import WITH_BYTES, Ledger, Owners, grouped
 from ._records import KINDS, BlockRecord, GpuKernel, Path, Record
 from ._stretches import Stretches
-from ._tally import BlockTotals, Watched
+from ._tally import BlockTotals, Spot, Watched
 from ._threshold import Threshold
 from ._timeline import OUTSIDE
 
@@ -83,8 +83,8 @@ class Placer:
         if work.kind in ("kernel", "transfer", "memset"):
             self._ledger.occupy(work.kind == "kernel", batch)
         where = self._where(batch) if work.owners is None else None
-        if where is not None and work.stretches is not None and not work.kept and not self.watched:
-            self._place_alike(work, where, work.stretches)
+        if where is not None and not work.kept and not self.watched:
+            self._place_unasked(work, where)
         elif work.kept:
             self._place_some(work, where, pause)
         else:
@@ -94,7 +94,7 @@ class Placer:
         """As :meth:`place` for work that is only counted."""
         spots = self._ledger.spots(work.batch, self._contexts, work.owners) if where is None else None
         alike = (where, work.stretches) if where is not None and work.stretches is not None else None
-        for low, high, place in self._segments(work):
+        for low, high, place in self.attribution.segments(work.thread, *work.ids):
             if alike is None or not self._count_alike(place, *alike, low, high):
                 rows = [column[low:high] for column in work.columns()]
                 self._count(work.kind, place, where, spots[low:high] if spots is not None else None, *rows)
@@ -111,7 +111,7 @@ class Placer:
         columns, chosen = work.columns(), list(work.kept)
         places: list[tuple[int, int, Place]] = []  # of ``chosen`` the first in a block, and the one behind the last
         first = 0
-        for low, high, place in self._segments(work):
+        for low, high, place in self.attribution.segments(work.thread, *work.ids):
             last = bisect_left(chosen, high, first)
             if last > first:
                 places.append((first, last, place))
@@ -144,12 +144,17 @@ class Placer:
         if interrupt is not None:
             raise interrupt
 
-    def _place_alike(self, work: Work, where: tuple[int | None, int | None], stretches: Stretches) -> None:
-        """As :meth:`place` for kernels that are only counted, in blocks that nobody may ask: a stretch at a time."""
-        ledger, path_of = self._ledger, self.attribution.path
-        append = ledger.piles.appending(work.batch.count)
+    def _place_unasked(self, work: Work, where: tuple[int | None, int | None]) -> None:
+        """As :meth:`place` for work that is only counted, in blocks that nobody may ask."""
+        path_of, piles, kind, count = self.attribution.path, self._ledger.piles, work.kind, work.batch.count
+        append: Callable[[Spot, Any, int, int], None]
+        rows: Any
+        if work.stretches is not None:
+            append, rows = piles.appending(count), work.stretches
+        else:
+            append, rows = piles.appending_rows(count), work.columns()
         device, stream = where
-        for low, high, (leaves, inherited) in self._segments(work):
+        for low, high, (leaves, inherited) in self.attribution.segments(work.thread, *work.ids):
             if len(leaves) == 1:
                 leaf = leaves[0]
                 path = path_of(leaf) if leaf else ()
@@ -159,15 +164,9 @@ class Placer:
                 path = self._blocks(leaves)[0]
                 if leaves:
                     self.ambiguous += high - low
-            append((path, "kernel", device, stream, None), stretches, low, high)
-        ledger.counted += work.batch.count
-
-    def _segments(self, work: Work) -> Iterable[tuple[int, int, Place]]:
-        """Stretches of records that share their block."""
-        same = self.attribution.constant(work.thread, work.ids.low, work.ids.high)
-        if same is not None:
-            return ((0, work.batch.count, same),)
-        return self.attribution.segments(work.thread, *work.ids)
+            append((path, kind, device, stream, None), rows, low, high)
+        if kind not in HELPERS:
+            self._ledger.counted += count
 
     def _where(self, batch: Batch) -> tuple[int | None, int | None] | None:
         """Device and stream of all records, or None where they differ."""

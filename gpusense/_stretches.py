@@ -123,13 +123,16 @@ class Cutter:
         """The keys of each part that is known, and of the others together: these are known the next time but one."""
         if self._held > MAX_KEYS * ITEM_BYTES:
             self._forget()
-        unknown = parts.difference(self._known)
-        for part in unknown & self._once:
-            self._known[part] = self._one(_keys(part))
-        self._once.symmetric_difference_update(unknown)
-        self._held += sum(map(len, unknown))
-        found = set(map(self._known.__getitem__, parts - unknown))
-        found.add(self._one(_keys(b"".join(unknown))))
+        known, once = self._known, self._once
+        unknown = parts.difference(known)
+        for part in unknown & once:
+            known[part] = self._one(_keys(part))
+        once ^= unknown
+        joined = b"".join(unknown)
+        self._held += len(joined)
+        found = set(map(known.__getitem__, parts - unknown))
+        if self._most not in found or not self._most.issuperset(memoryview(joined).cast("Q").tolist()):
+            found.add(self._one(_keys(joined)))
         return found
 
     def _one(self, keys: frozenset[int]) -> frozenset[int]:

@@ -7,7 +7,7 @@ summed up when there are many, when a name moves, or when someone asks.
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -108,6 +108,21 @@ class Piles:
             except KeyError:
                 runs[stretch] = bytearray(durations[begin:end])
             begin = end
+
+    def appending_rows(self, count: int) -> Callable[[Spot, Sequence[list[int]], int, int], None]:
+        """As :meth:`appending`, for keys, durations and, where there are such, bytes."""
+        self.make_room(count)
+        return self._append_rows
+
+    def _append_rows(self, spot: Spot, columns: Sequence[list[int]], low: int, high: int) -> None:
+        piles = self._piles.get(spot)
+        if piles is None:
+            piles = self._piles[spot] = defaultdict(list)
+        keys = columns[0][low:high]
+        for key, duration in zip(keys, columns[1][low:high], strict=True):
+            piles[key].append(duration)
+        if len(columns) > 2:
+            self.add_bytes(spot, keys, columns[2][low:high])
 
     def add_bytes(self, spot: Spot, keys: Iterable[int], sizes: Iterable[int]) -> None:
         sums = self._bytes.get(spot)

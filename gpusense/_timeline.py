@@ -6,6 +6,7 @@ object beside them would have the garbage collector come sooner.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from typing import Any
 
 OPEN, CLOSE, SWITCH, LEAVE = 1, 0, 2, 3
@@ -84,6 +85,29 @@ class Timeline:
     def index(self, corr: int) -> int:
         """Number of events at or before ``corr``; 0 means before all of them."""
         return bisect_right(self.corrs, corr)
+
+    def stretches(
+        self, ids: Sequence[int], last: int, base: int, flag: bool
+    ) -> list[tuple[int, int, tuple[Leaves, bool]]]:
+        """``(low, high, (leaves, flag))`` for stretches of ids between which no event lies.
+
+        ``ids`` ascend, ``base`` is to be added to each, and ``last`` is what the last then is. With many blocks this is
+        most of the work.
+        """
+        events, low = self.corrs, 0
+        at = bisect_right(events, ids[0] + base)
+        end = bisect_right(events, last, at)
+        steps = self._steps if end <= len(self._steps) else self._work_out()
+        found: list[tuple[int, int, tuple[Leaves, bool]]] = []
+        while at < end:
+            high = bisect_left(ids, events[at] - base, low + 1)
+            found.append((low, high, (_leaves(steps[at - 1]) if at else (), flag)))
+            low = high
+            at += 1
+            if at < end and events[at] - base <= ids[low]:  # no work is between them
+                at = bisect_right(events, ids[low] + base, at + 1, end)
+        found.append((low, len(ids), (_leaves(steps[at - 1]) if at else (), flag)))
+        return found
 
     def between(self, low: int, high: int) -> list[int]:
         """Correlation ids of the events in ``low``…``high``."""

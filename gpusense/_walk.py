@@ -27,31 +27,49 @@ class Place(NamedTuple):
 class Piece:
     """A copy of some bytes, as items of any width. Its memory is used again when it is closed."""
 
-    __slots__ = ("_arrays", "_filled", "size")
+    __slots__ = ("_arrays", "_filled", "data", "size")
 
     def __init__(self, data: memoryview) -> None:
+        self._begin(len(data) & ~7)
+        self.data = self._fill("I", data[: self.size].cast("B"))
+
+    def _begin(self, size: int) -> None:
         try:
             self._arrays = _spare.pop()
         except IndexError:
-            self._arrays = {"Q": array("Q")}
-        self.size = len(data) & ~7
-        self._filled = {"Q"}
-        self._fill("Q", data[: self.size].cast("B"))
+            self._arrays = {}
+        self._filled: set[str] = set()
+        self.size = size
 
-    def _fill(self, code: str, data: memoryview) -> "array[int]":
+    def _room(self, code: str) -> memoryview:
+        """Where items of a width lie, as bytes; they are about to be put there."""
         items = self._arrays.get(code)
         if items is None or len(items) * items.itemsize < self.size:
             items = self._arrays[code] = array(code, bytes(self.size))
-        with memoryview(items).cast("B") as place:
-            place[: self.size] = data
-        return items
+        self._filled.add(code)
+        return memoryview(items).cast("B")[: self.size]
+
+    def _fill(self, code: str, data: memoryview) -> memoryview:
+        room = self._room(code)
+        room[:] = data
+        return room
 
     def items(self, code: str) -> "array[int]":
         """At least as many as there are; what lies behind is of no meaning."""
-        if code in self._filled:
-            return self._arrays[code]
-        self._filled.add(code)
-        return self._fill(code, memoryview(self._arrays["Q"]).cast("B")[: self.size])
+        if code not in self._filled:
+            self._fill(code, self.data)
+        return self._arrays[code]
+
+    def gathered(self, place: Place) -> "Piece":
+        """Another, of the records of one kind alone."""
+        made = Piece.__new__(Piece)
+        made._begin((sum(place.ends) - sum(place.begins)) * 4)
+        made.data = made._room("Q")
+        words, room, at = self.data.cast("I"), made.data.cast("I"), 0
+        for begin, end in zip(place.begins, place.ends, strict=True):
+            first, at = at, at + end - begin
+            room[first:at] = words[begin:end]
+        return made
 
     def close(self) -> None:
         if len(_spare) < 2 and self.size <= SPARE_BYTES:
@@ -72,19 +90,20 @@ def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int
     record begins.
     """
     words, total = piece.items("I"), piece.size >> 2
-    steps = {k: s >> 2 for k, s in strides.items() if s % 8 == 0 and s >= layouts.minimum_stride(k)}
     places: dict[int, Place] = {}
     known: dict[int, tuple[int, Callable[[int], None], Callable[[int], None]]] = {}
+    guesses: dict[int, int] = {}  # how far the last run of each kind went on: programs do the same again and again
     at, left = 0, limit
     while at < total and left > 0:
         kind = words[at]
         if kind not in known:
-            if kind not in steps:
+            stride = strides.get(kind, 0)
+            if not stride or stride % 8 or stride < layouts.minimum_stride(kind):
                 return places, at << 2, 1, 0
-            if at + steps[kind] > total:
+            if at + (stride >> 2) > total:
                 return places, at << 2, 0, 1
             place = places[kind] = Place([], [])
-            known[kind] = steps[kind], place.begins.append, place.ends.append
+            known[kind] = stride >> 2, place.begins.append, place.ends.append
         step, begin, end = known[kind]
         first = at
         at += step
@@ -94,7 +113,8 @@ def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int
         while at < near and words[at] == kind:
             at += step
         if at >= near:
-            at = _end_of_run(words, at, step, min(total, first + left * step), kind)
+            at = _end_of_run(words, at, step, min(total, first + left * step), kind, guesses.get(kind, 0))
+            guesses[kind] = at - near
         left -= (at - first) // step
         if left < 0:
             at += left * step
@@ -113,12 +133,17 @@ def _without_last(place: Place, began: int) -> int:
     return began
 
 
-def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int) -> int:
-    """Where the records of a kind end that follow each other from ``at`` on and begin before ``stop``.
+def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int, guess: int) -> int:
+    """Where the records of a kind end that follow each other from ``at`` on and begin before ``stop``. ``guess``: how
+    many words further that may be.
 
     A few looks tell where that may be; then all are looked at. Each record of the kind says where the next begins, so
     the first that is of another ends the run for certain.
     """
+    wanted = kind.to_bytes(4, sys.byteorder)
+    alike = wanted * (guess // step)
+    if alike and guess < stop - at and words[at + guess] != kind and words[at : at + guess : step].tobytes() == alike:
+        return at + guess
     count = (stop - at + step - 1) // step
     low, high = 0, 1  # so many are of the kind; how far the next look is
     while high <= count and words[at + (high - 1) * step] == kind:
@@ -131,42 +156,40 @@ def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int) -
         else:
             high = middle - 1
     kinds = words[at : at + low * step : step].tobytes()
-    wanted = kind.to_bytes(4, sys.byteorder)
     if kinds != wanted * low:
         low = next(i for i in range(low) if kinds[i * 4 : i * 4 + 4] != wanted)
     return at + low * step
 
 
-_WORTH_A_LOOK = 16  # records; shorter runs are cheaper to copy than to look at one by one
+_SLICED = 24  # as many runs are cheaper to slice, one by one for each column of words, than to copy
 
 
 class Fields:
     """The records of one kind: any field of all of them, in the order of the piece."""
 
-    __slots__ = ("_own", "_piece", "_runs", "_stride")
+    __slots__ = ("_gathered", "_piece", "_place", "_stride")
 
     def __init__(self, piece: Piece, place: Place, stride: int) -> None:
-        self._stride = stride
-        self._piece = piece
-        self._own: Piece | None = None
-        begins, ends = place
-        if len(begins) > 1 and place.count(stride) < len(begins) * _WORTH_A_LOOK:
-            words = piece.items("I")
-            joined = b"".join([words[begin:end] for begin, end in zip(begins, ends, strict=True)])
-            self._piece = self._own = Piece(memoryview(joined))
-            begins, ends = [0], [len(joined) >> 2]
-        self._runs = [(begin * 4, end * 4) for begin, end in zip(begins, ends, strict=True)]
+        self._piece, self._place, self._stride = piece, place, stride
+        self._gathered: Piece | None = None  # wherever the records are in several runs
 
     def column(self, code: str, offset: int) -> bytes:
         """The field at ``offset``, of the width of ``code``."""
-        items = self._piece.items(code)
+        begins, ends = self._place
+        if len(begins) == 1:
+            return self._slice(self._piece, code, offset, begins[0], ends[0]).tobytes()
+        if code == "I" and len(begins) <= _SLICED:
+            words, first, step = self._piece.items(code), offset >> 2, self._stride >> 2
+            return b"".join([words[begin + first : end : step] for begin, end in zip(begins, ends, strict=True)])
+        if self._gathered is None:
+            self._gathered = self._piece.gathered(self._place)
+        return self._slice(self._gathered, code, offset, 0, self._gathered.size >> 2).tobytes()
+
+    def _slice(self, piece: Piece, code: str, offset: int, begin: int, end: int) -> "array[int]":
+        items = piece.items(code)
         width = items.itemsize
-        step = self._stride // width
-        if len(self._runs) == 1:
-            begin, end = self._runs[0]
-            return items[(begin + offset) // width : end // width : step].tobytes()
-        return b"".join([items[(begin + offset) // width : end // width : step] for begin, end in self._runs])
+        return items[(begin * 4 + offset) // width : end * 4 // width : self._stride // width]
 
     def close(self) -> None:
-        if self._own is not None:
-            self._own.close()
+        if self._gathered is not None:
+            self._gathered.close()

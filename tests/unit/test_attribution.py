@@ -474,6 +474,19 @@ def test_widening_follows_the_wrap(steps, start):
         value = batch[-1] + 2**27
 
 
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=8), st.integers(0, 2**34), st.booleans())
+def test_ids_in_any_order_are_as_wide_as_each_and_known_to_ascend_where_they_do(corrs, newest, close):
+    one, other = Widener(), Widener()
+    one.newest = other.newest = newest
+    if close:
+        corrs = [(newest + corr % 50 - 25) & 0xFFFFFFFF for corr in corrs]
+    ids = one.ids(corrs)
+    wide, low, high = other.widen(corrs)
+    assert ([ids.wide(i) for i in range(len(corrs))], ids.low, ids.high) == (wide, low, high)
+    assert one.newest == other.newest
+    assert not ids.ascend or sorted(wide) == wide
+
+
 @pytest.mark.parametrize("jitter", [-5, 0, 5])
 def test_widening_around_the_wrap_out_of_order(jitter):
     widener = Widener()

@@ -264,6 +264,62 @@ def test_long_runs_end_where_they_do_even_where_other_records_look_like_them(run
     assert (tally["seen"], tally["other"]) == (2 * run, 300)
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from([20, 20, 20, 21, 40, 90]), st.integers(1, 30)), min_size=1, max_size=12),
+    st.sampled_from([None, 25, 64, 1280]),
+)
+@examples(60)
+def test_runs_that_are_or_seem_as_long_as_the_one_before_end_where_they_do(runs, limit):
+    """Between them there are tens at all places, so that a look ahead tells little."""
+    strides = {10: 176, 39: 24, 1: 88}
+    between = [external(identifier=10, correlation=10), memcpy()]
+    records = []
+    for number, (run, others) in enumerate(runs):
+        records += [kernel(name=number, stream=i, correlation=i) for i in range(run)]
+        records += [between[number % 2]] * others
+    buffer = buffer_of(records, strides)
+    found, tally = whole(buffer, strides, limit)
+    assert found == expected(slow(buffer, strides)[0])[0]
+    assert tally["seen"] + tally["other"] == len(records)
+
+
+STEPS = (-5, 2**51 - 1, 2**51, decode.LONGEST_NS, decode.LONGEST_NS + 1, 2**52, 2**62, 2**63, 2**64 - 1)
+
+
+@given(
+    st.sampled_from([0, 1, T0, 2**63 - 2**52, 2**63 - 9, 2**63 - 1, 2**63, 2**64 - 9, 2**64 - 2, 2**64 - 1]),
+    st.lists(st.integers(0, 3), min_size=26, max_size=60),
+    st.dictionaries(st.integers(0, 40), st.sampled_from(STEPS), max_size=2),
+)
+@examples(300)
+def test_times_that_no_clock_has_are_left_out_wherever_they_wrap(start, steps, others):
+    """Each time is a step from the one before, in 64 bits; all but a few are small."""
+    steps = [others.get(i, step) for i, step in enumerate(steps)]
+    times = [at % 2**64 for at in itertools.accumulate(steps, initial=start)]
+    pairs = list(zip(times[::2], times[1::2], strict=False))
+    buffer = memoryview(b"".join(kernel(start=begin, end=end) for begin, end in pairs))
+    found, tally = decode.batches(buffer, {10: 176})
+    good = [(b, e) for b, e in pairs if 0 < b < 2**63 and 0 <= e - b <= decode.LONGEST_NS and e < 2**63]
+    assert tally.invalid == len(pairs) - len(good)
+    assert [row[2:4] for row in flatten(found)] == good
+    if found and found[0].sequential:
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(good))
+        assert found[0].total == sum(end - begin for begin, end in good)
+
+
+@pytest.mark.parametrize("count", [13, 2047, 2048, 2049])
+def test_many_long_steps_do_not_come_round_to_a_time_that_can_be(count):
+    """Lengths and gaps a little under those that are looked for bring the last of 2048 around, and no further."""
+    step = 2**51 - 1
+    times = [(2**63 - 1 + i * step) % 2**64 for i in range(2 * count)]
+    pairs = list(zip(times[::2], times[1::2], strict=True))
+    buffer = memoryview(b"".join(kernel(start=begin, end=end) for begin, end in pairs))
+    found, tally = decode.batches(buffer, {10: 176})
+    good = [(b, e) for b, e in pairs if 0 < b <= e < 2**63]
+    assert tally.invalid == count - len(good)
+    assert [row[2:4] for row in flatten(found)] == good
+
+
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=40), st.integers(-1, 2**41))
 def test_whether_a_duration_is_reached_needs_no_numbers(durations, limit):
     buffer = b"".join(kernel(start=T0, end=T0 + duration) for duration in durations)
