@@ -24,14 +24,12 @@ from ._delivery import Delivery, is_the_programs
 from ._hang import HangWatch
 from ._names_cache import NameCache, Names
 from ._nesting import Frame, bringers
+from ._pauses import Pauses
 from ._pipeline import Limits, Pipeline
 from ._records import BlockRecord, Counters, Path, Record, UnseenStretch
 from ._tally import BlockTotals
 from ._unmarked import Unmarked
 
-#: Between two parts of the work, so that the program's threads get the GIL. Where a part takes long, each hook of a
-#: framework that runs meanwhile waits for it: on average half of it, and torch's backward pass alone runs many.
-PAUSE_S = 0.0001
 MANY_EVENTS = 24  # that are worth a pause
 EVENTS_AT_ONCE = 64
 
@@ -59,6 +57,7 @@ class Recorder(Capturing):
         self._delivery = Delivery(lambda: self.on_own_thread())
         self._unmarked = Unmarked()  # boundaries while no capture was running
         self._names = NameCache()
+        self._pause = Pauses()
         self._read_ns = self.start_ns
         self._epoch = 0  # of correlation ids, as the capture counts them
         self._drain_cpu_ns = self._tick_cpu_ns = 0
@@ -152,6 +151,7 @@ class Recorder(Capturing):
         began = thread_time()
         with self._lock:
             try:
+                self._pause.begin()
                 self._take_events()
                 launches = self.pipeline.launches
                 launches.wanted = self._duty.keeps
@@ -189,7 +189,7 @@ class Recorder(Capturing):
             capture.strides,
             Names(self._names, capture.name),
             now_ns=time_ns(),
-            pause=_pause,
+            pause=self._pause,
         )
 
     def own(self, owners: dict[int, Path]) -> None:
@@ -234,17 +234,18 @@ class Recorder(Capturing):
 
     def _digest(self) -> None:
         """Under the lock."""
+        self._pause.begin()
         self._take_events()
-        self.pipeline.cycle(time_ns(), patience_ns=self._patience(), pause=_pause)
+        self.pipeline.cycle(time_ns(), patience_ns=self._patience(), pause=self._pause)
 
     def _take_events(self) -> None:
-        """As :meth:`_consume`, in parts with a pause after each."""
+        """As :meth:`_consume`, in parts with a pause between them."""
         for bring in bringers[:]:
             bring()
         left = len(self.events)
         while left >= MANY_EVENTS:
             self._consume(EVENTS_AT_ONCE)
-            _pause()
+            self._pause()
             left -= EVENTS_AT_ONCE
         self._consume()
 
@@ -490,10 +491,6 @@ def _opened(frame: Frame, start_ns: int, newest: int) -> list[Any]:
     outer = frame.outer
     parent = outer.number if outer is not None else None
     return [OPEN, frame.number, parent, frame.run.thread, start_ns, start_ns, frame.place.name, 0, newest]
-
-
-def _pause() -> None:
-    sleep(PAUSE_S)
 
 
 def rank_and_world(environ: Any) -> tuple[int | None, int | None]:

@@ -29,7 +29,7 @@ _decorate _summary _types
 _filerecorder
 _graph_owners _recorder
 _capturing _delivery
-_duty
+_duty _pauses
 _capture
 _sharing
 report
