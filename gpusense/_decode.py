@@ -29,7 +29,6 @@ class Tally(NamedTuple):
     offset: int
 
 
-_MUCH = 24 << 10  # bytes walked over that are worth a pause
 _NAME_FIELDS = ("name", "source")  # fields that hold the address of a C string
 
 
@@ -45,13 +44,13 @@ def batches(
     """The records from ``offset`` on, at most ``limit`` of them, one batch a kind, and what became of them.
 
     ``strides`` maps record kinds to the size that the library used. To keep the GIL only briefly, call with a
-    limit and go on at ``tally.offset`` until it equals the buffer's size; ``pause`` is called halfway through a long
-    part. ``launches`` gets the ids of all work.
+    limit and go on at ``tally.offset`` until it equals the buffer's size; ``pause`` is called halfway. ``launches``
+    gets the ids of all work.
     """
     room = len(buffer) if limit is None else max(limit * max(strides.values(), default=0), 8)
     piece = Piece(buffer[offset : offset + room])
     places, at, unknown, truncated = walk(piece, strides, len(buffer) if limit is None else limit)
-    if pause is not None and at > _MUCH:
+    if pause is not None:
         pause()
     end = offset + at
     if len(buffer) - end < 8:

@@ -153,13 +153,12 @@ class Pipeline:
             self._seen += tally.seen
             self._invalid += tally.invalid
             self._unknown += tally.unknown_kinds
-            long = pause if tally.seen >= MANY else None
-            if long is not None:
-                long()
+            if pause is not None:
+                pause()
             for batch in found:
-                self._take(buffer, batch, thread, names, now_ns, long)
-            if long is not None:
-                long()
+                self._take(buffer, batch, thread, names, now_ns, pause)
+            if pause is not None:
+                pause()
 
     def restart_ids(self) -> None:
         """CUPTI was taken out of the process and is in it again: correlation ids begin anew."""
@@ -217,7 +216,7 @@ class Pipeline:
             if limit is None or final or work.newest_ns < limit:
                 self._placer.place(work, pause)
                 self._ledger.piles.tidy(pause)
-                if pause is not None and work.batch.count >= MANY:
+                if pause is not None:
                     pause()
             else:
                 waiting.append(work)

@@ -30,8 +30,7 @@ from ._records import BlockRecord, Counters, Path, Record, UnseenStretch
 from ._tally import BlockTotals
 from ._unmarked import Unmarked
 
-MANY_EVENTS = 24  # that are worth a pause
-EVENTS_AT_ONCE = 64
+EVENTS_AT_ONCE = 64  # without a pause
 
 #: That a round waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
@@ -240,13 +239,9 @@ class Recorder(Capturing):
 
     def _take_events(self) -> None:
         """As :meth:`_consume`, in parts with a pause between them."""
-        for bring in bringers[:]:
-            bring()
-        left = len(self.events)
-        while left >= MANY_EVENTS:
+        for _ in range(len(self.events) // EVENTS_AT_ONCE):
             self._consume(EVENTS_AT_ONCE)
             self._pause()
-            left -= EVENTS_AT_ONCE
         self._consume()
 
     def _look_for_hang(self) -> None:
