@@ -13,14 +13,15 @@ from ._alike import Alike, expanded
 from ._attribution import Boundary
 from ._capture import Capture
 from ._config import Settings
+from ._crossings import Packer, taken_apart
 from ._decode import name_pointers
 from ._following import Following
 from ._json import block_text
 from ._names import base_name, text
 from ._names_cache import MAX_NAMES, RECHECK_S
-from ._recorder import BOUNDARY_FIELDS, Recorder
+from ._recorder import Recorder
 from ._records import BlockRecord, Path, Record
-from ._sessionwriter import Writer
+from ._sessionwriter import ROWS_PER_CHUNK, Writer
 from ._tally import BlockTotals
 
 LAYOUT_ID = 1
@@ -47,7 +48,8 @@ class FileRecorder(Recorder):
         self._kept_to = 0  # monotonic time of the newest device sample in the file
         self._samples_wait_s, self._samples_at = FIRST_SAMPLES_S, 0.0
         self._keeping = _native.lock()
-        self._rows: list[list[Any]] = []
+        self._rows: list[list[Any]] = []  # boundaries that wait, and those where the newest id was read
+        self._packer = Packer()
         self._blocks: list[str] = []  # not written yet; texts, made as they come: all at once would keep the GIL long
         self._records: list[Record] = []  # of other kinds
         self._write_at = 0.0
@@ -71,6 +73,7 @@ class FileRecorder(Recorder):
         )
 
     def _place(self, event: Boundary, corr: int | None) -> None:
+        self._write_boundaries()
         self.writer.rows(file.BOUNDARY, [[*event, corr]])
 
     def _read(self, buffer: memoryview, thread: int) -> None:
@@ -127,22 +130,37 @@ class FileRecorder(Recorder):
         if records:
             self.writer.rows(file.RECORDS, records)
 
-    def _place_after(self, items: list[list[Any]]) -> None:
-        for item in items:
-            item.insert(BOUNDARY_FIELDS, None)
-        self._rows += items
+    def _place_after(self, crossings: list[Any]) -> list[Any]:
+        if self._rows:
+            self._write_boundaries()
+        for first in range(0, len(crossings), ROWS_PER_CHUNK):
+            if len(self._packer) >= ROWS_PER_CHUNK:
+                self._write_boundaries()
+            some = crossings[first : first + ROWS_PER_CHUNK]
+            self._blocks += map(block_text, self._packer.add(some))
+        if self._delivery.awaited:
+            self._delivery.put([*taken_apart(crossings)[1]])
+        return []
 
     def _boundary(self, item: list[Any]) -> None:
         if item[7] or self.capture is None:
+            if len(self._packer):
+                self._write_boundaries()
             self._rows.append([*item, None if item[7] else 0])
         else:
             super()._boundary(item)
 
     def _consume(self, most: int | None = None) -> None:
         super()._consume(most)
+        self._write_boundaries()
+
+    def _write_boundaries(self) -> None:
+        """With what is written next; each write makes a busy thread of the program wait for the GIL."""
         rows, self._rows = self._rows, []
         if rows:
             self.writer.plain_rows(file.BOUNDARY, rows, hold=True)
+        if len(self._packer):
+            self.writer.append(file.BLOCKS, *self._packer.take(), hold=True)
 
     def _write_all(self) -> None:
         """Everything there is goes to the file. Under the lock."""

@@ -39,12 +39,12 @@ def block_text(record: BlockRecord) -> str:
     """What :func:`dumps` makes of :func:`encode`, in a tenth of the time: names and paths come again and again."""
     name, block_id, parent, path, start_ns, end_ns, thread, attributes, error = record
     try:
-        more = "" if attributes is None else f',"attributes":{_object_text(attributes)}'
+        more = "" if attributes is None else f',"attributes":{object_text(attributes)}'
         if error is not None:
-            more += f',"error":{_texts(error)}'
+            more += f',"error":{text_of(error)}'
         return (
-            f'{{"kind":"block","name":{_texts(name)},"block_id":{block_id},'
-            f'"parent_id":{"null" if parent is None else parent},"path":{_texts(path)},'
+            f'{{"kind":"block","name":{text_of(name)},"block_id":{block_id},'
+            f'"parent_id":{"null" if parent is None else parent},"path":{text_of(path)},'
             f'"start_ns":{start_ns},"end_ns":{end_ns},"thread":{thread}{more}}}'
         )
     except TypeError:  # a record that somebody made of something else than text and tuples
@@ -52,7 +52,7 @@ def block_text(record: BlockRecord) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _texts(value: str | tuple[str, ...]) -> str:
+def text_of(value: str | tuple[str, ...]) -> str:
     return dumps(value)
 
 
@@ -61,7 +61,7 @@ def _pairs(items: tuple[tuple[str, str], ...]) -> str:
     return dumps(dict(items))
 
 
-def _object_text(attributes: dict[str, Any]) -> str:
+def object_text(attributes: dict[str, Any]) -> str:
     if type(attributes) is dict:
         items = tuple(attributes.items())
         if all(type(name) is str and type(value) is str for name, value in items):  # 1 and True are equal, but differ

@@ -1,9 +1,8 @@
 """Joins capture, pipeline and sinks of one tracer; all of it runs on gpusense's own threads but what queues.
 
 Threads of the program only append to ``events`` (a deque: atomic): boundaries as lists of the fields of a
-:class:`Boundary`, and of the newest id where that was read; closed blocks as tuples, see :func:`_ended`;
-frames as they are and, closed, as tuples, see :func:`_frame_ended`; tokens of marker calls that failed; finished
-records. The recording thread calls :meth:`Recorder.tick`; CUPTI's buffers
+:class:`Boundary`, and of the newest id where that was read; frames and closed blocks, see :func:`taken_apart`;
+tokens of marker calls that failed; finished records. The recording thread calls :meth:`Recorder.tick`; CUPTI's buffers
 arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
 """
 
@@ -15,18 +14,19 @@ from typing import Any
 
 from . import _log
 from ._alike import Alike
-from ._attribution import CLOSE, OPEN, Boundary
+from ._attribution import OPEN, Boundary
 from ._capture import Capture
 from ._capturing import Capturing
 from ._clock import Anchor
 from ._config import Settings
+from ._crossings import taken_apart
 from ._delivery import Delivery, is_the_programs
 from ._hang import HangWatch
 from ._names_cache import NameCache, Names
 from ._nesting import Frame, bringers
 from ._pauses import Pauses
 from ._pipeline import Limits, Pipeline
-from ._records import BlockRecord, Counters, Path, Record, UnseenStretch
+from ._records import Counters, Path, Record, UnseenStretch
 from ._tally import BlockTotals
 from ._unmarked import Unmarked
 
@@ -141,9 +141,11 @@ class Recorder(Capturing):
     def _place(self, event: Boundary, corr: int | None) -> None:
         self.pipeline.boundary(event, corr)
 
-    def _place_after(self, items: list[list[Any]]) -> None:
-        """Boundaries, each with the 32 bits of the newest correlation id when it was crossed."""
-        self.pipeline.boundaries_after(items)
+    def _place_after(self, crossings: list[Any]) -> list[Any]:
+        """Boundaries where the newest id was read, see :func:`taken_apart`; gives the records of those that ended."""
+        rows, records = taken_apart(crossings)
+        self.pipeline.boundaries_after(rows)
+        return records
 
     def _on_buffer(self, buffer: memoryview, thread: int) -> None:
         """On the drain thread, with the buffer valid during the call."""
@@ -270,7 +272,7 @@ class Recorder(Capturing):
             return None
         return DONE_PATIENCE_NS if self.capture.markers_done() else None
 
-    def _consume(self, most: int | None = None) -> None:  # noqa: C901 - one branch for each of what there may be
+    def _consume(self, most: int | None = None) -> None:
         """Moves what the program's threads left in the queue into the pipeline, at most so much. Under the lock."""
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
@@ -278,29 +280,27 @@ class Recorder(Capturing):
         for bring in bringers[:]:
             bring()
         events = self.events
-        read: list[list[Any]] = []
+        crossings: list[Any] = []
         manual: list[Any] = []
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events) if most is None else min(most, len(events))):
             item = events.popleft()
-            if type(item) is list:
-                if len(item) > BOUNDARY_FIELDS:
-                    read.append(item)
-                    continue
-                if read:  # the newest id is one of theirs
-                    self._place_after(read)
-                    read = []
-                self._boundary(item)
-            elif type(item) is tuple:
-                (_frame_ended if type(item[0]) is Frame else _ended)(item, read, manual)
-            elif type(item) is int:
+            kind = type(item)
+            if kind is Frame or kind is tuple or (kind is list and len(item) > BOUNDARY_FIELDS):
+                crossings.append(item)
+                continue
+            if kind is int:
                 self.pipeline.attribution.lose(item)
-            elif type(item) is Frame:
-                read.append(_opened(item, item.start_ns, item.corr))
+                continue
+            if crossings:  # the newest id is one of theirs
+                manual += self._place_after(crossings)
+                crossings = []
+            if kind is list:
+                self._boundary(item)
             else:
                 manual.append(item)
-        if read:
-            self._place_after(read)
+        if crossings:
+            manual += self._place_after(crossings)
         if manual:
             self._manual(manual)
 
@@ -462,30 +462,6 @@ class Recorder(Capturing):
         self.events = deque(maxlen=0)  # nobody reads it here: blocks that were open at the fork end into nothing
         self._delivery.forget_in_child()
         self.sources = ()
-
-
-def _ended(item: tuple[Any, ...], read: list[list[Any]], finished: list[Any]) -> None:
-    """Of a block that was closed where the newest id was read: boundary and record."""
-    block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error = item
-    read.append([CLOSE, block_id, leaf, here, end, end, "", 0, newest])
-    # A NamedTuple's own constructor is one function of Python more.
-    fields = name, block_id, parent, path, start, end, thread, attributes, error
-    finished.append(tuple.__new__(BlockRecord, fields))
-
-
-def _frame_ended(item: tuple[Any, ...], read: list[list[Any]], finished: list[Any]) -> None:
-    """As :func:`_ended`, of a frame; and perhaps of another one that was opened in its place."""
-    frame, end, newest, *next_one = item
-    read.append([CLOSE, frame.number, None, frame.run.thread, end, end, "", 0, newest])
-    finished.append(frame.record(end))
-    if next_one:
-        read.append(_opened(next_one[0], end, newest))
-
-
-def _opened(frame: Frame, start_ns: int, newest: int) -> list[Any]:
-    outer = frame.outer
-    parent = outer.number if outer is not None else None
-    return [OPEN, frame.number, parent, frame.run.thread, start_ns, start_ns, frame.place.name, 0, newest]
 
 
 def rank_and_world(environ: Any) -> tuple[int | None, int | None]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from . import _sessionfile as file
 from ._attribution import CLOSE, LEAVE, OPEN, Boundary
+from ._crossings import unpacked
 from ._names_cache import NameCache, Names
 from ._pipeline import Limits, Marker, Pipeline, owner_of
 from ._records import GpuKernel, Path
@@ -31,6 +32,7 @@ class Replay:
         self._max_records = max_records
         self._watched = watched
         self._texts: dict[int, bytes] = {}
+        self._paths: dict[Path, Path] = {}  # each once
         self._layouts: dict[int, dict[int, int]] = {}
         self._pipeline: Pipeline | None = None
         self._buffers = 0
@@ -123,6 +125,15 @@ class Replay:
         if refused:
             self.damage.append(rows_left_out(refused, chunk, reason))
 
+    def take_blocks(self, chunk: file.Chunk) -> None:
+        """Boundaries where the newest correlation id was read, and blocks that ended there."""
+        found = unpacked(chunk.payload, self._paths)
+        self.pipeline.boundaries_after(found.boundaries)
+        self.pipeline.refuse(found.reversed)
+        self.pipeline.record(found.records)
+        if found.refused:
+            self.damage.append(rows_left_out(found.refused, chunk, found.reason))
+
     def take_buffer(self, chunk: file.Chunk) -> None:
         buffer = chunk.buffer()
         strides = self._layouts.get(buffer.layout)
@@ -196,6 +207,7 @@ _HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
     file.BUFFER: Replay.take_buffer,
     file.RECORDS: Replay.take_records,
     file.LINES: Replay.take_lines,
+    file.BLOCKS: Replay.take_blocks,
 }
 #: What of a file goes through the pipeline; the rest is taken as it stands.
 HANDLED = frozenset(_HANDLERS)

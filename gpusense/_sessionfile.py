@@ -18,7 +18,7 @@ from ._json import loads
 from ._words import count_text
 
 MAGIC = b"\x89GPUSNS\n"
-MAJOR, MINOR = 1, 2
+MAJOR, MINOR = 1, 3
 MARKER = b"\xf5gsC"
 FILE_HEADER = struct.Struct("<8sHHI")  # magic, major, minor, crc32 of the twelve bytes before
 HEADER = struct.Struct("<4sHHIIQI")  # marker, type, flags, stored length, length, sequence, crc32 of the stored payload
@@ -29,11 +29,12 @@ COMPRESSED = 1
 MAX_CHUNK_BYTES = (64 << 20) + (64 << 10)
 _MAX_SENTENCES = 100
 
-META, NAME, LAYOUT, BUFFER, BOUNDARY, RECORDS, AGGREGATES, DEVICES, METRICS, COUNTERS, UNSEEN, BUSY, END, LINES = range(
-    1, 15
-)
+(
+    META, NAME, LAYOUT, BUFFER, BOUNDARY, RECORDS, AGGREGATES, DEVICES, METRICS, COUNTERS, UNSEEN, BUSY, END, LINES,
+    BLOCKS,
+) = range(1, 16)  # fmt: skip
 #: Types whose number grows with the work recorded; they stop at the size cap, the others are always written.
-BULK = frozenset({NAME, BUFFER, BOUNDARY, RECORDS, METRICS, LINES})
+BULK = frozenset({NAME, BUFFER, BOUNDARY, RECORDS, METRICS, LINES, BLOCKS})
 TYPES = {
     META: "META",
     NAME: "NAME",
@@ -49,6 +50,7 @@ TYPES = {
     BUSY: "BUSY",
     END: "END",
     LINES: "LINES",
+    BLOCKS: "BLOCKS",
 }
 NAME_ENTRY = struct.Struct("<QI")
 BUFFER_HEAD = struct.Struct("<QII")  # thread, layout id, reserved

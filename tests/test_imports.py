@@ -46,7 +46,7 @@ _broker
 _pipeline
 _alike _ledger _placer _unmarked
 _drafts
-_aggregate _attribution _busy _columns _decode _decode_record _identity _names_cache _sync_lines _tally
+_aggregate _attribution _busy _columns _crossings _decode _decode_record _identity _names_cache _sync_lines _tally
 _batch _ids _launches _metrics_json _nesting _spans _stretches _threads _threshold _walk
 _timeline
 _json_stream

@@ -9,6 +9,8 @@ from cupti_bytes import STRIDES, kernel, view
 
 import gpusense
 from gpusense import _filerecorder, _select, testing
+from gpusense import _sessionfile as file
+from gpusense._attribution import CLOSE, OPEN
 from gpusense._config import Settings
 from gpusense._metrics import GpuMetrics
 from gpusense.session import load
@@ -155,3 +157,36 @@ def test_a_program_may_forget_what_was_recorded(recording):
         assert {block.path for block in found.blocks} == {("outer",), ("outer", "after")}
         assert (found.aggregates, found.counters.seen, found.counters.kept) == ([], 3, 3)
         assert [row.kernel_ns for row in found.busy] == [10**6]
+
+
+def test_boundaries_that_were_read_and_marked_stay_in_order(recorder, monkeypatch):
+    monkeypatch.setattr(recorder, "capture", SimpleNamespace(lines=lambda: None, status=dict, versions=dict))
+    recorder.events += [
+        [OPEN, 1, None, 5, 10, 10, "read", 0, 3],
+        [OPEN, 2, 1, 5, 20, 25, "marked", 7],
+        [CLOSE, 2, 1, 5, 30, 35, "", 8],
+        (1, None, 5, 40, 9, "read", None, ("read",), 10, 5, None, None),
+    ]
+    recorder._consume()
+    recorder.writer.release()
+    monkeypatch.undo()
+    with file.Reader(recorder.writer.path) as reader:
+        found = [chunk.type for chunk in reader if chunk.type in (file.BOUNDARY, file.BLOCKS)]
+    assert found == [file.BLOCKS, file.BOUNDARY, file.BLOCKS]
+
+
+def test_many_blocks_at_once_are_split_over_chunks(recorder):
+    for i in range(10_000):
+        attributes = {"text": f"{i}" * 700}
+        recorder.events += [
+            [OPEN, i + 1, None, 5, 10, 10, "a", 0, i],
+            (i + 1, None, 5, 20, i, "a", None, ("a",), 10, 5, attributes, None),
+        ]
+    recorder._consume()
+    recorder.writer.release()
+    with file.Reader(recorder.writer.path) as reader:
+        sizes = [len(chunk.payload) for chunk in reader if chunk.type == file.BLOCKS]
+    assert max(sizes) < 32 << 20
+    assert [block.attributes for block in load(recorder.writer.path).blocks] == [
+        {"text": f"{i}" * 700} for i in range(10_000)
+    ]

@@ -9,6 +9,7 @@ from cupti_bytes import STRIDES, T0, kernel, view
 
 from gpusense import _sessionfile as file
 from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor
+from gpusense._crossings import Packer, taken_apart
 from gpusense._sessionwriter import Writer
 from gpusense.session import load
 
@@ -16,13 +17,16 @@ MAIN = 5
 
 
 def write(path, *chunks):
-    """``chunks``: lists of boundary rows, and tuples of correlation ids of kernels in one buffer."""
+    """``chunks``: lists of boundary rows, or of the parts of a chunk of blocks; tuples of correlation ids of kernels in
+    one buffer."""
     writer = Writer(str(path))
     writer.json(file.META, {"start_ns": T0, "threshold_ns": 0})
     writer.layout(1, STRIDES, marker=[])
     writer.names({0x100: b"k"})
     for chunk in chunks:
-        if isinstance(chunk, list):
+        if isinstance(chunk, list) and isinstance(chunk[0], bytes):
+            writer.append(file.BLOCKS, *chunk)
+        elif isinstance(chunk, list):
             writer.rows(file.BOUNDARY, chunk)
         else:
             records = [kernel(T0 + corr * 1000, T0 + corr * 1000 + 500, corr) for corr in chunk]
@@ -66,7 +70,39 @@ def test_switches_between_tasks(tmp_path):
     assert paths == {10: ("a",), 30: ("b",), 50: (), 70: ("a",), 90: ()}
 
 
+def test_boundaries_that_were_read_are_found_in_files_of_format_1_2_and_as_numbers(tmp_path):
+    crossed = [
+        [OPEN, 1, None, MAIN, T0, T0, "step", 0, 0],
+        [OPEN, 2, 1, MAIN, T0 + 20_000, T0 + 20_000, "forward", 0, 11],
+        [CLOSE, 2, None, MAIN, T0 + 40_000, T0 + 40_000, "", 0, 31],
+    ]
+    ended = (1, None, MAIN, T0 + 60_000, 51, "step", None, ("step",), T0, MAIN, {"batch": 3}, None)
+    packer = Packer()
+    assert packer.add([*crossed, ended]) == []
+    read = [[*event[:8], None, event[8]] for event in (*crossed, taken_apart([ended])[0][0])]
+    for name, boundaries in (("numbers", packer.take()), ("rows", read)):
+        expected = {
+            10: ("step",),
+            11: ("step",),
+            12: ("step", "forward"),
+            31: ("step", "forward"),
+            40: ("step",),
+            70: (),
+        }
+        assert write(tmp_path / name, boundaries, tuple(expected)) == expected
+    (block,) = load(str(tmp_path / "numbers")).blocks
+    assert (block.path, block.start_ns, block.end_ns, block.attributes) == (("step",), T0, T0 + 60_000, {"batch": 3})
+    assert load(str(tmp_path / "numbers")).counters.seen == 7
+
+
 # --- session files that somebody made up ----------------------------------------------------------------------------
+
+
+def packed(crossings):
+    packer = Packer()
+    packer.add(crossings)
+    return packer.take()
+
 
 HOSTILE = {
     "a block that is its own parent": {"boundary": [[1, 1, 1, 5, T0, T0 + 1, "n", 0, 50]]},
@@ -75,6 +111,10 @@ HOSTILE = {
     "text for an id": {"boundary": [[1, 1, None, 5, T0, T0 + 1, "n", 0, "x"], [1, 2, None, 5, T0, T0 + 1, "n", 0, 60]]},
     "an object for a name": {"boundary": [[1, 1, None, 5, T0, T0 + 1, {"a": 1}, 0, 50]]},
     "text for a row": {"boundary": ["row", 5]},
+    "blocks that are none": {"blocks": b"\1"},
+    "a number of blocks that are not there": {"blocks": b"\2\0\0\0\xff\xff\xff\xff[]"},
+    "a block inside itself": {"blocks": b"".join(packed([[OPEN, 7, 7, MAIN, T0, T0, "n", 0, 0]]))},
+    "an id of more than 32 bits": {"blocks": b"".join(packed([[OPEN, 7, 7, MAIN, T0, T0, "n", 0, 1 << 32]]))},
     "a layout without sizes": {"layout": {"id": 2, "strides": []}},
     "a list of owners": {"meta": {"graph_owners": [1]}},
     "an owner without number": {"meta": {"graph_owners": {"x": ["a"]}}},
@@ -91,6 +131,8 @@ def test_a_hostile_file_loads_with_damage(case, tmp_path):
     if "layout" in HOSTILE[case]:
         writer.json(file.LAYOUT, HOSTILE[case]["layout"])
     writer.rows(file.BOUNDARY, HOSTILE[case].get("boundary", []))
+    if "blocks" in HOSTILE[case]:
+        writer.append(file.BLOCKS, HOSTILE[case]["blocks"])
     records = [kernel(T0 + i * 1000, T0 + i * 1000 + 500, correlation=100 + i) for i in range(20)]
     writer.buffer(view(*records), thread=5, layout=1)
     writer.close()
