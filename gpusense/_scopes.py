@@ -12,21 +12,24 @@ from weakref import ref
 from . import _native
 from ._attribution import OPEN
 from ._block import Block
-from ._nesting import LAST_ID, block_ids, entered, here, innermost, running
+from ._nesting import LAST_ID, block_ids, entered, here, innermost, left, running
 
 _get_ident = _native.thread_id()
+
+#: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
+MAX_WAITING = 200_000
 
 
 class Scopes:
     """``_append`` puts what happens into the tracer's queue."""
 
+    config: Any
     failed_blocks: int
     _recorder: Any
     _steps: Any
     _listeners: tuple[Any, ...]
     _append: Callable[[Any], None]
     _watched: dict[int, ref[Any]]
-    _takes_all: Callable[[], bool]
 
     def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> Block:
         """Opens a block without a ``with``, for spans of others; close it with :meth:`close_scope` on this thread.
@@ -43,10 +46,16 @@ class Scopes:
             or self._listeners
             or parent is not None
             or type(name) is not str
-            or not (self._takes_all() if outer is None else outer.end_ns is None and outer._sampled)
+            or not (
+                outer.end_ns is None and outer._sampled
+                if outer is not None
+                else self.config.sample_rate >= 1.0 and len(recorder.events) <= MAX_WAITING
+            )
         ):
             return self._open_slowly(name, attributes, parent)
-        block = Block(self, name, attributes, None)  # type: ignore[arg-type]
+        block = Block.__new__(Block)  # and what its constructor does
+        block._tracer, block.name, block.attributes, block.links = self, name, attributes, None  # type: ignore[assignment]
+        block.end_ns = block.error = block._totals = block._template = None
         try:
             now = block.start_ns = time_ns()
             number, thread = next(block_ids), _get_ident()
@@ -54,7 +63,7 @@ class Scopes:
             if outer is not None:
                 block.parent_id, block.path = outer.block_id, (*outer.path, name)
             else:
-                block.path = (name,)
+                block.parent_id, block.path = None, (name,)
             block._open = block._sampled = True
             innermost.set(block)
             if (corr := newest()) > LAST_ID:  # from now on it is another way, which this block's start takes, too
@@ -88,7 +97,35 @@ class Scopes:
 
     def close_scope(self, block: Any) -> None:
         """Closes a block of :meth:`open_scope`; a second time does nothing."""
-        block.__exit__(None, None, None)
+        recorder, attributes = self._recorder, block.attributes
+        newest = recorder.newest
+        if (
+            newest is None
+            or recorder.marker is None
+            or self._steps is not None
+            or self._listeners
+            or not (attributes is None or type(attributes) is dict)
+            or innermost.get() is not block
+            or not (block._open and block._sampled)
+            or (corr := newest()) > LAST_ID
+        ):
+            block.__exit__(None, None, None)
+            return
+        block._open = False
+        try:
+            innermost.set(block._outer)
+            if running:
+                left(block)
+            end = block.end_ns = time_ns()
+            self._append((
+                block.block_id, None, _get_ident(), end, corr, block.name, block.parent_id, block.path, block.start_ns,
+                block.thread, None if attributes is None else attributes.copy(), block.error,
+            ))  # fmt: skip
+        except Exception:  # noqa: BLE001 - as in open_scope
+            self.failed_blocks += 1
+        finally:
+            if block.end_ns is None:
+                block.end_ns = time_ns()
 
     def ways_of_frames(self, block: Block) -> tuple[Callable[[Any], None], Callable[[], int]] | None:
         """For frames inside ``block``: where they are left, and what gives the newest correlation id; None where only

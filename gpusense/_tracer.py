@@ -7,7 +7,7 @@ from itertools import count
 from time import time_ns
 from typing import TYPE_CHECKING, Any, overload
 
-from . import _log, _native, _process
+from . import _log, _native, _process, _scopes
 from ._attribution import CLOSE, OPEN, SWITCH
 from ._block import Block, TimedBlock
 from ._by_hand import ByHand
@@ -32,8 +32,6 @@ _get_ident = _native.thread_id()
 
 #: A call that has not returned yet is taken to end within this time after it began.
 OPEN_ENDED_NS = 50_000_000
-#: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
-MAX_WAITING = 200_000
 #: Ending capture, and handing out what is left: no exit takes longer because of us.
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
@@ -90,12 +88,8 @@ class Tracer(Scopes, ByHand):
         """Tells ``listener`` nothing from now on."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
 
-    def _takes_all(self) -> bool:
-        """Whether each block is recorded that has none around it, and there is room."""
-        return self.config.sample_rate >= 1.0 and len(self._recorder.events) <= MAX_WAITING
-
     def _sample(self) -> bool:
-        if len(self._recorder.events) > MAX_WAITING:
+        if len(self._recorder.events) > _scopes.MAX_WAITING:
             self.shed_blocks += 1
             return False
         rate = self.config.sample_rate
@@ -173,7 +167,7 @@ class Tracer(Scopes, ByHand):
 
     def _switched(self, op: int, thread: int, leaf: int | None) -> bool:
         """Launches of ``thread`` belong to another block from now on; see :data:`Mark`."""
-        if op == SWITCH and leaf is not None and len(self._recorder.events) > MAX_WAITING:
+        if op == SWITCH and leaf is not None and len(self._recorder.events) > _scopes.MAX_WAITING:
             return False
         recorder = self._recorder
         marker, newest = recorder.marker, recorder.newest

@@ -179,8 +179,8 @@ print(count > 10)
 def test_a_producer_faster_than_us_neither_hangs_nor_fills_memory(run):
     done = run(
         """
-from gpusense import _tracer
-_tracer.MAX_WAITING = 500
+from gpusense import _scopes
+_scopes.MAX_WAITING = 500
 tracer, _ = begin()
 stop = False
 def produce():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import gpusense
-from gpusense import GpuKernel, _log, _noop, _select, _sessionfile, _summary, _tracer, session
+from gpusense import GpuKernel, _log, _noop, _scopes, _select, _sessionfile, _summary, session
 from gpusense.analysis import findings
 from gpusense.report import chrome, flamegraph, html, perfetto, text
 from gpusense.report import json as report_json
@@ -280,7 +280,7 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
         patched.setattr(recording.tracer, "_opened", None)
         with gpusense.trace("fails"):
             pass
-        patched.setattr(_tracer, "MAX_WAITING", -1)
+        patched.setattr(_scopes, "MAX_WAITING", -1)
         for _ in range(3):
             with gpusense.trace("shed"), gpusense.trace("inside"):
                 pass

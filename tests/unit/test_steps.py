@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import gpusense
-from gpusense import _config, _log, _select, _tracer
+from gpusense import _config, _log, _scopes, _select
 from gpusense._attribution import LEAVE, SWITCH
 from gpusense._steps import Steps
 
@@ -162,7 +162,7 @@ def test_without_room_for_more_order_decides(tracer, loop, monkeypatch):
     tracer._follow_steps()
     got = []
     monkeypatch.setattr(tracer, "_append", got.append)
-    monkeypatch.setattr(_tracer, "MAX_WAITING", -1)
+    monkeypatch.setattr(_scopes, "MAX_WAITING", -1)
     tracer._steps._inside[tracer._steps._get_ident()] = 7
     loop.run_until_complete(pair())
     switches = [event[:3] for event in got if type(event) is list and event[0] in (SWITCH, LEAVE)]

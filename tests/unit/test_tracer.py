@@ -13,7 +13,7 @@ import pytest
 from cupti_bytes import STRIDES, T0, kernel, view
 
 import gpusense
-from gpusense import _config, _noop, _select, _tally, _tracer
+from gpusense import _config, _noop, _scopes, _select, _tally, _tracer
 from gpusense._recorder import Recorder
 from gpusense._sharing import Sharing
 from gpusense._tracer import Tracer
@@ -661,7 +661,7 @@ def test_scopes_without_a_block_around_them_are_sampled_and_shed(reading, monkey
     assert [block.name for block in reading.session().blocks].count("scope") == 25
     assert [block.name for block in reading.session().blocks].count("inside") == 25
     reading.config = reading.config._replace(sample_rate=1.0)
-    monkeypatch.setattr(_tracer, "MAX_WAITING", -1)
+    monkeypatch.setattr(_scopes, "MAX_WAITING", -1)
     reading.close_scope(reading.open_scope("too many"))
     assert (reading.shed_blocks, "too many" in blocks(reading)) == (1, False)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
+from ..._block import Block
 from .._patches import Patches, close_block
 from ._state import State
 
@@ -43,28 +44,40 @@ class Ranges:
     # --- record_function --------------------------------------------------------------------------------------------
 
     def _enter(self, original: Any) -> Callable[..., Any]:
+        state, on, profiler, package = self.state, self.state.on, self.state.host.profiler, self.state.package
+
         def __enter__(range_: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(range_, *args, **kwargs)
-            if self.state.on["ranges"]:
+            if on["ranges"]:
                 try:
-                    block, before = self.state.open_measured(shown_name(str(range_.name)))
+                    name, before = shown_name(str(range_.name)), None
+                    if on["memory"]:
+                        block, before = state.open_measured(name)
+                    else:  # what that does, in fewer steps
+                        block = None if profiler._is_profiler_enabled else package._active.open_scope(name)
                     if block is not None:
                         vars(range_)[_SLOT] = block, before
                 except Exception:  # noqa: BLE001 - the program's range goes on
-                    self.state.fail("ranges")
+                    state.fail("ranges")
             return result
 
         return __enter__
 
     def _exit(self, original: Any) -> Callable[..., Any]:
+        state = self.state
+
         def __exit__(range_: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 opened = vars(range_).pop(_SLOT, None)
                 if opened is not None:
                     block, before = opened
-                    self.state.close_measured(block, before, args[1] if len(args) > 1 else None)
+                    error = args[1] if len(args) > 1 else None
+                    if before is error is None and type(block) is Block:  # as state would
+                        block._tracer.close_scope(block)
+                    else:
+                        state.close_measured(block, before, error)
             except Exception:  # noqa: BLE001
-                self.state.fail("ranges")
+                state.fail("ranges")
             return original(range_, *args, **kwargs)
 
         return __exit__

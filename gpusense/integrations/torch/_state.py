@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from ... import _active_tracer, _log
+from ... import _log
 from ..._nesting import Frame, Run
 from .._patches import close_block
 
@@ -129,6 +129,7 @@ class State:
         self.on["backward"] = options.backward
         self.errors: list[str] = []
         self.local = _Local()
+        self.package = sys.modules[__name__.rpartition(".integrations")[0]]
 
     def fail(self, part: str) -> None:
         """In an ``except`` clause: the part ends; the program does not notice."""
@@ -144,13 +145,13 @@ class State:
         """A block, or None while torch.profiler records."""
         if self.host.profiler._is_profiler_enabled:
             return None
-        return _active_tracer().open_scope(name, attributes, None, parent)
+        return self.package._active.open_scope(name, attributes, None, parent)
 
     def open_measured(self, name: str, attributes: Any = None) -> tuple[Any, int | None]:
         """As :meth:`open`, with the bytes that are allocated, where memory was asked for."""
         if self.host.profiler._is_profiler_enabled:
             return None, None
-        block = _active_tracer().open_scope(name, attributes)
+        block = self.package._active.open_scope(name, attributes)
         return block, self.memory()[0] if self.on["memory"] else None
 
     def close_measured(self, block: Any, before: int | None, error: BaseException | None = None) -> None:
@@ -166,8 +167,9 @@ class State:
                 }
             except Exception:  # noqa: BLE001
                 self.fail("memory")
-        if error is None:
-            block.__exit__(None, None, None)
+        tracer = getattr(block, "_tracer", None)  # a block that does nothing has none
+        if error is None and tracer is not None:
+            tracer.close_scope(block)
         else:
             self.close(block, error)
 
