@@ -298,13 +298,29 @@ class Attributor:
         See :class:`Ids` for what describes them.
         """
         timeline, inherits = self._view(thread, first)
-        alone = not inherits or (timeline is self._all and self._threads.get(thread & THREAD_MASK) is None)
-        if ascend and alone and type(timeline) is Timeline:
+        if ascend and type(timeline) is Timeline:
+            own = self._threads.get(thread & THREAD_MASK) if inherits and timeline is self._all else None
+            if own is not None:
+                return self._own_or_all(own, corrs, last, base)
             return timeline.stretches(corrs, last, base, inherits)
         same = self.constant(thread, first, last)
         return (
             ((0, len(corrs), same),) if same is not None else self._resolved(thread, corrs, first, last, base, ascend)
         )
+
+    def _own_or_all(
+        self, own: Timeline, corrs: Sequence[int], last: int, base: int
+    ) -> list[tuple[int, int, tuple[Leaves, bool]]]:
+        """As :meth:`segments`, for ids that ascend, of a thread whose blocks lie in those of others: its own ones where
+        one is open."""
+        found: list[tuple[int, int, tuple[Leaves, bool]]] = []
+        for low, high, place in own.stretches(corrs, last, base, False):
+            if place[0] or own.decides(corrs[low] + base):
+                found.append((low, high, place))
+            else:
+                rest = self._all.stretches(corrs[low:high], corrs[high - 1] + base, base, True)
+                found += [(low + first, low + behind, outer) for first, behind, outer in rest]
+        return found
 
     def _resolved(
         self, thread: int, corrs: Sequence[int], first: int, last: int, base: int, ascend: bool

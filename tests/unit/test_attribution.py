@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Ids, Widener
 from gpusense._unmarked import Unmarked
 
+HOOKS = 7  # a thread, as autograd's
+
 
 class World:
     """Threads that open and close blocks and launch; knows the truth."""
@@ -18,6 +20,7 @@ class World:
         self.random = random.Random(seed)
         self.attributor = Attributor()
         self.stacks: dict[int, list[int]] = {thread: [] for thread in range(1, threads + 1)}
+        self.hooks: list[int] = []
         self.lose = lose
         self.time = 1_000_000
         self.corr = 0
@@ -52,6 +55,20 @@ class World:
             self.corr += self.random.randint(1, 3)
             self.time += 4000
             self.launches.append((thread, self.corr, stack[-1] if stack else None))
+
+    def hook(self) -> None:
+        """On a thread of its own: a block below one of another thread, or its end; or a switch between tasks."""
+        if self.random.random() < 0.2:
+            self.corr += 1
+            op, leaf = self.random.choice([(SWITCH, 0), (SWITCH, None), (LEAVE, 0)])
+            self.attributor.boundary(Boundary(op, 0, leaf, HOOKS, self.time, self.time), self.corr)
+        elif self.hooks and self.random.random() < 0.6:
+            self.boundary(HOOKS, CLOSE, self.hooks.pop(), None)
+        elif any(self.stacks.values()):
+            self.next_block += 1
+            parent = self.parents[self.next_block] = self.random.choice(list(filter(None, self.stacks.values())))[-1]
+            self.boundary(HOOKS, OPEN, self.next_block, parent)
+            self.hooks.append(self.next_block)
 
     def deliver(self, shuffle: bool = True) -> None:
         if shuffle:  # per-thread buffers: each thread's markers in order, threads in any order
@@ -338,6 +355,8 @@ def test_stretches_of_ascending_ids_are_those_of_each_id(seed, first, steps):
     world.corr = first
     for _ in range(120):
         world.step()
+        if world.random.random() < 0.4:
+            world.hook()
     world.deliver()
     wide = [first + sum(steps[: i + 1]) for i in range(len(steps))]
     widener = Widener()
@@ -346,7 +365,7 @@ def test_stretches_of_ascending_ids_are_those_of_each_id(seed, first, steps):
     if ids is None:
         ids = Ids(wide, wide[0], wide[-1])
     assert [ids.wide(i) for i in range(len(wide))] == wide
-    for thread in (0, 1, 2, 9):
+    for thread in (0, 1, 2, HOOKS, 9):
         found = [
             place
             for low, high, place in world.attributor.segments(thread, *ids)
