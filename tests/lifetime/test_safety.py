@@ -862,8 +862,8 @@ tracer, fake = begin()
 launched = _workload.run(gpusense.trace, 1)
 count = sum(launched.kernels.values())
 {"" if known else "del sys.modules['torch']"}
-taken = time.time_ns()
 fake.fake_cupti_set_holder(1); fake.fake_cupti_set_flags({SILENT | PER_THREAD}); {begins}
+taken = time.time_ns()  # by now: before it, a call of ours may still have shown up
 print(until(lambda: tracer.status()["state"] == "paused") < 1.3)
 before = fake.fake_cupti_calls(b"cuptiActivityFlushAll"), fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks")
 with gpusense.trace("unseen"): _workload.run(gpusense.trace, 1)
