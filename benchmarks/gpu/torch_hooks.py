@@ -1,16 +1,16 @@
 """What blocks for torch's modules cost on top of capture, and whether they hold the right kernels. Needs a GPU, torch.
 
-    python benchmarks/gpu/torch_hooks.py [--seconds 60] [--depth 2] [--way flags|whole] [--workload small|big]
+    python benchmarks/gpu/torch_hooks.py [--seconds 60] [--phases 0.5] [--depth 2] [--way flags|whole] [--workload …]
 
 Cost, once recording to a file and once live, of a training job (*small*: about 870 short kernels a step). *program*:
 steps without and with blocks, one after the other in random order: the median ratio and the Hodges-Lehmann estimate
-with their 95 % intervals (see overhead.py). What gpusense's threads do comes later, and so falls on both. *all*: the
-same of phases of a second, in which the threads are at work on what the steps left: with what they keep the program
-from doing, and more noise. *threads*: their CPU time a step in these phases. *flags*: torch is instrumented once, as
-in a program, and blocks are switched; what modules without blocks cost is in both steps. *whole*: it is instrumented
-for each step and put back after it, which changes ``nn.Module`` at every turn, so that the interpreter specialises its
-code anew. Kernels: for each layer the number in its block, forward and backward, against the number of a direct call of
-that layer alone.
+with their 95 % intervals (see overhead.py). What gpusense's threads do comes later, and so falls on both. *all*, for
+the share ``--phases`` of the time: the same of phases of a second, in which the threads are at work on what the steps
+left: with what they keep the program from doing, and more noise. *threads*: their CPU time a step in these phases.
+*flags*: torch is instrumented once, as in a program, and blocks are switched; what modules without blocks cost is in
+both steps. *whole*: it is instrumented for each step and put back after it, which changes ``nn.Module`` at every turn,
+so that the interpreter specialises its code anew. Kernels: for each layer the number in its block, forward and
+backward, against the number of a direct call of that layer alone.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def switches(integration, depth, way):
     return lambda: on.update(wanted), lambda: on.update(dict.fromkeys(on, False))
 
 
-def cost(mode, seconds, depth, way, workload):
+def cost(mode, seconds, depth, way, workload, share):
     import torch
     import workloads
     from overhead import estimate, interval
@@ -85,7 +85,7 @@ def cost(mode, seconds, depth, way, workload):
         step()
     off()
     ratios, phases, plain, spent = [], [], [], {on: [], off: []}
-    deadline = time.monotonic() + seconds * 0.5
+    deadline = time.monotonic() + seconds * (1 - share)
     while time.monotonic() < deadline:
         times = {}
         for switch in random.sample((on, off), 2):
@@ -93,7 +93,7 @@ def cost(mode, seconds, depth, way, workload):
             times[switch] = timed()
         plain.append(times[off])
         ratios.append(times[on] / times[off])
-    deadline += seconds * 0.5
+    deadline += seconds * share
     while time.monotonic() < deadline or not phases:
         times = {}
         for switch in random.sample((on, off), 2):
@@ -188,6 +188,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--depth", type=int, default=2)
     parser.add_argument("--workload", choices=("small", "big"), default="small")
+    parser.add_argument("--phases", type=float, default=0.5)
     parser.add_argument("--way", choices=("flags", "whole"), default="flags")
     parser.add_argument("--part", choices=("file", "live", "kernels"))
     given = parser.parse_args()
@@ -195,10 +196,10 @@ def main():
         print(json.dumps(kernels()))
         return
     if given.part:
-        print(json.dumps(cost(given.part, given.seconds, given.depth, given.way, given.workload)))
+        print(json.dumps(cost(given.part, given.seconds, given.depth, given.way, given.workload, given.phases)))
         return
     for mode in ("file", "live"):
-        how = "--depth", given.depth, "--way", given.way, "--workload", given.workload
+        how = "--depth", given.depth, "--way", given.way, "--workload", given.workload, "--phases", given.phases
         facts = child("--part", mode, "--seconds", given.seconds, *how)
         if mode == "file":
             print(f"{facts['device']}, torch {facts['torch']}, step {facts['step_ms']:.1f} ms, depth {given.depth}")
