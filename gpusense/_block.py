@@ -135,8 +135,8 @@ class Block:
             return
         if not self._open:
             return
-        self._open = False
         try:
+            self._open = False
             if kind is not None:
                 self.error = kind.__name__
             if current is self:  # never Token.reset: it raises where a generator is finished in another context

@@ -19,6 +19,8 @@ from ._timeline import CLOSE, LEAVE, OPEN
 #: Op, block, parent and 1 (0: none), thread, time, newest id, entry and 1 (0: none), start of the block (0: no record).
 ROW = 8
 HEAD = struct.Struct("<II")  # bytes of the entries, which are JSON, without padding; rows
+AT_ONCE = 256  # crossings, after which to look whether there are enough for a chunk
+_MANY_ROWS, _MUCH_TEXT = 4096, 1 << 20
 _LONG_TEXT = 4 << 10  # of the attributes of a block, which has a record of its own then
 
 
@@ -63,10 +65,16 @@ class Packer:
         self._numbers: list[int] = []
         self._entries: dict[Any, int] = {}  # number and 1
         self._texts: list[str] = []  # of them
+        self._length = 0
 
-    def __len__(self) -> int:
-        """Boundaries that wait."""
-        return len(self._numbers) // ROW
+    def __bool__(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._numbers)
+
+    @property
+    def full(self) -> bool:
+        """Whether a chunk should be made now."""
+        return len(self._numbers) >= _MANY_ROWS * ROW or self._length >= _MUCH_TEXT
 
     def add(self, crossings: list[Any]) -> list[BlockRecord]:
         """Takes what :func:`taken_apart` does; gives the records back that are none of the usual ones."""
@@ -120,14 +128,16 @@ class Packer:
         return self._entries.get(key) or self._new(key, path, attributes)
 
     def _new(self, key: Any, path: str | Path, attributes: str | None) -> int:
-        self._texts.append(f"[{text_of(path)},{attributes or 'null'}]")
+        text = f"[{text_of(path)},{attributes or 'null'}]"
+        self._texts.append(text)
+        self._length += len(text)
         self._entries[key] = number = len(self._texts)
         return number
 
     def take(self) -> list[bytes]:
         """The payload of a chunk with all there is, in parts."""
         numbers, texts = self._numbers, self._texts
-        self._numbers, self._texts, self._entries = [], [], {}
+        self._numbers, self._texts, self._entries, self._length = [], [], {}, 0
         entries = f"[{','.join(texts)}]".encode("ascii")
         packed = array("Q", numbers)
         if sys.byteorder == "big":

@@ -13,7 +13,7 @@ from ._alike import Alike, expanded
 from ._attribution import Boundary
 from ._capture import Capture
 from ._config import Settings
-from ._crossings import Packer, taken_apart
+from ._crossings import AT_ONCE, Packer, taken_apart
 from ._decode import name_pointers
 from ._following import Following
 from ._json import block_text
@@ -21,7 +21,7 @@ from ._names import base_name, text
 from ._names_cache import MAX_NAMES, RECHECK_S
 from ._recorder import Recorder
 from ._records import BlockRecord, Path, Record
-from ._sessionwriter import ROWS_PER_CHUNK, Writer
+from ._sessionwriter import Writer
 from ._tally import BlockTotals
 
 LAYOUT_ID = 1
@@ -133,18 +133,17 @@ class FileRecorder(Recorder):
     def _place_after(self, crossings: list[Any]) -> list[Any]:
         if self._rows:
             self._write_boundaries()
-        for first in range(0, len(crossings), ROWS_PER_CHUNK):
-            if len(self._packer) >= ROWS_PER_CHUNK:
+        for first in range(0, len(crossings), AT_ONCE):
+            self._blocks += map(block_text, self._packer.add(crossings[first : first + AT_ONCE]))
+            if self._packer.full:
                 self._write_boundaries()
-            some = crossings[first : first + ROWS_PER_CHUNK]
-            self._blocks += map(block_text, self._packer.add(some))
         if self._delivery.awaited:
             self._delivery.put([*taken_apart(crossings)[1]])
         return []
 
     def _boundary(self, item: list[Any]) -> None:
         if item[7] or self.capture is None:
-            if len(self._packer):
+            if self._packer:
                 self._write_boundaries()
             self._rows.append([*item, None if item[7] else 0])
         else:
@@ -159,7 +158,7 @@ class FileRecorder(Recorder):
         rows, self._rows = self._rows, []
         if rows:
             self.writer.plain_rows(file.BOUNDARY, rows, hold=True)
-        if len(self._packer):
+        if self._packer:
             self.writer.append(file.BLOCKS, *self._packer.take(), hold=True)
 
     def _write_all(self) -> None:

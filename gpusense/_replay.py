@@ -14,6 +14,7 @@ from .session import Builder, Session, rows_left_out
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
+MAX_PATHS = 100_000  # that are remembered, to have each once
 
 
 class Replay:
@@ -127,6 +128,8 @@ class Replay:
 
     def take_blocks(self, chunk: file.Chunk) -> None:
         """Boundaries where the newest correlation id was read, and blocks that ended there."""
+        if len(self._paths) > MAX_PATHS:
+            self._paths.clear()
         found = unpacked(chunk.payload, self._paths)
         self.pipeline.boundaries_after(found.boundaries)
         self.pipeline.refuse(found.reversed)

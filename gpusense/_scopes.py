@@ -56,6 +56,7 @@ class Scopes:
         block = Block.__new__(Block)  # and what its constructor does
         block._tracer, block.name, block.attributes, block.links = self, name, attributes, None  # type: ignore[assignment]
         block.end_ns = block.error = block._totals = block._template = None
+        block._open = False
         try:
             now = block.start_ns = time_ns()
             number, thread = next(block_ids), _get_ident()
@@ -72,6 +73,7 @@ class Scopes:
             if running:
                 entered(block)
             self._append([OPEN, number, block.parent_id, thread, now, now, name, 0, corr])
+            return block  # in here: an interrupt may come at any line
         except Exception:  # noqa: BLE001 - whatever fails in us, the span of others goes on
             self.failed_blocks += 1
         except BaseException:  # an interrupt: nobody will have the block to close it
@@ -111,8 +113,8 @@ class Scopes:
         ):
             block.__exit__(None, None, None)
             return
-        block._open = False
         try:
+            block._open = False
             innermost.set(block._outer)
             if running:
                 left(block)

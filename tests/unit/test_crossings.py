@@ -139,7 +139,7 @@ def in_chunks(left, sizes):
         assert (found.reversed, found.refused, found.reason) == (0, 0, "")
         boundaries += found.boundaries
         records += found.records
-    assert not len(packer)
+    assert not packer
     return boundaries, records, rest
 
 

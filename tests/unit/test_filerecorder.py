@@ -186,7 +186,7 @@ def test_many_blocks_at_once_are_split_over_chunks(recorder):
     recorder.writer.release()
     with file.Reader(recorder.writer.path) as reader:
         sizes = [len(chunk.payload) for chunk in reader if chunk.type == file.BLOCKS]
-    assert max(sizes) < 32 << 20
+    assert max(sizes) < 3 << 20
     assert [block.attributes for block in load(recorder.writer.path).blocks] == [
         {"text": f"{i}" * 700} for i in range(10_000)
     ]

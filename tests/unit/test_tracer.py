@@ -5,6 +5,7 @@ import copy
 import gc
 import io
 import json
+import sys
 import threading
 import time
 from itertools import count
@@ -664,6 +665,50 @@ def test_scopes_without_a_block_around_them_are_sampled_and_shed(reading, monkey
     monkeypatch.setattr(_scopes, "MAX_WAITING", -1)
     reading.close_scope(reading.open_scope("too many"))
     assert (reading.shed_blocks, "too many" in blocks(reading)) == (1, False)
+
+
+def interrupted_at(number, call, *given):
+    """Whether there is a line of that number, counted as they run, where Ctrl-C comes in the middle of ``call``."""
+    lines = count()
+
+    def look(frame, event, _):
+        if frame.f_code.co_filename != _scopes.__file__:
+            return None
+        if event == "line" and next(lines) == number:
+            raise KeyboardInterrupt
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        call(*given)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupt_at_any_line_of_a_scope_is_the_programs_and_leaves_no_block_around_others(reading):
+    number = 0
+    while interrupted_at(number, reading.open_scope, "opened"):
+        assert reading.current_block() is None, number
+        number += 1
+    assert number > 15
+    reading.close_scope(reading.current_block())
+    number = 0
+    scope = reading.open_scope("closed", {"a": 1})
+    while interrupted_at(number, reading.close_scope, scope):
+        with gpusense.trace("after") as block:
+            assert block.parent_id is None or scope.end_ns is None
+        reading.close_scope(scope)
+        assert scope.end_ns is not None
+        with gpusense.trace("after") as block:
+            assert block.parent_id is None
+        scope = reading.open_scope("closed", {"a": 1})
+        number += 1
+    assert number > 15
+    assert reading.failed_blocks == 0
 
 
 def test_a_listener_is_told_before_the_record_is_made(reading):
