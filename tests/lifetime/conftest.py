@@ -2,8 +2,11 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
+from live_programs import HEAD
 from needs import ROOT
 
 
@@ -33,3 +36,14 @@ def answer(run_python, scripted):
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
+
+
+@pytest.fixture
+def run(environ, tmp_path):
+    """Runs code after HEAD where a GPU seems to be."""
+
+    def start(code, *flags, head=HEAD, timeout=60, **env):
+        command = [sys.executable, *flags, "-c", head + code]
+        return subprocess.run(command, env=environ | env, capture_output=True, text=True, timeout=timeout, cwd=tmp_path)
+
+    return start
