@@ -1,6 +1,6 @@
 """Many exits of each kind, on the Python that runs this: python tests/tools/exits.py [TIMES]   (100)
 
-The programs of ``tests/lifetime/test_safety.py``, which runs each once: half of the times CUPTI still moves buffers
+The programs of ``tests/lifetime/test_life_cycle.py``, which runs each once: half of the times CUPTI still moves buffers
 after the interpreter has ended. Needs pytest (for that file) and a C compiler. Prints a row a kind; exits 1 where an
 exit status or standard error was not the program's own.
 """
@@ -14,7 +14,8 @@ import tempfile
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "lifetime")]
 
-from test_safety import EXITS, HEAD  # noqa: E402
+from live_programs import HEAD  # noqa: E402
+from test_life_cycle import EXITS  # noqa: E402
 
 
 def build(source: str, target: pathlib.Path) -> str:
