@@ -24,6 +24,7 @@ from .tracks import group_name, label
 #: Longest name on the page; the middle of a longer one is cut out.
 NAME_LIMIT = 4096
 _TABLE_LIMIT = 2_000
+_UNSEEN_LIMIT = 100
 _HISTOGRAMS = 12
 _BINS = 28
 _FLAME_LIMIT = 4_000
@@ -217,6 +218,7 @@ def _seen(session: Session) -> dict[str, Any]:
         "overhead": [[name.replace("_", " "), value] for name, value in overhead.items()],
         "unseen": [
             [stretch.start_ns - (meta.get("start_ns") or stretch.start_ns), clean(stretch.reason)]
-            for stretch in session.unseen[:100]
+            for stretch in session.unseen[:_UNSEEN_LIMIT]
         ],
+        "more_unseen": max(0, len(session.unseen) - _UNSEEN_LIMIT),
     }

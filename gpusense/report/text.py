@@ -8,7 +8,7 @@ from typing import IO, Any
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.facts import Facts
 from ..analysis.finding import Finding
-from ..analysis.operation import Operation
+from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.ranking import ranked
 from ..analysis.unwritten import unwritten
 from ..analysis.waits import lines_missing
@@ -287,7 +287,7 @@ def _missing_lines(session: Session) -> Iterator[str]:
 
 
 def _host_operations(facts: Facts) -> list[Operation]:
-    return [row for row in facts.operations if row not in facts.device_operations]
+    return [row for row in facts.operations if row.kind not in DEVICE_KINDS]
 
 
 def _columns(width: int) -> list[int]:
@@ -401,3 +401,5 @@ def _unseen(session: Session) -> Iterator[str]:
         stop = stretch.end_ns if stretch.end_ns is not None else end
         length = "until the end" if stop is None else time_text(stop - stretch.start_ns)
         yield f"{length}: {clean(stretch.reason, 300)}"
+    if len(session.unseen) > _MOST_ROWS:
+        yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more stretch', 'more stretches')}"
