@@ -182,7 +182,7 @@ def _headline(diff: Diff, failures: Sequence[str], over: float | None) -> str:
     if diff.blind:
         return f"{diff.blind[0].upper()}{diff.blind[1:]}."
     if failures:
-        return f"{count_text(len(failures), 'figure')} grew by more than {share_text(over)}."
+        return f"{count_text(len(failures), 'figure')} grew by more than {share_text(over or 0)}."
     slower = [row for row in diff.times if row.verdict == "slower" and row.basis == "runs"]
     faster = [row for row in diff.times if row.verdict == "faster" and row.basis == "runs"]
     changed = [row for row in diff.counts if row.total and row.verdict in ("more", "fewer")]

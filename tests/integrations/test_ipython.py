@@ -109,7 +109,7 @@ def test_off_is_said(run_python):
 
 
 def test_a_part_of_a_session_is_what_was_inside():
-    from gpusense._records import Aggregate, BlockRecord, GpuKernel
+    from gpusense._records import Aggregate, BlockRecord, Counters, GpuKernel
     from gpusense.integrations._recording import part
     from gpusense.session import Session
 
@@ -133,7 +133,7 @@ def test_a_part_of_a_session_is_what_was_inside():
         Aggregate(("outer", "cell"), "kernel", "k", "cuda", 0, 7, 3, 9, 3, 3, 27),
         Aggregate(("outer",), "kernel", "k", "cuda", 0, 7, 3, 9, 3, 3, 27),
     ]
-    found = part(Session(records=records, aggregates=rows, meta={"pid": 1}), Block)
+    found = part(Session(records=records, aggregates=rows, meta={"pid": 1}), Block, Counters())
     assert [record.name for record in found.records] == ["inside", "deeper", "no block", "cell"]
     assert found.aggregates == rows[:1]
     assert (found.counters.seen, found.counters.kept, found.counters.aggregated) == (7, 4, 3)
