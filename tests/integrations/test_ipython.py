@@ -140,3 +140,28 @@ def test_a_part_of_a_session_is_what_was_inside():
     assert found.duration_ns == 100
     assert found.busy[0].busy_ns == 30
     assert gpusense.Session is Session
+
+
+def test_a_cell_that_awaits_while_the_loop_runs_says_what_to_do(run):
+    out = run(
+        """
+import asyncio
+from IPython.core.error import UsageError
+
+CELL = "import asyncio\\nran = True\\nawait asyncio.sleep(0)"
+shell.run_cell_magic("gpusense", "--text", CELL)  # no loop runs: the shell has one
+assert shell.user_ns.pop("ran")
+
+async def notebook():
+    try:
+        shell.run_cell_magic("gpusense", "--text", CELL)
+    except UsageError as error:
+        print("told:", error)
+    assert "ran" not in shell.user_ns
+    shell.run_cell_magic("gpusense", "--text", "async def f():\\n    await g\\nran = True")  # not at the top level
+    assert shell.user_ns["ran"]
+
+asyncio.run(notebook())
+"""
+    )
+    assert 'use `with gpusense.trace("cell") as block: await …`' in out
