@@ -34,8 +34,8 @@ def _run(shell: Any, line: str, cell: str) -> None:
         raise UsageError(
             f"%%gpusense takes --text, not {unknown[0]}"
             if unknown
-            else "%%gpusense cannot run a cell with await at its top level here, where the notebook's own event loop is "
-            'running: use `with gpusense.trace("cell") as block: await …`, then print(block.summary()) in the next cell'
+            else "%%gpusense cannot run a cell with await at its top level here, where the notebook's own event loop "
+            'is running: use `with gpusense.trace("cell") as block: await …`, then print(block.summary()) in the next cell'
         )
     recording = Recording("cell")
     try:
@@ -58,7 +58,7 @@ def _waits_in_vain(shell: Any, cell: str) -> bool:
         return False
     try:
         return bool(shell.should_run_async(cell, transformed_cell=shell.transform_cell(cell)))
-    except Exception:  # what is wrong with the cell is shown where it is run
+    except Exception:  # noqa: BLE001 - what is wrong with the cell is shown where it is run
         return False
 
 
