@@ -35,7 +35,7 @@ def _run(shell: Any, line: str, cell: str) -> None:
             f"%%gpusense takes --text, not {unknown[0]}"
             if unknown
             else "%%gpusense cannot run a cell with await at its top level here, where the notebook's own event loop "
-            'is running: use `with gpusense.trace("cell") as block: await …`, then print(block.summary()) in the next cell'
+            'is running: use `with gpusense.trace("cell") as block: await …`, and print(block.summary()) afterwards'
         )
     recording = Recording("cell")
     try:
