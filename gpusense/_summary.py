@@ -326,16 +326,19 @@ def _memory(session: Any, paths: set[Path]) -> dict[Path, tuple[int, int]] | Non
     """Path → bytes allocated inside, and the highest number of live bytes allocated inside; None without records."""
     if not session.allocations or any(row.kind == "allocation" for row in session.aggregates):
         return None  # where some were only counted, what is alive is not known
-    live: dict[int, tuple[Path, int]] = {}
+    from .analysis.memory import place_of
+
+    place = place_of(session)
+    live: dict[Any, tuple[Path, int]] = {}
     allocated: dict[Path, int] = {}
     held: dict[Path, int] = {}
     peak: dict[Path, int] = {}
     for item in sorted(session.allocations, key=lambda record: record.start_ns):
         if item.name == "alloc":
-            live[item.address] = (item.path, item.bytes)
+            live[place(item)] = (item.path, item.bytes)
             path, change = item.path, item.bytes
         else:
-            path, size = live.pop(item.address, ((), 0))
+            path, size = live.pop(place(item), ((), 0))
             change = -size
         for depth in range(1, len(path) + 1):
             part = path[:depth]
@@ -355,14 +358,17 @@ class Alive(NamedTuple):
 
 def alive(session: Any, at_ns: int) -> list[Alive]:
     """What was allocated and not released at a time, by the block that allocated it, most bytes first."""
-    live: dict[int, Any] = {}
+    from .analysis.memory import place_of
+
+    place = place_of(session)
+    live: dict[Any, Any] = {}
     for item in sorted(session.allocations, key=lambda record: record.start_ns):
         if item.start_ns > at_ns:
             break
         if item.name == "alloc":
-            live[item.address] = item
+            live[place(item)] = item
         else:
-            live.pop(item.address, None)
+            live.pop(place(item), None)
     sums: dict[Path, list[int]] = {}
     for item in live.values():
         row = sums.setdefault(item.path, [0, 0])
@@ -408,7 +414,7 @@ def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
 
 def print_summary(session: Any, file: Any = None) -> None:
     """A table of the blocks on ``file`` (standard output)."""
-    from .analysis.unwritten import absent_text
+    from .analysis.unwritten import absent_text, untimed, untimed_text
 
     summary = summarise(session)
     seen = _gpu_work_was_seen(session, summary)
@@ -429,6 +435,8 @@ def print_summary(session: Any, file: Any = None) -> None:
     absent = absent_text(counters)
     if absent:
         lines.append(f"not recorded: {absent}; the session's counters say why")
+    if untimed(session):
+        lines.append(f"{untimed_text(session)}: {next(iter(untimed(session)))}")
     lines += _waited(session)
     for block, left in out_of_memory(session) if session.allocations else ():
         lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")

@@ -9,6 +9,7 @@ from .busy import device_times, unseen, window
 from .intervals import total
 from .operation import DEVICE_KINDS, Operation, operations
 from .significance import benjamini_hochberg, holm, mann_whitney, runs_needed
+from .unwritten import untimed
 from .words import count_text, share_text, size_text, time_text
 
 LEVEL = 0.05
@@ -306,6 +307,7 @@ def _unseen_ns(run: Session) -> int:
 _MISSING: tuple[tuple[str, Callable[[Session], int], Callable[[int], str]], ...] = (
     ("Records are missing", lambda run: run.counters.dropped + run.counters.invalid, "{:,}".format),
     ("Requests for a buffer found none free", lambda run: run.counters.missed, "{:,}".format),
+    ("wgpu passes were not timed", lambda run: sum(untimed(run).values()), "{:,}".format),
     ("Session files do not hold all that was recorded", lambda run: run.counters.bytes_dropped, size_text),
     ("Session files are incomplete or damaged", lambda run: int(_is_broken(run)), str),
     ("Capture was off for a time", _unseen_ns, time_text),

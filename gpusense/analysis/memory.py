@@ -1,6 +1,8 @@
 """Device memory over time, from allocation records: peaks, and which blocks held what at the peak."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from .._records import GpuAllocation, Path
 from ..session import Session
@@ -27,29 +29,47 @@ class DeviceMemory(NamedTuple):
     blocks: tuple[BlockMemory, ...]  # by what they held at the peak
 
 
+def place_of(session: Session) -> Callable[[GpuAllocation], Any]:
+    """What allocations are told apart by: the address, which in a merged session each process has for itself."""
+    if len(session.meta.get("processes") or ()) < 2:
+        return attrgetter("address")
+    return lambda record: (record.path[:1], record.address)
+
+
 class _Live:
-    def __init__(self) -> None:
-        self.at: dict[int, tuple[int, Path]] = {}
+    def __init__(self, place: Callable[[GpuAllocation], Any]) -> None:
+        self.place = place
+        self.at: dict[Any, tuple[int, Path]] = {}
         self.by_path: dict[Path, int] = {}
         self.peak_by_path: dict[Path, int] = {}
-        self.at_peak: dict[Path, int] = {}
+        self.records: list[GpuAllocation] = []
+        self.until_peak = 0  # how many of them led to it
         self.total = self.peak = self.peak_ns = self.allocations = self.releases = self.unknown = 0
 
     def change(self, record: GpuAllocation) -> None:
+        place = self.place(record)
+        self.records.append(record)
         if record.name == "alloc":
             self.allocations += 1
-            self._release(record.address)  # the address was reused: its release was not seen
-            self.at[record.address] = (record.bytes, record.path)
+            self._release(place)  # the address was reused: its release was not seen
+            self.at[place] = (record.bytes, record.path)
             self._add(record.path, record.bytes)
             if self.total > self.peak:
-                self.peak, self.peak_ns, self.at_peak = self.total, record.start_ns, dict(self.by_path)
+                self.peak, self.peak_ns, self.until_peak = self.total, record.start_ns, len(self.records)
         else:
             self.releases += 1
-            if not self._release(record.address):
+            if not self._release(place):
                 self.unknown += 1
 
-    def _release(self, address: int) -> bool:
-        held = self.at.pop(address, None)
+    def at_peak(self) -> dict[Path, int]:
+        """What each block held then: all once more up to there, since a copy at each new peak takes far longer."""
+        again = _Live(self.place)
+        for record in self.records[: self.until_peak]:
+            again.change(record)
+        return again.by_path
+
+    def _release(self, place: Any) -> bool:
+        held = self.at.pop(place, None)
         if held is None:
             return False
         self._add(held[1], -held[0])
@@ -65,24 +85,29 @@ class _Live:
 def memory(session: Session) -> list[DeviceMemory]:
     """One row a device with allocation records; empty where allocations were not captured."""
     live: dict[tuple[str, int | None], _Live] = {}
+    place = place_of(session)
     for record in sorted(session.allocations, key=lambda record: record.start_ns):
-        live.setdefault((record.backend, record.device), _Live()).change(record)
-    return [
-        DeviceMemory(
-            device=device,
-            backend=backend,
-            allocations=state.allocations,
-            releases=state.releases,
-            peak_bytes=state.peak,
-            peak_ns=state.peak_ns,
-            held_bytes=state.total,
-            unknown_releases=state.unknown,
-            blocks=tuple(
-                BlockMemory(path, peak, state.at_peak.get(path, 0), state.by_path.get(path, 0))
-                for path, peak in sorted(
-                    state.peak_by_path.items(), key=lambda item: (-state.at_peak.get(item[0], 0), -item[1])
-                )
-            ),
-        )
-        for (backend, device), state in live.items()
+        state = live.get((record.backend, record.device))
+        if state is None:
+            state = live[record.backend, record.device] = _Live(place)
+        state.change(record)
+    return [_row(backend, device, state) for (backend, device), state in live.items()]
+
+
+def _row(backend: str, device: int | None, state: _Live) -> DeviceMemory:
+    at_peak = state.at_peak()
+    blocks = [
+        BlockMemory(path, peak, at_peak.get(path, 0), state.by_path.get(path, 0))
+        for path, peak in state.peak_by_path.items()
     ]
+    return DeviceMemory(
+        device=device,
+        backend=backend,
+        allocations=state.allocations,
+        releases=state.releases,
+        peak_bytes=state.peak,
+        peak_ns=state.peak_ns,
+        held_bytes=state.total,
+        unknown_releases=state.unknown,
+        blocks=tuple(sorted(blocks, key=lambda block: (-block.at_peak_bytes, -block.peak_bytes))),
+    )

@@ -10,7 +10,7 @@ from ..analysis.facts import Facts
 from ..analysis.finding import Finding
 from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.ranking import ranked
-from ..analysis.unwritten import unwritten
+from ..analysis.unwritten import untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
@@ -151,6 +151,7 @@ def _counters(session: Session) -> str:
     if damage:
         parts.append(f"damage: {clean(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
     parts += unwritten(session)
+    parts += [untimed_text(session)] if untimed(session) else []
     if session.meta.get("complete") is False:
         parts.append("the program was killed or still runs")
     return f"records: {', '.join(parts)}"
@@ -158,7 +159,8 @@ def _counters(session: Session) -> str:
 
 def _hang(session: Session) -> Iterator[str]:
     for found in session.meta.get("hang") or ():
-        yield f"nothing completed for {found['after_s']:g} s although the device had work"
+        process = f"{clean(str(found['process']), 60)}: " if found.get("process") else ""
+        yield f"{process}nothing completed for {found['after_s']:g} s although the device had work"
         for row in found["streams"]:
             done, running = row.get("last_completed") or {}, row.get("running") or {}
             newest = row.get("last_launched") or {}
@@ -174,11 +176,16 @@ def _hang(session: Session) -> Iterator[str]:
 
 def _overhead(session: Session, facts: Facts) -> str:
     found = session.meta.get("overhead") or {}
-    spent = [(name, value) for name, value in found.items() if name.endswith("_ns") and isinstance(value, int | float)]
+    spent = [
+        (name, value)
+        for name, value in found.items()
+        if name.endswith("_ns") and name != "threshold_ns" and isinstance(value, int | float)
+    ]
     if not spent:
         return "overhead of gpusense: not measured in this session"
     shown = ", ".join(f"{name[:-3].replace('_', ' ')} {time_text(value)}" for name, value in spent[:3])
-    share = spent[0][1] / facts.window_ns if facts.window_ns else None
+    processes = max(1, len(session.meta.get("processes") or ()))  # whose times are summed up
+    share = spent[0][1] / facts.window_ns / processes if facts.window_ns else None
     return f"overhead of gpusense: {shown} ({percent_text(share)} of the run)"
 
 
