@@ -151,7 +151,8 @@ def _breakdown(session: Session, facts: Facts) -> list[dict[str, Any]]:
 
 def _operation(row: Operation, ranks: dict[str, int]) -> dict[str, Any]:
     shown = row._asdict()
-    shown["name"] = _name(row.name)
+    timed = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
+    shown["name"] = _name(row.name) + timed
     shown["colour"] = colour_word(row.kind, row.name, row.direction, ranks)
     shown["full_name"] = _name(row.full_name) if row.full_name else None
     return shown

@@ -325,6 +325,8 @@ def _table(rows: list[Operation], width: int) -> Iterator[str]:
             size_text(row.bytes) if row.bytes else "",
         )
         kind = "" if row.kind == "kernel" else f"{row.kind}: "
+        if row.kind in DEVICE_KINDS and row.timing == "host":
+            kind = f"{row.kind} (host): "
         yield ("".join(f"{cells[at]:>{_WIDTHS[at]}}" for at in shown) + f"  {_where(row)}{kind}{clean(row.name)}")
     if len(rows) > _MOST_ROWS:
         rest = rows[_MOST_ROWS:]
