@@ -78,7 +78,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Operations of the host", _table(_host_operations(facts), style.width)),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _missing_lines(session)),
-        ("Blocks", _blocks(session)),
+        ("Blocks", _blocks(session, _gpu_is_known(session, facts))),
         ("Hang", _hang(session)),
         ("Not seen", _unseen(session)),
         ("Damage", (clean(sentence, 200) for sentence in session.meta.get("damage") or ())),
@@ -366,7 +366,13 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
         yield f"… and {table['more']:,} more"
 
 
-def _blocks(session: Session) -> Iterator[str]:
+def _gpu_is_known(session: Session, facts: Facts) -> bool:
+    """False where nothing told of GPU work: then that of a block is not 0 but unknown."""
+    state = (session.meta.get("capture") or {}).get("state")
+    return bool(facts.device_operations) or state not in (None, "unavailable", "armed")
+
+
+def _blocks(session: Session, gpu_is_known: bool) -> Iterator[str]:
     root = block_tree(session)
     if not root.children:
         return
@@ -382,7 +388,7 @@ def _blocks(session: Session) -> Iterator[str]:
         indent = "  " * min(depth, 20)
         yield (
             f"{node.passes or '–':>8}{time_text(node.wall_ns if node.passes else None):>10}"
-            f"{time_text(node.gpu_ns):>10}{node.kernels:>10,}"
+            f"{time_text(node.gpu_ns if gpu_is_known else None):>10}{f'{node.kernels:,}' if gpu_is_known else '–':>10}"
             f"  {indent}{clean(node.name)}"
         )
         yield from (f"{'':>18}{row}" for row in _owners(node, indent))

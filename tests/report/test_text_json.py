@@ -236,6 +236,15 @@ def test_operations_of_the_host_are_found_without_comparing_each_with_each(monke
     assert len(compared) < 200
 
 
+def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
+    def row(**meta):
+        lines = list(text.full(session(block(("step",), 0, MS), end=MS, **meta)))
+        return lines[lines.index("Blocks") + 2].split()
+
+    assert row(capture={"state": "unavailable"}) == ["1", "1.00", "ms", "–", "–", "step"]
+    assert row(capture={"state": "stopped"}) == ["1", "1.00", "ms", "0", "ns", "0", "step"]
+
+
 def test_many_stretches_without_capture_are_cut_and_counted():
     off = [UnseenStretch(T0 + i * US, T0 + i * US + 500, "overhead budget") for i in range(180)]
     made = session(kernel("k", 0, 10), end=MS, unseen=off)
