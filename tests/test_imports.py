@@ -40,7 +40,7 @@ session
 _hang _sessionwriter
 _sessionplace
 _sessionfile
-_dispatcher _rounds _sampler _sources _window
+_dispatcher _history _rounds _sampler _sources _window
 backends
 _broker
 _pipeline
