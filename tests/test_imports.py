@@ -25,7 +25,7 @@ _select
 _noop _tracer
 _by_hand _scopes _steps _worker
 _block
-_decorate _summary _types
+_decorate _summary _summary_text _types
 _filerecorder
 _graph_owners _recorder
 _capturing _delivery

@@ -1,10 +1,10 @@
-"""Device memory over time, from allocation records: peaks, and which blocks held what at the peak."""
+"""Device memory over time, from allocation records: peaks, which blocks held what, and what was alive at a time."""
 
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .._records import GpuAllocation, Path
+from .._records import BlockRecord, GpuAllocation, Path
 from ..session import Session
 
 
@@ -111,3 +111,65 @@ def _row(backend: str, device: int | None, state: _Live) -> DeviceMemory:
         unknown_releases=state.unknown,
         blocks=tuple(sorted(blocks, key=lambda block: (-block.at_peak_bytes, -block.peak_bytes))),
     )
+
+
+def by_block(session: Session, paths: set[Path]) -> dict[Path, tuple[int, int]] | None:
+    """Path → bytes allocated inside, and the highest number of live bytes allocated inside; None without records."""
+    if not session.allocations or any(row.kind == "allocation" for row in session.aggregates):
+        return None  # where some were only counted, what is alive is not known
+    place = place_of(session)
+    live: dict[Any, tuple[Path, int]] = {}
+    allocated: dict[Path, int] = {}
+    held: dict[Path, int] = {}
+    peak: dict[Path, int] = {}
+    for item in sorted(session.allocations, key=lambda record: record.start_ns):
+        if item.name == "alloc":
+            live[place(item)] = (item.path, item.bytes)
+            path, change = item.path, item.bytes
+        else:
+            path, size = live.pop(place(item), ((), 0))
+            change = -size
+        for depth in range(1, len(path) + 1):
+            part = path[:depth]
+            allocated[part] = allocated.get(part, 0) + max(change, 0)
+            held[part] = held.get(part, 0) + change
+            peak[part] = max(peak.get(part, 0), held[part])
+    return {path: (allocated.get(path, 0), peak.get(path, 0)) for path in paths}
+
+
+class Alive(NamedTuple):
+    """Device memory allocated in blocks of one path and not released yet."""
+
+    path: Path
+    allocations: int
+    bytes: int
+
+
+def alive(session: Session, at_ns: int) -> list[Alive]:
+    """What was allocated and not released at a time, by the block that allocated it, most bytes first."""
+    place = place_of(session)
+    live: dict[Any, Any] = {}
+    for item in sorted(session.allocations, key=lambda record: record.start_ns):
+        if item.start_ns > at_ns:
+            break
+        if item.name == "alloc":
+            live[place(item)] = item
+        else:
+            live.pop(place(item), None)
+    sums: dict[Path, list[int]] = {}
+    for item in live.values():
+        row = sums.setdefault(item.path, [0, 0])
+        row[0] += 1
+        row[1] += item.bytes
+    return sorted((Alive(path, *row) for path, row in sums.items()), key=lambda row: -row.bytes)
+
+
+#: Names of the exceptions that frameworks raise where device memory is short.
+OUT_OF_MEMORY = ("OutOfMemoryError", "CudaOutOfMemoryError", "CUDAOutOfMemoryError")
+
+
+def out_of_memory(session: Session) -> list[tuple[BlockRecord, list[Alive]]]:
+    """The innermost blocks that an out-of-memory error left, each with what was alive then."""
+    failed = [item for item in session.blocks if item.error in OUT_OF_MEMORY]
+    outer = {item.parent_id for item in failed}
+    return [(item, alive(session, item.end_ns)) for item in failed if item.block_id not in outer]

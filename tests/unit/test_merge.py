@@ -7,8 +7,8 @@ from gpusense._errors import SessionError
 from gpusense._merge import PROCESS_SHIFT
 from gpusense._metrics import GpuMetrics
 from gpusense._records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenStretch
-from gpusense._summary import alive, summarise
-from gpusense.analysis.memory import memory
+from gpusense._summary import summarise
+from gpusense.analysis.memory import alive, memory
 from gpusense.analysis.ranking import verdict
 from gpusense.analysis.unwritten import untimed
 from gpusense.report import text
