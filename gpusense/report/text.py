@@ -70,8 +70,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     yield from (_line(style, text) for text in _about(session))
     yield ""
     yield from _verdict(found[0], style)
-    for finding in found[1:]:
-        yield from _also(finding, style)
+    yield from _others(found, style)
     for title, rows in (
         ("Devices", _devices(facts, style)),
         ("Operations on the device", _table(facts.device_operations, style.width)),
@@ -234,6 +233,19 @@ def _wrapped(style: Style, text: str, most: int, paint: str = "") -> list[str]:
     text = indent + clean(text[len(indent) :], 2000)
     lines = wrap(text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  ")
     return [_line(style, line, paint) for line in lines]
+
+
+def _others(found: list[Finding], style: Style) -> Iterator[str]:
+    """All but the first; of those of one kind, which many devices may have alike, a few."""
+    told = Counter([found[0].kind])
+    for finding in found[1:]:
+        told[finding.kind] += 1
+        if told[finding.kind] <= _TOP:
+            yield from _also(finding, style)
+    more = [(finding, told[finding.kind] - _TOP) for finding in {one.kind: one for one in reversed(found)}.values()]
+    for finding, count in more:
+        if count > 0:
+            yield from _wrapped(style, f"also: {count_text(count, 'finding')} more like “{finding.title}”", 9)
 
 
 def _also(finding: Finding, style: Style) -> Iterator[str]:

@@ -3,14 +3,14 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
+from sessions import H100, MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
 
 from gpusense._records import Aggregate, BlockRecord, DeviceBusy, UnseenStretch
 from gpusense.analysis.busy import device_times, is_collective, timelines, window
 from gpusense.analysis.idle import REASONS, idle, innermost
 from gpusense.analysis.launch import launches
 from gpusense.analysis.overlap import overlap
-from gpusense.session import Session
+from gpusense.session import Session, merge
 
 
 def counted(count, total, *, name="k", kind="kernel", device=0, stream=7, path=("run",)):
@@ -226,3 +226,29 @@ def test_a_session_without_end_ends_with_its_last_record():
 def test_a_training_run_adds_up():
     (row,) = idle(training(6))
     assert sum(row.part(reason) for reason in REASONS) == row.window_ns
+
+
+def test_records_are_looked_through_once_and_not_once_a_process():
+    """Many processes, each with a device of its own: what tells of each host is sorted out beforehand."""
+    seen = []
+
+    class Counted(list):
+        def __iter__(self):
+            seen.append(1)
+            return list.__iter__(self)
+
+    counts = []
+    for processes in (2, 20):
+        runs = [
+            session(
+                kernel("k", 0, 10), block(("step",), 0, 20), end=99,
+                devices=(H100._replace(uuid=f"GPU-{number}", pci_bus_id=None),), rank=number, world_size=processes,
+            )
+            for number in range(processes)
+        ]  # fmt: skip
+        run = merge(runs)
+        run.records = Counted(run.records)
+        seen.clear()
+        assert len(idle(run)) == processes
+        counts.append(len(seen))
+    assert counts[0] == counts[1]

@@ -20,7 +20,7 @@ from gpusense.report.json import write as write_json
 from gpusense.report.page_data import page_data
 from gpusense.report.series import device_series
 from gpusense.report.style import PLAIN, Style, style_of
-from gpusense.session import Session, load, save
+from gpusense.session import Session, load, merge, save
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +234,24 @@ def test_operations_of_the_host_are_found_without_comparing_each_with_each(monke
     at = lines.index("Operations of the host")
     assert {"[0] sync: wait", "compute: tokenize"} == {line.split("  ")[-1].strip() for line in lines[at + 2 : at + 4]}
     assert len(compared) < 200
+
+
+def test_findings_that_many_devices_have_alike_are_told_a_few_times_and_counted():
+    ranks = []
+    for number in range(12):
+        card = H100._replace(uuid=f"GPU-{number}", pci_bus_id=None)
+        run = session(
+            *(kernel("k", at * MS, at * MS + 200 * US, path=("step",), block_id=1) for at in range(20)),
+            block(("step",), 0, 20 * MS),
+            end=20 * MS, devices=(card,), rank=number, world_size=12,
+        )  # fmt: skip
+        ranks.append(run)
+    run = merge(ranks)
+    kinds = [finding.kind for finding in ranked(Facts(run))]
+    assert kinds.count("host_bound") == 12
+    lines = list(text.full(run))
+    assert sum("waits for the host" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 5
+    assert any(line.startswith("also: 7 findings more like “GPU ") for line in lines)
 
 
 def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
