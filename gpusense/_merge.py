@@ -57,7 +57,7 @@ def merged(sessions: Sequence[Session]) -> Session:
     result.devices = devices.all()
     result.counters = Counters(*(sum(column) for column in zip(*(one.counters for one in sessions), strict=True)))
     notes = _clock_notes(processes)
-    notes += killed
+    notes += [*killed, *_twins(processes)]
     result.busy = [_joined(rows, notes) for rows in busy.values()]
     result.meta = _meta(sessions, processes, notes) | {"capture": capture, "sources": sources}
     if hangs:
@@ -185,6 +185,18 @@ def _clock_notes(processes: Iterable[dict[str, Any]]) -> list[str]:
     for root, start, end in whole if len(whole) > 1 else ():
         if not any(other != root and first < end and last > start for other, first, last in whole):
             notes.append(f"{root} overlaps no other process in time: another run, or a wrong clock")
+    return notes
+
+
+def _twins(processes: Iterable[dict[str, Any]]) -> list[str]:
+    """What looks like one session given twice: then all of it counts twice."""
+    known: dict[Any, Any] = {}
+    notes = []
+    for one in processes:
+        which = one.get("pid"), one.get("start_ns"), one.get("rank")
+        if None not in which[:2] and which in known:
+            notes.append(f"{known[which]} and {one.get('root')} have one pid and one start: the same session twice?")
+        known.setdefault(which, one.get("root"))
     return notes
 
 

@@ -155,6 +155,21 @@ def test_processes_without_ranks_and_twins():
     assert [process["root"] for process in merged.meta["processes"]] == ["process 100", "rank 1", "rank 1 #2"]
 
 
+def test_processes_without_ranks_are_given_none_by_the_report():
+    bare = [rank(0), rank(1)]
+    for one in bare:
+        one.meta["rank"] = None
+    lines = list(text.full(merge(bare)))
+    at = lines.index("Ranks")
+    assert [line.split()[:2] for line in lines[at + 2 : at + 4]] == [["process", "100"], ["process", "101"]]
+
+
+def test_one_session_given_twice_is_told():
+    notes = merge([rank(0), rank(1), rank(1)]).meta["notes"]
+    assert "rank 1 and rank 1 #2 have one pid and one start: the same session twice?" in notes
+    assert not any("twice" in note for note in merge([rank(0), rank(1)]).meta["notes"])
+
+
 def test_doubts_are_told():
     notes = merge([rank(0), rank(1, start=3600 * 1000 * MS, threshold=5)]).meta["notes"]
     assert any("rank 1 overlaps no other process" in note for note in notes)
