@@ -201,18 +201,24 @@ def gpusense(request: pytest.FixtureRequest) -> Iterator[GpuFacts]:
 # --- the report of the whole run --------------------------------------------------------------------------------------
 
 
+_REPORT = "gpusense-report"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("gpusense").addoption(
-        "--gpusense-report",
-        metavar="PATH",
-        help="write what the tests did on the GPU: .html, .json, .gpusense (a session), otherwise text",
-    )
+    try:
+        parser.getgroup("gpusense").addoption(
+            "--gpusense-report",
+            metavar="PATH",
+            help="write what the tests did on the GPU: .html, .json, .gpusense (a session), otherwise text",
+        )
+    except ValueError:  # another copy of gpusense has the option, and will write the report
+        pass
 
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("gpusense_report")
-    if path:
-        config.pluginmanager.register(_Report(config, str(path)), "gpusense-report")
+    if path and not config.pluginmanager.has_plugin(_REPORT):
+        config.pluginmanager.register(_Report(config, str(path)), _REPORT)
 
 
 class _Report:

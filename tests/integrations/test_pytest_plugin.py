@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 
 import pytest
 
@@ -234,6 +235,15 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(run):
     result = run("def test_work():\n    work()\n", "--gpusense-report", "/nowhere/at/all.json")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*gpusense: no report: *"])
+
+
+def test_the_plugins_of_two_copies_are_loaded_beside_each_other(run, pytester):
+    shutil.copytree(ROOT / "gpusense", pytester.path / "other", ignore=shutil.ignore_patterns("__pycache__"))
+    words = ("-p", "other.integrations.pytest_plugin", "--gpusense-report", "out.txt")
+    result = run("def test_facts(gpusense):\n    gpusense.restart()\n", *words)
+    result.assert_outcomes(passed=1)
+    assert sum("gpusense: " in line for line in result.outlines) == 1
+    assert (pytester.path / "out.txt").exists()
 
 
 def test_it_is_opt_in(run):
