@@ -10,6 +10,8 @@ from ._words import count_text
 if TYPE_CHECKING:
     from ._summary import BlockOperation, BlockSummary, Bottleneck, TraceSummary
 
+_MOST_FAILURES = 5
+
 
 def block_text(summary: "BlockSummary") -> str:
     """A few lines for people."""
@@ -53,7 +55,7 @@ def nanoseconds(value: float | None) -> str:
 
 def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
     """A table of the blocks, totals, and what is not in them."""
-    from .analysis.memory import out_of_memory
+    from .analysis.memory import alive, out_of_memory
     from .analysis.unwritten import absent_text, untimed, untimed_text
 
     seen = _gpu_work_was_seen(session, summary)
@@ -77,9 +79,13 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
     if untimed(session):
         lines.append(f"{untimed_text(session)}: {next(iter(untimed(session)))}")
     lines += _waited(session)
-    for block, left in out_of_memory(session) if session.allocations else ():
+    failed = out_of_memory(session) if session.allocations else []
+    for block in failed[:_MOST_FAILURES]:
         lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")
+        left = alive(session, block.end_ns)
         lines += [f"  {row.bytes / 1e6:10.2f} MB in {row.allocations} from {_place(row.path)}" for row in left[:5]]
+    if len(failed) > _MOST_FAILURES:
+        lines.append(f"and {count_text(len(failed) - _MOST_FAILURES, 'more block')} ended so")
     if summary.observed_share is not None and summary.observed_share < 1:
         lines.append(
             f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"

@@ -168,8 +168,8 @@ def alive(session: Session, at_ns: int) -> list[Alive]:
 OUT_OF_MEMORY = ("OutOfMemoryError", "CudaOutOfMemoryError", "CUDAOutOfMemoryError")
 
 
-def out_of_memory(session: Session) -> list[tuple[BlockRecord, list[Alive]]]:
-    """The innermost blocks that an out-of-memory error left, each with what was alive then."""
+def out_of_memory(session: Session) -> list[BlockRecord]:
+    """The innermost blocks that an out-of-memory error left; :func:`alive` says what was in the way."""
     failed = [item for item in session.blocks if item.error in OUT_OF_MEMORY]
     outer = {item.parent_id for item in failed}
-    return [(item, alive(session, item.end_ns)) for item in failed if item.block_id not in outer]
+    return [item for item in failed if item.block_id not in outer]

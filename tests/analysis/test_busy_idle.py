@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from sessions import H100, MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
 
 from gpusense._records import Aggregate, BlockRecord, DeviceBusy, UnseenStretch
+from gpusense.analysis import launch as launch_module
 from gpusense.analysis.busy import device_times, is_collective, timelines, window
 from gpusense.analysis.idle import REASONS, idle, innermost
 from gpusense.analysis.launch import launches
@@ -252,3 +253,21 @@ def test_records_are_looked_through_once_and_not_once_a_process():
         assert len(idle(run)) == processes
         counts.append(len(seen))
     assert counts[0] == counts[1]
+
+
+def test_gaps_are_compared_with_the_time_not_seen_in_one_sweep(monkeypatch):
+    """A budget leaves a thousand stretches out; a long run has a million gaps."""
+    from gpusense.analysis import intervals
+
+    swept = []
+    intersect = intervals.intersect
+    for module in (intervals, launch_module):
+        monkeypatch.setattr(module, "intersect", lambda *of: swept.append(1) or intersect(*of), raising=False)
+    run = session(
+        *(kernel("k", at, at + 50) for at in range(0, 20_000, 100)), end=20_000,
+        unseen=[UnseenStretch(T0 + at + 60, T0 + at + 90, "overhead budget") for at in range(0, 20_000, 200)],
+    )  # fmt: skip
+    (row,) = launches(run)
+    assert row.median_gap_ns == 50
+    assert row.small_gaps == 99  # of 199 gaps those in which capture was on
+    assert len(swept) < 50

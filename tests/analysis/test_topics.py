@@ -2,6 +2,7 @@
 
 import random
 import statistics
+import sys
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,6 @@ from sessions import H100, MS, US, alloc, block, compute, copy, kernel, memset, 
 
 from gpusense._metrics import Pcie
 from gpusense._records import Aggregate
-from gpusense.analysis import memory as memory_module
 from gpusense.analysis.anomalies import anomalies
 from gpusense.analysis.backends import side_by_side
 from gpusense.analysis.blocks import block_tree
@@ -386,7 +386,8 @@ def test_why_lines_are_missing(status, reason):
 
 def test_what_was_held_at_the_peak_is_not_copied_at_each_new_one(monkeypatch):
     copied = []
-    monkeypatch.setattr(memory_module, "dict", lambda *of: copied.append(1) or dict(*of), raising=False)
+    module = sys.modules[memory.__module__]
+    monkeypatch.setattr(module, "dict", lambda *of: copied.append(1) or dict(*of), raising=False)
     run = session(*(alloc(10, at, at, path=("run", f"request {at}")) for at in range(1, 501)))
     (row,) = memory(run)
     assert (row.peak_bytes, len(row.blocks), row.blocks[0].at_peak_bytes) == (5_000, 500, 10)

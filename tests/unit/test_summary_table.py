@@ -2,7 +2,7 @@
 
 import io
 
-from gpusense._records import BlockRecord, GpuKernel
+from gpusense._records import BlockRecord, GpuAllocation, GpuKernel
 from gpusense._summary import print_summary, summarise
 from gpusense._summary_text import as_tree
 from gpusense.session import Session
@@ -68,3 +68,15 @@ def test_deep_blocks_are_added_up_once_a_path_and_not_once_a_kernel():
     (row,) = summarise(run).operations
     assert (row.kernel_count, row.gpu_ns) == (200, 200)
     assert len(taken) < 200
+
+
+def test_of_many_blocks_that_ended_for_lack_of_memory_a_few_are_told_and_counted():
+    run = session(*((("search", f"batch {number}"), 1) for number in range(40)))
+    run.records = [record._replace(error="OutOfMemoryError") for record in run.records]
+    run.records.append(GpuAllocation("alloc", 10**6, 0, 0xA, path=("search",)))
+    shown = io.StringIO()
+    print_summary(run, shown)
+    lines = shown.getvalue().splitlines()
+    assert sum("ended for lack of memory" in line for line in lines) == 5
+    assert lines.count("        1.00 MB in 1 from search") == 5
+    assert "and 35 more blocks ended so" in lines
