@@ -208,3 +208,21 @@ def _order(device: DeviceInfo) -> tuple[int, int, str, int]:
     if device.nvml_index is not None:
         return 1, device.nvml_index, "", 0
     return 2, 0, normal_pci(device.pci_bus_id) or "~", device.index
+
+
+def chosen(
+    wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None",
+    devices: tuple[DeviceInfo, ...],
+    cuda_visible_devices: str | None,
+) -> tuple[DeviceInfo, ...]:
+    """Those of ``devices`` that are asked for as :func:`select` takes them, or as "visible"; all for None."""
+    if wanted is None:
+        return devices
+    names = (wanted,) if isinstance(wanted, (int, str, DeviceInfo)) else tuple(wanted)
+    shown: tuple[DeviceInfo, ...] = ()
+    if "visible" in names:
+        nvidia = tuple(device for device in devices if device.vendor == "nvidia")
+        places = {item.place for item in visible(cuda_visible_devices, nvidia)}
+        shown = tuple(device for place, device in enumerate(nvidia) if place in places)
+    named = select([name for name in names if name != "visible"], devices)
+    return tuple(device for device in devices if device in shown or device in named)

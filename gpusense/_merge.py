@@ -6,7 +6,7 @@ in that list) becomes ``i * 2**40 + n``. A record's ``device`` is the ``index`` 
 in time: the sessions' own wall clocks are the common clock, and ``meta["notes"]`` says where that is doubtful.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ._errors import SessionError
@@ -27,12 +27,21 @@ def merged(sessions: Sequence[Session]) -> Session:
     result = Session()
     processes: list[dict[str, Any]] = []
     capture: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
+    hangs: list[dict[str, Any]] = []
+    killed: list[str] = []
     devices = _Devices()
     busy: dict[tuple[str, int | None], list[DeviceBusy]] = {}
     for session in sessions:
         move = _Move(len(processes), _root(session, processes), devices.numbering(session))
         capture.update({move.root: session.meta.get("capture")} if move.root else session.meta.get("capture") or {})
+        sources.update(
+            {f"{move.root}: {name}" if move.root else name: it for name, it in _dict(session, "sources").items()}
+        )
+        hangs.extend(move.hang(found) for found in session.meta.get("hang") or ())
         processes.extend(_processes(session, move.root))
+        if session.meta.get("complete") is False and move.root:
+            killed.append(f"{move.root}: the program was killed or still runs")
         result.records.extend(move.record(record) for record in session.records)
         result.aggregates.extend(move.aggregate(aggregate) for aggregate in session.aggregates)
         result.metrics.extend(sample._replace(device=devices.known(sample.device)) for sample in session.metrics)
@@ -48,8 +57,11 @@ def merged(sessions: Sequence[Session]) -> Session:
     result.devices = devices.all()
     result.counters = Counters(*(sum(column) for column in zip(*(one.counters for one in sessions), strict=True)))
     notes = _clock_notes(processes)
+    notes += [*killed, *_twins(processes)]
     result.busy = [_joined(rows, notes) for rows in busy.values()]
-    result.meta = _meta(sessions, processes, notes) | {"capture": capture}
+    result.meta = _meta(sessions, processes, notes) | {"capture": capture, "sources": sources}
+    if hangs:
+        result.meta["hang"] = hangs
     return result
 
 
@@ -87,6 +99,14 @@ class _Move:
             change["destination_device"] = self.device(record.destination_device)
         moved: Record = place._replace(**change)
         return moved
+
+    def hang(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Evidence of a hang, with the process it is of."""
+        streams = [
+            {**row, "device": self.numbers.get(row.get("device"), row.get("device"))}
+            for row in found.get("streams") or ()
+        ]
+        return {**found, "streams": streams, "process": self.root or found.get("process")}
 
     def aggregate(self, row: Aggregate) -> Aggregate:
         owner = self.path(row.owner) if row.owner is not None else None
@@ -168,6 +188,18 @@ def _clock_notes(processes: Iterable[dict[str, Any]]) -> list[str]:
     return notes
 
 
+def _twins(processes: Iterable[dict[str, Any]]) -> list[str]:
+    """What looks like one session given twice: then all of it counts twice."""
+    known: dict[Any, Any] = {}
+    notes = []
+    for one in processes:
+        which = one.get("pid"), one.get("start_ns"), one.get("rank")
+        if None not in which[:2] and which in known:
+            notes.append(f"{known[which]} and {one.get('root')} have one pid and one start: the same session twice?")
+        known.setdefault(which, one.get("root"))
+    return notes
+
+
 def _joined(rows: list[DeviceBusy], notes: list[str]) -> DeviceBusy:
     """Busy time of one device; of several processes' unions only the sum is known, bounded by the span."""
     if len(rows) == 1:
@@ -211,7 +243,9 @@ def _meta(sessions: Sequence[Session], processes: list[dict[str, Any]], notes: l
         "trace_all": all(meta.get("trace_all") for meta in metas),
         "backends": backends,
         "mode": metas[0].get("mode"),
-        "overhead": _summed(meta.get("overhead") or {} for meta in metas),
+        "kinds": sorted({kind for meta in metas for kind in meta.get("kinds") or ()}),
+        **({"complete": all(meta.get("complete") is not False for meta in metas)} if _any(metas, "complete") else {}),
+        "overhead": _overhead([_dict(session, "overhead") for session in sessions]),
         "damage": [sentence for meta in metas for sentence in meta.get("damage") or ()],
         "processes": processes,
         "notes": notes,
@@ -225,10 +259,27 @@ def _file(ends: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: next((end[name] for end in ends if end.get(name) is not None), None) for name in names}
 
 
-def _summed(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    total: dict[str, Any] = {}
+def _any(metas: Sequence[dict[str, Any]], name: str) -> bool:
+    return any(meta.get(name) is not None for meta in metas)
+
+
+def _dict(session: Session, name: str) -> dict[str, Any]:
+    return session.meta.get(name) or {}
+
+
+def _overhead(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Times summed up; of a budget and its threshold the highest, of shares the mean over all processes."""
+    found: dict[str, list[Any]] = {}
     for part in parts:
         for name, value in part.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                total[name] = total.get(name, 0) + value
-    return total
+                found.setdefault(name, []).append(value)
+    rules: dict[str, Callable[[Any], Any]] = {"budget": max, "threshold_ns": max, "share": _mean}
+    joined = {name: rules.get(name, sum)(values) for name, values in found.items()}
+    if "observed" in found:  # a process without a budget observed all of its time
+        joined["observed"] = _mean([part.get("observed", 1.0) for part in parts])
+    return joined
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,11 +1,10 @@
-"""What blocks and tracers answer when asked: summaries as NamedTuples, and their printed forms."""
+"""What blocks and tracers answer when asked: summaries as NamedTuples; :mod:`._summary_text` prints them."""
 
-import sys
-from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
-from ._records import Aggregate, BlockRecord, Path
-from ._words import count_text
+from ._records import KINDS, Aggregate, BlockRecord, Path
+from ._summary_text import block_text, bottleneck_lines, table_lines, write
 
 
 class Launched(NamedTuple):
@@ -166,52 +165,14 @@ def _std(row: list[int]) -> float:
     return float(variance**0.5) if variance > 0 else 0.0
 
 
-def block_text(summary: BlockSummary) -> str:
-    """A few lines for people."""
-    if summary.kernel_count is None and not summary.operations:
-        return _harmless(f"{summary.name}: {summary.reason}")
-    parts = [f"{nanoseconds(summary.wall_ns)} wall"]
-    if summary.kernel_count is not None:
-        parts.append(f"{nanoseconds(summary.gpu_ns)} in {count_text(summary.kernel_count, 'kernel')}")
-    if summary.transfer_count is not None:
-        size = (summary.transfer_bytes or 0) / 1e6
-        copies = count_text(summary.transfer_count, "transfer")
-        parts.append(f"{copies} ({size:.2f} MB in {nanoseconds(summary.transfer_ns)})")
-    if summary.wait_ns:
-        parts.append(f"{nanoseconds(summary.wait_ns)} waiting")
-    lines = [f"{summary.name}: {', '.join(parts)}"]
-    lines += [
-        f"  {nanoseconds(row.total_ns):>10}  {row.count:>7} x  {row.kind:<8}  {row.name}"
-        for row in summary.operations[:10]
-    ]
-    if summary.ambiguous:
-        lines.append(f"  {summary.ambiguous} more may belong here or to a block of another thread or task")
-    if summary.reason:
-        lines.append(f"  {summary.reason}")
-    return "\n".join(map(_harmless, lines))
-
-
-def _harmless(line: str) -> str:
-    """``line`` with what a name could do to a terminal or a table made visible."""
-    return line if line.isprintable() else "".join(c if c.isprintable() else "�" for c in line)
-
-
-def nanoseconds(value: float | None) -> str:
-    """``1.23 ms``; a question mark for unknown."""
-    if value is None:
-        return "?"
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f} ns"
-
-
 def summarise(session: Any) -> TraceSummary:
     """Block statistics and totals of a session."""
+    from .analysis.memory import by_block
+
     walls = _walls(session)
     launched = _launched(session, set(walls))
     sync = "sync" in (session.meta.get("kinds") or ())
-    memory = _memory(session, set(walls))
+    memory = by_block(session, set(walls))
     no_memory = "allocation records are off: configure(kinds=('allocation',))"
     if "allocation" in (session.meta.get("kinds") or ()):
         no_memory = "no allocation was seen, or so many that some were only counted"
@@ -249,14 +210,19 @@ def summarise(session: Any) -> TraceSummary:
             )
         )
     rows.sort(key=lambda row: -row.total_ns)
-    everything = [*session.records, *session.aggregates]
+    work: dict[str, list[int]] = {kind: [0, 0] for kind in ("kernel", "transfer")}
+    for item in chain(session.records, session.aggregates):
+        sums = work.get(_kind(item))
+        if sums is not None:
+            sums[0] += _total(item)
+            sums[1] += getattr(item, "bytes", 0)
     return TraceSummary(
         operations=tuple(rows),
         wall_ns=session.duration_ns,
         gpu_busy_ns=sum(row.busy_ns for row in session.busy),
-        gpu_ns=sum(_total(item) for item in everything if _kind(item) == "kernel"),
-        transfer_ns=sum(_total(item) for item in everything if _kind(item) == "transfer"),
-        transfer_bytes=sum(item.bytes for item in everything if _kind(item) == "transfer"),
+        gpu_ns=work["kernel"][0],
+        transfer_ns=work["transfer"][0],
+        transfer_bytes=work["transfer"][1],
         counters=session.counters,
         reason=session.meta.get("reason", ""),
         observed_share=(session.meta.get("overhead") or {}).get("observed"),
@@ -264,8 +230,6 @@ def summarise(session: Any) -> TraceSummary:
 
 
 def _kind(item: Any) -> str:
-    from ._records import KINDS
-
     return item.kind if type(item) is Aggregate else KINDS[type(item)]
 
 
@@ -276,7 +240,7 @@ def _total(item: Any) -> int:
 def _walls(session: Any) -> dict[Path, list[Any]]:
     """Path → [count, total, min, max, sum of squares, attributes] of finished blocks."""
     walls: dict[Path, list[Any]] = {}
-    for item in [*session.records, *session.aggregates]:
+    for item in chain(session.records, session.aggregates):
         if type(item) is BlockRecord:
             duration = item.end_ns - item.start_ns
             row, path = [1, duration, duration, duration, duration * duration, item.attributes], item.path
@@ -300,90 +264,28 @@ def _walls(session: Any) -> dict[Path, list[Any]]:
 
 def _launched(session: Any, paths: set[Path]) -> dict[Path, tuple[int, int, int, int, int]]:
     """Path → kernel ns, kernels, transfer ns, transfer bytes, wait ns; a path's own and all below it."""
-    sums: dict[Path, list[int]] = {}
-    for item in [*session.records, *session.aggregates]:
+    own: dict[Path, list[int]] = {}
+    for item in chain(session.records, session.aggregates):
         kind = _kind(item)
         if kind not in ("kernel", "transfer", "sync"):
             continue
-        count = item.count if type(item) is Aggregate else 1
-        for depth in range(1, len(item.path) + 1):
-            path = item.path[:depth]
-            if path not in paths:
-                continue
-            row = sums.setdefault(path, [0, 0, 0, 0, 0])
-            if kind == "kernel":
-                row[0] += _total(item)
-                row[1] += count
-            elif kind == "transfer":
-                row[2] += _total(item)
-                row[3] += item.bytes
-            elif item.name != "stream_wait_event":
-                row[4] += _total(item)
-    return {path: (row[0], row[1], row[2], row[3], row[4]) for path, row in sums.items()}
-
-
-def _memory(session: Any, paths: set[Path]) -> dict[Path, tuple[int, int]] | None:
-    """Path → bytes allocated inside, and the highest number of live bytes allocated inside; None without records."""
-    if not session.allocations or any(row.kind == "allocation" for row in session.aggregates):
-        return None  # where some were only counted, what is alive is not known
-    live: dict[int, tuple[Path, int]] = {}
-    allocated: dict[Path, int] = {}
-    held: dict[Path, int] = {}
-    peak: dict[Path, int] = {}
-    for item in sorted(session.allocations, key=lambda record: record.start_ns):
-        if item.name == "alloc":
-            live[item.address] = (item.path, item.bytes)
-            path, change = item.path, item.bytes
-        else:
-            path, size = live.pop(item.address, ((), 0))
-            change = -size
+        row = own.setdefault(item.path, [0, 0, 0, 0, 0])
+        if kind == "kernel":
+            row[0] += _total(item)
+            row[1] += item.count if type(item) is Aggregate else 1
+        elif kind == "transfer":
+            row[2] += _total(item)
+            row[3] += item.bytes
+        elif item.name != "stream_wait_event":
+            row[4] += _total(item)
+    sums: dict[Path, list[int]] = {}
+    for path, row in own.items():
         for depth in range(1, len(path) + 1):
             part = path[:depth]
-            allocated[part] = allocated.get(part, 0) + max(change, 0)
-            held[part] = held.get(part, 0) + change
-            peak[part] = max(peak.get(part, 0), held[part])
-    return {path: (allocated.get(path, 0), peak.get(path, 0)) for path in paths}
-
-
-class Alive(NamedTuple):
-    """Device memory allocated in blocks of one path and not released yet."""
-
-    path: Path
-    allocations: int
-    bytes: int
-
-
-def alive(session: Any, at_ns: int) -> list[Alive]:
-    """What was allocated and not released at a time, by the block that allocated it, most bytes first."""
-    live: dict[int, Any] = {}
-    for item in sorted(session.allocations, key=lambda record: record.start_ns):
-        if item.start_ns > at_ns:
-            break
-        if item.name == "alloc":
-            live[item.address] = item
-        else:
-            live.pop(item.address, None)
-    sums: dict[Path, list[int]] = {}
-    for item in live.values():
-        row = sums.setdefault(item.path, [0, 0])
-        row[0] += 1
-        row[1] += item.bytes
-    return sorted((Alive(path, *row) for path, row in sums.items()), key=lambda row: -row.bytes)
-
-
-def _place(path: Path) -> str:
-    return "/".join(path) or "outside every block"
-
-
-#: Names of the exceptions that frameworks raise where device memory is short.
-OUT_OF_MEMORY = ("OutOfMemoryError", "CudaOutOfMemoryError", "CUDAOutOfMemoryError")
-
-
-def out_of_memory(session: Any) -> list[tuple[BlockRecord, list[Alive]]]:
-    """The innermost blocks that an out-of-memory error left, each with what was alive then."""
-    failed = [item for item in session.blocks if item.error in OUT_OF_MEMORY]
-    outer = {item.parent_id for item in failed}
-    return [(item, alive(session, item.end_ns)) for item in failed if item.block_id not in outer]
+            if part in paths:
+                known = sums.get(part)
+                sums[part] = row if known is None else [one + other for one, other in zip(known, row, strict=True)]
+    return {path: (row[0], row[1], row[2], row[3], row[4]) for path, row in sums.items()}
 
 
 _SUGGESTIONS = {
@@ -408,91 +310,12 @@ def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
 
 def print_summary(session: Any, file: Any = None) -> None:
     """A table of the blocks on ``file`` (standard output)."""
-    from .analysis.unwritten import absent_text
-
-    summary = summarise(session)
-    seen = _gpu_work_was_seen(session, summary)
-    lines = [f"{'block':<32}{'calls':>8}{'total':>11}{'avg':>11}{'min':>11}{'max':>11}{'GPU':>11}{'kernels':>9}"]
-    for depth, row in as_tree(summary.operations):
-        label = "  " * depth + row.name
-        gpu_ns = row.gpu_ns if seen else None
-        times = "".join(f"{nanoseconds(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, gpu_ns))
-        lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count if seen else '?':>9}")
-    if not summary.operations:
-        lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
-    counters = summary.counters
-    busy = nanoseconds(summary.gpu_busy_ns if seen else None)
-    lines.append(
-        f"GPU busy {busy}; {count_text(counters.seen, 'record')} seen, {counters.kept} kept, "
-        f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
-    )
-    absent = absent_text(counters)
-    if absent:
-        lines.append(f"not recorded: {absent}; the session's counters say why")
-    lines += _waited(session)
-    for block, left in out_of_memory(session) if session.allocations else ():
-        lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")
-        lines += [f"  {row.bytes / 1e6:10.2f} MB in {row.allocations} from {_place(row.path)}" for row in left[:5]]
-    if summary.observed_share is not None and summary.observed_share < 1:
-        lines.append(
-            f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
-        )
-    _write(lines, file)
-
-
-def as_tree(rows: Sequence[BlockOperation]) -> list[tuple[int, BlockOperation]]:
-    """Each row with its depth, below that of the block it ran in; beside each other they stay in order."""
-    known = {row.path for row in rows}
-    below: dict[tuple[str, ...], list[BlockOperation]] = {}
-    for row in rows:
-        parent = row.path[:-1]
-        while parent and parent not in known:
-            parent = parent[:-1]
-        below.setdefault(parent, []).append(row)
-    found = []
-    left = [(0, row) for row in reversed(below.get((), ()))]
-    while left:
-        depth, row = left.pop()
-        found.append((depth, row))
-        left += [(depth + 1, child) for child in reversed(below.get(row.path, ()))]
-    return found
-
-
-def _waited(session: Any) -> list[str]:
-    """Where lines of waits were asked for: the lines from which most was waited, or why they are not known."""
-    from .analysis.waits import lines_missing, waits
-
-    if "sync_lines" not in (session.meta.get("kinds") or ()):
-        return []
-    reason = lines_missing(session)
-    return [f"lines of waits are not known: {reason}"] * bool(reason) + [
-        f"waited {nanoseconds(row.total_ns)} in {count_text(row.count, 'call')} at {row.source_line}"
-        for row in waits(session)[:5]
-        if row.source_line
-    ]
-
-
-def _gpu_work_was_seen(session: Any, summary: TraceSummary) -> bool:
-    """False where there was no source, so that no number of it is known."""
-    state = (session.meta.get("capture") or {}).get("state", "unavailable")
-    return bool(summary.gpu_ns or summary.gpu_busy_ns) or state not in ("unavailable", "armed")
+    write(table_lines(session, summarise(session)), file)
 
 
 def print_bottlenecks(session: Any, top_n: int = 5, file: Any = None) -> None:
     """The longest operations on ``file`` (standard output)."""
-    rows = bottlenecks(session, top_n)
-    lines = [
-        f"{i}. {row.name} ({row.kind}): {nanoseconds(row.total_ns)} in {count_text(row.count, 'call')}, {row.share:.0%}"
-        for i, row in enumerate(rows, 1)
-    ]
-    _write(lines or ["nothing was recorded"], file)
-
-
-def _write(lines: list[str], file: Any) -> None:
-    stream = file if file is not None else sys.stdout
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    text = "\n".join(map(_harmless, lines)) + "\n"
-    stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))
+    write(bottleneck_lines(bottlenecks(session, top_n)), file)
 
 
 def export_json(session: Any, path: Any = None) -> str | None:

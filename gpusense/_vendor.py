@@ -112,16 +112,25 @@ def copy(destination: str, core: bool = False) -> Stamp:
     contents = {path: _read(os.path.join(_here(), *path.split("/"))) for path in names(core)}
     contents[LICENSE] = _license()
     stamp = _stamp(contents, core)
-    if os.path.isdir(destination):
-        _remove(destination)
+    beside = f"{destination}.new"  # an older copy goes once the new one is whole
+    if os.path.lexists(beside):
+        raise VendorError(f"{beside} is in the way: delete it")
+    try:
+        _write(beside, {**contents, STAMP: _text(stamp).encode()})
+    except BaseException:
+        _remove(beside)
+        raise
+    _remove(destination)
+    os.rename(beside, destination)
+    return stamp
+
+
+def _write(destination: str, contents: dict[str, bytes]) -> None:
     for path, content in contents.items():
         target = os.path.join(destination, *path.split("/"))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with open(target, "wb") as file:
             file.write(content)
-    with open(os.path.join(destination, STAMP), "w", encoding="utf-8", newline="\n") as text:
-        text.write(_text(stamp))
-    return stamp
 
 
 def check(destination: str) -> tuple[Stamp, Difference]:
@@ -231,4 +240,5 @@ def _some(difference: Difference) -> str:
 def _remove(destination: str) -> None:
     import shutil
 
-    shutil.rmtree(destination)
+    if os.path.isdir(destination):
+        shutil.rmtree(destination)

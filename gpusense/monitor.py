@@ -3,28 +3,28 @@
 Everything here works without a GPU: there are then no devices, and :func:`sources` says why.
 """
 
-import collections
 import os
 import sys
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NamedTuple
 
 from . import _identity, _log, _process
 from ._dispatcher import Dispatcher
-from ._metrics import GpuMetrics, OwnUsage, without_values
+from ._history import History
+from ._metrics import GpuMetrics, OwnUsage
 from ._protocols import Backend, MetricsSource
 from ._records import DeviceInfo, Unavailable
 from ._rounds import Rounds
 from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats, ask
 from ._sources import Opening
-from ._window import Window, window
+from ._window import Window as Window
 
 Devices = "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.005, 1e9
 _COROUTINE = 0x80  # inspect.CO_COROUTINE, without what inspect costs
 # Locks are reentrant: a signal handler or finaliser of the program may ask or stop a monitor in the middle of a call.
@@ -51,7 +51,7 @@ class MonitorStats(NamedTuple):
     samplers: tuple[SamplerStats, ...] = ()
 
 
-class Monitor:
+class Monitor(History):
     """A running monitor; made by :func:`start_background`. Every method may be called from any thread."""
 
     def __init__(
@@ -68,20 +68,14 @@ class Monitor:
         pcie: str,
         clock: Clock,
     ) -> None:
-        self.interval_ns = int(interval * SECOND)
+        super().__init__(history, int(interval * SECOND), clock)
         self.process_ns = int(process_interval * SECOND)
         self.gpm = gpm
         self.continuous = pcie == "continuous"
         #: Why no samples arrive (a driver that does not answer, a device name that fits none), or None.
         self.problem: str | None = None
         self.lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
-        self._clock = clock
-        self._room = history
-        self._lock = threading.RLock()
-        self._samples: dict[tuple[int, str], collections.deque[GpuMetrics]] = {}
-        self._taken = 0
         self._samplers: list[tuple[tuple[int, DeviceInfo], DeviceSampler]] = []
-        self._stopped = False
         self._final: MonitorStats | None = None
         self._dispatcher = (
             Dispatcher(callback, on_error, monotonic_ns=clock.monotonic_ns) if callback is not None else None
@@ -96,95 +90,6 @@ class Monitor:
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices being watched."""
         return tuple(sampler.device for _, sampler in self._samplers)
-
-    def latest(self) -> tuple[GpuMetrics, ...]:
-        """The newest sample of every device that has one.
-
-        A device whose sample is old, because its driver does not return, is "degraded" and without values.
-        """
-        now = self._clock.monotonic_ns()
-        with self._lock:
-            newest = [samples[-1] for _, samples in sorted(self._samples.items()) if samples]
-        patience = max(5 * self.interval_ns, 2 * SECOND)
-        return tuple(
-            sample
-            if self._stopped or now - sample.monotonic_ns <= patience
-            else without_values(sample, "degraded", f"stale: no sample for {(now - sample.monotonic_ns) / 1e9:.1f} s")
-            for sample in newest
-        )
-
-    def history(self, seconds: float | None = None, device: int | DeviceInfo | None = None) -> tuple[GpuMetrics, ...]:
-        """Samples of the last ``seconds`` (all kept ones by default), oldest first, of every device or of one."""
-        start = None if seconds is None else self._clock.monotonic_ns() - _nanoseconds(seconds)
-        with self._lock:
-            every = [list(samples) for key, samples in self._samples.items() if _is_meant(key, device)]
-        if start is not None:
-            every = [samples[bisect_left(samples, start, key=_taken_ns) :] for samples in every]
-        if len(every) == 1:
-            return tuple(every[0])
-        kept = [sample for samples in every for sample in samples]
-        return tuple(sorted(kept, key=lambda sample: (sample.monotonic_ns, sample.device.index)))
-
-    def window(
-        self,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-        *,
-        seconds: float | None = None,
-        device: int | DeviceInfo | None = None,
-        own_busy_share: float | None = None,
-    ) -> tuple[Window, ...]:
-        """Statistics and energy of every device between two wall-clock times (``time.time_ns()``), or of the last
-        ``seconds``; all history by default.
-
-        ``own_busy_share`` (0…1): the share of the device's busy time that is this process's own kernels; the window
-        then carries that share of the energy, labelled as an estimate.
-        """
-        now, recently = self._clock.time_ns(), None
-        if seconds is not None:  # by the clock that nobody sets
-            start_ns = end_ns = None
-            recently = self._clock.monotonic_ns() - _nanoseconds(seconds)
-        with self._lock:
-            kept = {
-                key: list(samples)
-                for key, samples in sorted(self._samples.items())
-                if samples and _is_meant(key, device)
-            }
-        longest = max(3 * self.interval_ns, SECOND // 2)
-        found = []
-        for samples in kept.values():
-            first_ns = samples[0].time_ns if seconds is None else now - _nanoseconds(seconds)
-            recent = [one for one in samples if recently is None or one.monotonic_ns >= recently]
-            one = window(recent, samples[-1].device, start_ns, end_ns, longest, own_busy_share)
-            found.append(
-                one._replace(
-                    start_ns=first_ns if start_ns is None else start_ns, end_ns=now if end_ns is None else end_ns
-                )
-            )
-        return tuple(found)
-
-    def idle_for(self, seconds: float, below: float = 5.0, device: int | DeviceInfo | None = None) -> bool:
-        """True where every watched device (or one) was at or below ``below`` percent for all of the last ``seconds``.
-
-        What is unknown is not idle: no samples, a history too short, a device that gives no utilization. A sleeping
-        device is idle.
-        """
-        length = _nanoseconds(seconds)
-        start = self._clock.monotonic_ns() - length
-        with self._lock:
-            watched = [list(samples) for key, samples in self._samples.items() if _is_meant(key, device)]
-        if not watched:
-            return False
-        slack = 2 * self.interval_ns
-        for samples in watched:
-            recent = [sample for sample in samples if sample.monotonic_ns >= start]
-            if not recent or (samples[0].monotonic_ns > start + slack):
-                return False
-            if recent[-1].monotonic_ns < start + length - max(slack, SECOND):
-                return False
-            if not all(_is_idle(sample, below) for sample in recent):
-                return False
-        return True
 
     def stats(self) -> MonitorStats:
         """Ticks, losses and cost so far; after ``stop()`` those until then."""
@@ -241,12 +146,7 @@ class Monitor:
         with self._lock:
             if self._stopped:
                 return
-            key = _identity.key(sample.device)
-            samples = self._samples.get(key)
-            if samples is None:
-                samples = self._samples[key] = collections.deque(maxlen=self._room)
-            samples.append(sample)
-            self._taken += 1
+            self._remember(sample)
         if self._dispatcher is not None:
             self._dispatcher.put(sample)
 
@@ -256,7 +156,7 @@ class Monitor:
         try:
             if self._dispatcher is not None:
                 self._dispatcher.start()
-            for device in _wanted(source.devices(), wanted):
+            for device in _wanted(source, wanted):
                 self._attach(source, device)
         except RuntimeError as error:  # the interpreter is ending and starts no more threads
             self.problem = str(error)
@@ -355,7 +255,7 @@ def start_background(
     if opening is not None and opening.ready.wait(open_timeout):
         source = opening.merged()
     if source is not None:
-        _wanted(source.devices(), devices)
+        _wanted(source, devices)
     _process.register(monitor)
     _current = monitor
     if source is not None:
@@ -382,7 +282,7 @@ def snapshot(
     if source is None:
         return ()
     lanes = ("fast", "medium", "slow", *(("gpm",) if gpm else ()))
-    return tuple(ask(source, device, lanes, Clock()) for device in _wanted(source.devices(), devices))
+    return tuple(ask(source, device, lanes, Clock()) for device in _wanted(source, devices))
 
 
 def own_usage(*, timeout: float = 5.0) -> tuple[OwnUsage, ...]:
@@ -435,31 +335,19 @@ def _open() -> Opening:
 
 
 def _wanted(
-    devices: tuple[DeviceInfo, ...], wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+    source: MetricsSource, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
 ) -> tuple[DeviceInfo, ...]:
-    if wanted is None:
-        return devices
-    names = (wanted,) if isinstance(wanted, (int, str, DeviceInfo)) else tuple(wanted)
-    shown = _visible(devices) if "visible" in names else ()
-    named = _identity.select([name for name in names if name != "visible"], devices)
-    return tuple(device for device in devices if device in shown or device in named)
-
-
-def _visible(devices: tuple[DeviceInfo, ...]) -> tuple[DeviceInfo, ...]:
-    value = os.environ.get("CUDA_VISIBLE_DEVICES")
-    nvidia = tuple(device for device in devices if device.vendor == "nvidia")
-    places = {item.place for item in _identity.visible(value, nvidia)}
-    return tuple(device for place, device in enumerate(nvidia) if place in places)
+    return _identity.chosen(wanted, source.devices(), os.environ.get(_VISIBLE))
 
 
 def why_none() -> tuple[Unavailable, ...]:
     """Why there is no device of those that were asked for; not for users."""
     source = _source(0.0)  # whoever asks has waited
     count = len(source.devices()) if source is not None else 0
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = os.environ.get(_VISIBLE)
     if count and shown is not None:  # then "visible" was asked for
         devices = "the device" if count == 1 else f"any of the {count} devices"
-        return (Unavailable("CUDA_VISIBLE_DEVICES", f"{shown!r} does not show {devices} of this machine"),)
+        return (Unavailable(_VISIBLE, f"{shown!r} does not show {devices} of this machine"),)
     return tuple(one for one in sources() if isinstance(one, Unavailable))
 
 
@@ -472,22 +360,6 @@ def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
     if any(row.visible is False and row.name is None for row in sample.processes):
         return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")
     return OwnUsage(sample.device, pid, memory_used_bytes=0)
-
-
-def _is_meant(key: tuple[int, str], device: int | DeviceInfo | None) -> bool:
-    """Whether what has ``key`` is the device that was asked for: by its index, by itself, or any."""
-    if isinstance(device, DeviceInfo):
-        return key == _identity.key(device)
-    return device is None or device == key[0]
-
-
-def _taken_ns(sample: GpuMetrics) -> int:
-    return sample.monotonic_ns
-
-
-def _is_idle(sample: GpuMetrics, below: float) -> bool:
-    busy = sample.utilization.gpu_percent
-    return sample.state == "sleeping" or (busy is not None and busy <= below)
 
 
 def _check(interval: float, history: int, *lanes: float) -> None:
@@ -507,13 +379,6 @@ def _check_callable(name: str, given: object) -> None:
         raise TypeError(f"{name} must be callable, not {given!r}")
     if getattr(getattr(given, "__code__", None), "co_flags", 0) & _COROUTINE:
         raise TypeError(f"{name} must not be a coroutine function: it is called on a thread, and nobody would await it")
-
-
-def _nanoseconds(seconds: float) -> int:
-    """Raises TypeError for what is no number, ValueError for NaN."""
-    if not isinstance(seconds, (int, float)):
-        raise TypeError(f"seconds must be a number, not {seconds!r}")
-    return int(max(-_LONGEST_INTERVAL_S, min(seconds, _LONGEST_INTERVAL_S)) * SECOND)
 
 
 class _Shared:

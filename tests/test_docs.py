@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from needs import ROOT
 
-from gpusense import _config, cli
+from gpusense import _config, _sessionfile, cli
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
@@ -150,7 +150,13 @@ def test_report_json_has_the_fields_of_the_page(session):
     kinds = {"kernel", "transfer", "memset", "sync", "allocation", "compute", "block", "syscall"}
     assert set(shown) == set(told) - {"field", "kind"} - kinds
     assert shown["schema"] in section("gpusense.report/1")
-    for name in {*shown["counters"], *shown["operations"][0], *shown["analysis"], *shown["findings"][0]}:
+    for name in {
+        *shown["meta"],
+        *shown["counters"],
+        *shown["operations"][0],
+        *shown["analysis"],
+        *shown["findings"][0],
+    }:
         assert f"`{name}`" in section("gpusense.report/1"), name
     for record in shown["records"] + shown["blocks"]:
         for name in record:
@@ -198,6 +204,14 @@ def test_doctor_and_metrics_json_have_the_fields_of_the_page(tmp_path):
     sample = fakes.metrics(fakes.device(), {"power.draw_watts": 3.0})
     for name in {*once, *line((sample,)), *GpuMetrics._fields}:
         assert f"`{name}`" in section("gpusense.metrics/1"), name
+
+
+def test_the_page_of_the_session_file_names_its_version_and_its_chunks():
+    text = (DOCS / "reference/session-format.md").read_text("utf-8")
+    assert f"| 8 | 2 | major version: {_sessionfile.MAJOR} |" in text
+    assert f"| 10 | 2 | minor version: {_sessionfile.MINOR} |" in text
+    for number, name in _sessionfile.TYPES.items():
+        assert f"| {number} | {name} |" in text
 
 
 def test_diff_json_has_the_fields_of_the_page(session):

@@ -25,7 +25,7 @@ _select
 _noop _tracer
 _by_hand _scopes _steps _worker
 _block
-_decorate _summary _types
+_decorate _summary _summary_text _types
 _filerecorder
 _graph_owners _recorder
 _capturing _delivery
@@ -40,7 +40,7 @@ session
 _hang _sessionwriter
 _sessionplace
 _sessionfile
-_dispatcher _rounds _sampler _sources _window
+_dispatcher _history _rounds _sampler _sources _window
 backends
 _broker
 _pipeline

@@ -259,6 +259,26 @@ def test_an_older_copy_is_replaced_whole_and_an_edited_one_is_not(copied, capsys
     assert (copied / "_log.py").read_text() == "x = 1\n"
 
 
+def test_a_copy_that_cannot_be_finished_leaves_the_older_one(copied, monkeypatch):
+    files = 0
+
+    def full(*args, **kwargs):
+        nonlocal files
+        files += args[1:2] == ("wb",)
+        if files > 5:
+            raise OSError(28, "No space left on device")
+        return open(*args, **kwargs)
+
+    monkeypatch.setattr(_vendor, "open", full, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        _vendor.copy(str(copied))
+    monkeypatch.undo()
+    stamp, difference = _vendor.check(str(copied))
+    assert stamp.files
+    assert not difference
+    assert [path.name for path in copied.parent.iterdir() if path.name.startswith(copied.name)] == [copied.name]
+
+
 def test_a_copy_of_other_content_is_said_to_be_one(copied, capsys, monkeypatch):
     monkeypatch.setattr(_vendor, "upstream", lambda core: "another")
     assert cli.main(["vendor", "--check", str(copied)]) == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 from .._records import BlockRecord, Path
 from ..session import Session
+from .calls import timed_by_host
 from .operation import DEVICE_KINDS, OPERATIONS, duration_ns
 
 
@@ -60,11 +61,17 @@ class BlockNode:
         if kind == "kernel":
             self.own_kernels += count
             self.own_kernel_ns += spent
+        elif kind == HOST_TRANSFER:
+            self.own_bytes += size
         elif kind in DEVICE_KINDS:
             self.own_transfer_ns += spent
             self.own_bytes += size
         elif kind == "sync":
             self.own_sync_ns += spent
+
+
+#: Kind of copies that the host timed: their bytes count, their time is none of the device.
+HOST_TRANSFER = "host_transfer"
 
 
 class _Tree:
@@ -98,7 +105,7 @@ class _Tree:
 
 #: Class of a call → its path, name and, where it has one, owner.
 _FACTS: dict[Any, Callable[[Any], tuple[Any, ...]]] = {
-    of: attrgetter("path", "name", *(("owner",) if "owner" in of._fields else ()))
+    of: attrgetter("path", "name", *(field for field in ("timing", "owner") if field in of._fields))
     for of, kind in OPERATIONS.items()
     if kind != "allocation"
 }
@@ -128,12 +135,14 @@ def block_tree(session: Session) -> BlockNode:
         row[2] += duration_ns(record)
         if of in _SIZED:
             row[3] += record.bytes or 0
-    for (of, (_, name, *owner)), (node, count, spent, size) in sums.items():
-        node.add(OPERATIONS[of], name, count, spent, size, owner[0] if owner else None)
+    for (of, (_, name, *others)), (node, count, spent, size) in sums.items():
+        kind = HOST_TRANSFER if "host" in others[:1] else OPERATIONS[of]
+        node.add(kind, name, count, spent, size, others[-1] if "owner" in of._fields else None)
     for counted in session.aggregates:
         if counted.kind not in ("block", "allocation") and counted.count:
+            kind = HOST_TRANSFER if timed_by_host(counted) else counted.kind
             tree.node(counted.path).add(
-                counted.kind, counted.name, counted.count, counted.total_ns, counted.bytes, counted.owner
+                kind, counted.name, counted.count, counted.total_ns, counted.bytes, counted.owner
             )
     tree.add_up()
     return tree.root

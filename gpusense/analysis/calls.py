@@ -5,7 +5,7 @@ from itertools import chain, takewhile
 from operator import attrgetter, sub
 from typing import Any, NamedTuple, TypeVar
 
-from .._records import KINDS, Dim3, Record
+from .._records import KINDS, Aggregate, Dim3, Record
 from ..session import Session
 
 #: ``kind`` of every record that is a call; blocks hold calls.
@@ -86,6 +86,16 @@ def grouped(groups: Iterable[Calls], key: Callable[[Calls], _T]) -> dict[_T, lis
 def ordered(groups: list[Calls]) -> list[int]:
     """All lengths of these groups, shortest first; not to be changed."""
     return groups[0].ordered if len(groups) == 1 else sorted(chain.from_iterable(group.ordered for group in groups))
+
+
+def timed_by_host(item: Any) -> bool:
+    """Whether the time of a copy is the host's, kept (a record) or counted: such copies occupy no device.
+
+    Sums do not say who timed them, but of wgpu's copies between host and GPU the host times all.
+    """
+    if type(item) is Aggregate:
+        return item.kind == "transfer" and item.backend == "wgpu" and item.direction in ("cpu_to_gpu", "gpu_to_cpu")
+    return getattr(item, "timing", "device") == "host"
 
 
 def duration_ns(record: Any) -> int:

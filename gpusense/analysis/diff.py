@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 from ..session import Session
 from .anomalies import median
-from .busy import device_times
+from .busy import device_times, unseen, window
+from .intervals import total
 from .operation import DEVICE_KINDS, Operation, operations
 from .significance import benjamini_hochberg, holm, mann_whitney, runs_needed
-from .words import count_text
+from .unwritten import untimed
+from .words import count_text, share_text, size_text, time_text
 
 LEVEL = 0.05
 #: Runs a side below which times are shown but never decide.
@@ -19,6 +21,8 @@ _CALLS = 8
 _TESTED_SHARE = 0.02
 #: A significant change smaller than this is called none.
 _EFFECT = 0.01
+#: A share of the run below which capture that was off is not worth a word.
+_MOMENT = 0.01
 #: Kinds that are recorded on request: none on one side may mean that they were not asked for.
 _ON_REQUEST = ("synchronisations", "allocations", "bytes allocated")
 
@@ -108,12 +112,14 @@ class Diff(NamedTuple):
             if count.total and count.verdict == "more" and not _maybe_unrecorded(count):
                 change = count.change
                 if change is None or change > over:
-                    grew = f"+{change:.0%}" if change is not None else "from none"
+                    grew = f"+{share_text(change)}" if change is not None else "from none"
                     found.append(f"{count.what}: {_range(count.before)} → {_range(count.after)} ({grew})")
         for time in self.times:
             decides = time.basis == "runs" and (time.kind == "total" or time.share >= 0.05)
             if decides and time.verdict == "slower" and (time.change or 0) > over:
-                found.append(f"{time.what}: +{time.change:.0%} (p = {time.probability:.2g}, {self.runs[1]} runs)")
+                found.append(
+                    f"{time.what}: +{share_text(time.change or 0)} (p = {time.probability:.2g}, {self.runs[1]} runs)"
+                )
         return tuple(found)
 
 
@@ -226,13 +232,13 @@ def _tested(rows: list[TimeChange], basis: str, adjust: Callable[[Sequence[float
 def _tested_calls(before: Session, after: Session, rows: list[TimeChange]) -> list[TimeChange]:
     """Single calls of one run a side, where every call was kept."""
     durations = [_durations(run) for run in (before, after)]
-    complete = [_complete(run) for run in (before, after)]
+    complete = _complete(before) & _complete(after)
     testable: list[TimeChange] = []
     others: list[TimeChange] = []
     for row in rows:
         key = (row.kind, row.what)
         enough = min(len(side.get(key, ())) for side in durations) >= _CALLS
-        (testable if enough and key in complete[0] & complete[1] else others).append(row)
+        (testable if enough and key in complete else others).append(row)
     keys = [(row.kind, row.what) for row in testable]
     adjusted = benjamini_hochberg([mann_whitney(durations[0][key], durations[1][key]) for key in keys])
     tested = [
@@ -251,6 +257,7 @@ def _durations(run: Session) -> dict[_Key, list[int]]:
 
 
 def _complete(run: Session) -> set[_Key]:
+    """Operations of which every call was kept."""
     counted = {(row.kind, row.name) for row in run.aggregates if row.count}
     return {(row.kind, row.name) for row in operations(run, DEVICE_KINDS)} - counted
 
@@ -279,19 +286,32 @@ def _notes(before: Sequence[Session], after: Sequence[Session], counts: list[Cou
     devices = [{device.name for run in side for device in run.devices} for side in (before, after)]
     if devices[0] != devices[1]:
         notes.append(f"Different devices: {', '.join(sorted(devices[0]))} against {', '.join(sorted(devices[1]))}.")
-    lost = [sum(run.counters.dropped + run.counters.invalid for run in side) for side in (before, after)]
-    if any(lost):
-        notes.append(f"Records are missing ({lost[0]:,} before, {lost[1]:,} after): counts are lower bounds.")
-    broken = [sum(_is_broken(run) for run in side) for side in (before, after)]
-    if any(broken):
-        notes.append(
-            f"Session files are incomplete or damaged ({broken[0]} before, {broken[1]} after): counts are lower bounds."
-        )
+    for what, amount, words in _MISSING:
+        sides = [sum(map(amount, side)) for side in (before, after)]
+        if any(sides):
+            notes.append(f"{what} ({words(sides[0])} before, {words(sides[1])} after): counts are lower bounds.")
     return notes
 
 
 def _is_broken(run: Session) -> bool:
     return bool(run.meta.get("damage")) or run.meta.get("complete") is False
+
+
+def _unseen_ns(run: Session) -> int:
+    """How long capture was off; 0 where it was only for a moment, as it is at most beginnings."""
+    whole, off = window(run), total(unseen(run, "cuda"))
+    return off if whole is not None and off > _MOMENT * (whole[1] - whole[0]) else 0
+
+
+#: What makes counts too small: what is told, how much of it there is in a run, and how that is written.
+_MISSING: tuple[tuple[str, Callable[[Session], int], Callable[[int], str]], ...] = (
+    ("Records are missing", lambda run: run.counters.dropped + run.counters.invalid, "{:,}".format),
+    ("Requests for a buffer found none free", lambda run: run.counters.missed, "{:,}".format),
+    ("wgpu passes were not timed", lambda run: sum(untimed(run).values()), "{:,}".format),
+    ("Session files do not hold all that was recorded", lambda run: run.counters.bytes_dropped, size_text),
+    ("Session files are incomplete or damaged", lambda run: int(_is_broken(run)), str),
+    ("Capture was off for a time", _unseen_ns, time_text),
+)
 
 
 def _maybe_unrecorded(row: CountChange) -> bool:

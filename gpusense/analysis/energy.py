@@ -31,7 +31,7 @@ class DeviceEnergy(NamedTuple):
     method: str | None  # "counter": the driver's own; "power": samples joined by straight lines
     reason: str | None  # why there is none
     seconds: float  # between first and last sample
-    blocks: tuple[BlockEnergy, ...]  # most first
+    blocks: tuple[BlockEnergy, ...]  # most first; of a merged session those of processes that worked on the device
 
 
 def energy(session: Session) -> list[DeviceEnergy]:
@@ -43,7 +43,27 @@ def energy(session: Session) -> list[DeviceEnergy]:
     for record in session.records:
         if type(record) is BlockRecord:
             passes.setdefault(record.path, []).append((record.start_ns, record.end_ns))
-    return [_device(index, samples, passes) for (index, _), samples in sorted(by_device.items())]
+    users = _users(session)
+    return [
+        _device(index, samples, passes if users is None else _of(passes, users.get(index, set())))
+        for (index, _), samples in sorted(by_device.items())
+    ]
+
+
+def _users(session: Session) -> dict[int, set[str]] | None:
+    """Of a merged session the processes that worked on each device; None for a session of one process."""
+    if len(session.meta.get("processes") or ()) < 2:
+        return None
+    users: dict[int, set[str]] = {}
+    for item in itertools.chain(session.records, session.aggregates):
+        device = getattr(item, "device", None)
+        if device is not None and item.path:
+            users.setdefault(device, set()).add(item.path[0])
+    return users
+
+
+def _of(passes: dict[Path, list[Interval]], roots: set[str]) -> dict[Path, list[Interval]]:
+    return {path: spans for path, spans in passes.items() if path[0] in roots}
 
 
 def _device(index: int, samples: list[GpuMetrics], passes: dict[Path, list[Interval]]) -> DeviceEnergy:

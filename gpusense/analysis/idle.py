@@ -2,9 +2,10 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
-from .._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path
+from .._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path, Record
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, unseen, window
 from .intervals import Interval, complement, intersect, subtract, total, union
@@ -58,6 +59,7 @@ def idle(
     if whole is None:
         return []
     hosts: dict[frozenset[str] | None, _Host] = {}
+    told = _by_process(session)
     owners = _owners(session)
     rows = []
     times = device_times(session, lines) if times is None else times
@@ -69,7 +71,8 @@ def idle(
             continue
         roots = frozenset(owners[key]) if key in owners else None
         if roots not in hosts:
-            hosts[roots] = _Host(session, roots)
+            names: Iterable[str | None] = told if roots is None else sorted(roots)
+            hosts[roots] = _Host(chain.from_iterable(told.get(name, ()) for name in names))
         rows.append(_placed(time, line, whole, hosts[roots], hosts[roots].backs.get(key, []), off))
     return rows
 
@@ -84,20 +87,30 @@ def _owners(session: Session) -> dict[DeviceKey, set[str]]:
     return owners
 
 
+def _by_process(session: Session) -> dict[str | None, list[Record]]:
+    """What tells of the host's side, by the first element of its path: a merged session has as many as processes."""
+    found: dict[str | None, list[Record]] = {}
+    for record in session.records:
+        of = type(record)
+        if of is GpuSync or of is BlockRecord or of is ComputeBlock or of is GpuMemoryTransfer:
+            found.setdefault(record.path[0] if record.path else None, []).append(record)
+    return found
+
+
 class _Host:
     """What the processes that feed a device did meanwhile."""
 
-    def __init__(self, session: Session, roots: frozenset[str] | None) -> None:
+    def __init__(self, records: Iterable[Record]) -> None:
         waits: list[Interval] = []
         blocks: list[BlockRecord | ComputeBlock] = []
         self.backs: dict[DeviceKey, list[int]] = {}  # ends of copies to the host
-        for record in session.records:
-            if roots is not None and (not record.path or record.path[0] not in roots):
-                continue
-            if type(record) is GpuSync and record.name.endswith("synchronize"):
-                waits.append((record.start_ns, record.end_ns))
-            elif type(record) is GpuMemoryTransfer and record.direction == "gpu_to_cpu":
-                self.backs.setdefault((record.backend, record.device), []).append(record.end_ns)
+        for record in records:
+            if type(record) is GpuSync:
+                if record.name.endswith("synchronize"):
+                    waits.append((record.start_ns, record.end_ns))
+            elif type(record) is GpuMemoryTransfer:
+                if record.direction == "gpu_to_cpu":
+                    self.backs.setdefault((record.backend, record.device), []).append(record.end_ns)
             elif type(record) is BlockRecord or type(record) is ComputeBlock:
                 blocks.append(record)
         self.waits = union(waits)

@@ -49,6 +49,18 @@ def intersect(left: list[Interval], right: list[Interval]) -> list[Interval]:
     return common
 
 
+def apart(left: list[Interval], right: list[Interval]) -> list[Interval]:
+    """Those of ``left`` that have no time in common with ``right``."""
+    found: list[Interval] = []
+    j = 0
+    for start, end in left:
+        while j < len(right) and right[j][1] <= start:
+            j += 1
+        if j == len(right) or right[j][0] >= end:
+            found.append((start, end))
+    return found
+
+
 def complement(intervals: list[Interval], start: int, end: int) -> list[Interval]:
     """The time of ``start … end`` outside ``intervals``."""
     gaps: list[Interval] = []

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, unseen
 from .calls import Calls, calls
-from .intervals import Interval, complement, intersect, joined
+from .intervals import Interval, apart, complement, joined
 
 #: A kernel shorter than this runs for less time than Python frameworks need to launch the next (5–10 µs).
 SHORT_NS = 10_000
@@ -76,7 +76,7 @@ def _profile(
     else:
         everything = joined(line.compute, line.collective, line.transfer)
         empty = complement(everything, time.first_ns or 0, time.last_ns or 0)
-        gaps = [end - start for start, end in empty if not off or not intersect([(start, end)], off)]
+        gaps = [end - start for start, end in apart(empty, off)]
         small_gaps = sorted(gap for gap in gaps if gap < LAUNCH_GAP_NS)
         small, small_ns = len(small_gaps), sum(small_gaps)
         median = sorted(gaps)[len(gaps) // 2] if gaps else None

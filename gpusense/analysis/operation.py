@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from .._records import Aggregate
 from ..session import Session
-from .calls import OPERATIONS, Calls, calls, duration_ns, ordered
+from .calls import OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
 
 __all__ = ["DEVICE_KINDS", "OPERATIONS", "Operation", "duration_ns", "operations"]
 
@@ -30,7 +30,7 @@ class Operation(NamedTuple):
     std_ns: float  # population standard deviation
     median_ns: float | None  # None where too many calls were only counted to know it exactly
     p95_ns: int | None  # nearest rank; None likewise
-    share: float  # 0…1, of the time of all device operations, or of all of this kind for host operations
+    share: float  # 0…1, of the time of all operations that the device timed, or of all of this kind that the host did
     bytes: int
     direction: str | None
     bandwidth_bytes_per_s: float | None
@@ -38,6 +38,7 @@ class Operation(NamedTuple):
     full_name: str | None  # None where several share the short name (see ``variants``) or none is known
     variants: int  # distinct full names among the kept calls
     kept: int  # calls of which an individual record exists
+    timing: str = "device"  # "host": copies that the host timed, as far as is known; and what is no work of the device
 
 
 class _Group:
@@ -51,6 +52,11 @@ class _Group:
         self.aggregates: list[Aggregate] = []
         self.bytes = 0
 
+    def side(self, kind: str) -> str:
+        """Whose time it is a share of."""
+        one = self.calls[0].records[0] if self.calls else self.aggregates[0]
+        return "device" if kind in DEVICE_KINDS and not timed_by_host(one) else kind
+
 
 def operations(
     session: Session, kinds: "frozenset[str] | None" = None, groups: "list[Calls] | None" = None
@@ -59,11 +65,11 @@ def operations(
     found = _group(calls(session) if groups is None else groups, session.aggregates)
     totals: dict[str, int] = {}
     for key, group in found.items():
-        side = "device" if key[0] in DEVICE_KINDS else key[0]
+        side = group.side(key[0])
         spent = sum(group.durations) + sum(aggregate.total_ns for aggregate in group.aggregates)
         totals[side] = totals.get(side, 0) + spent
     table = [
-        _operation(key, group, totals["device" if key[0] in DEVICE_KINDS else key[0]])
+        _operation(key, group, totals[group.side(key[0])])
         for key, group in found.items()
         if kinds is None or key[0] in kinds
     ]
@@ -122,6 +128,7 @@ def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
         full_name=next(iter(names)) if len(names) == 1 else None,
         variants=len(names),
         kept=len(kept),
+        timing="device" if group.side(kind) == "device" else "host",
     )
 
 

@@ -10,7 +10,7 @@ from .finding import Finding
 #: What makes other findings worthless comes first whatever it could save.
 _FIRST = ("hang", "nothing_seen", "capture_off", "damaged")
 #: What is worth knowing and nothing to act on comes last.
-_NOTES = ("capture_off_in_part", "data_lost", "left_out", "ambiguous", "memory_full")
+_NOTES = ("capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous", "memory_full")
 
 _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *rules_data.RULES,

@@ -10,7 +10,7 @@ from .anomalies import median
 from .busy import is_collective, timelines, window
 from .finding import Finding
 from .intervals import subtract, total
-from .words import count_text, percent_text, time_text
+from .words import clean, count_text, percent_text, time_text
 
 
 class RankTime(NamedTuple):
@@ -24,6 +24,7 @@ class RankTime(NamedTuple):
     last_arrivals: int  # collectives in which this rank started last
     waited_ns: int  # in collectives, until the last rank had started
     clock_offset_ns: int | None  # its clock minus that of the lowest rank; None where they could not be compared
+    name: str = ""  # "rank 3"; "process 41" of a merged session whose processes have no ranks
 
 
 class Ranks(NamedTuple):
@@ -53,6 +54,7 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
     rows = []
     for at, rank in enumerate(order):
         session = numbered[rank]
+        name = str(session.meta.get("root") or f"rank {rank}")
         span = window(session)
         computing = communicating = exposed = 0
         for line in timelines(session).values():
@@ -60,7 +62,7 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
             communicating += total(line.collective)
             exposed += total(subtract(line.collective, line.compute))
             if line.counted:
-                notes.append(f"rank {rank}: short kernels were only counted; computing time is a lower bound")
+                notes.append(f"{name}: short kernels were only counted; computing time is a lower bound")
         rows.append(
             RankTime(
                 rank=rank,
@@ -71,6 +73,7 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
                 last_arrivals=last[at],
                 waited_ns=waited[at],
                 clock_offset_ns=offsets[at] if matched else None,
+                name=name,
             )
         )
     mean = sum(row.compute_ns for row in rows) / len(rows) if rows else 0
@@ -132,7 +135,7 @@ def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
         found.append(
             Finding(
                 "straggler",
-                f"Rank {slow.rank} arrives last in {percent_text(slow.last_arrivals / answer.collectives)} of "
+                f"{_capital(slow.name)} arrives last in {percent_text(slow.last_arrivals / answer.collectives)} of "
                 f"{count_text(answer.collectives, 'collective')}; waiting for it costs {others}.",
                 (
                     (
@@ -147,17 +150,27 @@ def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
             )
         )
     if answer.imbalance is not None and answer.imbalance >= 0.1:
-        longest = max(answer.ranks, key=lambda row: row.compute_ns)
+        by_time = sorted(answer.ranks, key=lambda row: -row.compute_ns)
+        shown = by_time if len(by_time) <= 8 else [*by_time[:4], *by_time[-4:]]
+        hidden = len(by_time) - len(shown)
         found.append(
             Finding(
                 "imbalance",
-                f"Rank {longest.rank} computes {percent_text(answer.imbalance)} longer than the mean of all ranks.",
-                tuple(f"Rank {row.rank}: {time_text(row.compute_ns)} computing." for row in answer.ranks[:8]),
+                f"{_capital(by_time[0].name)} computes {percent_text(answer.imbalance)} longer than the mean of all "
+                "ranks.",
+                (
+                    *(f"{_capital(row.name)}: {time_text(row.compute_ns)} computing." for row in shown),
+                    *([f"{hidden:,} others lie between."] if hidden else ()),
+                ),
                 "Divide the work more evenly.",
                 "high",
             )
         )
     return found
+
+
+def _capital(name: str) -> str:
+    return clean(name[:1].upper() + name[1:], 60)
 
 
 def _number(session: Session, place: int) -> int:

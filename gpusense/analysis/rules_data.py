@@ -6,7 +6,7 @@ from .._records import BUDGET
 from .facts import Facts
 from .finding import Finding
 from .intervals import Interval, total, union
-from .unwritten import absent_text, unwritten
+from .unwritten import absent_text, untimed, untimed_text, unwritten
 from .words import count_text, percent_text, time_text
 
 
@@ -28,6 +28,7 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
         (session.counters.pre_session, "from before the session"),
     ]
     reasons += [f"{count_text(count, 'record')} {what}" for count, what in lost if count]
+    reasons += [f"{count_text(count, 'pass', 'passes')} not timed: {why}" for why, count in untimed(session).items()]
     if not reasons and isinstance(capture.get("reason"), str):
         reasons.append(capture["reason"])
     if not session.records and not session.aggregates and not live_ns:
@@ -65,9 +66,10 @@ def hang(facts: Facts) -> Iterator[Finding]:
             if row.get("last_completed")
         ]
         ended = "; later it went on" if found.get("ended_ns") else ""
+        process = f" of {found['process']}" if found.get("process") else ""
         yield Finding(
             "hang",
-            f"The GPU hung: nothing completed for {found['after_s']:g} s although it had work{ended}.",
+            f"The GPU{process} hung: nothing completed for {found['after_s']:g} s although it had work{ended}.",
             (*running, *last),
             "Read the Python stacks under Hang in the full report; compare the stuck kernel across ranks.",
             "high",
@@ -126,6 +128,19 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def not_timed(facts: Facts) -> Iterator[Finding]:
+    """Passes that ran and have no time, so that no record of them exists."""
+    reasons = untimed(facts.session)
+    if reasons and facts.device_operations:
+        yield Finding(
+            "untimed",
+            f"{untimed_text(facts.session)}: GPU times and counts are lower bounds.",
+            tuple(f"{count_text(count, 'pass', 'passes')}: {reason}." for reason, count in reasons.items()),
+            "docs/explanation/wgpu.md says of each reason when that is; submitting fewer passes at a time helps most.",
+            "high",
+        )
+
+
 def left_out(facts: Facts) -> Iterator[Finding]:
     """As :func:`absent_text`, and why."""
     counters = facts.session.counters
@@ -178,6 +193,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     damaged,
     capture_off,
     data_lost,
+    not_timed,
     left_out,
     ambiguous,
 )

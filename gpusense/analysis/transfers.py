@@ -5,6 +5,7 @@ from typing import NamedTuple
 from .._metrics import Pcie
 from .._records import Aggregate, GpuMemoryTransfer
 from ..session import Session
+from .calls import timed_by_host
 
 #: Gigatransfers a second and lane, and the payload share of the line code (PCI Express Base Specification: 8b/10b
 #: up to generation 2, 128b/130b to 5, 242 of 256 bytes of a flit in 6).
@@ -112,7 +113,7 @@ def transfers(session: Session) -> list[TransferGroup]:
             if record.bytes >= PEAK_BYTES and spent:
                 sums.peak = max(sums.peak or 0.0, record.bytes * 1e9 / spent)
     for aggregate in session.aggregates:
-        if aggregate.kind == "transfer" and aggregate.count:
+        if aggregate.kind == "transfer" and aggregate.count and not timed_by_host(aggregate):
             groups.setdefault(_counted_key(aggregate), _Sums()).add(
                 aggregate.count, aggregate.bytes, aggregate.total_ns
             )

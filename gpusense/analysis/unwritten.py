@@ -1,4 +1,4 @@
-"""What should be in a session and is not: what did not get into its file, and what could not be recorded."""
+"""What should be in a session and is not: what did not get into its file, what could not be recorded or not timed."""
 
 from .._records import Counters
 from ..session import Session
@@ -31,3 +31,19 @@ def absent_text(counters: Counters) -> str:
         (counters.ignored_records, "record given by hand", "records given by hand"),
     )
     return " and ".join(count_text(*row) for row in rows if row[0])
+
+
+def untimed(session: Session) -> dict[str, int]:
+    """Passes that ran without being timed, by reason, most first: of them there are no records."""
+    reasons: dict[str, int] = {}
+    for source in (session.meta.get("sources") or {}).values():
+        found = source.get("untimed") if isinstance(source, dict) else None
+        for reason, count in (found if isinstance(found, dict) else {}).items():
+            reasons[str(reason)] = reasons.get(str(reason), 0) + count
+    return dict(sorted(reasons.items(), key=lambda row: -row[1]))
+
+
+def untimed_text(session: Session) -> str:
+    """ "2,952 wgpu passes were not timed"; empty where all were."""
+    count = sum(untimed(session).values())
+    return f"{count_text(count, 'wgpu pass was', 'wgpu passes were')} not timed" if count else ""

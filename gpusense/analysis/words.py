@@ -46,6 +46,11 @@ def percent_text(share: "float | None") -> str:
     return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
 
 
+def share_text(share: float) -> str:
+    """``0.005`` → "0.5%", ``0.1`` → "10%": as it is given on a command line, and never "0%" for more than nothing."""
+    return f"{share * 100:.0f}%" if share >= 0.1 else f"{share * 100:.2g}%"
+
+
 def device_text(device: "int | None", backend: str) -> str:
     return f"GPU {device}" if device is not None else f"the {backend} device"
 

@@ -8,6 +8,13 @@ from .._records import KINDS, Counters, Record
 from ..session import Session
 
 _ANSWER_S = 10.0
+#: Counters of what is not in a session although it happened.
+LOSSES = (
+    *("invalid", "dropped", "missed", "lost_markers", "bytes_dropped"),
+    *("failed_blocks", "shed_blocks", "ignored_records"),
+)
+#: How many recordings of a name there were.
+_named: dict[str, int] = {}
 
 
 class Recording:
@@ -23,7 +30,8 @@ class Recording:
             self._package.configure(trace_all=True, kinds=tuple({*before.kinds, *kinds}))
         self.complete = True
         self._ended: Session | None = None
-        self._block: Any = self._package.get_tracer().open_scope(name)
+        self._counters: Counters = self._package.get_tracer().session().counters
+        self._block: Any = self._package.get_tracer().open_scope(_unlike_others(name))
 
     @property
     def reason(self) -> str:
@@ -39,7 +47,9 @@ class Recording:
             tracer = self._package.get_tracer()
             tracer.close_scope(self._block)
             self.complete = self._block.wait(_ANSWER_S)
-            self._ended = part(tracer.session(), self._block) if self.on else Session(meta={"mode": "off"})
+            self._ended = (
+                part(tracer.session(), self._block, self._counters) if self.on else Session(meta={"mode": "off"})
+            )
         return self._ended
 
     def close(self) -> Session:
@@ -53,8 +63,14 @@ class Recording:
         return session
 
 
-def part(session: Session, block: Any) -> Session:
-    """What ``session`` holds of the time and the inside of ``block``."""
+def _unlike_others(name: str) -> str:
+    """What was only counted is told apart by its path alone, and two tests may have one name."""
+    times = _named[name] = _named.get(name, 0) + 1
+    return f"{name} ({times})" if times > 1 else name
+
+
+def part(session: Session, block: Any, before: Counters) -> Session:
+    """What ``session`` holds of the time and the inside of ``block``; losses are those since ``before``."""
     path = block.path
     records = [record for record in session.records if _inside(record, block)]
     aggregates = [row for row in session.aggregates if row.path[: len(path)] == path]
@@ -65,6 +81,7 @@ def part(session: Session, block: Any) -> Session:
             item: Any = record
             busy.add(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
     counted = sum(row.count for row in aggregates)
+    lost = {name: max(0, getattr(session.counters, name) - getattr(before, name)) for name in LOSSES}
     return Session(
         meta={**session.meta, "start_ns": block.start_ns, "end_ns": block.end_ns},
         devices=session.devices,
@@ -73,7 +90,7 @@ def part(session: Session, block: Any) -> Session:
         metrics=[sample for sample in session.metrics if block.start_ns <= sample.time_ns <= block.end_ns],
         busy=busy.rows(),
         unseen=[gap for gap in session.unseen if gap.end_ns is None or gap.end_ns >= block.start_ns],
-        counters=Counters(seen=len(records) + counted, kept=len(records), aggregated=counted),
+        counters=Counters(seen=len(records) + counted, kept=len(records), aggregated=counted, **lost),
     )
 
 

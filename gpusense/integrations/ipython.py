@@ -1,5 +1,6 @@
 """``%load_ext PACKAGE.integrations.ipython``, then ``%%gpusense``: what a cell did on the GPU, as text and timeline."""
 
+import sys
 from typing import Any
 
 from ._recording import Recording
@@ -26,10 +27,16 @@ def _run(shell: Any, line: str, cell: str) -> None:
     __tracebackhide__ = True
     words = line.split()
     unknown = [word for word in words if word != "--text"]
-    if unknown:
+    if unknown or _waits_in_vain(shell, cell):
         from IPython.core.error import UsageError
 
-        raise UsageError(f"%%gpusense takes --text, not {unknown[0]}")  # the cell did not run, and the next must not
+        # The cell did not run, and the next must not.
+        raise UsageError(
+            f"%%gpusense takes --text, not {unknown[0]}"
+            if unknown
+            else "%%gpusense cannot run a cell with await at its top level here, where the notebook's own event loop "
+            'is running: use `with gpusense.trace("cell") as block: await …`, and print(block.summary()) afterwards'
+        )
     recording = Recording("cell")
     try:
         result = _run_silent(shell, cell)
@@ -42,6 +49,17 @@ def _run(shell: Any, line: str, cell: str) -> None:
     if "--text" not in words:
         _show(session)
     result.raise_error()  # so that it is shown, and stops "run all", as the cell's error would without us
+
+
+def _waits_in_vain(shell: Any, cell: str) -> bool:
+    """Whether the cell awaits at its top level and the loop that it would be awaited in is running already."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return False
+    try:
+        return bool(shell.should_run_async(cell, transformed_cell=shell.transform_cell(cell)))
+    except Exception:  # noqa: BLE001 - what is wrong with the cell is shown where it is run
+        return False
 
 
 def _run_silent(shell: Any, cell: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from .._records import Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
+from .._records import Aggregate, Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
 from .._words import count_text
 from ..session import Session, save
 from ._patches import close_block, open_block
@@ -18,6 +18,8 @@ from ._recording import Recording
 
 _KINDS = ("sync", "allocation")
 _DIRECTIONS = get_args(Direction)
+#: What makes every answer too small.
+_LOSSES = ("dropped", "missed", "invalid")
 
 
 class Times(NamedTuple):
@@ -76,7 +78,7 @@ class GpuFacts:
         """Kernels whose name or demangled name holds ``name``, in the order of the device."""
         __tracebackhide__ = True
         everything = self.session.kernels
-        self._skip_where_blind(bool(everything))
+        self._settle("kernel", bool(everything), counted_will_do=False)
         found = [kernel for kernel in everything if name in kernel.name or name in (kernel.full_name or "")]
         return sorted(found, key=lambda kernel: kernel.start_ns)
 
@@ -92,13 +94,17 @@ class GpuFacts:
     @property
     def kernel_count(self) -> int:
         __tracebackhide__ = True
-        return len(self.kernels())
+        kept = self.session.kernels
+        return len(kept) + sum(row.count for row in self._counted("kernel", bool(kept)))
 
     @property
     def gpu_ns(self) -> int:
         """Sum of the times of all kernels."""
         __tracebackhide__ = True
-        return sum(kernel.duration_ns for kernel in self.kernels())
+        kept = self.session.kernels
+        return sum(kernel.duration_ns for kernel in kept) + sum(
+            row.total_ns for row in self._counted("kernel", bool(kept))
+        )
 
     def transfers(self, direction: str | None = None) -> list[GpuMemoryTransfer]:
         """Copies, all or those of a direction: "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu", "on_device", "cpu_to_cpu".
@@ -106,22 +112,24 @@ class GpuFacts:
         Raises ValueError for another word: of a misspelt direction there would always be none.
         """
         __tracebackhide__ = True
-        if direction is not None and direction not in _DIRECTIONS:
-            raise ValueError(f"direction must be one of {', '.join(_DIRECTIONS)}, not {direction!r}")
+        _check_direction(direction)
         everything = self.session.transfers
-        self._skip_where_blind(bool(everything))
+        self._settle("transfer", bool(everything), counted_will_do=False)
         return [copy for copy in everything if direction in (None, copy.direction)]
 
     def transfer_bytes(self, direction: str | None = None) -> int:
         __tracebackhide__ = True
-        return sum(copy.bytes for copy in self.transfers(direction))
+        _check_direction(direction)
+        kept = self.session.transfers
+        rows: list[Any] = [*kept, *self._counted("transfer", bool(kept))]
+        return sum(row.bytes for row in rows if direction in (None, row.direction))
 
     @property
     def peak_memory_bytes(self) -> int:
         """The most device memory that allocations of this test held at once. A caching allocator's cache counts."""
         __tracebackhide__ = True
         records = self.session.allocations
-        self._skip_where_blind(bool(records))
+        self._settle("allocation", bool(records), counted_will_do=False)
         live: dict[int, int] = {}
         held = peak = 0
         for record in sorted(records, key=lambda item: item.start_ns):
@@ -137,7 +145,7 @@ class GpuFacts:
         """The times at which the host waited for the device."""
         __tracebackhide__ = True
         session = self.session
-        self._skip_where_blind(bool(session.syncs))
+        self._settle("sync", bool(session.syncs), counted_will_do=False)
         return [sync for sync in session.syncs if sync.name != "stream_wait_event"]
 
     def assert_no_sync(self) -> None:
@@ -152,15 +160,34 @@ class GpuFacts:
                 f"the host waited for the device {count_text(times.count, 'time')}, {times.total_ns} ns in all: {names}"
             )
 
-    def _skip_where_blind(self, seen: bool) -> None:
+    def _counted(self, kind: str, seen: bool) -> list[Aggregate]:
+        """Sums of what was not kept one by one."""
         __tracebackhide__ = True
+        self._settle(kind, seen, counted_will_do=True)
+        return [row for row in self.session.aggregates if row.kind == kind]
+
+    def _settle(self, kind: str, seen: bool, *, counted_will_do: bool) -> None:
+        """Ends the test where its question has no answer: nothing can be seen, or not all was kept."""
+        __tracebackhide__ = True
+        counted = sum(row.count for row in self.session.aggregates if row.kind == kind)
         reason = self._recording.reason
-        if not seen and reason and not self._worked():
+        if not seen and not counted and reason and not self._worked():
             pytest.skip(f"no GPU work can be seen: {reason}")
+        lost = [f"{name} {count:,}" for name in _LOSSES if (count := getattr(self.session.counters, name))]
+        if lost:
+            pytest.fail(f"not all that this test did on the GPU was recorded: {', '.join(lost)}")
+        if counted and not counted_will_do:
+            records = count_text(counted, f"{kind} record of this test was", f"{kind} records of this test were")
+            pytest.fail(f"{records} only counted: raise max_records, and leave trace_all as it is")
 
     def _worked(self) -> bool:
         work = (GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync)
         return any(type(record) in work for record in self.session.records)
+
+
+def _check_direction(direction: str | None) -> None:
+    if direction is not None and direction not in _DIRECTIONS:
+        raise ValueError(f"direction must be one of {', '.join(_DIRECTIONS)}, not {direction!r}")
 
 
 @pytest.fixture  # type: ignore[untyped-decorator]
@@ -174,18 +201,24 @@ def gpusense(request: pytest.FixtureRequest) -> Iterator[GpuFacts]:
 # --- the report of the whole run --------------------------------------------------------------------------------------
 
 
+_REPORT = "gpusense-report"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("gpusense").addoption(
-        "--gpusense-report",
-        metavar="PATH",
-        help="write what the tests did on the GPU: .html, .json, .gpusense (a session), otherwise text",
-    )
+    try:
+        parser.getgroup("gpusense").addoption(
+            "--gpusense-report",
+            metavar="PATH",
+            help="write what the tests did on the GPU: .html, .json, .gpusense (a session), otherwise text",
+        )
+    except ValueError:  # another copy of gpusense has the option, and will write the report
+        pass
 
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("gpusense_report")
-    if path:
-        config.pluginmanager.register(_Report(config, str(path)), "gpusense-report")
+    if path and not config.pluginmanager.has_plugin(_REPORT):
+        config.pluginmanager.register(_Report(config, str(path)), _REPORT)
 
 
 class _Report:

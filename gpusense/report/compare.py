@@ -7,12 +7,13 @@ from typing import IO, Any
 from .._json import dumps
 from ..analysis.anomalies import median
 from ..analysis.diff import CountChange, Diff, TimeChange, compare
-from ..analysis.words import clean, count_text, size_text, time_text
+from ..analysis.words import clean, count_text, share_text, size_text, time_text
 from ..session import Session
 from .files import output
 from .html import escape, page_file, policy
 
 _ROWS = 12
+_PAGE_ROWS, _PAGE_NAMES = 200, 100
 _SIGNS = {"more": "▲", "fewer": "▼", "slower": "▲", "faster": "▼"}
 
 
@@ -94,6 +95,7 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
         for row in _counts(diff)
     ]
     lines += _aligned(rows, width) if rows else ["  none recorded"]
+    lines += _more(sum(not row.total for row in diff.counts) - _ROWS)
     lines += ["", "Times (medians)"]
     lines += _aligned(
         [
@@ -102,6 +104,7 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
         ],
         width,
     ) or ["  none recorded"]
+    lines += _more(len(diff.times) - _ROWS)
     for label, names in (("Only after", diff.appeared), ("Only before", diff.vanished)):
         if names:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -109,8 +112,8 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
     lines += [""] * bool(diff.notes) + [f"Note: {note}" for note in diff.notes]
     if over is not None:
         failures = diff.failures(over)
-        told = f"Grew by more than {over:.0%}:" if not diff.blind else "Does not pass:"
-        lines += ["", told if failures else f"Nothing grew by more than {over:.0%}."]
+        told = f"Grew by more than {share_text(over)}:" if not diff.blind else "Does not pass:"
+        lines += ["", told if failures else f"Nothing grew by more than {share_text(over)}."]
         lines += [f"  {failure}" for failure in failures]
     return "\n".join(_wrap(lines, width)) + "\n"
 
@@ -130,6 +133,7 @@ def write(diff: Diff, target: "str | os.PathLike[str] | IO[str]", *, over: float
             )
             for row in _counts(diff)
         ],
+        sum(not row.total for row in diff.counts) - _ROWS,
     )
     times = _table(
         ("Time", "Before", "After", "Change", "Verdict", "p", "Samples"),
@@ -143,13 +147,15 @@ def write(diff: Diff, target: "str | os.PathLike[str] | IO[str]", *, over: float
                 "–" if row.probability is None else f"{row.probability:.2g}",
                 f"{len(row.before)} / {len(row.after)} {row.basis if row.basis != 'untested' else 'runs'}",
             )
-            for row in diff.times[:200]
+            for row in diff.times[:_PAGE_ROWS]
         ],
+        len(diff.times) - _PAGE_ROWS,
     )
     failures = diff.failures(over) if over is not None else ()
     verdict = _headline(diff, failures, over)
     names = "".join(
-        f"<section><h2>{label}</h2><ul>{_items(found[:100])}</ul></section>"
+        f"<section><h2>{label}</h2><ul>{_items([*found[:_PAGE_NAMES], *_more(len(found) - _PAGE_NAMES)])}</ul>"
+        "</section>"
         for label, found in (("Only after", diff.appeared), ("Only before", diff.vanished))
         if found
     )
@@ -176,7 +182,7 @@ def _headline(diff: Diff, failures: Sequence[str], over: float | None) -> str:
     if diff.blind:
         return f"{diff.blind[0].upper()}{diff.blind[1:]}."
     if failures:
-        return f"{count_text(len(failures), 'figure')} grew by more than {over:.0%}."
+        return f"{count_text(len(failures), 'figure')} grew by more than {share_text(over or 0)}."
     slower = [row for row in diff.times if row.verdict == "slower" and row.basis == "runs"]
     faster = [row for row in diff.times if row.verdict == "faster" and row.basis == "runs"]
     changed = [row for row in diff.counts if row.total and row.verdict in ("more", "fewer")]
@@ -210,6 +216,10 @@ def _sure(row: TimeChange) -> str:
     return f"{row.verdict} (p {row.probability:.2g}{basis})"
 
 
+def _more(count: int) -> list[str]:
+    return [f"  … and {count:,} more"] * (count > 0)
+
+
 def _aligned(rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
     if not rows:
         return []
@@ -237,7 +247,7 @@ def _wrap(lines: list[str], width: int) -> list[str]:
     return wrapped
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], left_out: int) -> str:
     if not rows:
         return "<p class='quiet'>None recorded.</p>"
     head = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in heads)
@@ -247,4 +257,6 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
         + "</tr>"
         for row in rows
     )
-    return f"<div class='table'><table class='plain'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    more = "".join(f"<p class='note'>{line.strip()}</p>" for line in _more(left_out))
+    table = f"<table class='plain'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='table'>{table}</div>{more}"

@@ -24,6 +24,7 @@ from .tracks import group_name, label
 #: Longest name on the page; the middle of a longer one is cut out.
 NAME_LIMIT = 4096
 _TABLE_LIMIT = 2_000
+_UNSEEN_LIMIT = 100
 _HISTOGRAMS = 12
 _BINS = 28
 _FLAME_LIMIT = 4_000
@@ -150,7 +151,8 @@ def _breakdown(session: Session, facts: Facts) -> list[dict[str, Any]]:
 
 def _operation(row: Operation, ranks: dict[str, int]) -> dict[str, Any]:
     shown = row._asdict()
-    shown["name"] = _name(row.name)
+    timed = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
+    shown["name"] = _name(row.name) + timed
     shown["colour"] = colour_word(row.kind, row.name, row.direction, ranks)
     shown["full_name"] = _name(row.full_name) if row.full_name else None
     return shown
@@ -217,6 +219,7 @@ def _seen(session: Session) -> dict[str, Any]:
         "overhead": [[name.replace("_", " "), value] for name, value in overhead.items()],
         "unseen": [
             [stretch.start_ns - (meta.get("start_ns") or stretch.start_ns), clean(stretch.reason)]
-            for stretch in session.unseen[:100]
+            for stretch in session.unseen[:_UNSEEN_LIMIT]
         ],
+        "more_unseen": max(0, len(session.unseen) - _UNSEEN_LIMIT),
     }

@@ -90,7 +90,7 @@ def events(session: Session, facts: Facts, limit: int) -> Events:
     resolution = max(1, facts.window_ns // 8192)
     idle = {(row.backend, row.device): row for row in facts.idle}
     skipped = max(0, len(lines) - _ROW_LIMIT) + deep
-    lines = lines[:_ROW_LIMIT]
+    lines = _chosen(lines)
     for at, (group, name, device, records) in enumerate(lines):
         made.row(group, name, busy=device is not None)
         joined += _fill(made, records, ranks, floor, resolution)
@@ -124,6 +124,14 @@ def _lines(session: Session) -> tuple[list[_Line], int]:
         for depth, records in enumerate(rows[:_DEPTH_LIMIT]):
             lines.append((track.group, "" if depth or track.lane else track.name, track.device, records))
     return lines, deep
+
+
+def _chosen(lines: list[_Line]) -> list[_Line]:
+    """As many rows as a page can show: at least half of them are the devices', where these have so many."""
+    hosts = [line for line in lines if line[2] is None]
+    devices = lines[len(hosts) :]
+    hosts = hosts[: max(_ROW_LIMIT - len(devices), _ROW_LIMIT // 2)]
+    return hosts + devices[: _ROW_LIMIT - len(hosts)]
 
 
 def _ranks(facts: Facts) -> dict[str, int]:

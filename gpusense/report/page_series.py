@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..analysis.memory import place_of
 from ..analysis.words import clean
 from ..session import Session
 from .series import device_series
@@ -20,22 +21,29 @@ def series(session: Session, start_ns: int) -> list[dict[str, Any]]:
 
 
 def _allocated(session: Session, start_ns: int) -> list[dict[str, Any]]:
-    live: dict[int | None, dict[int, int]] = {}
+    live: dict[int | None, dict[Any, int]] = {}
+    place_in = place_of(session)
     points: dict[int | None, list[tuple[int, float]]] = {}
     totals: dict[int | None, int] = {}
     for record in sorted(session.allocations, key=lambda record: record.start_ns):
         held = live.setdefault(record.device, {})
-        change = -held.pop(record.address, 0)
+        place = place_in(record)
+        change = -held.pop(place, 0)
         if record.name == "alloc":
-            held[record.address] = record.bytes
+            held[place] = record.bytes
             change += record.bytes
         totals[record.device] = totals.get(record.device, 0) + change
         points.setdefault(record.device, []).append((record.start_ns - start_ns, totals[record.device]))
     return [
-        _chart("GPU" if device is None else f"GPU {device}", "Allocated by this process", "B", of, None, step=True)
+        _chart("GPU" if device is None else f"GPU {device}", _whose(session), "B", of, None, step=True)
         for device, of in points.items()
         if len(of) >= 2
     ]
+
+
+def _whose(session: Session) -> str:
+    several = len(session.meta.get("processes") or ()) > 1
+    return "Allocated by these processes" if several else "Allocated by this process"
 
 
 def _chart(

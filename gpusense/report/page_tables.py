@@ -203,7 +203,7 @@ def _ranks(session: Session) -> _Rows:
     answer = ranks(split(session))
     return [
         (
-            f"rank {row.rank}",
+            clean(row.name),
             time_text(row.compute_ns),
             time_text(row.collective_ns),
             time_text(row.collective_exposed_ns),

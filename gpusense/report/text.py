@@ -8,9 +8,9 @@ from typing import IO, Any
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.facts import Facts
 from ..analysis.finding import Finding
-from ..analysis.operation import Operation
+from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.ranking import ranked
-from ..analysis.unwritten import unwritten
+from ..analysis.unwritten import untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
@@ -70,15 +70,14 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     yield from (_line(style, text) for text in _about(session))
     yield ""
     yield from _verdict(found[0], style)
-    for finding in found[1:]:
-        yield from _also(finding, style)
+    yield from _others(found, style)
     for title, rows in (
         ("Devices", _devices(facts, style)),
         ("Operations on the device", _table(facts.device_operations, style.width)),
         ("Operations of the host", _table(_host_operations(facts), style.width)),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _missing_lines(session)),
-        ("Blocks", _blocks(session)),
+        ("Blocks", _blocks(session, _gpu_is_known(session, facts))),
         ("Hang", _hang(session)),
         ("Not seen", _unseen(session)),
         ("Damage", (clean(sentence, 200) for sentence in session.meta.get("damage") or ())),
@@ -151,6 +150,7 @@ def _counters(session: Session) -> str:
     if damage:
         parts.append(f"damage: {clean(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
     parts += unwritten(session)
+    parts += [untimed_text(session)] if untimed(session) else []
     if session.meta.get("complete") is False:
         parts.append("the program was killed or still runs")
     return f"records: {', '.join(parts)}"
@@ -158,7 +158,8 @@ def _counters(session: Session) -> str:
 
 def _hang(session: Session) -> Iterator[str]:
     for found in session.meta.get("hang") or ():
-        yield f"nothing completed for {found['after_s']:g} s although the device had work"
+        process = f"{clean(str(found['process']), 60)}: " if found.get("process") else ""
+        yield f"{process}nothing completed for {found['after_s']:g} s although the device had work"
         for row in found["streams"]:
             done, running = row.get("last_completed") or {}, row.get("running") or {}
             newest = row.get("last_launched") or {}
@@ -174,11 +175,16 @@ def _hang(session: Session) -> Iterator[str]:
 
 def _overhead(session: Session, facts: Facts) -> str:
     found = session.meta.get("overhead") or {}
-    spent = [(name, value) for name, value in found.items() if name.endswith("_ns") and isinstance(value, int | float)]
+    spent = [
+        (name, value)
+        for name, value in found.items()
+        if name.endswith("_ns") and name != "threshold_ns" and isinstance(value, int | float)
+    ]
     if not spent:
         return "overhead of gpusense: not measured in this session"
     shown = ", ".join(f"{name[:-3].replace('_', ' ')} {time_text(value)}" for name, value in spent[:3])
-    share = spent[0][1] / facts.window_ns if facts.window_ns else None
+    processes = max(1, len(session.meta.get("processes") or ()))  # whose times are summed up
+    share = spent[0][1] / facts.window_ns / processes if facts.window_ns else None
     return f"overhead of gpusense: {shown} ({percent_text(share)} of the run)"
 
 
@@ -227,6 +233,19 @@ def _wrapped(style: Style, text: str, most: int, paint: str = "") -> list[str]:
     text = indent + clean(text[len(indent) :], 2000)
     lines = wrap(text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  ")
     return [_line(style, line, paint) for line in lines]
+
+
+def _others(found: list[Finding], style: Style) -> Iterator[str]:
+    """All but the first; of those of one kind, which many devices may have alike, a few."""
+    told = Counter([found[0].kind])
+    for finding in found[1:]:
+        told[finding.kind] += 1
+        if told[finding.kind] <= _TOP:
+            yield from _also(finding, style)
+    more = [(finding, told[finding.kind] - _TOP) for finding in {one.kind: one for one in reversed(found)}.values()]
+    for finding, count in more:
+        if count > 0:
+            yield from _wrapped(style, f"also: {count_text(count, 'finding')} more like “{finding.title}”", 9)
 
 
 def _also(finding: Finding, style: Style) -> Iterator[str]:
@@ -287,7 +306,7 @@ def _missing_lines(session: Session) -> Iterator[str]:
 
 
 def _host_operations(facts: Facts) -> list[Operation]:
-    return [row for row in facts.operations if row not in facts.device_operations]
+    return [row for row in facts.operations if row.kind not in DEVICE_KINDS]
 
 
 def _columns(width: int) -> list[int]:
@@ -318,6 +337,8 @@ def _table(rows: list[Operation], width: int) -> Iterator[str]:
             size_text(row.bytes) if row.bytes else "",
         )
         kind = "" if row.kind == "kernel" else f"{row.kind}: "
+        if row.kind in DEVICE_KINDS and row.timing == "host":
+            kind = f"{row.kind} (host): "
         yield ("".join(f"{cells[at]:>{_WIDTHS[at]}}" for at in shown) + f"  {_where(row)}{kind}{clean(row.name)}")
     if len(rows) > _MOST_ROWS:
         rest = rows[_MOST_ROWS:]
@@ -357,7 +378,13 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
         yield f"… and {table['more']:,} more"
 
 
-def _blocks(session: Session) -> Iterator[str]:
+def _gpu_is_known(session: Session, facts: Facts) -> bool:
+    """False where nothing told of GPU work: then that of a block is not 0 but unknown."""
+    state = (session.meta.get("capture") or {}).get("state")
+    return bool(facts.device_operations) or state not in (None, "unavailable", "armed")
+
+
+def _blocks(session: Session, gpu_is_known: bool) -> Iterator[str]:
     root = block_tree(session)
     if not root.children:
         return
@@ -373,7 +400,7 @@ def _blocks(session: Session) -> Iterator[str]:
         indent = "  " * min(depth, 20)
         yield (
             f"{node.passes or '–':>8}{time_text(node.wall_ns if node.passes else None):>10}"
-            f"{time_text(node.gpu_ns):>10}{node.kernels:>10,}"
+            f"{time_text(node.gpu_ns if gpu_is_known else None):>10}{f'{node.kernels:,}' if gpu_is_known else '–':>10}"
             f"  {indent}{clean(node.name)}"
         )
         yield from (f"{'':>18}{row}" for row in _owners(node, indent))
@@ -401,3 +428,5 @@ def _unseen(session: Session) -> Iterator[str]:
         stop = stretch.end_ns if stretch.end_ns is not None else end
         length = "until the end" if stop is None else time_text(stop - stretch.start_ns)
         yield f"{length}: {clean(stretch.reason, 300)}"
+    if len(session.unseen) > _MOST_ROWS:
+        yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more stretch', 'more stretches')}"

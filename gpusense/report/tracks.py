@@ -4,6 +4,7 @@ Work that overlaps on one track is spread over overflow lanes, because viewers d
 """
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from .._records import (
@@ -104,7 +105,8 @@ def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:
 def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
     device, process, what, detail = key
     where = ("", -1) if device is None else (device[0], -1 if device[1] is None else device[1])
-    return (device is not None, *where, process, _ORDER[what], detail is not None, str(detail).rjust(20))
+    by_number = len(process), process  # "rank 2" before "rank 10"
+    return (device is not None, *where, *by_number, _ORDER[what], detail is not None, str(detail).rjust(20))
 
 
 def _name(what: str, detail: Any) -> str:
@@ -121,37 +123,80 @@ def _name(what: str, detail: Any) -> str:
 def spread(records: Iterable[Any]) -> list[list[Any]]:
     """Records in order of start, dealt to the first lane that is free."""
     lanes: list[list[Any]] = []
-    ends: list[int] = []
+    free: list[int] = []  # heaps: lanes, and when the others become free
+    taken: list[tuple[int, int]] = []
     for record in records:
-        start = record.start_ns
-        for lane, end in enumerate(ends):  # noqa: B007
-            if end <= start:
-                break
-        else:
-            lane = len(lanes)
+        while taken and taken[0][0] <= record.start_ns:
+            heappush(free, heappop(taken)[1])
+        lane = heappop(free) if free else len(lanes)
+        if lane == len(lanes):
             lanes.append([])
-            ends.append(0)
         lanes[lane].append(record)
-        ends[lane] = end_of(record)
+        heappush(taken, (end_of(record), lane))
     return lanes
 
 
 def nest(records: Iterable[Any]) -> list[list[Any]]:
     """Records in order of start (longer first), dealt to the first lane on which they nest."""
     lanes: list[list[Any]] = []
-    stacks: list[list[int]] = []
+    stacks: list[list[int]] = []  # of each lane the ends of what is open, innermost last
+    open_until: list[tuple[int, int]] = []  # a heap of all of them, with their lanes
+    room = _Room()
     for record in records:
+        while open_until and open_until[0][0] <= record.start_ns:
+            lane = heappop(open_until)[1]
+            stacks[lane].pop()  # the innermost ends first
+            room.put(lane, stacks[lane][-1] if stacks[lane] else _ALWAYS)
         end = end_of(record)
-        for stack in stacks:
-            while stack and stack[-1] <= record.start_ns:
-                stack.pop()
-        lane = next((lane for lane, stack in enumerate(stacks) if not stack or end <= stack[-1]), len(lanes))
+        lane = room.first(end)
         if lane == len(lanes):
             lanes.append([])
             stacks.append([])
         lanes[lane].append(record)
         stacks[lane].append(end)
+        heappush(open_until, (end, lane))
+        room.put(lane, end)
     return lanes
+
+
+_ALWAYS, _NEVER = 1 << 200, -(1 << 200)
+
+
+class _Room:
+    """Until when each lane has room for a slice, and the first lane with enough: a tree of the maxima of halves.
+
+    A server has thousands of requests open at once on one thread; to look through all lanes for each takes minutes.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._width = 0, 1
+        self._until = [_NEVER, _NEVER]
+
+    def put(self, lane: int, until: int) -> None:
+        self._count = max(self._count, lane + 1)
+        if lane >= self._width:
+            self._widen()
+        place = lane + self._width
+        self._until[place] = until
+        while place > 1:
+            place //= 2
+            self._until[place] = max(self._until[2 * place], self._until[2 * place + 1])
+
+    def first(self, end: int) -> int:
+        """The first lane with room until ``end``; the number of lanes where there is none."""
+        if self._until[1] < end:
+            return self._count
+        place = 1
+        while place < self._width:
+            place = 2 * place + (self._until[2 * place] < end)
+        return place - self._width
+
+    def _widen(self) -> None:
+        leaves = self._until[self._width :]
+        self._width *= 2
+        self._until = [_NEVER] * self._width + leaves + [_NEVER] * (self._width - len(leaves))
+        for place in range(self._width - 1, 0, -1):
+            self._until[place] = max(self._until[2 * place], self._until[2 * place + 1])
 
 
 def levels(records: Iterable[Any]) -> list[list[Any]]:

@@ -3,14 +3,15 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
+from sessions import H100, MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
 
 from gpusense._records import Aggregate, BlockRecord, DeviceBusy, UnseenStretch
+from gpusense.analysis import launch as launch_module
 from gpusense.analysis.busy import device_times, is_collective, timelines, window
 from gpusense.analysis.idle import REASONS, idle, innermost
 from gpusense.analysis.launch import launches
 from gpusense.analysis.overlap import overlap
-from gpusense.session import Session
+from gpusense.session import Session, merge
 
 
 def counted(count, total, *, name="k", kind="kernel", device=0, stream=7, path=("run",)):
@@ -226,3 +227,47 @@ def test_a_session_without_end_ends_with_its_last_record():
 def test_a_training_run_adds_up():
     (row,) = idle(training(6))
     assert sum(row.part(reason) for reason in REASONS) == row.window_ns
+
+
+def test_records_are_looked_through_once_and_not_once_a_process():
+    """Many processes, each with a device of its own: what tells of each host is sorted out beforehand."""
+    seen = []
+
+    class Counted(list):
+        def __iter__(self):
+            seen.append(1)
+            return list.__iter__(self)
+
+    counts = []
+    for processes in (2, 20):
+        runs = [
+            session(
+                kernel("k", 0, 10), block(("step",), 0, 20), end=99,
+                devices=(H100._replace(uuid=f"GPU-{number}", pci_bus_id=None),), rank=number, world_size=processes,
+            )
+            for number in range(processes)
+        ]  # fmt: skip
+        run = merge(runs)
+        run.records = Counted(run.records)
+        seen.clear()
+        assert len(idle(run)) == processes
+        counts.append(len(seen))
+    assert counts[0] == counts[1]
+
+
+def test_gaps_are_compared_with_the_time_not_seen_in_one_sweep(monkeypatch):
+    """A budget leaves a thousand stretches out; a long run has a million gaps."""
+    from gpusense.analysis import intervals
+
+    swept = []
+    intersect = intervals.intersect
+    for module in (intervals, launch_module):
+        monkeypatch.setattr(module, "intersect", lambda *of: swept.append(1) or intersect(*of), raising=False)
+    run = session(
+        *(kernel("k", at, at + 50) for at in range(0, 20_000, 100)), end=20_000,
+        unseen=[UnseenStretch(T0 + at + 60, T0 + at + 90, "overhead budget") for at in range(0, 20_000, 200)],
+    )  # fmt: skip
+    (row,) = launches(run)
+    assert row.median_gap_ns == 50
+    assert row.small_gaps == 99  # of 199 gaps those in which capture was on
+    assert len(swept) < 50

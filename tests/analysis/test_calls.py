@@ -110,7 +110,7 @@ def test_anomalies_compare_calls_of_one_name_and_size(found):
         for record, length in zip(mine[1:], spent[1:], strict=True):
             floor = max(middle + 10_000, middle * 1.2, middle + 3.5 * spread)
             if spread and length >= floor:
-                expected.append((kind, name, getattr(record, "device", None), length, middle, len(mine)))
+                expected.append((kind, name, getattr(record, "device", None), length, float(middle), len(mine)))
     rows = anomalies(session(*found))
     assert sorted(map(repr, expected)) == sorted(
         repr((row.kind, row.name, row.device, row.duration_ns, row.typical_ns, row.calls)) for row in rows

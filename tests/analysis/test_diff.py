@@ -7,9 +7,10 @@ from math import comb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import HOSTILE, MS, US, alloc, copy, kernel, session, sync, training
+from sessions import HOSTILE, MS, T0, US, alloc, copy, kernel, session, sync, training
 
-from gpusense._records import Aggregate, Counters
+from gpusense._records import Aggregate, Counters, UnseenStretch
+from gpusense.analysis import diff as diff_module
 from gpusense.analysis.diff import compare
 from gpusense.analysis.significance import benjamini_hochberg, holm, mann_whitney, runs_needed
 from gpusense.report import compare as report
@@ -248,3 +249,65 @@ def test_files_that_were_cut_off_are_named():
     damaged = session(kernel("k", 0, 10), end=99, damage=["a chunk"])
     assert any("incomplete or damaged (1 before, 2 after)" in note for note in compare([cut], [cut, damaged]).notes)
     assert not any("incomplete" in note for note in compare([whole], [whole]).notes)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "note"),
+    [
+        ({"counters": Counters(missed=3)}, "Requests for a buffer found none free (0 before, 3 after)"),
+        (
+            {"counters": Counters(bytes_dropped=1_500_000)},
+            "Session files do not hold all that was recorded (0 B before, 1.50 MB after)",
+        ),
+        (
+            {"unseen": [UnseenStretch(T0 + 10 * MS, T0 + 60 * MS, "overhead budget")]},
+            "Capture was off for a time (0 ns before, 50.0 ms after)",
+        ),
+    ],
+)
+def test_counts_that_are_too_small_are_told(spoilt, note):
+    whole = session(kernel("k", 0, 10), kernel("k", 20, 30), end=100 * MS)
+    after = session(kernel("k", 0, 10), end=100 * MS, **spoilt)
+    assert f"{note}: counts are lower bounds." in compare([whole], [after]).notes
+    assert not any("lower bounds" in one for one in compare([whole], [whole]).notes)
+    moment = session(kernel("k", 0, 10), end=100 * MS, unseen=[UnseenStretch(T0, T0 + MS // 2, "not attached yet")])
+    assert not any("lower bounds" in one for one in compare([whole], [moment]).notes)
+
+
+def test_what_is_left_out_of_a_comparison_is_counted():
+    before = session(*(kernel(f"k{i}", i * 100, i * 100 + 10) for i in range(300)), end=99_999)
+    after = session(*(kernel(f"k{i}", j * 100, j * 100 + 10) for j in range(600) for i in [j // 2]), end=99_999)
+    shown = report.text(compare([before], [after]))
+    assert "and 288 more" in shown
+    assert "and 290 more" in shown
+    page = io.StringIO()
+    report.write(compare([before], [after]), page)
+    assert "and 288 more" in page.getvalue()
+    assert "and 102 more" in page.getvalue()
+    page = io.StringIO()
+    report.write(compare([before], [session(kernel("other", 0, 10), end=99_999)]), page)
+    assert "and 200 more" in page.getvalue()
+
+
+def test_a_small_share_is_not_written_as_none():
+    before = session(*(kernel("k", i * 100, i * 100 + 10) for i in range(1000)), end=999_999)
+    after = session(*(kernel("k", i * 100, i * 100 + 10) for i in range(1006)), end=999_999)
+    shown = report.text(compare([before], [after]), over=0.005)
+    assert "Grew by more than 0.5%:" in shown
+    assert "1,000 → 1,006 (+0.6%)" in shown
+
+
+def test_a_comparison_of_many_operations_takes_time_in_proportion(monkeypatch):
+    """What both runs kept whole is worked out once, not for each operation."""
+    intersected = []
+
+    class Watched(set):
+        def __and__(self, other):
+            intersected.append(1)
+            return set.__and__(self, other)
+
+    complete = diff_module._complete
+    monkeypatch.setattr(diff_module, "_complete", lambda run: Watched(complete(run)))
+    run = session(*(kernel(f"k{i % 50}", i * 100, i * 100 + 10) for i in range(1000)), end=999_999)
+    assert len(compare([run], [run]).times) > 50
+    assert len(intersected) == 1

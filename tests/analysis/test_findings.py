@@ -1,8 +1,13 @@
+import io
+
 import pytest
 from sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, kernel, sample, session, sync, training
 
 from gpusense._records import Aggregate, Counters, DeviceBusy, UnseenStretch
+from gpusense._summary import print_summary
 from gpusense.analysis import findings, verdict
+from gpusense.analysis.diff import compare
+from gpusense.report.text import summary
 from gpusense.session import Session, merge
 
 
@@ -240,3 +245,20 @@ def test_sentences_stay_on_one_line_whatever_the_names(name):
         for text in (finding.title, *finding.evidence, finding.fix):
             assert text.isprintable()
             assert len(text) < 700
+
+
+def test_passes_without_a_time_are_told_wherever_numbers_are():
+    sources = {"wgpu": {"timed": 1, "untimed": {"the device has no timestamp-query": 2, "it was lost": 2_950}}}
+    run = session(kernel("main", 0, 10, backend="wgpu", device=None), end=MS, sources=sources)
+    found = find(run, "untimed")
+    assert found.title == "2,952 wgpu passes were not timed: GPU times and counts are lower bounds."
+    assert found.evidence == ("2,950 passes: it was lost.", "2 passes: the device has no timestamp-query.")
+    assert any("2,952 wgpu passes were not timed" in line for line in summary(run))
+    shown = io.StringIO()
+    print_summary(run, shown)
+    assert "2,952 wgpu passes were not timed: it was lost" in shown.getvalue()
+    assert any(
+        "wgpu passes were not timed (0 before, 2,952 after)" in note for note in compare([session()], [run]).notes
+    )
+    blind = find(session(end=MS, sources=sources), "nothing_seen")
+    assert "2,950 passes not timed: it was lost" in blind.title

@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense.analysis.intervals import complement, intersect, subtract, total, union
+from gpusense.analysis.intervals import apart, complement, intersect, subtract, total, union
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
@@ -19,6 +19,7 @@ def test_intervals_agree_with_sets_of_points(left, right):
     assert total(a) == len(points(left))
     assert points(intersect(a, b)) == points(left) & points(right)
     assert points(subtract(a, b)) == points(left) - points(right)
+    assert apart(a, b) == [span for span in a if not points([span]) & points(right)]
     assert points(complement(a, 5, 50)) == set(range(5, 50)) - points(left)
 
 

@@ -5,7 +5,10 @@ import pytest
 from sessions import US, block, copy, kernel, session, sync, training
 
 from gpusense._records import Aggregate
-from gpusense.analysis import operations
+from gpusense.analysis import findings, operations
+from gpusense.analysis.blocks import block_tree
+from gpusense.analysis.transfers import transfers
+from gpusense.report.text import full
 from gpusense.session import Session
 
 
@@ -102,3 +105,30 @@ def test_kinds_can_be_chosen_and_shares_stay_those_of_the_whole():
     chosen = operations(run, kinds=frozenset({"transfer"}))
     assert {row.kind for row in chosen} == {"transfer"}
     assert all(row.share == everything[row.kind, row.name] for row in chosen)
+
+
+def test_copies_that_the_host_timed_are_no_gpu_time():
+    """A kernel beside a long upload is all of the GPU's time, whether the upload was kept or counted."""
+    upload = "write_buffer", "wgpu", None, None
+    counted = Aggregate(("step",), "transfer", *upload, 5, 900, 1, 500, 300_000, 40, "cpu_to_gpu")
+    run = session(
+        kernel("main", 0, 100, path=("step",)),
+        copy("cpu_to_gpu", 10, 0, 9_000, timing="host", path=("step",)),
+        aggregates=[counted],
+        end=10_000,
+    )
+    rows = {row.name: (row.share, row.timing) for row in operations(run)}
+    assert rows["main"] == (1.0, "device")
+    assert (rows["cpu_to_gpu"], rows["write_buffer"]) == ((9_000 / 9_900, "host"), (900 / 9_900, "host"))
+    step = block_tree(run).children["step"]
+    assert (step.gpu_ns, step.own_bytes) == (100, 50)
+    assert step.operations == {
+        ("kernel", "main"): [1, 100],
+        ("host_transfer", "cpu_to_gpu"): [1, 9_000],
+        ("host_transfer", "write_buffer"): [5, 900],
+    }
+    lines = list(full(run))
+    assert any("100 %" in line and line.endswith("main") for line in lines)
+    assert sum("transfer (host): " in line for line in lines) == 2
+    assert "main takes 100 % of the GPU time" in " ".join(finding.title for finding in findings(run))
+    assert transfers(run) == []

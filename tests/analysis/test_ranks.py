@@ -56,6 +56,14 @@ def test_clocks_that_differ_by_seconds_are_aligned_at_the_ends_of_collectives():
     assert apart.clock_error_ns == 0
 
 
+def test_of_many_ranks_those_that_differ_most_are_the_evidence():
+    _, imbalance = rank_findings(job(16, slow=13))
+    assert imbalance.title.startswith("Rank 13 computes ")
+    assert imbalance.evidence[0].startswith("Rank 13: ")
+    assert len(imbalance.evidence) == 9
+    assert imbalance.evidence[-1] == "8 others lie between."
+
+
 def test_balanced_ranks_have_no_straggler():
     answer = ranks(job(4))
     assert answer.straggler is None

@@ -2,6 +2,7 @@
 
 import random
 import statistics
+import sys
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from gpusense.analysis.phases import first_calls, warm_ups
 from gpusense.analysis.roofline import peaks, roofline
 from gpusense.analysis.transfers import link_peak, pcie_bytes_per_s, transfers
 from gpusense.analysis.waits import lines_missing, waits
-from gpusense.session import Session
+from gpusense.session import Session, merge
 
 SECOND = 1_000_000_000
 
@@ -381,3 +382,29 @@ def test_why_lines_are_missing(status, reason):
     run = session()
     run.meta["capture"] = {"sync_lines": status} if status is not None else {}
     assert lines_missing(run) == reason
+
+
+def test_what_was_held_at_the_peak_is_not_copied_at_each_new_one(monkeypatch):
+    copied = []
+    module = sys.modules[memory.__module__]
+    monkeypatch.setattr(module, "dict", lambda *of: copied.append(1) or dict(*of), raising=False)
+    run = session(*(alloc(10, at, at, path=("run", f"request {at}")) for at in range(1, 501)))
+    (row,) = memory(run)
+    assert (row.peak_bytes, len(row.blocks), row.blocks[0].at_peak_bytes) == (5_000, 500, 10)
+    assert not copied
+
+
+def test_a_device_draws_nothing_for_processes_that_do_not_use_it():
+    """Ranks merged, each with a card of its own: the energy of a card belongs to the blocks of one rank."""
+    ranks = []
+    for number in (0, 1):
+        card = H100._replace(uuid=f"GPU-{number}", pci_bus_id=None)
+        run = session(
+            kernel("k", 0, MS, path=("step",), block_id=1), block(("step",), 0, SECOND), end=SECOND,
+            devices=(card,), metrics=[sample(at, device=card, watts=100.0) for at in (0, SECOND)], rank=number,
+            world_size=2,
+        )  # fmt: skip
+        ranks.append(run)
+    first, second = energy(merge(ranks))
+    assert [(one.path, one.joules) for one in first.blocks] == [(("rank 0", "step"), pytest.approx(100.0))]
+    assert [(one.path, one.joules) for one in second.blocks] == [(("rank 1", "step"), pytest.approx(100.0))]

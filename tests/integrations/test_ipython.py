@@ -109,7 +109,7 @@ def test_off_is_said(run_python):
 
 
 def test_a_part_of_a_session_is_what_was_inside():
-    from gpusense._records import Aggregate, BlockRecord, GpuKernel
+    from gpusense._records import Aggregate, BlockRecord, Counters, GpuKernel
     from gpusense.integrations._recording import part
     from gpusense.session import Session
 
@@ -133,10 +133,35 @@ def test_a_part_of_a_session_is_what_was_inside():
         Aggregate(("outer", "cell"), "kernel", "k", "cuda", 0, 7, 3, 9, 3, 3, 27),
         Aggregate(("outer",), "kernel", "k", "cuda", 0, 7, 3, 9, 3, 3, 27),
     ]
-    found = part(Session(records=records, aggregates=rows, meta={"pid": 1}), Block)
+    found = part(Session(records=records, aggregates=rows, meta={"pid": 1}), Block, Counters())
     assert [record.name for record in found.records] == ["inside", "deeper", "no block", "cell"]
     assert found.aggregates == rows[:1]
     assert (found.counters.seen, found.counters.kept, found.counters.aggregated) == (7, 4, 3)
     assert found.duration_ns == 100
     assert found.busy[0].busy_ns == 30
     assert gpusense.Session is Session
+
+
+def test_a_cell_that_awaits_while_the_loop_runs_says_what_to_do(run):
+    out = run(
+        """
+import asyncio
+from IPython.core.error import UsageError
+
+CELL = "import asyncio\\nran = True\\nawait asyncio.sleep(0)"
+shell.run_cell_magic("gpusense", "--text", CELL)  # no loop runs: the shell has one
+assert shell.user_ns.pop("ran")
+
+async def notebook():
+    try:
+        shell.run_cell_magic("gpusense", "--text", CELL)
+    except UsageError as error:
+        print("told:", error)
+    assert "ran" not in shell.user_ns
+    shell.run_cell_magic("gpusense", "--text", "async def f():\\n    await g\\nran = True")  # not at the top level
+    assert shell.user_ns["ran"]
+
+asyncio.run(notebook())
+"""
+    )
+    assert 'use `with gpusense.trace("cell") as block: await …`' in out

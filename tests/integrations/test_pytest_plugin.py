@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 
 import pytest
 
@@ -99,6 +100,65 @@ def test_syncs(gpusense):
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")  # the failure is where the test asked
 
 
+COUNTED = """
+def test_sums_are_exact(gpusense):
+    work()
+    assert gpusense.kernel_count == 21 and gpusense.gpu_ns == 210_500
+    assert gpusense.transfer_bytes("cpu_to_gpu") == 4096 and gpusense.transfer_bytes("gpu_to_cpu") == 0
+
+def test_single_ones_are_not_known(gpusense):
+    work()
+    gpusense.kernel("sgemm")
+
+def test_nor_are_copies(gpusense):
+    work()
+    gpusense.transfers()
+
+def test_after_restart_only_what_followed(gpusense):
+    work()
+    gpusense.restart()
+    sense.record_kernel("after", duration_ns=7)
+    sense.record_kernel("after", duration_ns=7)
+    assert gpusense.kernel_count == 2 and gpusense.gpu_ns == 14
+"""
+
+
+@pytest.mark.parametrize("variable", ["GPUSENSE_TRACE_ALL=0", "GPUSENSE_MAX_RECORDS=1"])
+def test_what_was_only_counted_is_not_taken_for_nothing(run, monkeypatch, variable):
+    monkeypatch.setenv(*variable.split("="))
+    result = run(COUNTED)
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(
+        ["*Failed: 2? kernel records of this test were only counted: *", "*Failed: 1 transfer record of * was only *"]
+    )
+    result.stdout.no_fnmatch_line("*pytest_plugin.py*")
+
+
+def test_a_question_fails_where_records_were_lost(run):
+    result = run("""
+from gpusense._records import Counters
+
+def test_before(gpusense):
+    work()
+    assert gpusense.kernel_count == 21
+
+def test_lost(gpusense, monkeypatch):
+    work()
+    tracer = sense.get_tracer()
+    session = tracer.session()
+    session.counters = session.counters._replace(dropped=session.counters.dropped + 3)
+    monkeypatch.setattr(type(tracer), "session", lambda self: session)
+    assert gpusense.session.counters.dropped == 3
+    gpusense.kernel_count
+
+def test_lost_by_an_earlier_test(gpusense):
+    work()
+    assert gpusense.kernel_count == 21
+""")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*Failed: not all that this test did on the GPU was recorded: dropped 3"])
+
+
 def test_peak_memory(run):
     run("""
 from gpusense._records import GpuAllocation
@@ -175,6 +235,15 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(run):
     result = run("def test_work():\n    work()\n", "--gpusense-report", "/nowhere/at/all.json")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*gpusense: no report: *"])
+
+
+def test_the_plugins_of_two_copies_are_loaded_beside_each_other(run, pytester):
+    shutil.copytree(ROOT / "gpusense", pytester.path / "other", ignore=shutil.ignore_patterns("__pycache__"))
+    words = ("-p", "other.integrations.pytest_plugin", "--gpusense-report", "out.txt")
+    result = run("def test_facts(gpusense):\n    gpusense.restart()\n", *words)
+    result.assert_outcomes(passed=1)
+    assert sum("gpusense: " in line for line in result.outlines) == 1
+    assert (pytester.path / "out.txt").exists()
 
 
 def test_it_is_opt_in(run):

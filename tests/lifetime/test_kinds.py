@@ -13,7 +13,7 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
-from gpusense import _summary
+from gpusense.analysis.memory import alive, out_of_memory
 gpusense.configure(kinds=tuple(json.loads(sys.argv[1])))
 gpusense.enable()
 tracer = gpusense.get_tracer()
@@ -65,7 +65,10 @@ print(json.dumps({
     "allocations": len(session.allocations),
     "model": [model.memory_allocated_bytes, model.memory_peak_bytes],
     "reasons": dict(step.reasons), "wait": step.wait_ns, "text": text.getvalue(),
-    "alive": [[list(b.path), [list(map(str, row)) for row in left]] for b, left in _summary.out_of_memory(session)],
+    "alive": [
+        [list(block.path), [list(map(str, row)) for row in alive(session, block.end_ns)]]
+        for block in out_of_memory(session)
+    ],
     "counters": session.counters._asdict(),
 }))
 """

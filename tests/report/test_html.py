@@ -276,6 +276,18 @@ def test_nesting_deeper_than_any_screen_leaves_the_devices_on_the_page():
     assert [2_000, "rest"] in [row[2:] for row in page.data["flame"]["rows"]]
 
 
+def test_more_host_rows_than_any_page_shows_leave_the_devices_on_it():
+    """A server with many requests open at once has a row for each."""
+    blocks = [block(("request",), at, at + 1_000, number=at + 1) for at in range(500)]
+    devices = [kernel("k", 10 * stream, 500, stream=stream) for stream in range(150)]
+    page = page_of(session(*blocks, *devices[:3], end=2_000))
+    assert {"stream 0", "stream 1", "stream 2"} <= {row["name"] for row in page.data["timeline"]["rows"]}
+    assert "263 rows of the timeline not drawn" in page.data["timeline"]["note"]
+    rows = page_of(session(*blocks, *devices, end=2_000)).data["timeline"]["rows"]
+    assert [row["group"] for row in rows].count("Host") == 120
+    assert len([row for row in rows if row["name"].startswith("stream")]) == 120
+
+
 def test_the_page_comes_out_of_a_zip_and_out_of_another_package(run_python, tmp_path):
     archive = tmp_path / "vendor.zip"
     package = pathlib.Path(html.__file__).parent.parent

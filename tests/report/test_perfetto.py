@@ -12,7 +12,7 @@ from sessions import HOSTILE, T0, US, block, copy, crowd, kernel, session, sync,
 
 from gpusense.report import perfetto
 from gpusense.report.protobuf import number, varint
-from gpusense.report.tracks import end_of, levels, nest, spread
+from gpusense.report.tracks import end_of, levels, nest, spread, tracks
 from gpusense.session import Session
 
 
@@ -146,6 +146,56 @@ def test_lanes(spans):
         assert sum(map(len, rows)) == len(lane)
         for row in rows:
             assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(row))
+
+
+def test_ranks_stand_in_the_order_of_their_numbers():
+    records = [block((f"rank {rank}", "step"), 0, 10, number=rank + 1) for rank in (10, 2, 0, 11, 1)]
+    run = session(*records, end=20, processes=[{"root": f"rank {rank}"} for rank in (10, 2, 0, 11, 1)])
+    assert [track.group for track in tracks(run)] == ["rank 0", "rank 1", "rank 2", "rank 10", "rank 11"]
+
+
+def first_that_fits(records, fits):
+    """Lanes as one finds them by looking through all for each record."""
+    lanes = []
+    for record in records:
+        lane = next((lane for lane in lanes if fits(lane, record)), None)
+        if lane is None:
+            lanes.append([record])
+        else:
+            lane.append(record)
+    return lanes
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=40))
+def test_each_record_is_on_the_first_lane_that_has_room(spans):
+    records = sorted((kernel("k", a, a + n) for a, n in spans), key=lambda r: (r.start_ns, -r.end_ns))
+
+    def nests(lane, record):
+        still_open = [other.end_ns for other in lane if other.end_ns > record.start_ns]
+        return not still_open or record.end_ns <= min(still_open)
+
+    assert spread(records) == first_that_fits(records, lambda lane, record: lane[-1].end_ns <= record.start_ns)
+    assert nest(records) == first_that_fits(records, nests)
+
+
+def test_a_thousand_open_at_once_are_not_compared_with_each_other():
+    compared = []
+
+    class Counted(int):
+        def __le__(self, other):
+            compared.append(1)
+            return int.__le__(self, other)
+
+        def __lt__(self, other):
+            compared.append(1)
+            return int.__lt__(self, other)
+
+        __hash__ = int.__hash__
+
+    records = [kernel("k", at, 0)._replace(end_ns=Counted(T0 + 10_000 + at)) for at in range(1_000)]
+    for lanes in (spread(records), nest(records)):
+        assert len(lanes) == 1_000
+    assert len(compared) < 100_000
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -6,12 +6,13 @@ import re
 import shlex
 
 import pytest
-from sessions import H100, HOSTILE, MS, T0, US, block, copy, eventful, kernel, sample, session, sync, training
+from sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, eventful, kernel, sample, session, sync, training
 
 from gpusense._records import Aggregate, Counters, UnseenStretch
 from gpusense._summary import print_summary
 from gpusense.analysis.energy import energy
 from gpusense.analysis.facts import Facts
+from gpusense.analysis.operation import Operation
 from gpusense.analysis.ranking import ranked
 from gpusense.report import text
 from gpusense.report.json import to_dict
@@ -19,7 +20,7 @@ from gpusense.report.json import write as write_json
 from gpusense.report.page_data import page_data
 from gpusense.report.series import device_series
 from gpusense.report.style import PLAIN, Style, style_of
-from gpusense.session import Session, load, save
+from gpusense.session import Session, load, merge, save
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +224,50 @@ def test_many_operations_and_deep_blocks_are_thinned_and_counted():
     assert any("and 70 more operations" in line for line in lines)
     assert any("more block" in line for line in lines)
     assert len(lines) < 200
+
+
+def test_operations_of_the_host_are_found_without_comparing_each_with_each(monkeypatch):
+    compared = []
+    monkeypatch.setattr(Operation, "__eq__", lambda one, other: compared.append(1) or one is other, raising=False)
+    records = [kernel(f"kernel_{place}", place * 100, place * 100 + 10) for place in range(200)]
+    lines = list(text.full(session(*records, compute("tokenize", 0, 50), sync(10, 90, name="wait"))))
+    at = lines.index("Operations of the host")
+    assert {"[0] sync: wait", "compute: tokenize"} == {line.split("  ")[-1].strip() for line in lines[at + 2 : at + 4]}
+    assert len(compared) < 200
+
+
+def test_findings_that_many_devices_have_alike_are_told_a_few_times_and_counted():
+    ranks = []
+    for number in range(12):
+        card = H100._replace(uuid=f"GPU-{number}", pci_bus_id=None)
+        run = session(
+            *(kernel("k", at * MS, at * MS + 200 * US, path=("step",), block_id=1) for at in range(20)),
+            block(("step",), 0, 20 * MS),
+            end=20 * MS, devices=(card,), rank=number, world_size=12,
+        )  # fmt: skip
+        ranks.append(run)
+    run = merge(ranks)
+    kinds = [finding.kind for finding in ranked(Facts(run))]
+    assert kinds.count("host_bound") == 12
+    lines = list(text.full(run))
+    assert sum("waits for the host" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 5
+    assert any(line.startswith("also: 7 findings more like “GPU ") for line in lines)
+
+
+def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
+    def row(**meta):
+        lines = list(text.full(session(block(("step",), 0, MS), end=MS, **meta)))
+        return lines[lines.index("Blocks") + 2].split()
+
+    assert row(capture={"state": "unavailable"}) == ["1", "1.00", "ms", "–", "–", "step"]
+    assert row(capture={"state": "stopped"}) == ["1", "1.00", "ms", "0", "ns", "0", "step"]
+
+
+def test_many_stretches_without_capture_are_cut_and_counted():
+    off = [UnseenStretch(T0 + i * US, T0 + i * US + 500, "overhead budget") for i in range(180)]
+    made = session(kernel("k", 0, 10), end=MS, unseen=off)
+    assert any("and 130 more stretches" in line for line in text.full(made))
+    assert page_data(made).facts["seen"]["more_unseen"] == 80
 
 
 def test_writing_to_a_file(trained, tmp_path):

@@ -1,12 +1,18 @@
 """Many sessions as one: devices by identity, ids and paths kept apart, counters summed, doubts told."""
 
 import pytest
-from sessions import H100, MS, T0, copy, kernel
+from sessions import H100, MS, T0, alloc, copy, kernel
 
 from gpusense._errors import SessionError
 from gpusense._merge import PROCESS_SHIFT
 from gpusense._metrics import GpuMetrics
 from gpusense._records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenStretch
+from gpusense._summary import summarise
+from gpusense.analysis.memory import alive, memory
+from gpusense.analysis.ranking import verdict
+from gpusense.analysis.unwritten import untimed
+from gpusense.report import text
+from gpusense.report.page_series import series
 from gpusense.session import Session, load, merge, save
 
 
@@ -149,6 +155,21 @@ def test_processes_without_ranks_and_twins():
     assert [process["root"] for process in merged.meta["processes"]] == ["process 100", "rank 1", "rank 1 #2"]
 
 
+def test_processes_without_ranks_are_given_none_by_the_report():
+    bare = [rank(0), rank(1)]
+    for one in bare:
+        one.meta["rank"] = None
+    lines = list(text.full(merge(bare)))
+    at = lines.index("Ranks")
+    assert [line.split()[:2] for line in lines[at + 2 : at + 4]] == [["process", "100"], ["process", "101"]]
+
+
+def test_one_session_given_twice_is_told():
+    notes = merge([rank(0), rank(1), rank(1)]).meta["notes"]
+    assert "rank 1 and rank 1 #2 have one pid and one start: the same session twice?" in notes
+    assert not any("twice" in note for note in merge([rank(0), rank(1)]).meta["notes"])
+
+
 def test_doubts_are_told():
     notes = merge([rank(0), rank(1, start=3600 * 1000 * MS, threshold=5)]).meta["notes"]
     assert any("rank 1 overlaps no other process" in note for note in notes)
@@ -156,3 +177,64 @@ def test_doubts_are_told():
     hostile = rank(0)
     hostile.meta |= {"processes": [3, {"root": "rank 7"}], "start_ns": None}
     assert merge([hostile, rank(1)]).meta["processes"][0] == {"root": "rank 7"}
+
+
+def test_what_a_process_could_not_record_is_still_told():
+    one, two = rank(0), rank(1)
+    one.meta |= {"kinds": ["sync"], "complete": True, "sources": {"wgpu": {"untimed": {"no queries": 3}}}}
+    two.meta |= {
+        "kinds": ["sync", "allocation"],
+        "complete": False,
+        "sources": {"wgpu": {"untimed": {"no queries": 4}}},
+    }
+    merged = merge([one, two])
+    assert merged.meta["kinds"] == ["allocation", "sync"]
+    assert merged.meta["complete"] is False
+    assert "rank 1: the program was killed or still runs" in merged.meta["notes"]
+    assert untimed(merged) == {"no queries": 7}
+    assert untimed(merge([merged, rank(2)])) == {"no queries": 7}
+    assert "complete" not in merge([rank(0), rank(1)]).meta
+    assert "wait_ns" not in dict(summarise(merged).operations[0].reasons)  # waits were asked for, and there were none
+
+
+def test_a_hang_of_one_process_is_told_with_its_name():
+    row = {"device": 1, "stream": 7, "running": {"name": "stuck"}, "last_completed": {"name": "fine"}}
+    hung = rank(3, uuid="GPU-other", device=1)
+    hung.meta["hang"] = [{"after_s": 30.0, "streams": [row], "stacks": []}]
+    merged = merge([rank(0), hung])
+    (found,) = merged.meta["hang"]
+    assert (found["process"], found["streams"][0]["device"]) == ("rank 3", 1)
+    assert verdict(merged).title.startswith("The GPU of rank 3 hung: nothing completed for 30 s")
+    assert any("rank 3: nothing completed for 30 s" in line for line in text.full(merged))
+
+
+def test_shares_of_an_overhead_budget_are_not_summed_up():
+    ranks = [rank(number) for number in range(3)]
+    for one in ranks[:2]:
+        one.meta["overhead"] |= {"budget": 0.02, "share": 0.01, "observed": 0.4, "threshold_ns": 200_000}
+    found = merge(ranks).meta["overhead"]
+    assert found == {
+        "drain_cpu_ns": 15,
+        "budget": 0.02,
+        "share": 0.01,
+        "observed": pytest.approx(0.6),
+        "threshold_ns": 200_000,
+    }
+    ranks[0].meta["overhead"]["drain_cpu_ns"] = 3 * MS
+    (line,) = [line for line in text.full(merge(ranks)) if line.startswith("overhead of gpusense")]
+    assert line == "overhead of gpusense: drain cpu 3.00 ms (10 % of the run)"
+
+
+def test_processes_have_their_own_addresses():
+    ranks = [rank(0), rank(1)]
+    for one in ranks:
+        one.records += [alloc(100, 1, 0xA, path=("step",)), alloc(0, 9, 0xA, name="free", path=("step",))]
+    merged = merge(ranks)
+    (row,) = memory(merged)
+    assert (row.peak_bytes, row.held_bytes, row.unknown_releases) == (200, 0, 0)
+    assert [block.at_peak_bytes for block in row.blocks] == [100, 100]
+    rows = {row.path: row.memory_peak_bytes for row in summarise(merged).operations}
+    assert rows["rank 0", "step"] == rows["rank 1", "step"] == 100
+    assert sum(row.bytes for row in alive(merged, T0 + 5)) == 200
+    (chart,) = [one for one in series(merged, T0) if one["label"].startswith("Allocated")]
+    assert (chart["label"], max(chart["v"])) == ("Allocated by these processes", 200)

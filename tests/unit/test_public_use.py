@@ -214,3 +214,15 @@ def test_settings_know_every_backend():
     for wrong in ({"backends": ("cupt",)}, {"devices": (-1,)}):
         with pytest.raises(_config.ConfigurationError):
             gpusense.configure(**wrong)
+
+
+def test_a_scope_that_is_open_while_recording_is_disabled_ends_all_the_same(idle):
+    gpusense.enable()
+    scope = gpusense.get_tracer().open_scope("outer")
+    gpusense.disable()
+    gpusense.get_tracer().close_scope(scope)
+    gpusense.enable()
+    with gpusense.trace("later") as block:
+        pass
+    assert block.path == ("later",)
+    assert [record.path for record in gpusense.get_tracer().session().blocks] == [("outer",), ("later",)]

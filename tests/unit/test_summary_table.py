@@ -2,8 +2,9 @@
 
 import io
 
-from gpusense._records import BlockRecord
-from gpusense._summary import as_tree, print_summary, summarise
+from gpusense._records import BlockRecord, GpuAllocation, GpuKernel
+from gpusense._summary import print_summary, summarise
+from gpusense._summary_text import as_tree
 from gpusense.session import Session
 
 MS = 1_000_000
@@ -49,3 +50,33 @@ def test_a_block_whose_parent_is_unknown_stands_below_the_next_that_is_known():
     run = session((("a",), 9), (("a", "lost", "b"), 5), (("gone", "c"), 7))
     found = as_tree(summarise(run).operations)
     assert [(depth, row.name) for depth, row in found] == [(0, "a"), (1, "b"), (0, "c")]
+
+
+def test_deep_blocks_are_added_up_once_a_path_and_not_once_a_kernel():
+    taken = []
+
+    class Path(tuple):
+        def __getitem__(self, place):
+            taken.append(1)
+            return tuple.__getitem__(self, place)
+
+        __hash__ = tuple.__hash__
+
+    deep = Path(f"level {depth}" for depth in range(50))
+    run = session((tuple(deep), 1))
+    run.records += [GpuKernel("k", at, at + 1, path=deep) for at in range(200)]
+    (row,) = summarise(run).operations
+    assert (row.kernel_count, row.gpu_ns) == (200, 200)
+    assert len(taken) < 200
+
+
+def test_of_many_blocks_that_ended_for_lack_of_memory_a_few_are_told_and_counted():
+    run = session(*((("search", f"batch {number}"), 1) for number in range(40)))
+    run.records = [record._replace(error="OutOfMemoryError") for record in run.records]
+    run.records.append(GpuAllocation("alloc", 10**6, 0, 0xA, path=("search",)))
+    shown = io.StringIO()
+    print_summary(run, shown)
+    lines = shown.getvalue().splitlines()
+    assert sum("ended for lack of memory" in line for line in lines) == 5
+    assert lines.count("        1.00 MB in 1 from search") == 5
+    assert "and 35 more blocks ended so" in lines

@@ -563,3 +563,14 @@ def test_a_setting_that_leaves_wgpu_out(wgpu, monkeypatch: pytest.MonkeyPatch) -
     finally:
         gpusense.configure(backends=None)
         gpusense.disable()
+
+
+def test_the_clock_of_a_device_that_timed_nothing_is_told_in_words(recording, programs) -> None:
+    used, idle = programs.device(), programs.device()
+    programs.Compute(used).run()
+    assert wgpu_py.flush(10)
+    texts = [text for _, text in wgpu_py.statistics().clocks]
+    assert len(texts) == 2
+    assert not any("None" in text for text in texts)
+    assert any(text.startswith(("calibrated", "causality")) for text in texts)
+    assert idle is not used

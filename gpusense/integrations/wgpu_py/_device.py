@@ -186,6 +186,8 @@ class DeviceTimer:
             return self.clock.reason
         quality = clock.quality(time_ns())
         reason = clock.rejected or self.clock.calibration
+        if quality["clock_uncertainty_ns"] is None:
+            return "nothing known before its first pass" + (f" ({reason})" if reason else "")
         return f"{quality['clock']}, ±{quality['clock_uncertainty_ns']} ns" + (f" ({reason})" if reason else "")
 
     # --- under the lock -------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ function foot() {
   const line = (label, pairs) => (pairs.length ? h("p", {}, `${label}: ` + pairs.map(([name, value]) => `${name} ${typeof value === "number" ? value.toLocaleString("en") : value}`).join(" · ")) : null);
   return [line("Records", seen.counters), line("Sources", seen.backends), line("Cost of watching", seen.overhead),
     seen.threshold ? h("p", {}, `Calls shorter than ${seen.threshold} were counted, longer ones kept.`) : null,
-    seen.unseen.length ? h("p", {}, "Capture was off: " + seen.unseen.map(([at, why]) => `from ${time(at)}, ${why}`).join(" · ")) : null,
+    seen.unseen.length ? h("p", {}, "Capture was off: " + seen.unseen.map(([at, why]) => `from ${time(at)}, ${why}`).join(" · ") + (seen.more_unseen ? ` · and ${seen.more_unseen.toLocaleString("en")} times more` : "")) : null,
     h("p", {}, `gpusense ${seen.version}. One file, no request: everything on this page is in it.`)].filter(Boolean);
 }
 
