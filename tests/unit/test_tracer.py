@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import gc
+import inspect
 import io
 import json
 import threading
@@ -117,7 +118,7 @@ def test_decorator_on_coroutine_generator_and_async_generator(tracer):
     counts = {row.name: row.count for row in tracer.summary().operations}
     assert counts["co"] == 1
     assert counts["gen"] == 3
-    assert asyncio.iscoroutinefunction(co)
+    assert inspect.iscoroutinefunction(co)
 
 
 def test_threads_and_tasks_have_their_own_chain(tracer):
