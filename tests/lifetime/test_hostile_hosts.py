@@ -161,13 +161,9 @@ print(gpusense.enable())
     assert run(code) == "runs\nno thread can be started to record with\nFalse\n"
 
 
-def test_without_the_gil_the_reason_is_said(run):
-    code = (
-        "import sys; sys._is_gil_enabled = lambda: False\n"
-        + WORK
-        + "_, status = work()\nprint(status['state'], status['reason'])"
-    )
-    assert run(code).startswith("unavailable cupti: not supported without the GIL yet")
+def test_on_a_free_threaded_build_the_reason_is_said(run):
+    code = "import sys; sys.abiflags = 't'\n" + WORK + "_, status = work()\nprint(status['state'], status['reason'])"
+    assert run(code).startswith("unavailable cupti: not supported by a free-threaded Python")
 
 
 def test_a_subinterpreter_runs_its_blocks_and_is_told_why(run):

@@ -121,6 +121,31 @@ def test_decorator_on_coroutine_generator_and_async_generator(tracer):
     assert inspect.iscoroutinefunction(co)
 
 
+def test_blocks_that_many_threads_open_are_recorded_or_counted(tracer):
+    """Exact on a free-threaded build, too."""
+    threads, each = 4, 3_000
+    ready = threading.Barrier(threads)
+
+    def work():
+        ready.wait(20)
+        for _ in range(each):
+            with tracer.trace("block"):
+                pass
+
+    running = [threading.Thread(target=work) for _ in range(threads)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_tracer, "MAX_WAITING", 10)
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(60)
+    (row,) = tracer.summary().operations
+    status = tracer.status()
+    assert status["failed_blocks"] == 0
+    assert status["shed_blocks"] > 0
+    assert row.count + status["shed_blocks"] == threads * each
+
+
 def test_threads_and_tasks_have_their_own_chain(tracer):
     seen = {}
 
@@ -664,7 +689,7 @@ def test_scopes_without_a_block_around_them_are_sampled_and_shed(reading, monkey
     reading.config = reading.config._replace(sample_rate=1.0)
     monkeypatch.setattr(_tracer, "MAX_WAITING", -1)
     reading.close_scope(reading.open_scope("too many"))
-    assert (reading.shed_blocks, "too many" in blocks(reading)) == (1, False)
+    assert (reading.status()["shed_blocks"], "too many" in blocks(reading)) == (1, False)
 
 
 def test_a_listener_is_told_before_the_record_is_made(reading):
