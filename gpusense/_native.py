@@ -39,9 +39,31 @@ def system_id() -> int:
     return int(_thread.get_native_id()) if hasattr(_thread, "get_native_id") else 0
 
 
+def free_threaded() -> bool:
+    """Whether this CPython was built to run without the GIL, with ``PYTHON_GIL=1`` too."""
+    return "t" in getattr(sys, "abiflags", "")
+
+
 def exists(system_id: int) -> bool:
     """Whether this process still has that thread; False where the system does not tell."""
     return os.path.exists(f"/proc/self/task/{system_id}")
+
+
+class Count:
+    """A number that any thread adds one to, exact without the GIL too: each has a part of its own."""
+
+    __slots__ = ("_get_ident", "_parts")
+
+    def __init__(self) -> None:
+        self._get_ident = thread_id()
+        self._parts: dict[int, int] = {}
+
+    def add(self) -> None:
+        thread = self._get_ident()
+        self._parts[thread] = self._parts.get(thread, 0) + 1
+
+    def total(self) -> int:
+        return sum(list(self._parts.values()))
 
 
 class Bell:

@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextvars import Context
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -89,15 +90,19 @@ def _quietly(action: Callable[[], None]) -> None:
         _log.exception("process-hook", "gpusense: a fork or exit hook failed")
 
 
+def daemon_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """A thread with no context variables of the program's, to be started: where threads inherit them (an option since
+    3.14, usual in free-threaded builds) it would keep them alive, and lie in the block that was open."""
+    if sys.version_info >= (3, 14):
+        return threading.Thread(target=target, name=name, daemon=True, context=Context())
+    return threading.Thread(target=target, name=name, daemon=True)
+
+
 def start_thread(target: Callable[[], None], name: str) -> Any:
     """A running daemon thread (``is_alive``, ``join``), or None where no thread can be started."""
     try:
         # The constructor, too: a subinterpreter may forbid daemon threads.
-        thread = (
-            _native.Thread(target)
-            if _native.patched("threading")
-            else threading.Thread(target=target, name=name, daemon=True)
-        )
+        thread = _native.Thread(target) if _native.patched("threading") else daemon_thread(target, name)
         thread.start()
     except (RuntimeError, MemoryError):  # "can't start new thread": limits, or the interpreter is shutting down
         return None

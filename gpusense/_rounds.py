@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from ._process import daemon_thread
+
 _LOOK_S = 0.5  # between two looks for turns that do not end
 _LATE_ROUNDS = 3  # in a row that took too much of the period, until the longest turn gets a thread of its own
 _SHORT_NS = 1_000_000  # a round that nobody need look at
@@ -157,7 +159,7 @@ class Rounds:
 
     def _start_looking(self) -> None:
         self._look = threading.Event()
-        looking = threading.Thread(target=self._run_looking, name="gpusense-look", daemon=True)
+        looking = daemon_thread(self._run_looking, "gpusense-look")
         self.clock.enlist(looking)
         try:
             looking.start()
@@ -194,7 +196,7 @@ class Worker:
         self.since_ns = 0
         self.seen_ns: int | None = None  # ``since_ns`` at the last look
         self.ended = False
-        self.thread = threading.Thread(target=self._run, name=f"gpusense-{lane}", daemon=True)
+        self.thread = daemon_thread(self._run, f"gpusense-{lane}")
         self._rounds = rounds
         self._late = 0
 

@@ -50,7 +50,8 @@ class Tracer(Scopes, ByHand):
         self._append = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
         self._share = 1 - 1e-9  # so that the first block is opened
-        self.failed_blocks = self.shed_blocks = self.ignored_records = 0
+        self.failed_blocks = self.ignored_records = 0
+        self._shed = _native.Count()
         self._left_behind = False
         self._steps: Steps | None = None  # of tasks, with exact attribution
         self._worker = Worker(recorder)
@@ -90,7 +91,7 @@ class Tracer(Scopes, ByHand):
 
     def _sample(self) -> bool:
         if len(self._recorder.events) > _scopes.MAX_WAITING:
-            self.shed_blocks += 1
+            self._shed.add()
             return False
         rate = self.config.sample_rate
         if rate >= 1.0:
@@ -288,7 +289,8 @@ class Tracer(Scopes, ByHand):
         return {**self._recorder.status(), **self._left_out()}
 
     def _left_out(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("failed_blocks", "shed_blocks", "ignored_records")}
+        failed, shed, ignored = self.failed_blocks, self._shed.total(), self.ignored_records
+        return {"failed_blocks": failed, "shed_blocks": shed, "ignored_records": ignored}
 
     # --- life -------------------------------------------------------------------------------------------------------
 

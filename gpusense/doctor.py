@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ._native import free_threaded
 from ._process import PATIENCE_S, answer
 from ._records import DeviceInfo, Unavailable
 
@@ -139,12 +140,12 @@ def _backend(name: str, found: Any) -> Check:
 def _python() -> Check:
     version = ".".join(str(part) for part in sys.version_info[:3])
     implementation = sys.implementation.name
-    problems = []
+    reason = hint = ""
     if implementation != "cpython":
-        problems.append(f"capture needs CPython; this is {implementation}")
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        problems.append("a free-threaded interpreter was never tried")
-    return Check("python", not problems, "; ".join(problems), library=sys.executable, version=version)
+        reason = f"capture needs CPython; this is {implementation}"
+    elif free_threaded():
+        reason, hint = "capture is not supported by a free-threaded Python", "run with the usual build of Python"
+    return Check("python", not reason, reason, hint, library=sys.executable, version=version)
 
 
 def _platform() -> Check:

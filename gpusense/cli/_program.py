@@ -35,7 +35,9 @@ def problem(program: Program) -> str | None:
 def execute(program: Program) -> None:
     """Runs the program to its end. Its exceptions pass through, ``SystemExit`` included."""
     main = ModuleType("__main__")
-    vars(main).update(__builtins__=builtins, __annotations__={}, __package__=None)
+    vars(main).update(__builtins__=builtins, __package__=None)
+    if sys.version_info < (3, 14):  # since then the module makes them when it is asked, unless it finds some
+        vars(main).update(__annotations__={})
     sys.modules["__main__"] = main
     try:
         _RUNNERS[program.how](program, main)
@@ -65,7 +67,9 @@ def _run_file(path: str, main: ModuleType) -> tuple[CodeType, dict[str, Any]]:
     with io.open_code(path) as file:
         code = pkgutil.read_code(file)  # a compiled file, by its magic number
     loader: Any = importlib.machinery.SourcelessFileLoader if code else importlib.machinery.SourceFileLoader
-    vars(main).update(__file__=path, __cached__=None, __loader__=loader("__main__", path))
+    vars(main).update(__file__=path, __loader__=loader("__main__", path))
+    if sys.version_info < (3, 15):
+        vars(main).update(__cached__=None)
     if code is None:
         with io.open_code(path) as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)

@@ -269,6 +269,7 @@ def test_an_interrupt_while_frames_are_made(setting):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # raised from Python 3.15 on
 def test_a_child_that_is_forked_while_frames_are_made_is_not_stuck(setting):
     entries, results = setting.entries, []
 

@@ -282,18 +282,17 @@ except ImportError:
 code = '''
 import sys; sys.path[:0] = {!r}
 from gpusense import _broker
-print(_broker.interpreter_dict().reason)
+print(_broker.interpreter_dict().reason, flush=True)
 '''.format(sys.path)
 try:
     one = sub.create()
     sub.run_string(one, code)
-    sys.stdout.flush()
 finally:
     os._exit(0)
 """
     )
     assert done.returncode == 0, done.stderr
-    # Since Python 3.12 an isolated interpreter has no ctypes at all; then the reason says that.
+    # In Python 3.12 an isolated interpreter has no ctypes at all; then the reason says that.
     assert "subinterpreters" in done.stdout
 
 

@@ -161,13 +161,34 @@ print(gpusense.enable())
     assert run(code) == "runs\nno thread can be started to record with\nFalse\n"
 
 
-def test_without_the_gil_the_reason_is_said(run):
-    code = (
-        "import sys; sys._is_gil_enabled = lambda: False\n"
-        + WORK
-        + "_, status = work()\nprint(status['state'], status['reason'])"
-    )
-    assert run(code).startswith("unavailable cupti: not supported without the GIL yet")
+def test_on_a_free_threaded_build_the_reason_is_said(run):
+    code = "import sys; sys.abiflags = 't'\n" + WORK + "_, status = work()\nprint(status['state'], status['reason'])"
+    assert run(code).startswith("unavailable cupti: not supported by a free-threaded Python")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="threads inherit no context before Python 3.14")
+def test_where_threads_inherit_a_context_ours_keep_nothing_of_it(run):
+    code = """
+import contextvars, gc, sys, weakref
+import gpusense
+from gpusense import monitor, testing
+class Request: pass
+variable, around = contextvars.ContextVar("request"), []
+def serve():
+    request = Request()
+    variable.set(request)
+    with gpusense.trace("request"):
+        tracer = gpusense.get_tracer()
+        tracer.add_sink(lambda _: around.append((tracer.current_block(), variable.get(None))))
+        gpusense.record_transfer("upload", "cpu_to_gpu", bytes=1, duration_ns=1_000_000)
+        tracer.flush(5)
+    return weakref.ref(request), monitor.start_background(interval=0.005, source=testing.ScriptedSource())
+gone, running = contextvars.copy_context().run(serve)
+gc.collect()
+print(sys.flags.thread_inherit_context, gone(), set(around), running.running)
+running.stop()
+"""
+    assert run(code, "-X", "thread_inherit_context=1", GPUSENSE="on") == "1 None {(None, None)} True\n"
 
 
 def test_a_subinterpreter_runs_its_blocks_and_is_told_why(run):

@@ -75,7 +75,9 @@ main = sys.modules["__main__"]
 names = ("__name__", "__doc__", "__package__", "__spec__", "__file__", "__cached__")
 print(sys.argv, sys.path[0], [getattr(main, name, "absent") for name in names])
 print(type(__loader__).__name__, type(__builtins__).__name__, main.__dict__ is globals())
-print([name for name in sorted(globals()) if not name.startswith("__")], sys.stdin.read())
+if main:
+    answer: "int" = 42
+print(sorted(globals()), main.__annotations__, sys.stdin.read())
 """
 
 
@@ -106,6 +108,7 @@ def test_a_module_and_a_package(tmp_path):
 def test_code(tmp_path):
     same(tmp_path, "-c", "import sys; print(sys.argv, sys.path[0], __name__, '__file__' in globals())", "-c", "y")
     same(tmp_path, "-c", "import sys; print(sys.modules['__main__'].__loader__, __spec__, type(__builtins__))")
+    same(tmp_path, "-c", "import sys; x: int = 1; print(sys.modules['__main__'].__annotations__, sorted(globals()))")
 
 
 def test_a_folder_and_an_archive(tmp_path):
@@ -289,7 +292,7 @@ def test_streams_the_program_took_away(tmp_path, code):
 @POSIX
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_broken_pipe(tmp_path, stream):
-    code = "import sys\nfor n in range(20000): print(n, file=sys.STREAM)".replace("STREAM", stream)
+    code = "import sys\nfor n in range(200_000): print(n, file=sys.STREAM)".replace("STREAM", stream)
     codes = []
     for command in ([sys.executable], [sys.executable, "-m", "gpusense", "run"]):
         with subprocess.Popen(

@@ -110,8 +110,9 @@ class Tap:
 
 def answers(url):
     try:
-        urllib.request.urlopen(url, timeout=1)
-    except urllib.error.HTTPError:
+        urllib.request.urlopen(url, timeout=1).close()
+    except urllib.error.HTTPError as error:
+        error.close()
         return True
     except OSError:
         return False

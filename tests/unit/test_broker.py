@@ -1,5 +1,6 @@
 """The hub behind the shared subscription, with an engine of its own; the real meeting place is tested in lifetime."""
 
+import sys
 import threading
 from collections import deque
 
@@ -525,6 +526,9 @@ def test_copies_meet_and_strangers_are_told_why(engine, monkeypatch):
     assert _broker.meet(Engine).reason == "none here"
 
 
-def test_a_python_without_the_gil_is_refused(monkeypatch):
-    monkeypatch.setattr(_broker.sys, "_is_gil_enabled", lambda: False, raising=False)
-    assert "GIL" in _broker.interpreter_dict().reason
+@pytest.mark.parametrize("abiflags", ["t", "td"])
+def test_a_free_threaded_build_is_refused_with_and_without_the_gil(monkeypatch, abiflags):
+    monkeypatch.setattr(sys, "abiflags", abiflags, raising=False)
+    for has_gil in (False, True):
+        monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)  # noqa: B023 - asked at once
+        assert "free-threaded" in _broker.interpreter_dict().reason

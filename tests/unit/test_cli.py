@@ -358,6 +358,17 @@ def test_doctor_as_text(capsys, monkeypatch):
         assert word in shown
 
 
+def test_doctor_says_what_a_free_threaded_build_lacks(monkeypatch):
+    monkeypatch.setattr(sys, "abiflags", "", raising=False)
+    rows = {row.name: row for row in doctor.environment()}
+    assert rows["python"][1:4] == (True, "", "")
+    monkeypatch.setattr(sys, "abiflags", "t", raising=False)
+    rows = {row.name: row for row in doctor.environment()}
+    assert rows["python"][1:4] == (
+        False, "capture is not supported by a free-threaded Python", "run with the usual build of Python",
+    )  # fmt: skip
+
+
 def test_doctor_names_variables_without_effect(monkeypatch):
     for name, value in (("THRESHOLD_US", "soon"), ("TRESHOLD_US", "5"), ("SAMPLE_RATE", "0.5"), ("OTEL", "off")):
         monkeypatch.setenv(f"GPUSENSE_{name}", value)

@@ -99,6 +99,7 @@ def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, re
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of files are for POSIX")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # other tests' threads; raised from Python 3.15 on
 def test_two_writers_of_one_file_do_not_overwrite_each_other(tmp_path, run_python):
     """Ranks started with one -o: half of the chunks were gone, and nothing said so."""
     first = Writer(tmp_path / "run")

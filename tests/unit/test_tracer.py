@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import gc
+import inspect
 import io
 import json
 import sys
@@ -118,7 +119,32 @@ def test_decorator_on_coroutine_generator_and_async_generator(tracer):
     counts = {row.name: row.count for row in tracer.summary().operations}
     assert counts["co"] == 1
     assert counts["gen"] == 3
-    assert asyncio.iscoroutinefunction(co)
+    assert inspect.iscoroutinefunction(co)
+
+
+def test_blocks_that_many_threads_open_are_recorded_or_counted(tracer):
+    """Exact on a free-threaded build, too."""
+    threads, each = 4, 3_000
+    ready = threading.Barrier(threads)
+
+    def work():
+        ready.wait(20)
+        for _ in range(each):
+            with tracer.trace("block"):
+                pass
+
+    running = [threading.Thread(target=work) for _ in range(threads)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_scopes, "MAX_WAITING", 10)
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(60)
+    (row,) = tracer.summary().operations
+    status = tracer.status()
+    assert status["failed_blocks"] == 0
+    assert status["shed_blocks"] > 0
+    assert row.count + status["shed_blocks"] == threads * each
 
 
 def test_threads_and_tasks_have_their_own_chain(tracer):
@@ -664,7 +690,7 @@ def test_scopes_without_a_block_around_them_are_sampled_and_shed(reading, monkey
     reading.config = reading.config._replace(sample_rate=1.0)
     monkeypatch.setattr(_scopes, "MAX_WAITING", -1)
     reading.close_scope(reading.open_scope("too many"))
-    assert (reading.shed_blocks, "too many" in blocks(reading)) == (1, False)
+    assert (reading.status()["shed_blocks"], "too many" in blocks(reading)) == (1, False)
 
 
 def interrupted_at(number, call, *given):
