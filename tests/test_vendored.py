@@ -15,12 +15,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 
 #: Tests of behaviour that run again inside a copy, with its name in place of ours.
-BEHAVIOUR = ("unit/test_tracer.py", "unit/test_pipeline.py", "unit/test_attribution.py")
+BEHAVIOUR = (
+    *("unit/test_tracer.py", "unit/test_tracer_sinks.py", "unit/test_tracer_settings.py", "unit/test_scopes.py"),
+    *("unit/test_pipeline.py", "unit/test_attribution.py"),
+)
 HELPERS = (
     "draws.py",
     "needs.py",
     "asked_blocks.py",
     "cupti_bytes.py",
+    "monitor_rig.py",
+    "traced.py",
 )
 
 
@@ -59,11 +64,12 @@ def no_other_copy():
 
 def test_behaviour_tests_pass_in_a_copy_without_dist_info(tmp_path):
     _vendor.copy(str(package(tmp_path / "host") / "_vendor_gpusense"))
-    for name in ("conftest.py", *HELPERS, *BEHAVIOUR):
+    for name in ("conftest.py", "unit/conftest.py", *HELPERS, *BEHAVIOUR):
         target = tmp_path / "copied" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(renamed((TESTS / name).read_text("utf-8"), "host._vendor_gpusense"), "utf-8")
-    (tmp_path / "copied" / "unit" / "conftest.py").write_text(_NO_OTHER_COPY)
+    with (tmp_path / "copied" / "unit" / "conftest.py").open("a", encoding="utf-8") as conftest:
+        conftest.write(_NO_OTHER_COPY)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\npythonpath = copied\n")
     done = python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", "copied", timeout=240)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

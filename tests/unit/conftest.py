@@ -1,7 +1,10 @@
-"""Monitors over scripted sources, which end with the test."""
+"""Tracers without capture, and monitors over scripted sources, which end with the test."""
 
 import pytest
 from monitor_rig import Rig
+
+import gpusense
+from gpusense import _config, _select
 
 
 @pytest.fixture
@@ -21,3 +24,24 @@ def two():
 
 
 # -- deadlines -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tracer(monkeypatch):
+    """A live tracer of its own, without capture."""
+    for name in ("GPUSENSE", "GPUSENSE_THRESHOLD_US", "GPUSENSE_LIBCUDA", "GPUSENSE_LIBCUPTI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_select, "_layers", _config.Layers())
+    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
+    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    assert gpusense.enable()
+    yield gpusense.get_tracer()
+    _select._tracer.close()
+
+
+@pytest.fixture
+def reading(tracer):
+    """A tracer that places its blocks by the newest correlation id, which is 7."""
+    tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: 7)
+    return tracer

@@ -4,35 +4,10 @@ import threading
 import time
 
 import pytest
+from traced import blocks
 
 import gpusense
-from gpusense import _config, _select
 from gpusense._nesting import Frame, Run, block_ids, running
-
-
-@pytest.fixture
-def tracer(monkeypatch):
-    """A live tracer of its own, without capture."""
-    for name in ("GPUSENSE", "GPUSENSE_THRESHOLD_US", "GPUSENSE_LIBCUDA", "GPUSENSE_LIBCUPTI"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_select, "_layers", _config.Layers())
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    assert gpusense.enable()
-    yield gpusense.get_tracer()
-    _select._tracer.close()
-
-
-def blocks(tracer):
-    return {record.name: record for record in tracer.session().blocks}
-
-
-@pytest.fixture
-def reading(tracer):
-    """A tracer that places its blocks by the newest correlation id, which is 7."""
-    tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: 7)
-    return tracer
 
 
 class Place:
