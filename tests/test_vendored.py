@@ -25,7 +25,7 @@ HELPERS = (
     "asked_blocks.py",
     "cupti_bytes.py",
     "monitor_rig.py",
-    "traced.py",
+    "recorded_blocks.py",
 )
 
 

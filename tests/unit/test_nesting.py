@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from traced import blocks
+from recorded_blocks import blocks
 
 import gpusense
 from gpusense._nesting import Frame, Run, block_ids, running

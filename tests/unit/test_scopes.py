@@ -4,7 +4,7 @@ import sys
 import threading
 from itertools import count
 
-from traced import blocks
+from recorded_blocks import blocks
 
 import gpusense
 from gpusense import _noop, _scopes

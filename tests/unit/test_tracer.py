@@ -12,7 +12,7 @@ from itertools import count
 
 import pytest
 from cupti_bytes import STRIDES, T0, kernel, view
-from traced import blocks
+from recorded_blocks import blocks
 
 import gpusense
 from gpusense import _config, _scopes, _tally, _tracer

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from traced import blocks
+from recorded_blocks import blocks
 
 import gpusense
 from gpusense import _config, _noop, _select
