@@ -56,6 +56,11 @@ class Engine(Switches, Protocol):
     def status(self, ask: bool) -> dict[str, Any]: ...
 
 
+FREE_THREADED = Unavailable(
+    "cupti", "capture is not supported by a free-threaded Python", "run with the usual build of Python"
+)
+
+
 def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     """The shared state of this process, made with ``build`` by the first copy that asks.
 
@@ -82,7 +87,7 @@ def interpreter_dict() -> dict[str, Any] | Unavailable:
     # Not sys._is_gil_enabled: it is true, too, while a thread imports an extension. And with PYTHON_GIL=1 such a build
     # of 3.13.5 traced, but once hung as it ended.
     if _native.free_threaded():
-        return Unavailable("cupti", "not supported by a free-threaded Python", "run with the usual build of Python")
+        return FREE_THREADED
     try:
         import ctypes
 

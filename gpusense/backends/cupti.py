@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable
 from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from .. import _broker
+from .. import _broker, _native
 from .. import _layouts as layouts
 from .._capi import cstring
 from .._capi import cupti as capi
@@ -42,6 +42,8 @@ def open() -> Backend | Unavailable:
     """The backend; while CUDA is not live only what the file system says, and nothing is loaded."""
     if sys.platform != "linux":
         return _ELSEWHERE
+    if _native.free_threaded():
+        return _broker.FREE_THREADED
     if not cuda.is_live():
         driver, path = locate(CUDA), locate(CUPTI)
         if isinstance(driver, Unavailable):

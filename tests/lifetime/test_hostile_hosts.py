@@ -163,7 +163,7 @@ print(gpusense.enable())
 
 def test_on_a_free_threaded_build_the_reason_is_said(run):
     code = "import sys; sys.abiflags = 't'\n" + WORK + "_, status = work()\nprint(status['state'], status['reason'])"
-    assert run(code).startswith("unavailable cupti: not supported by a free-threaded Python")
+    assert run(code).startswith("unavailable capture is not supported by a free-threaded Python")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="threads inherit no context before Python 3.14")

@@ -9,6 +9,7 @@ import pytest
 from gpusense import _broker
 from gpusense._errors import BackendError
 from gpusense._records import Unavailable
+from gpusense.backends import cupti
 
 KERNELS, COPIES, SYNCS, MEMSETS = 10, 1, 38, 2
 
@@ -532,3 +533,5 @@ def test_a_free_threaded_build_is_refused_with_and_without_the_gil(monkeypatch, 
     for has_gil in (False, True):
         monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)  # noqa: B023 - asked at once
         assert "free-threaded" in _broker.interpreter_dict().reason
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert cupti.open() == _broker.FREE_THREADED  # for doctor, without a look at any library
