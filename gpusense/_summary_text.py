@@ -10,7 +10,7 @@ from ._words import count_text
 if TYPE_CHECKING:
     from ._summary import BlockOperation, BlockSummary, Bottleneck, TraceSummary
 
-_MOST_FAILURES = 5
+_MOST_BLOCKS, _MOST_FAILURES = 200, 5
 
 
 def block_text(summary: "BlockSummary") -> str:
@@ -60,11 +60,14 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
 
     seen = _gpu_work_was_seen(session, summary)
     lines = [f"{'block':<32}{'calls':>8}{'total':>11}{'avg':>11}{'min':>11}{'max':>11}{'GPU':>11}{'kernels':>9}"]
-    for depth, row in as_tree(summary.operations):
+    for depth, row in as_tree(summary.operations)[:_MOST_BLOCKS]:
         label = "  " * depth + row.name
         gpu_ns = row.gpu_ns if seen else None
         times = "".join(f"{nanoseconds(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, gpu_ns))
         lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count if seen else '?':>9}")
+    more = len(summary.operations) - _MOST_BLOCKS
+    if more > 0:
+        lines.append(f"… and {count_text(more, 'more block')}, which summary() has as well")
     if not summary.operations:
         lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
     counters = summary.counters

@@ -46,6 +46,14 @@ def test_rows_stand_below_the_block_they_ran_in():
     ]
 
 
+def test_of_very_many_blocks_the_first_are_shown_and_the_others_counted():
+    text = io.StringIO()
+    print_summary(session(*[((f"request {i}",), 1000 - i) for i in range(203)]), text)
+    lines = text.getvalue().splitlines()
+    assert [line.split()[1] for line in lines[1:201]] == [str(i) for i in range(200)]
+    assert lines[201] == "… and 3 more blocks, which summary() has as well"
+
+
 def test_a_block_whose_parent_is_unknown_stands_below_the_next_that_is_known():
     run = session((("a",), 9), (("a", "lost", "b"), 5), (("gone", "c"), 7))
     found = as_tree(summarise(run).operations)
