@@ -8,22 +8,9 @@ import sys
 import pytest
 
 import gpusense
-from gpusense import _config, _log, _scopes, _select
+from gpusense import _log, _scopes
 from gpusense._attribution import LEAVE, SWITCH
 from gpusense._steps import Steps
-
-
-@pytest.fixture
-def tracer(monkeypatch):
-    """A live tracer of its own, without capture."""
-    monkeypatch.delenv("GPUSENSE", raising=False)
-    monkeypatch.setattr(_select, "_layers", _config.Layers())
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    assert gpusense.enable()
-    yield gpusense.get_tracer()
-    _select._tracer.close()
 
 
 @pytest.fixture(autouse=True)
