@@ -2,8 +2,8 @@
 
     python benchmarks/gpu/budget.py [--seconds 60] [--budget 0.02] [--mode file|live]
 
-Capture is on for a part of each cycle, and so compares with itself: of each cycle the mean step with capture on against
-the mean step with it off. The ratio, less one, times the share of the steps with capture on is what the job was slowed.
+In turn, some cycles of the session under its budget and a stretch without CUPTI in the process; the ratio of a step's
+mean time in both is what the job is slowed, whether capture was on or rested.
 """
 
 import argparse
@@ -37,42 +37,49 @@ def main():
     run = _select.start_session(mode=given.mode, path=path, overhead_budget=given.budget)
     recorder = run.tracer._recorder
     settled = time.monotonic() + 8  # a cycle lasts a second
-    end = settled + given.seconds
-    cycles, current = [], ([], [])
-    was = True
-    while (began := time.monotonic()) < end:
-        on = recorder._duty.lasting() is None
+    while time.monotonic() < settled:
         step()
-        took = time.monotonic() - began
-        still = recorder._duty.lasting() is None
-        if began < settled or on is not still:  # the switch lies in it
-            continue
-        if on and not was and all(current):
-            cycles.append(current)
-            current = ([], [])
-        current[on].append(took)
-        was = on
+    end = time.monotonic() + given.seconds
+    aways, kept, steps_on, steps = [], [], 0, 0
+    while time.monotonic() < end:
+        recorder.pause_capture()
+        torch.cuda.synchronize()
+        reason = recorder.capture.detach()
+        assert not reason, reason
+        step()
+        aways.append(statistics.mean(timed(step) for _ in range(30)))
+        recorder.resume_capture()
+        settled = time.monotonic() + 2  # the stretch without CUPTI cost nothing, and the budget noticed
+        while time.monotonic() < settled:
+            step()
+        took = []
+        while time.monotonic() < settled + 5:
+            steps_on += recorder._duty.lasting() is None
+            took.append(timed(step))
+        kept.append(statistics.mean(took))
+        steps += len(took)
     facts = recorder._duty.facts(time.time_ns(), recorder.pipeline.threshold)
     state = run.tracer.status()
     session = run.finish()
-    if not cycles:
-        raise SystemExit(f"capture was not switched: {facts}, {state}, {session.counters}, {session.unseen[-3:]}")
-    ratios = [statistics.mean(on) / statistics.mean(off) for off, on in cycles]
-    steps_on = sum(len(on) for _, on in cycles)
-    share = steps_on / (steps_on + sum(len(off) for off, _ in cycles))
+    # Each stretch under the budget against the two without CUPTI around it.
+    ratios = [2 * mean / (before + after) for mean, before, after in zip(kept, aways, aways[1:], strict=False)]
+    if len(ratios) < 3:
+        raise SystemExit(f"too short: {facts}, {state}, {session.counters}, {session.unseen[-3:]}")
     low, high = interval(sorted(ratios))
     middle, *edges = estimate(ratios)
-    job = [1 + (value - 1) * share for value in (middle, *edges)]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.mode} mode, budget {given.budget:.1%}")
-    print(f"{len(cycles)} cycles, capture on for {share:.1%} of the steps, of the time {facts['observed']:.1%}")
+    print(f"{len(ratios)} stretches, capture on for {steps_on / steps:.1%} of the steps")
     print(
-        f"a step with capture on: x{statistics.median(ratios):.4f} [{low:.4f}, {high:.4f}], "
-        f"Hodges-Lehmann x{middle:.4f} [{edges[0]:.4f}, {edges[1]:.4f}]"
-    )
-    print(
-        f"the job: x{job[0]:.4f} [{job[1]:.4f}, {job[2]:.4f}]; gpusense reckons with {facts['share']:.2%}; "
+        f"the job: x{statistics.median(ratios):.4f} [{low:.4f}, {high:.4f}], Hodges-Lehmann x{middle:.4f} "
+        f"[{edges[0]:.4f}, {edges[1]:.4f}]; gpusense reckons with {facts['share']:.2%}; "
         f"threshold {facts['threshold_ns'] / 1e3:.0f} us; {session.counters.seen} records"
     )
+
+
+def timed(step):
+    began = time.monotonic()
+    step()
+    return time.monotonic() - began
 
 
 if __name__ == "__main__":

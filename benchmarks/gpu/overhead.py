@@ -1,13 +1,16 @@
 """What each tool costs a program on the GPU: one process a tool, short stretches without and with it in turn.
 
-For each pair the ratio of the two times; of the ratios the median with its 95 % interval (order statistics), and the
-Hodges-Lehmann estimate, the median of the means of all pairs of ratios, with its interval (signed ranks), which needs a
-third fewer pairs for the same width. A tool is measured until that interval is ±0.8 % or its seconds are over. *floor*
-is CUPTI itself: the same kinds on, its buffers handed back by machine code, nothing read. Proton is started for each
-stretch and ended after it, because it goes on recording where it is only deactivated. ``before``, ``off``, ``on`` and
-``after``: milliseconds a step before the tool was made, in its stretches, and once it was stopped; a tool that leaves
-something on between its stretches shows it there. ``stop``: how long ending the tool took with everything recorded.
-Ratios of one run only: these machines are noisy.
+*Without* means that CUPTI is taken out of the process (``cuptiFinalize``). Once a kind of records was on, CUPTI keeps
+slowing each launch with all kinds off, so that a comparison with those stretches flatters every tool that stays in the
+process; they are measured beside it (*left*: off against without). For each pair the ratio of the two times; of the
+ratios the median with its 95 % interval (order statistics), and the Hodges-Lehmann estimate, the median of the means of
+all pairs of ratios, with its interval (signed ranks), which needs a third fewer pairs for the same width. A tool is
+measured until that interval is ±0.8 % or its seconds are over. *floor* is CUPTI itself: the same kinds on, its buffers
+handed back by machine code, nothing read. Proton is started for each stretch and ended after it, which takes CUPTI out,
+because it goes on recording where it is only deactivated. ``before``, ``away``, ``on``, ``off`` and ``after``:
+milliseconds a step before the tool was made, in its three kinds of stretches, and once it was stopped. ``stop``: how
+long ending the tool took with everything recorded since it was last away. Ratios of one run only: these machines are
+noisy.
 
     python benchmarks/gpu/overhead.py [--seconds 25] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 
@@ -15,6 +18,7 @@ The processes of one workload start together, since importing torch takes longes
 """
 
 import argparse
+import ctypes
 import gc
 import itertools
 import json
@@ -34,14 +38,22 @@ SETTLE_S = {
     "big": 0.5
 }  # of steps before each stretch, else one step: the device's clock follows its load, and rests too
 TOOLS = ("none", "floor", "file", "live", "live+blocks", "exact", "torch-cuda", "torch-all", "proton", "cupti-python")
+TIMES = ("before", "away", "on", "off", "after")
 ENOUGH, FEWEST = 0.008, 30  # half the interval's width at which a tool has been measured, and pairs at least
 
 
 class Tool:
-    """Does nothing. ``on`` and ``off`` are called before each stretch, ``stop`` once at the end."""
+    """Does nothing. ``away``, ``on`` and ``off`` are called before stretches, in this order, ``stop`` once at the end.
+
+    ``leaves``: whether ``off`` is another state than ``away``.
+    """
+
+    leaves = True
 
     def __init__(self, step):
         self.step = step
+
+    def away(self): ...
 
     def on(self): ...
 
@@ -66,7 +78,6 @@ class Floor(Tool):
         assert activity.load() is None
         self.kinds, self.records = _layouts.DEFAULT_KINDS, 0
         self.engine = Engine(activity._api, 256 << 10, 128)
-        self.engine.register()
         threading.Thread(target=self.recycle, daemon=True).start()
 
     def recycle(self):
@@ -75,7 +86,13 @@ class Floor(Tool):
             while full := self.engine.take():
                 self.engine.give(full[0])
 
+    def away(self):
+        self.off()
+        take_out()
+        self.engine.mailbox.forget_newest()
+
     def on(self):
+        self.engine.register()
         for kind in self.kinds:
             self.engine.enable(kind)
 
@@ -100,6 +117,12 @@ class Gpusense(Tool):
         self.recorder = self.run.tracer._recorder
         self.on_s, self.since = 0.0, time.monotonic()
         self.off()
+
+    def away(self):
+        if self.recorder.capture.attached:
+            self.off()
+        reason = self.recorder.capture.detach()
+        assert not reason, reason
 
     def on(self):
         self.recorder.resume_capture()
@@ -196,6 +219,10 @@ class TorchProfiler(Tool):
         self.profile = profile(activities=[getattr(ProfilerActivity, kind) for kind in self.kinds], acc_events=False)
         self.profile.start()
 
+    def away(self):
+        self.off()
+        take_out()
+
     def off(self):
         if getattr(self, "profile", None) is not None:
             began = time.perf_counter()
@@ -212,6 +239,8 @@ class TorchAll(TorchProfiler):
 
 
 class Proton(Tool):
+    leaves = False
+
     def __init__(self, step):
         super().__init__(step)
         import triton.profiler as proton
@@ -221,6 +250,9 @@ class Proton(Tool):
     def on(self):
         self.proton.start(os.path.join(self.folder, "proton"), backend="cupti", context="shadow")
         self.started = True
+
+    def away(self):
+        self.off()
 
     def off(self):
         if self.started:
@@ -239,7 +271,6 @@ class CuptiPython(Tool):
         self.cupti, self.count, self.slow = cupti, 0, []
         kinds = cupti.ActivityKind
         self.kinds = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
-        cupti.activity_register_callbacks(lambda: (8 << 20, 0), self.completed)
 
     def completed(self, activities):
         for activity in activities:
@@ -247,7 +278,13 @@ class CuptiPython(Tool):
             if activity.end - activity.start >= 100_000:
                 self.slow.append(activity.end)
 
+    def away(self):
+        self.off()
+        self.cupti.activity_flush_all(1)
+        take_out()
+
     def on(self):
+        self.cupti.activity_register_callbacks(lambda: (8 << 20, 0), self.completed)
         for kind in self.kinds:
             self.cupti.activity_enable(kind)
 
@@ -262,6 +299,18 @@ class CuptiPython(Tool):
         return {"records": self.count}
 
 
+def take_out():
+    """Ends CUPTI in this process. Nothing may run on the device, and no other thread may launch."""
+    import torch
+
+    torch.cuda.synchronize()
+    with open("/proc/self/maps") as maps:
+        mapped = {line.split()[-1] for line in maps if "/libcupti.so" in line}
+    for path in mapped:
+        code = ctypes.CDLL(path).cuptiFinalize()
+        assert code == 0, (path, code)
+
+
 MAKE = {
     "none": Tool, "floor": Floor, "file": File, "live": Gpusense, "live+blocks": Blocks, "exact": Exact,
     "torch-cuda": TorchProfiler, "torch-all": TorchAll, "proton": Proton, "cupti-python": CuptiPython,
@@ -270,8 +319,6 @@ MAKE = {
 
 def storm():
     """5,000 launches of an empty kernel through ctypes from one C loop: nothing but launches."""
-    import ctypes
-
     import torch
 
     torch.zeros(1, device="cuda")
@@ -321,31 +368,38 @@ def child(workload, tool, seconds):
     sys.stdin.readline()
     before = [stretch(step) for _ in range(20)]
     made = MAKE[tool](step)
-    pairs, cpu = [], []
+    pairs, cpu, offs = [], [], []
     end = time.monotonic() + seconds
     while len(pairs) < 5 or (time.monotonic() < end and not precise(pairs)):
-        made.off()
-        off = measured(stretch, made.step)
+        made.away()
+        away = measured(stretch, made.step)
         made.on()
         on = measured(stretch, made.step)
-        pairs.append((off[0], on[0]))
-        cpu.append(on[1] / off[1])
+        pairs.append((away[0], on[0]))
+        cpu.append(on[1] / away[1])
+        if made.leaves:
+            made.off()
+            offs.append(stretch(made.step))
     began = time.perf_counter()
     made.stop()
     stop_s = time.perf_counter() - began
     after = [stretch(step) for _ in range(20)]
-    ratios = sorted(on / off for off, on in pairs)
+    ratios = sorted(on / away for away, on in pairs)
+    aways = [away for away, _ in pairs]
+    left = [off / away for off, away in zip(offs, aways, strict=False)]  # none where nothing is left
     result = {
         "workload": workload,
         "tool": tool,
         "pairs": len(ratios),
         "before": statistics.median(before) * 1e3,
-        "off": statistics.median(off for off, _ in pairs) * 1e3,
+        "away": statistics.median(aways) * 1e3,
         "on": statistics.median(on for _, on in pairs) * 1e3,
+        "off": statistics.median(offs or aways) * 1e3,
         "after": statistics.median(after) * 1e3,
         "ratio": statistics.median(ratios),
         "interval": interval(ratios),
         "estimate": estimate(ratios),
+        "left": estimate(left) if left else [1.0, 1.0, 1.0],
         "cpu": statistics.median(cpu),
         "stop_s": stop_s,
         **made.facts(),
@@ -364,7 +418,7 @@ def measured(stretch, step):
 def precise(pairs):
     if len(pairs) < FEWEST or len(pairs) % (10 if len(pairs) < 200 else 50):  # the estimate takes its time
         return False
-    _, low, high = estimate([on / off for off, on in pairs])
+    _, low, high = estimate([on / away for away, on in pairs])
     return high - low <= 2 * ENOUGH
 
 
@@ -411,13 +465,12 @@ def start(workload, tool, seconds):
 
 
 def show(row):
-    times = ("before", "off", "on", "after")
-    known = ("workload", "tool", "pairs", *times, "ratio", "interval", "estimate", "cpu", "stop_s")
+    known = ("workload", "tool", "pairs", *TIMES, "ratio", "interval", "estimate", "left", "cpu", "stop_s")
     facts = " ".join(f"{key}={value}" for key, value in row.items() if key not in known)
     medians = "{:8.4f} [{:.4f}, {:.4f}]".format(row["ratio"], *row["interval"])
-    estimates = "{:8.4f} [{:.4f}, {:.4f}]".format(*row["estimate"])
-    ratio = f"{medians}{estimates}{row['pairs']:6d}{row['cpu']:8.3f}"
-    begin = f"{row['workload']:9}{row['tool']:14}" + "".join(f"{row[name]:8.2f}" for name in times)
+    estimates, left = ("{:8.4f} [{:.4f}, {:.4f}]".format(*row[name]) for name in ("estimate", "left"))
+    ratio = f"{medians}{estimates}{left}{row['pairs']:6d}{row['cpu']:8.3f}"
+    begin = f"{row['workload']:9}{row['tool']:14}" + "".join(f"{row[name]:8.2f}" for name in TIMES)
     print(f"{begin}{ratio}{row['stop_s']:8.3f}  {facts}", flush=True)
 
 
@@ -430,8 +483,9 @@ def main():
     arguments = parser.parse_args()
     if arguments.child:
         child(*arguments.child, arguments.seconds)
-    head = f"{'workload':9}{'tool':14}{'before':>8}{'off':>8}{'on':>8}{'after':>8}{'median, 95 %':>25}"
-    print(f"{head}{'Hodges-Lehmann, 95 %':>25} pairs{'CPU':>8}{'stop s':>8}  facts")
+    head = f"{'workload':9}{'tool':14}" + "".join(f"{name:>8}" for name in TIMES)
+    ratios = "".join(f"{name:>25}" for name in ("median, 95 %", "Hodges-Lehmann, 95 %", "left, Hodges-Lehmann"))
+    print(f"{head}{ratios} pairs{'CPU':>8}{'stop s':>8}  facts")
     for workload in arguments.workloads.split(","):
         measure(workload, arguments.tools.split(","), arguments.seconds)
 
