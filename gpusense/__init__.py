@@ -262,15 +262,17 @@ def disable() -> None:
     _selection().disable()
 
 
-def detach() -> "Unavailable | None":
+def detach(*, without_graphs: bool = False) -> "Unavailable | None":
     """None once recording is disabled and CUPTI is out of this process, else :class:`Unavailable` with the reason.
 
-    Disabling leaves CUPTI's hooks in each launch, some hundred nanoseconds. Detaching removes them, waits for the
-    device (two seconds at most), and must not run beside launches of other threads. Refused where it is not safe: while
-    another profiler or another copy of gpusense uses CUPTI, with work outstanding, and before CUDA 12.6.
-    :func:`enable` attaches anew.
+    Disabling leaves CUPTI's hooks in each launch, one to two microseconds. Detaching removes them, waits for the device
+    (two seconds at most), and must not run beside launches of other threads. Call it while gpusense records, in place
+    of :func:`disable`: once work went unrecorded with CUPTI in the process, it is refused, because replays of CUDA
+    graphs may then fail after it, unless ``without_graphs`` says that the program has none. Also refused while another
+    profiler or another copy of gpusense uses CUPTI, with work outstanding, and before CUDA 12.6. :func:`enable`
+    attaches anew.
     """
-    return _selection().detach()  # type: ignore[no-any-return]
+    return _selection().detach(without_graphs)  # type: ignore[no-any-return]
 
 
 def reset() -> None:

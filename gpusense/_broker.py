@@ -389,6 +389,7 @@ class Hub:
 
     def pause(self, reason: str) -> None:
         """Makes no call to CUPTI any more: another profiler has it. Kinds stay as they are, they may be its by now."""
+        self._kinds.interrupted = True
         self._paused = reason
 
     def step_aside(self, reason: str) -> None:
@@ -423,6 +424,7 @@ class Hub:
             if thread.is_alive():
                 raise BackendError("cuptiFinalize", 7, "a flush of CUPTI is still under way")
         self._engine.finalize()
+        self._kinds.interrupted = False
 
     # --- process ----------------------------------------------------------------------------------------------------
 
@@ -463,6 +465,7 @@ class Hub:
             "paused": bool(self._paused),
             "reason": self._paused,
             "resting_since_ns": rest[0] if rest is not None else 0,
+            "interrupted": self._kinds.interrupted,
             "flushes": self._flushes,
             "flush_error": self._flush_error,
             "buffers": self._buffers,

@@ -3,8 +3,11 @@
 The cost has two parts: the CPU time of gpusense's own threads, and what CUPTI adds to the program's launches. First the
 threshold rises, so that fewer records are kept one by one. Where that is not enough, where nothing is kept, or where
 the launches alone cost too much, capture is on for only a part of each cycle. It comes back in the reverse order once
-there is room for twice as much.
+there is room for twice as much. A part of what CUPTI costs stays while capture is off, as long as the launches go on:
+where that alone is above the budget, the budget is not kept, and ``left`` says so.
 """
+
+from ._launches import LEFT
 
 PERIOD_NS = 1_000_000_000  # between two decisions
 ON_NS = 200_000_000  # the shortest stretch in which capture is on
@@ -22,7 +25,9 @@ class Budget:
         self.duty = 1.0
         self.on = True
         self.cost = 0.0  # share of the time in the last cycle
-        self._cycle_ns = now_ns
+        self.left = 0.0  # the part of it that no rest saves
+        self._cycle_ns = self._last_ns = now_ns
+        self._on_ns = 0  # in this cycle
         self._length = float(PERIOD_NS)
         self._spent_ns = self._slowed_ns = self._kept = 0
 
@@ -30,25 +35,39 @@ class Budget:
         """Told the CPU time spent, the records kept, and the time by which launches took longer, all of them so far;
         whether capture is to be on from now."""
         passed = now_ns - self._cycle_ns
+        if self.on:
+            self._on_ns += max(0, now_ns - self._last_ns)
+        self._last_ns = now_ns
         if passed < 0:  # the clock was set back: the cycle begins anew, or none would end for as long
-            self._cycle_ns, self._spent_ns, self._slowed_ns, self._kept = now_ns, spent_ns, slowed_ns, kept
+            self._begin(now_ns, spent_ns, slowed_ns, kept)
         elif passed >= self._length:
-            slowed = max(0, slowed_ns - self._slowed_ns) / passed
+            slowed = self._slowed(max(0, slowed_ns - self._slowed_ns), passed)
             self.cost = max(0, spent_ns - self._spent_ns) / passed + slowed
             if self.cost > self.share:
                 self._restrain(kept > self._kept and slowed < self.share)
-            elif self.cost < self.share / 2:
+            elif self.cost - self.left < (self.share - self.left) / 2:
                 self._relax()
-            self._cycle_ns, self._spent_ns, self._slowed_ns, self._kept = now_ns, spent_ns, slowed_ns, kept
+            self._begin(now_ns, spent_ns, slowed_ns, kept)
             self._length = max(PERIOD_NS, ON_NS / self.duty)
         self.on = self.duty == 1.0 or now_ns - self._cycle_ns < self.duty * self._length
         return self.on
+
+    def _begin(self, now_ns: int, spent_ns: int, slowed_ns: int, kept: int) -> None:
+        self._cycle_ns, self._spent_ns, self._slowed_ns, self._kept = now_ns, spent_ns, slowed_ns, kept
+        self._on_ns = 0
+
+    def _slowed(self, slowed_ns: int, passed_ns: int) -> float:
+        """Share of the cycle by which launches took longer. In a rest there were as many, it is assumed, as outside."""
+        on = min(1.0, self._on_ns / passed_ns)
+        self.left = LEFT * slowed_ns / self._on_ns if self._on_ns else 0.0
+        return slowed_ns / passed_ns + self.left * (1 - on)
 
     def _restrain(self, raising_helps: bool) -> None:
         if raising_helps and self.level < HIGHEST_LEVEL and self.duty == 1.0:
             self.level += 1
         else:
-            self.duty = max(LOWEST_DUTY, self.duty * self.share / self.cost * AIM)
+            room = self.share * AIM - self.left
+            self.duty = max(LOWEST_DUTY, self.duty * room / (self.cost - self.left))
 
     def _relax(self) -> None:
         if self.duty < 1.0:

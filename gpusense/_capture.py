@@ -21,6 +21,10 @@ OnView = Callable[[memoryview, int], None]
 _READABLE = layouts.WRITTEN_BY_CALL | {layouts.UNIFIED_MEMORY_COUNTER}
 RETRY_S = 1.0  # between two attempts while another profiler holds CUPTI
 WATCH_S = 0.4  # between two looks whether our callbacks are still the registered ones
+INTERRUPTED = (
+    "work went unrecorded since CUPTI came into the process, and CUDA graphs replayed then may fail once it is gone; "
+    "call detach() while gpusense records, or detach(without_graphs=True) where the program has none"
+)
 TAKEN_OVER_S = 1.0  # the same once a stranger has them: then a look asks CUPTI for a subscription, which takes 20 ms
 
 
@@ -283,6 +287,10 @@ class Capture:
         self.newest = None
         if self.state != "unavailable":
             self.state, self.reason = "stopped", "capture was stopped"
+
+    def keeps_cupti(self) -> str:
+        """Before :meth:`stop`: why CUPTI must stay in the process, or ""."""
+        return INTERRUPTED if self._activity is not None and self._activity.was_interrupted() else ""
 
     def detach(self) -> str:
         """After :meth:`stop`: takes CUPTI out of the process; "" or why not."""

@@ -92,7 +92,8 @@ class Duty:
         return UnseenStretch(self._lasting.start_ns, None, REASON if self._lasting.ours else OTHERS_REASON)
 
     def facts(self, now_ns: int, threshold: Threshold) -> dict[str, Any]:
-        """For the session: the budget, the cost, the share of the time in which capture was on. Empty without one."""
+        """For the session: the budget, the cost, the part of it that no rest saves, and for what share of the time
+        capture was on. Empty without a budget."""
         budget = self._budget
         if budget is None:
             return {}
@@ -102,6 +103,7 @@ class Duty:
         return {
             "budget": budget.share,
             "share": budget.cost,
+            "left": budget.left,
             "observed": 1 - off / max(1, now_ns - self._began_ns),
             "threshold_ns": threshold.effective_ns,
         }

@@ -36,6 +36,7 @@ class Kinds:
         self.lock = lock
         self.refused: dict[int, str] = {}  # and what CUPTI said
         self.lasting: Rest | None = None  # the rest that lasts
+        self.interrupted = False  # whether work of the device went unrecorded since CUPTI came into the process
         self._switches = switches
         self._wanted: Counter[int] = Counter()
         self._resting: frozenset[int] = frozenset()
@@ -152,6 +153,7 @@ class Kinds:
         return True
 
     def _disable(self, kind: int) -> None:
+        self.interrupted |= kind in layouts.DEFAULT_KINDS
         try:
             self._switches.disable(kind)
         except BackendError as error:

@@ -1,7 +1,10 @@
 """What CUPTI adds to the program's launches, estimated from their records: no thread of ours spends it. Pure."""
 
-#: From docs/gpu-results.md: a step of 30 ms with 870 launches is 4 to 5 % longer on an H200 while CUPTI records it.
-LAUNCH_NS = 1_500
+#: From docs/gpu-results.md: a step of 28 ms with 870 launches takes 10 % longer on an H200 while CUPTI records it than
+#: without CUPTI in the process. A loop in C that only launches is slowed by a third of this.
+LAUNCH_NS = 3_000
+#: The share of it that stays while CUPTI's kinds are off: 5 to 7 % of that step.
+LEFT = 0.6
 #: Of each further record of one launch, as nodes of a graph have. Not measured by itself: replays of 24 kernels take
 #: 7 % longer there, so a node costs far less than a launch.
 FURTHER_NS = 150

@@ -274,7 +274,7 @@ def _overhead(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for name, value in part.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found.setdefault(name, []).append(value)
-    rules: dict[str, Callable[[Any], Any]] = {"budget": max, "threshold_ns": max, "share": _mean}
+    rules: dict[str, Callable[[Any], Any]] = {"budget": max, "threshold_ns": max, "share": _mean, "left": _mean}
     joined = {name: rules.get(name, sum)(values) for name, values in found.items()}
     if "observed" in found:  # a process without a budget observed all of its time
         joined["observed"] = _mean([part.get("observed", 1.0) for part in parts])

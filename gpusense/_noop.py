@@ -225,11 +225,11 @@ class NoopTracer:
     def disable(self) -> None:
         return None
 
-    def detach(self) -> Any:
+    def detach(self, *, without_graphs: bool = False) -> Any:
         """Takes CUPTI out of the process where recording was on before; see :func:`gpusense.detach`."""
         from ._select import detach
 
-        return detach()
+        return detach(without_graphs)
 
     def reset(self) -> None:
         return None

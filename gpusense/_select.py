@@ -226,17 +226,20 @@ def disable() -> None:
     _activate(_Disabled(live))
 
 
-def detach() -> Unavailable | None:
+def detach(without_graphs: bool = False) -> Unavailable | None:
     """See :func:`gpusense.detach`."""
     live = _tracer
     if live is None:
         return None
-    recorder = live._recorder
-    waited = recorder.synchronise(2.0)
+    capture = live._recorder.capture
+    # Asked first: what follows interrupts it.
+    reason = capture.keeps_cupti() if capture is not None and not without_graphs else ""
+    if not live._recorder.synchronise(2.0):
+        reason = "the device still works; CUPTI must not be taken away meanwhile"
     disable()
-    if recorder.capture is None:
+    if capture is None:
         return None
-    reason = recorder.capture.detach() if waited else "the device still works; CUPTI must not be taken away meanwhile"
+    reason = reason or capture.detach()
     return Unavailable("detach", reason, "recording is disabled all the same") if reason else None
 
 

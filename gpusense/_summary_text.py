@@ -93,6 +93,12 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
         lines.append(
             f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
         )
+    overhead = session.meta.get("overhead") or {}
+    if overhead.get("budget", 1) < min(overhead.get("share", 0), overhead.get("left", 0)):
+        lines.append(
+            f"the overhead budget of {overhead['budget']:.1%} is not kept: CUPTI makes launches longer by about "
+            f"{overhead['left']:.1%} of the time even while capture rests; gpusense.detach() takes it out"
+        )
     return lines
 
 

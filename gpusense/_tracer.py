@@ -306,11 +306,11 @@ class Tracer(Scopes, ByHand):
 
         disable()
 
-    def detach(self) -> Any:
+    def detach(self, *, without_graphs: bool = False) -> Any:
         """Disables, and takes CUPTI out of the process; see :func:`gpusense.detach`."""
         from ._select import detach
 
-        return detach()
+        return detach(without_graphs)
 
     def reconfigure(self, settings: Settings) -> None:
         """Goes on under other settings; what was recorded stays."""

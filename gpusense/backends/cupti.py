@@ -196,6 +196,11 @@ class CuptiActivity:
         found: Callable[[], int] | None = find() if find is not None else None
         return found
 
+    def was_interrupted(self) -> bool:
+        """Whether work of the device went unrecorded since CUPTI came into the process."""
+        # An older copy may have made the hub, which does not tell.
+        return bool(self._shared) and bool(self._shared["status"]().get("interrupted", True))
+
     def detach(self) -> None:
         """After :meth:`stop`: takes CUPTI out of the process. Raises :class:`BackendError` where that is not safe."""
         if not self._shared:

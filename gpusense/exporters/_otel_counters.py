@@ -36,7 +36,7 @@ class OwnCounters:
     def _overhead(self) -> Values:
         for part, value in (self._pipeline.view.session().meta.get("overhead") or {}).items():
             name, _, unit = part.rpartition("_")
-            if unit in ("ns", "s") and isinstance(value, (int, float)):
+            if unit in ("ns", "s") and part != "threshold_ns" and isinstance(value, (int, float)):
                 yield value / 1e9 if unit == "ns" else value, {"gpusense.overhead.part": name}
 
     def _spans(self) -> Values:

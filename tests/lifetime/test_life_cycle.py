@@ -129,6 +129,14 @@ print(kernels(tracer.session()) == expected, fake.fake_cupti_calls(b"cuptiFinali
         ),
         ("still works", "tracer._recorder.capture.synchronise = lambda *_: False", {}),
         ("NOT_SUPPORTED", "fake.fake_cupti_fail(b'cuptiFinalize', 27)", {}),
+        ("went unrecorded", "gpusense.disable()", {}),
+        ("went unrecorded", "gpusense.disable(); gpusense.enable(); running(tracer)", {}),
+        (
+            "went unrecorded",
+            "pause = tracer._recorder.capture._activity.shared; pause['pause']('test'); pause['resume']()",
+            {},
+        ),
+        ("went unrecorded", "rest = tracer._recorder.capture.sharing.rest; rest(True); rest(False)", {}),
     ],
 )
 def test_detaching_is_refused_with_the_reason(run, why, code, env):
@@ -136,6 +144,20 @@ def test_detaching_is_refused_with_the_reason(run, why, code, env):
     clean(done)
     assert done.stdout.startswith("False ")
     assert why in done.stdout
+
+
+def test_detaching_after_work_that_went_unrecorded_takes_a_word_that_there_are_no_graphs(run):
+    done = run(
+        """
+tracer, fake = begin()
+gpusense.disable()
+print(gpusense.detach().reason[:25], fake.fake_cupti_calls(b"cuptiFinalize"))
+print(gpusense.get_tracer().detach(without_graphs=True), tracer.detach(without_graphs=True))
+gpusense.enable(); running(tracer)
+print(gpusense.detach(), fake.fake_cupti_calls(b"cuptiFinalize"))  # it began anew
+"""
+    )
+    clean(done, "work went unrecorded sinc 0\nNone None\nNone 3\n")
 
 
 FORK = """

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpusense import _budget
 from gpusense import _threshold as threshold
 from gpusense._budget import Budget
+from gpusense._launches import LEFT
 
 TICK_NS = 100_000_000
 
@@ -87,19 +88,38 @@ def test_a_clock_that_was_set_does_not_end_the_budget(step_ns):
     assert 0.1 <= budget.duty <= 0.25
 
 
-def test_launches_that_cost_too_much_alone_switch_capture_off_at_once():
-    """A higher threshold does not make a launch faster."""
-    budget, now, slowed, kept = Budget(0.02, 0), 0, 0, 0
-    on = True
-    for _ in range(300):
+def launch(budget, seconds, rate, spent_rate=0.0, now=0, slowed=0, spent=0):
+    """Launches that take longer by ``rate`` of the time while capture is on, and what that cost in truth."""
+    cost, on = 0.0, budget.on
+    for _ in range(int(seconds * 1e9 / TICK_NS)):
         now += TICK_NS
-        if on:
-            slowed += int(TICK_NS * 0.045)
-            kept += 100
-        on = budget.step(now, 0, kept, slowed)
-    assert budget.level == 0
-    assert 0.3 <= budget.duty <= 0.5
-    assert budget.cost <= 0.02
+        slowed += int(TICK_NS * rate) if on else 0
+        spent += int(TICK_NS * spent_rate) if on else 0
+        cost += (rate + spent_rate if on else rate * LEFT) * TICK_NS
+        on = budget.step(now, spent, 0, slowed)
+    return now, slowed, spent, cost / (seconds * 1e9)
+
+
+@given(st.floats(0.001, 0.2), st.floats(0.0, 0.3), st.floats(0.0, 0.1))
+@examples(60)
+def test_launches_are_slowed_while_capture_rests_too(share, rate, spent_rate):
+    """What stays in a rest is a part of the cost; more than that is kept within the budget, or capture is hardly on."""
+    budget = Budget(share, 0)
+    now, slowed, spent, _ = launch(budget, 60, rate, spent_rate)
+    now, slowed, spent, cost = launch(budget, 130, rate, spent_rate, now, slowed, spent)
+    lowest = rate * LEFT + (rate * (1 - LEFT) + spent_rate) * _budget.LOWEST_DUTY * 1.6
+    assert cost <= max(share * 1.1, lowest)
+    assert abs(budget.left - rate * LEFT) < 1e-3
+    assert budget.level == 0  # a higher threshold does not make a launch faster
+    launch(budget, 60, 0.0, 0.0, now, slowed, spent)
+    assert (budget.duty, budget.left) == (1.0, 0.0)
+
+
+def test_a_budget_below_what_stays_is_not_kept_and_that_is_told():
+    budget = Budget(0.02, 0)
+    launch(budget, 60, 0.1)
+    assert budget.duty == _budget.LOWEST_DUTY
+    assert 0.059 < budget.left < budget.cost < 0.065
 
 
 def test_launches_count_beside_our_own_time():

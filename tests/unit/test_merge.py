@@ -211,12 +211,13 @@ def test_a_hang_of_one_process_is_told_with_its_name():
 def test_shares_of_an_overhead_budget_are_not_summed_up():
     ranks = [rank(number) for number in range(3)]
     for one in ranks[:2]:
-        one.meta["overhead"] |= {"budget": 0.02, "share": 0.01, "observed": 0.4, "threshold_ns": 200_000}
+        one.meta["overhead"] |= {"budget": 0.02, "share": 0.01, "left": 0.006, "observed": 0.4, "threshold_ns": 200_000}
     found = merge(ranks).meta["overhead"]
     assert found == {
         "drain_cpu_ns": 15,
         "budget": 0.02,
         "share": 0.01,
+        "left": 0.006,
         "observed": pytest.approx(0.6),
         "threshold_ns": 200_000,
     }

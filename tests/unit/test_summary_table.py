@@ -54,6 +54,25 @@ def test_of_very_many_blocks_the_first_are_shown_and_the_others_counted():
     assert lines[201] == "… and 3 more blocks, which summary() has as well"
 
 
+def test_a_budget_that_no_rest_keeps_is_told():
+    """CUPTI goes on costing while capture rests. That alone may be more than the budget."""
+    run = session((("step",), 90))
+    for share, left, told in ((0.061, 0.059, True), (0.021, 0.012, False), (0.019, 0.0, False)):
+        run.meta["overhead"] = {"budget": 0.02, "share": share, "left": left, "observed": 0.25}
+        text = io.StringIO()
+        print_summary(run, text)
+        lines = text.getvalue().splitlines()
+        assert any(line.startswith("observed 25% of the time") for line in lines)
+        found = [line for line in lines if "is not kept" in line]
+        assert bool(found) is told
+    run.meta["overhead"] |= {"share": 0.061, "left": 0.059}
+    text = io.StringIO()
+    print_summary(run, text)
+    assert (
+        "overhead budget of 2.0% is not kept: CUPTI makes launches longer by about 5.9% of the time" in text.getvalue()
+    )
+
+
 def test_a_block_whose_parent_is_unknown_stands_below_the_next_that_is_known():
     run = session((("a",), 9), (("a", "lost", "b"), 5), (("gone", "c"), 7))
     found = as_tree(summarise(run).operations)
