@@ -377,7 +377,8 @@ def child(workload, tool, seconds):
         on = measured(stretch, made.step)
         pairs.append((away[0], on[0]))
         cpu.append(on[1] / away[1])
-        if made.leaves:
+        # Not with graphs: replayed unrecorded, they fail once CUPTI is taken out (docs/adr/0015-staying-in.md).
+        if made.leaves and workload != "graph":
             made.off()
             offs.append(stretch(made.step))
     began = time.perf_counter()

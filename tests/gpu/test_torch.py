@@ -99,3 +99,63 @@ rows = {"/".join(row.path): row.kernel_count for row in gpusense.get_tracer().su
 print(json.dumps(rows))
 """)
     assert (facts["nvtx"], facts["recorded"]) == (5, 7)
+
+
+GRAPH = """
+import json, time, torch, gpusense
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)]).cuda().eval()
+data = torch.randn(16, 64, device="cuda")
+with torch.no_grad():
+    model(data)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(data)
+def replay(times=100):
+    for _ in range(times):
+        graph.replay()
+    torch.cuda.synchronize()
+def counted():
+    with gpusense.trace("replays") as block:
+        replay()
+    return block.wait(10) and block.summary().kernel_count
+replay()
+gpusense.enable()
+counted()  # attaches
+"""
+
+
+def test_graphs_go_on_after_cupti_was_taken_out(run):
+    facts = run(
+        GRAPH
+        + """
+before, answers = counted(), []
+for _ in range(5):
+    answers.append(str(gpusense.detach()))
+    replay()
+    gpusense.enable()
+    counted()
+print(json.dumps({"before": before, "answers": answers, "after": counted()}))
+"""
+    )
+    assert facts["answers"] == ["None"] * 5
+    assert facts["before"] == facts["after"] >= 600
+
+
+def test_cupti_stays_where_a_graph_was_replayed_unrecorded(run):
+    """Taken out then, CUDA 13.0 fails the next replay with an unspecified launch failure."""
+    facts = run(
+        GRAPH
+        + """
+before = counted()
+gpusense.disable()
+replay()
+reason = gpusense.detach().reason
+replay()
+gpusense.enable()
+counted()
+print(json.dumps({"before": before, "reason": reason, "after": counted()}))
+"""
+    )
+    assert facts["reason"].startswith("work went unrecorded")
+    assert facts["before"] == facts["after"] >= 600
