@@ -97,7 +97,7 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
     if overhead.get("budget", 1) < min(overhead.get("share", 0), overhead.get("left", 0)):
         lines.append(
             f"the overhead budget of {overhead['budget']:.1%} is not kept: CUPTI makes launches longer by about "
-            f"{overhead['left']:.1%} of the time even while capture rests; gpusense.detach() takes it out"
+            f"{overhead['left']:.1%} of the time even while capture rests; detach() takes it out"
         )
     return lines
 

@@ -47,13 +47,13 @@ _pipeline
 _alike _ledger _placer _unmarked
 _drafts
 _aggregate _attribution _busy _columns _crossings _decode _decode_record _identity _names_cache _sync_lines _tally
-_batch _ids _launches _metrics_json _nesting _spans _stretches _threads _threshold _walk
+_batch _ids _metrics_json _nesting _spans _stretches _threads _threshold _walk
 _timeline
 _json_stream
 _given _gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock
 _capi
 _budget _clock _config _frame _frame_rows _kinds _process
-_layouts _metrics _protocols _trails
+_launches _layouts _metrics _protocols _trails
 _records
 _after_import
 _draw _errors _log _native _terminal _words
