@@ -243,11 +243,11 @@ def configure(defaults: bool = False, sinks: "Any" = None, **settings: "Any") ->
     """Changes settings and gives the resolved :class:`Settings`; the environment has the last word.
 
     ``threshold_us=100``, ``trace_all=False``, ``devices=None``, ``backends=None``, ``sample_rate=1.0``, ``kinds=()``,
-    ``buffer_size``, ``buffers``, ``max_records_per_second``, ``overhead_budget``, ``hang_after``, ``strict``, ``mode``,
-    ``attribution="order"``;
-    ``sinks``: callables that get lists of finished records. ``defaults=True`` is for libraries: the application's own
-    calls win over it. Raises :class:`ConfigurationError` for unknown names and impossible values, and under
-    ``strict=True`` :class:`BackendUnavailable` for a backend that was asked for and is not there.
+    ``buffer_size``, ``buffers``, ``max_records_per_second``, ``overhead_budget``, ``detach_in_rests``, ``hang_after``,
+    ``strict``, ``mode``, ``attribution="order"``; ``sinks``: callables that get lists of finished
+    records. ``defaults=True`` is for libraries: the application's own calls win over it. Raises
+    :class:`ConfigurationError` for unknown names and impossible values, and under ``strict=True``
+    :class:`BackendUnavailable` for a backend that was asked for and is not there.
     """
     return _selection().configure(defaults, sinks, **settings)  # type: ignore[no-any-return]
 

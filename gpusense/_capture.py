@@ -1,7 +1,8 @@
 """Capture of CUDA activity: when to attach, what to enable, when to pause. No ctypes; the backends do the calls.
 
 States: *armed* (CUDA is not live in this process yet), *running*, *paused* (another profiler holds CUPTI),
-*unavailable* (for good, with the reason), *stopped*.
+*resting* (CUPTI is out of the process for a while, to keep an overhead budget), *unavailable* (for good, with the
+reason), *stopped*.
 """
 
 from collections.abc import Callable
@@ -50,6 +51,7 @@ class Capture:
         self._paused_ns: int | None = None
         self._refusal = ""  # of another profiler, while armed
         self._alive_ns = (0, 0)  # the last two times at which our callbacks were certainly ours
+        self._rested = ""  # why nobody captured until now, where that was a rest
         self._losses_before: dict[str, int] | None = None
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
@@ -108,8 +110,9 @@ class Capture:
             return None
         now = time_ns()
         reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
-        stretch = UnseenStretch(self._not_live_ns or self._cuda_live_ns, now, self._refusal or reason)
+        stretch = UnseenStretch(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._rested or reason)
         self.state, self.reason, self._refusal, self._alive_ns = "running", "", "", (now, now)
+        self._rested = ""
         if self._losses_before is None:
             self._losses_before = self._count_losses()
         return stretch
@@ -302,11 +305,22 @@ class Capture:
             return str(error)
         return ""
 
-    def rearm(self) -> bool:
-        """After :meth:`stop`: ready to attach again; False where capture is not possible."""
-        if self.state != "stopped":
+    def rest_without(self, reason: str) -> str:
+        """Stops and takes CUPTI out of the process for a rest; "" or why it stayed. :meth:`rearm` ends the rest."""
+        self.stop()
+        refused = self.detach()
+        self.state, self.reason = "resting", reason
+        return refused
+
+    def rearm(self, since_ns: int | None = None) -> bool:
+        """After :meth:`stop`, or a rest that began at ``since_ns``: ready to attach again; False where capture is not
+        possible."""
+        if self.state not in ("stopped", "resting"):
             return False
-        self.state, self.reason, self._refusal, self._not_live_ns = "armed", "", "", None
+        self._rested = self.reason if self.state == "resting" else ""
+        self.state, self.reason, self._refusal = "armed", "", ""
+        # What was done before is told, or was seen.
+        self._not_live_ns = (since_ns or time_ns()) if self._cuda_live_ns is not None else None
         return True
 
     def forget_in_child(self) -> None:

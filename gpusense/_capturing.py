@@ -10,7 +10,7 @@ from ._capture import Capture
 from ._config import Settings
 from ._duty import Duty
 from ._nesting import end_frames
-from ._records import DeviceInfo, UnseenStretch
+from ._records import BUDGET, DeviceInfo, UnseenStretch
 
 TICK_S = 0.1
 FIRST_WAIT_S = 0.005
@@ -106,7 +106,7 @@ class Capturing:
                 return
             with self._lock:
                 if stretch.reason:
-                    self.unseen.append(stretch)
+                    self._tell(stretch)
                 self._captures(capture)
         if not capture.prepare_marker():
             return  # still armed: blocks are marked once there is a context
@@ -114,6 +114,14 @@ class Capturing:
             self._marks(capture)
             self.armed = False
             self._mark_with(capture)
+
+    def _tell(self, stretch: UnseenStretch) -> None:
+        """Of a rest the second part, without CUPTI, continues the first."""
+        last = self.unseen[-1] if self.unseen else None
+        if last is not None and stretch.reason == BUDGET and last.reason.startswith(BUDGET):
+            self.unseen[-1] = last._replace(end_ns=stretch.end_ns)
+        else:
+            self.unseen.append(stretch)
 
     def _watch(self, capture: Capture) -> None:
         change = capture.watch()
@@ -136,19 +144,59 @@ class Capturing:
             self.marker = None
             end_frames()
 
+    # --- rests ------------------------------------------------------------------------------------------------------
+
+    def _follow_budget(self, on: bool) -> None:
+        """Capture on, or off for a while. On gpusense's own thread."""
+        duty, capture = self._duty, self.capture
+        if on or capture is None:
+            self._end_rest()
+            return
+        if not duty.outside:
+            duty.observe(False, capture)
+            if capture.running and duty.leaves_now(capture):
+                self._rest_without(capture)
+        if not duty.keeps:  # the program has ended the budget meanwhile
+            capture.sharing.rest(False)
+            self._end_rest()
+
+    def _rest_without(self, capture: Capture) -> None:
+        """The rest goes on with CUPTI out of the process."""
+        capture.flush()
+        with self._attaching:
+            self._mark_no_more()
+            self.armed = False
+            refused = capture.rest_without(BUDGET)
+            with self._lock:
+                self._duty.look(capture)
+                self._duty.left(refused)
+
+    def _end_rest(self) -> None:
+        """Where a rest of the budget lasts, it ends now."""
+        duty, capture = self._duty, self.capture
+        if not duty.outside:
+            duty.observe(True, capture)
+        elif capture is not None and capture.rearm(duty.came_back()):
+            self.armed = True
+            self.wake()
+
     # --- pause and end ----------------------------------------------------------------------------------------------
 
     def pause_capture(self) -> None:
         """Ends capture for now; :meth:`resume_capture` begins it again."""
-        self._duty.observe(True, self.capture)
+        outside = self._duty.outside
+        if not outside:
+            self._duty.observe(True, self.capture)
         self.flush(0.5)
         with self._attaching:
             self._mark_no_more()
             self.armed = False
             self.disabled = True
-            if self.capture is not None and self.capture.attached:
+            if self.capture is not None and (self.capture.attached or outside):
                 self._stop(self.capture)
                 with self._lock:
+                    if outside:
+                        self._tell(UnseenStretch(self._duty.came_back(), time_ns(), BUDGET))
                     self._duty.look(self.capture)
                 self.unseen.append(UnseenStretch(time_ns(), None, "recording was disabled"))
 

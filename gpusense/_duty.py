@@ -15,6 +15,8 @@ from ._threshold import Threshold
 REASON = BUDGET
 OTHERS_REASON = f"{BUDGET} of another copy of gpusense in this process"
 MAX_UNSEEN = 1_000  # stretches; later ones become one
+SETTLED_NS = 200_000_000  # after which nothing on the device is still recorded that began before a rest, it is hoped
+WORTH_NS = 1_000_000_000  # a rest that is shorter is not worth a return of CUPTI
 
 
 class Duty:
@@ -26,10 +28,14 @@ class Duty:
         self._budget: Budget | None = None  # what is kept
         self._lasting: Stretch | None = None
         self._off_ns = self._began_ns = 0
+        self._detaches = False  # whether the program allows it
+        self.outside = False  # whether CUPTI is out of the process for the rest that lasts
+        self.stays = ""  # why it is not taken out although that is allowed
 
-    def begin(self, share: float | None) -> None:
-        """Keeps the cost below ``share`` of the time from now on; None: no limit of its own."""
-        self._own = share
+    def begin(self, share: float | None, detaches: bool = False) -> None:
+        """Keeps the cost below ``share`` of the time from now on; None: no limit of its own. ``detaches``: rests may
+        take CUPTI out of the process."""
+        self._own, self._detaches, self.stays = share, detaches, ""
         self._keep(share)
 
     def _keep(self, share: float | None) -> None:
@@ -53,9 +59,33 @@ class Duty:
         if budget is None:
             threshold.raise_floor(0)
             return True
-        on = budget.step(time_ns(), spent_ns, threshold.kept, slowed_ns)
+        budget.leaves = leads and self._may_leave(capture)
+        on = budget.step(time_ns(), spent_ns, threshold.kept, slowed_ns, self.outside and not self.stays)
         threshold.raise_floor(budget.level)
         return on or not leads
+
+    def _may_leave(self, capture: Capture | None) -> bool:
+        return self._detaches and not self.stays and capture is not None and capture.sharing.alone
+
+    def leaves_now(self, capture: Capture | None) -> bool:
+        """Whether CUPTI is to be taken out for the rest that lasts: then :meth:`left`, and :meth:`came_back` at its
+        end."""
+        budget, lasting, now = self._budget, self._lasting, time_ns()
+        if budget is None or lasting is None or not lasting.ours or not self._may_leave(capture):
+            return False
+        return now - lasting.start_ns >= SETTLED_NS and budget.rest_ns(now) >= WORTH_NS
+
+    def left(self, refused: str) -> None:
+        """CUPTI is out, or ``refused`` says why not; nobody captures in any case. After a :meth:`look`."""
+        self.outside, self.stays = True, refused
+        self._lasting = Stretch(time_ns(), None, True)
+
+    def came_back(self) -> int:
+        """Since when nobody captured, to be told as not seen."""
+        start = self._lasting.start_ns if self._lasting is not None else time_ns()
+        self._off_ns += max(0, time_ns() - max(start, self._began_ns))
+        self.outside, self._lasting = False, None
+        return start
 
     def observe(self, on: bool, capture: Capture | None) -> None:
         """Capture on, or off for a while, as :meth:`step` said; :meth:`look` next."""
@@ -69,7 +99,7 @@ class Duty:
 
     def look(self, capture: Capture | None) -> None:
         """Tells the stretches that have ended since the last look. By one thread at a time."""
-        if capture is not None:
+        if capture is not None and not self.outside:
             ended, self._lasting = capture.sharing.stretches()
             capture.hold_lines(self._lasting is not None)
             for stretch in ended:
@@ -106,4 +136,5 @@ class Duty:
             "left": budget.left,
             "observed": 1 - off / max(1, now_ns - self._began_ns),
             "threshold_ns": threshold.effective_ns,
+            **({"stays": self.stays} if self.stays else {}),
         }

@@ -13,15 +13,17 @@ FURTHER_NS = 150
 class Launches:
     """Adds up by how long the launches took longer whose records are read while that is ``wanted``."""
 
-    __slots__ = ("_slowed_ns", "wanted")
+    __slots__ = ("_slowed_ns", "graphs", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
+        self.graphs = False  # whether one launch had several records of a kind, as only a graph of several nodes has
         self._slowed_ns = 0
 
     def add(self, ids: list[int]) -> None:
         """Correlation ids of records of one kind."""
         launches = len(set(ids))
+        self.graphs |= launches < len(ids)
         self._slowed_ns += launches * LAUNCH_NS + (len(ids) - launches) * FURTHER_NS
 
     def take(self) -> int:

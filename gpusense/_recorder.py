@@ -63,7 +63,7 @@ class Recorder(Capturing):
         self._slowed_ns = 0  # of the program's launches, for the budget
         self.pipeline = self._new_pipeline()
         self._hang = self._new_hang_watch()
-        self._duty.begin(settings.overhead_budget)
+        self._duty.begin(settings.overhead_budget, settings.detach_in_rests)
 
     def _new_hang_watch(self) -> HangWatch | None:
         after_s = self.settings.hang_after
@@ -86,11 +86,13 @@ class Recorder(Capturing):
         with self._lock:
             self._consume()
             self.pipeline.configure(self._limits())
-        if old.overhead_budget != settings.overhead_budget:
-            self._duty.observe(True, self.capture)
+        if any(getattr(old, name) != getattr(settings, name) for name in ("overhead_budget", "detach_in_rests")):
+            with self._lock:
+                self._duty.look(self.capture)  # a rest may have begun since
+            self._end_rest()
             with self._lock:
                 self._duty.look(self.capture)
-                self._duty.begin(settings.overhead_budget)
+                self._duty.begin(settings.overhead_budget, settings.detach_in_rests)
                 self.pipeline.threshold.raise_floor(0)
         capture = self.capture
         if capture is None:
@@ -217,8 +219,10 @@ class Recorder(Capturing):
         self._tick_cpu_ns += int((thread_time() - began) * 1e9) + delivery.take_cpu_ns()
         with self._lock:
             self._duty.look(self.capture)
+            if self.pipeline.launches.graphs:
+                self._duty.stays = self._duty.stays or "CUDA graphs were replayed, and their next replay might fail"
             on = self._duty.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture, self._slowed_ns)
-        self._duty.observe(on, self.capture)
+        self._follow_budget(on)
         return handed
 
     def _round(self, lazily: bool) -> None:

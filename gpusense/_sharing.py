@@ -62,6 +62,11 @@ class Sharing:
         found = (known.get("marker_stream") for known in self._everyone())
         return frozenset(stream for stream in found if stream is not None)
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other copy captures."""
+        return not self._everyone()
+
     # --- the budget -------------------------------------------------------------------------------------------------
 
     def agree(self, budget: float | None, spent_ns: int) -> Agreement:

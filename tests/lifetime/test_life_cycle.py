@@ -101,6 +101,26 @@ print(block.summary().kernel_count == sum(launched.kernels.values()))
     clean(done, "True\n")
 
 
+@pytest.mark.parametrize(
+    "again", ["gpusense.disable(); time.sleep(0.2); gpusense.enable()", "gpusense.configure(kinds=('sync',))"]
+)
+def test_what_was_recorded_before_capture_began_anew_is_not_told_as_unseen(run, again):
+    """From CUDA's first use to the new beginning nothing had been seen, reports said."""
+    done = run(
+        f"""
+tracer, fake = begin()
+seen_from = time.time_ns()
+time.sleep(0.3)
+seen_to = time.time_ns()
+{again}
+running(tracer)
+told = [stretch for stretch in tracer.session().unseen if stretch.end_ns > seen_from and stretch.start_ns < seen_to]
+print(told, tracer.session().unseen[-1].end_ns > seen_to)
+"""
+    )
+    clean(done, "[] True\n")
+
+
 def test_detaching_removes_cupti_and_enabling_brings_it_back(run):
     done = run(
         """

@@ -6,7 +6,7 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _budget
+from gpusense import _budget, _duty
 from gpusense import _threshold as threshold
 from gpusense._budget import Budget
 from gpusense._launches import LEFT
@@ -90,13 +90,15 @@ def test_a_clock_that_was_set_does_not_end_the_budget(step_ns):
 
 def launch(budget, seconds, rate, spent_rate=0.0, now=0, slowed=0, spent=0):
     """Launches that take longer by ``rate`` of the time while capture is on, and what that cost in truth."""
-    cost, on = 0.0, budget.on
+    cost, on, rested = 0.0, budget.on, 0
     for _ in range(int(seconds * 1e9 / TICK_NS)):
         now += TICK_NS
+        out = budget.leaves and rested >= _duty.SETTLED_NS
         slowed += int(TICK_NS * rate) if on else 0
         spent += int(TICK_NS * spent_rate) if on else 0
-        cost += (rate + spent_rate if on else rate * LEFT) * TICK_NS
-        on = budget.step(now, spent, 0, slowed)
+        cost += (rate + spent_rate if on else 0 if out else rate * LEFT) * TICK_NS
+        on = budget.step(now, spent, 0, slowed, out)
+        rested = 0 if on else rested + TICK_NS
     return now, slowed, spent, cost / (seconds * 1e9)
 
 
@@ -113,6 +115,20 @@ def test_launches_are_slowed_while_capture_rests_too(share, rate, spent_rate):
     assert budget.level == 0  # a higher threshold does not make a launch faster
     launch(budget, 60, 0.0, 0.0, now, slowed, spent)
     assert (budget.duty, budget.left) == (1.0, 0.0)
+
+
+@given(st.floats(0.001, 0.2), st.floats(0.0, 0.3), st.floats(0.0, 0.1))
+@examples(60)
+def test_where_rests_take_cupti_out_nothing_stays_and_the_budget_is_kept(share, rate, spent_rate):
+    budget = Budget(share, 0)
+    budget.leaves = True
+    now, slowed, spent, _ = launch(budget, 200, rate, spent_rate)
+    _, _, _, cost = launch(budget, 400, rate, spent_rate, now, slowed, spent)
+    lowest = (rate + spent_rate) * 2 * _budget.LOWEST_DUTY * 1.6  # until it is out some of it stays
+    assert cost <= max(share * 1.1, lowest)
+    assert budget.left == 0
+    if rate + spent_rate > share * 1.2:
+        assert cost > share * 0.3  # and is not spent on rests alone
 
 
 def test_a_budget_below_what_stays_is_not_kept_and_that_is_told():
