@@ -159,3 +159,51 @@ print(json.dumps({"before": before, "reason": reason, "after": counted()}))
     )
     assert facts["reason"].startswith("work went unrecorded")
     assert facts["before"] == facts["after"] >= 600
+
+
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_rests_without_cupti_beside_a_training(run, mode):
+    facts = run(
+        f"mode = {mode!r}"
+        + """
+import json, os, sys, tempfile, time, torch, gpusense
+from gpusense import _budget, _select
+_budget.LONG_NS = 2_000_000_000
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(12)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+data = torch.randn(8, 256, device="cuda")
+def step():
+    loss = model(data).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+for _ in range(5):
+    step()
+path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
+run = _select.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_rests=True)
+states, steps, losses, end = set(), 0, [], time.monotonic() + 12
+while time.monotonic() < end:
+    with gpusense.trace("step"):
+        losses.append(step())
+    steps += 1
+    states.add(run.tracer.status()["state"])
+taken_out = run.tracer.status()["detached"]
+overhead = run.tracer._recorder.meta()["overhead"]
+run.finish()
+session = gpusense.load(path) if mode == "file" else run.tracer.session()
+work = [(a.path, a.count) for a in session.aggregates if a.kind == "kernel"] + [(k.path, 1) for k in session.kernels]
+inside = sum(count for path, count in work if path == ("step",))
+print(json.dumps({"states": sorted(states), "taken_out": taken_out, "overhead": overhead, "steps": steps,
+    "inside": inside, "outside": sum(count for _, count in work) - inside, "fell": losses[-1] < losses[0],
+    "blocks": sum(a.count for a in session.aggregates if a.kind == "block") + len(session.blocks),
+    "lost": session.counters.lost_markers + session.counters.dropped + session.counters.missed}))
+"""
+    )
+    assert facts["taken_out"] >= 2
+    assert "resting" in facts["states"]
+    assert facts["fell"]
+    assert facts["inside"] > 100 * facts["outside"]
+    assert (facts["lost"], facts["blocks"]) == (0, facts["steps"])
+    assert facts["overhead"]["left"] == 0
