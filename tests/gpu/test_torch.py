@@ -165,7 +165,7 @@ print(json.dumps({"before": before, "reason": reason, "after": counted()}))
 def test_rests_without_cupti_beside_a_training(run, mode):
     facts = run(
         f"mode = {mode!r}"
-        + """
+        """
 import json, os, sys, tempfile, time, torch, gpusense
 from gpusense import _budget, _select
 _budget.LONG_NS = 2_000_000_000
