@@ -164,31 +164,36 @@ class Capturing:
         """The rest goes on with CUPTI out of the process."""
         capture.flush()
         with self._attaching:
+            if self.disabled or self._duty.outside or not capture.running:
+                return  # another thread was faster
             self._mark_no_more()
             self.armed = False
             refused = capture.rest_without(BUDGET)
             with self._lock:
                 self._duty.look(capture)
-                self._duty.left(refused)
+                self._duty.went_out(refused)
 
     def _end_rest(self) -> None:
         """Where a rest of the budget lasts, it ends now."""
         duty, capture = self._duty, self.capture
         if not duty.outside:
             duty.observe(True, capture)
-        elif capture is not None and capture.rearm(duty.came_back()):
-            self.armed = True
+            return
+        with self._attaching:
+            back = duty.outside and capture is not None and capture.rearm(duty.came_back())
+            self.armed |= back
+        if back:
             self.wake()
 
     # --- pause and end ----------------------------------------------------------------------------------------------
 
     def pause_capture(self) -> None:
         """Ends capture for now; :meth:`resume_capture` begins it again."""
-        outside = self._duty.outside
-        if not outside:
+        if not self._duty.outside:
             self._duty.observe(True, self.capture)
         self.flush(0.5)
         with self._attaching:
+            outside = self._duty.outside
             self._mark_no_more()
             self.armed = False
             self.disabled = True

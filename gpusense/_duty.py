@@ -68,14 +68,14 @@ class Duty:
         return self._detaches and not self.stays and capture is not None and capture.sharing.alone
 
     def leaves_now(self, capture: Capture | None) -> bool:
-        """Whether CUPTI is to be taken out for the rest that lasts: then :meth:`left`, and :meth:`came_back` at its
+        """Whether CUPTI is to be taken out for the rest that lasts: then :meth:`went_out`, and :meth:`came_back` at its
         end."""
         budget, lasting, now = self._budget, self._lasting, time_ns()
         if budget is None or lasting is None or not lasting.ours or not self._may_leave(capture):
             return False
         return now - lasting.start_ns >= SETTLED_NS and budget.rest_ns(now) >= WORTH_NS
 
-    def left(self, refused: str) -> None:
+    def went_out(self, refused: str) -> None:
         """CUPTI is out, or ``refused`` says why not; nobody captures in any case. After a :meth:`look`."""
         self.outside, self.stays = True, refused
         self._lasting = Stretch(time_ns(), None, True)

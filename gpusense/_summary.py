@@ -4,7 +4,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from ._records import KINDS, Aggregate, BlockRecord, Path
-from ._summary_text import block_text, bottleneck_lines, table_lines, write
+from ._summary_text import block_text, bottleneck_lines, share_of_time, table_lines, write
 
 
 class Launched(NamedTuple):
@@ -225,7 +225,7 @@ def summarise(session: Any) -> TraceSummary:
         transfer_bytes=work["transfer"][1],
         counters=session.counters,
         reason=session.meta.get("reason", ""),
-        observed_share=(session.meta.get("overhead") or {}).get("observed"),
+        observed_share=share_of_time(session, "observed"),
     )
 
 

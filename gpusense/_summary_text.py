@@ -93,13 +93,19 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
         lines.append(
             f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
         )
-    overhead = session.meta.get("overhead") or {}
-    if overhead.get("budget", 1) < min(overhead.get("share", 0), overhead.get("left", 0)):
+    budget, cost, stays = (share_of_time(session, name) for name in ("budget", "share", "left"))
+    if budget is not None and budget < min(cost or 0, stays or 0):
         lines.append(
-            f"the overhead budget of {overhead['budget']:.1%} is not kept: CUPTI makes launches longer by about "
-            f"{overhead['left']:.1%} of the time even while capture rests; detach() takes it out"
+            f"the overhead budget of {budget:.1%} is not kept: CUPTI makes launches longer by about "
+            f"{stays:.1%} of the time even while capture rests; detach() takes it out"
         )
     return lines
+
+
+def share_of_time(session: Any, name: str) -> float | None:
+    """A number from what the session says of the overhead; a file may hold anything there."""
+    found = (session.meta.get("overhead") or {}).get(name)
+    return found if isinstance(found, (int, float)) else None
 
 
 def as_tree(rows: "Sequence[BlockOperation]") -> "list[tuple[int, BlockOperation]]":

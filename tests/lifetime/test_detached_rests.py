@@ -218,3 +218,42 @@ print(fake.fake_cupti_enabled(10), tracer.status()["state"])
 """
     )
     clean(done, "1 running\n")
+
+
+def test_whoever_switches_meanwhile_capture_is_on_in_the_end(run):
+    done = run(
+        BEGIN
+        + """
+import random
+ended = []
+def switch(seed):
+    rng = random.Random(seed)
+    while not ended:
+        rng.choice((
+            gpusense.disable, gpusense.enable, gpusense.enable, lambda: tracer.flush(0.1),
+            lambda: gpusense.configure(overhead_budget=rng.choice((None, 0.0001, 0.1))),
+            lambda: gpusense.configure(detach_in_rests=rng.random() < 0.8),
+        ))()
+        time.sleep(rng.random() / 50)
+threads = [threading.Thread(target=switch, args=(seed,)) for seed in range(3)]
+for thread in threads: thread.start()
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    with gpusense.trace("work"):
+        for _ in range(100): driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(500))
+    time.sleep(0.001)
+ended.append(True)
+for thread in threads: thread.join()
+gpusense.configure(overhead_budget=None)
+gpusense.disable()
+gpusense.enable()
+running(tracer)
+with gpusense.trace("last") as block:
+    for _ in range(100): driver.fake_cuda_launch(b"last", 0, 7, ctypes.c_uint64(500))
+print(block.summary().kernel_count, tracer.status()["members"], fake.fake_cupti_enabled(10))
+print(sum(s.end_ns is None for s in tracer.session().unseen), all(
+    s.end_ns is None or s.end_ns >= s.start_ns for s in tracer.session().unseen))
+""",
+        timeout=100,
+    )
+    clean(done, "100 1 1\n0 True\n")
