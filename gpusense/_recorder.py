@@ -397,6 +397,7 @@ class Recorder(Capturing):
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": {
                 "drain_cpu_ns": self._drain_cpu_ns,
+                "thread_cpu_ns": self._tick_cpu_ns,
                 "thread_s": self.spent_s,
                 **self._duty.facts(self._end_ns or time_ns(), self.pipeline.threshold),
             },

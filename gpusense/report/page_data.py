@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..analysis.blocks import BlockNode, block_tree
@@ -207,16 +208,43 @@ def _flame(root: BlockNode) -> dict[str, Any]:
     return {"rows": rows}
 
 
+#: What a session says of its own cost, in words; anything else is shown as it is.
+_COST = {
+    "drain_cpu_ns": "CPU of the drain thread",
+    "thread_cpu_ns": "CPU of the recording thread",
+    "thread_s": "time it was at it",
+    "budget": "overhead budget",
+    "share": "cost when last reckoned",
+    "left": "of it in launches while capture rests",
+    "observed": "share of the time observed",
+    "threshold_ns": "threshold for it",
+    "stays": "CUPTI stayed in the process",
+}
+
+
+def _cost(overhead: dict[str, Any]) -> Iterator[list[str]]:
+    for name, value in overhead.items():
+        label = _COST.get(name) or clean(str(name)).replace("_", " ")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
+            shown = clean(str(value))
+        elif name.endswith("_ns"):
+            shown = time_text(value)
+        elif name.endswith("_s"):
+            shown = time_text(value * 1e9)
+        else:
+            shown = percent_text(value) if name in _COST else str(value)
+        yield [label, shown]
+
+
 def _seen(session: Session) -> dict[str, Any]:
     meta = session.meta
-    overhead = {name: value for name, value in (meta.get("overhead") or {}).items() if isinstance(value, (int, float))}
     return {
         "counters": [[name.replace("_", " "), value] for name, value in session.counters._asdict().items() if value],
         "backends": [[clean(str(name)), clean(str(text))] for name, text in (meta.get("backends") or {}).items()],
         "version": clean(str(meta.get("version", "unknown"))),
         "mode": clean(str(meta.get("mode", ""))),
         "threshold": None if meta.get("trace_all") else time_text(meta.get("threshold_ns")),
-        "overhead": [[name.replace("_", " "), value] for name, value in overhead.items()],
+        "overhead": list(_cost(meta.get("overhead") or {})),
         "unseen": [
             [stretch.start_ns - (meta.get("start_ns") or stretch.start_ns), clean(stretch.reason)]
             for stretch in session.unseen[:_UNSEEN_LIMIT]

@@ -184,7 +184,8 @@ def _overhead(session: Session, facts: Facts) -> str:
         return "overhead of gpusense: not measured in this session"
     shown = ", ".join(f"{name[:-3].replace('_', ' ')} {time_text(value)}" for name, value in spent[:3])
     processes = max(1, len(session.meta.get("processes") or ()))  # whose times are summed up
-    share = spent[0][1] / facts.window_ns / processes if facts.window_ns else None
+    cpu_ns = sum(value for name, value in spent if name.endswith("cpu_ns"))
+    share = cpu_ns / facts.window_ns / processes if facts.window_ns else None
     return f"overhead of gpusense: {shown} ({percent_text(share)} of the run)"
 
 

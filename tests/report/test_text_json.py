@@ -14,6 +14,7 @@ from gpusense.analysis.energy import energy
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.operation import Operation
 from gpusense.analysis.ranking import ranked
+from gpusense.analysis.words import percent_text
 from gpusense.report import text
 from gpusense.report.json import to_dict
 from gpusense.report.json import write as write_json
@@ -31,6 +32,28 @@ def trained():
 
 
 # ---- the answer
+
+
+def test_the_overhead_is_that_of_all_our_threads():
+    made = training()
+    made.meta["overhead"] = {"drain_cpu_ns": 3 * MS, "thread_cpu_ns": 5 * MS, "thread_s": 0.5, "threshold_ns": 100_000}
+    window = (made.meta["end_ns"] - made.meta["start_ns"]) / 1e6
+    (line,) = [line for line in text.full(made) if line.startswith("overhead of gpusense")]
+    assert line.startswith("overhead of gpusense: drain cpu 3.00 ms, thread cpu 5.00 ms (")
+    assert line.endswith(f"({percent_text(8 / window)} of the run)")
+
+
+def test_the_page_says_the_cost_in_words():
+    made = training()
+    made.meta["overhead"] = {
+        "drain_cpu_ns": 3 * MS, "thread_s": 0.5, "budget": 0.02, "observed": 0.145, "stays": "<b>", "odd_name": 7,
+        "left": float("nan"), "share": 10**400,
+    }  # fmt: skip
+    rows = dict(page_data(made).facts["seen"]["overhead"])
+    assert rows["CPU of the drain thread"] == "3.00 ms"
+    assert rows["time it was at it"] == "500 ms"
+    assert (rows["overhead budget"], rows["share of the time observed"]) == ("2.0 %", "14 %")
+    assert (rows["CUPTI stayed in the process"], rows["odd name"]) == ("<b>", "7")
 
 
 def test_the_answer_has_its_parts(trained):
