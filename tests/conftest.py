@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import FAKES, ROOT, find_compiler, require
+
+# Tests that a shell has started in the background ignore interrupts, and so do their programs.
+for _number, _usual in (
+    ("SIGINT", signal.default_int_handler),
+    ("SIGHUP", signal.SIG_DFL),
+    ("SIGQUIT", signal.SIG_DFL),
+):
+    if signal.getsignal(getattr(signal, _number, signal.SIGINT)) is signal.SIG_IGN:
+        signal.signal(getattr(signal, _number), _usual)
 
 # A slow or busy machine is no finding.
 settings.register_profile("untimed", settings.default, deadline=None)

@@ -293,18 +293,21 @@ def test_streams_the_program_took_away(tmp_path, code):
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_broken_pipe(tmp_path, stream):
     code = "import sys\nfor n in range(200_000): print(n, file=sys.STREAM)".replace("STREAM", stream)
-    codes = []
-    for command in ([sys.executable], [sys.executable, "-m", "gpusense", "run"]):
+
+    def ended(*command):
         with subprocess.Popen(
-            [*command, "-c", code],
+            [sys.executable, *command, "-c", code],
             cwd=tmp_path,
             env=environment(),
             **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: subprocess.PIPE},
         ) as child:
             getattr(child, stream).readline()
             getattr(child, stream).close()
-            codes.append(child.wait(60))
-    assert codes[0] == codes[1]
+            return child.wait(60)
+
+    found = ended("-m", "gpusense", "run")
+    # Python's own status depends on where in a line the pipe breaks.
+    assert any(ended() == found for _ in range(20))
 
 
 def test_the_answer_fits_any_encoding(tmp_path):
