@@ -89,6 +89,7 @@ class Ledger:
             getattr(item, "direction", None),
             getattr(item, "source_line", None),
             getattr(item, "owner", None),
+            getattr(item, "timing", "device"),
         )
         return self._demoted.get(key) or self._demoted.setdefault(key, ([], []))
 
@@ -174,7 +175,7 @@ class Ledger:
             name = layouts.UNIFIED_MEMORY_COUNTERS.get(counter, f"counter_{counter}")
             fault = counter in layouts.UNIFIED_MEMORY_FAULTS
             row = [value if fault else 1, duration, duration, duration, duration * duration, 0 if fault else value]
-            self._groups.add_row(((), "unified_memory", name, "cuda", device, None, None, None, None), row)
+            self._groups.add_row(((), "unified_memory", name, "cuda", device, None, None, None, None, "device"), row)
 
     def aggregates(self) -> list[Aggregate]:
         self.piles.fold()

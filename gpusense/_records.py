@@ -288,6 +288,7 @@ class Aggregate(NamedTuple):
     direction: str | None = None
     source_line: str | None = None  # of waits, where lines were asked for: sums are then kept by line
     owner: Path | None = None  # for nodes of a replayed CUDA graph: the block that captured them
+    timing: str = "device"  # of copies, who timed them: "device" or "host"
 
     @property
     def avg_ns(self) -> float:

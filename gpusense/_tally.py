@@ -183,7 +183,7 @@ class Piles:
         name, direction = self.name(kind, key)
         line = self._texts[(key >> LINE_SHIFT) - 1] if kind == "sync" and key >> LINE_SHIFT else None
         self._groups.add_row(
-            (path, kind, name, "cuda", device, stream, direction, line, owner), row_of(durations, size)
+            (path, kind, name, "cuda", device, stream, direction, line, owner, "device"), row_of(durations, size)
         )
 
 

@@ -364,6 +364,7 @@ def fold(session: Session, threshold_ns: int) -> None:
             getattr(place, "direction", None),
             getattr(place, "source_line", None),
             getattr(place, "owner", None),
+            getattr(place, "timing", "device"),
         )
         short.setdefault(key, []).append(record)
     session.aggregates.extend(_aggregate(key, members) for key, members in short.items())
@@ -375,7 +376,7 @@ def fold(session: Session, threshold_ns: int) -> None:
 
 
 def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
-    path, kind, name, backend, device, stream, direction, source_line, owner = key
+    path, kind, name, backend, device, stream, direction, source_line, owner, timing = key
     lengths = [record.end_ns - record.start_ns for record in members]
     return Aggregate(
         path=path,
@@ -393,4 +394,5 @@ def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
         direction=direction,
         source_line=source_line,
         owner=owner,
+        timing=timing,
     )

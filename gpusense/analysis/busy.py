@@ -1,10 +1,12 @@
 """When each device and stream was busy: unions of intervals, so that concurrent work counts once."""
 
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .._records import DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
+from .._records import Aggregate, DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
 from ..session import Session
+from .calls import timed_by_host
 from .intervals import Interval, intersect, joined, subtract, total, union
 from .operation import DEVICE_KINDS
 
@@ -131,7 +133,7 @@ def timelines(session: Session) -> dict[DeviceKey, Timeline]:
             span = (span[0], span[0])
         both[0].append(span)
         both[1].append(span)
-    counted = {(row.backend, row.device) for row in session.aggregates if row.kind in DEVICE_KINDS and row.count}
+    counted = {(row.backend, row.device) for row in _on_device(session) if row.count}
     keys = set(spans) | counted | {(busy.backend, busy.device) for busy in session.busy if busy.busy_ns}
     return {
         key: Timeline(
@@ -168,8 +170,8 @@ def _device_time(
         first, last = kept.first_ns, kept.last_ns
     elif line.counted:
         source = "sum"
-        for row in session.aggregates:
-            if (row.backend, row.device) == key and row.kind in DEVICE_KINDS:
+        for row in _on_device(session):
+            if (row.backend, row.device) == key:
                 busy += row.total_ns
                 kernel += row.total_ns if row.kind == "kernel" else 0
                 transfer += row.total_ns if row.kind != "kernel" else 0
@@ -182,10 +184,15 @@ def _device_time(
     )
 
 
+def _on_device(session: Session) -> Iterator[Aggregate]:
+    """What was counted of the devices' work; a copy that the host timed is none of it."""
+    return (row for row in session.aggregates if row.kind in DEVICE_KINDS and not timed_by_host(row))
+
+
 def _streams(session: Session, key: DeviceKey, line: Timeline) -> tuple[StreamTime, ...]:
     summed: dict[int | None, int] = {}
-    for row in session.aggregates:
-        if (row.backend, row.device) == key and row.kind in DEVICE_KINDS:
+    for row in _on_device(session):
+        if (row.backend, row.device) == key:
             summed[row.stream] = summed.get(row.stream, 0) + row.total_ns
     rows = [
         StreamTime(stream, total(line.streams.get(stream, [])) + summed.get(stream, 0), stream not in summed)

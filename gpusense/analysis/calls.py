@@ -91,10 +91,10 @@ def ordered(groups: list[Calls]) -> list[int]:
 def timed_by_host(item: Any) -> bool:
     """Whether the time of a copy is the host's, kept (a record) or counted: such copies occupy no device.
 
-    Sums do not say who timed them, but of wgpu's copies between host and GPU the host times all.
+    Sums of older files do not say who timed them, but of wgpu's copies between host and GPU the host times all.
     """
-    if type(item) is Aggregate:
-        return item.kind == "transfer" and item.backend == "wgpu" and item.direction in ("cpu_to_gpu", "gpu_to_cpu")
+    if type(item) is Aggregate and item.backend == "wgpu" and item.direction in ("cpu_to_gpu", "gpu_to_cpu"):
+        return item.kind == "transfer"
     return getattr(item, "timing", "device") == "host"
 
 

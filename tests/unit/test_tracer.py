@@ -16,8 +16,12 @@ from recorded_blocks import blocks
 
 import gpusense
 from gpusense import _config, _scopes, _tally, _tracer
+from gpusense import session as session_module
 from gpusense._recorder import Recorder
+from gpusense._records import GpuMemoryTransfer
 from gpusense._sharing import Sharing
+from gpusense.analysis.busy import device_times
+from gpusense.session import Session
 
 
 def test_block(tracer):
@@ -208,6 +212,25 @@ def test_transfer_directions_bandwidth_and_record_fields(tracer):
     assert down.direction == "gpu_to_cpu"
     assert down.bandwidth_mib_per_s == pytest.approx(1000.0)
     assert down.bandwidth_mb_per_s == pytest.approx(1048.576)
+
+
+def test_short_copies_by_hand_are_counted_as_the_host_s(tracer, tmp_path):
+    """They were counted as the device's; what was kept one by one said better."""
+    for timing in ("host", "device"):
+        for _ in range(50):
+            gpusense.record_transfer("small", "cpu_to_gpu", bytes=64, duration_ns=1_000, device=0, timing=timing)
+    gpusense.record_kernel("k", duration_ns=1_000, device=0)
+    session = tracer.session()
+    session_module.save(session, tmp_path / "run.gpusense")
+    kept = Session(records=[GpuMemoryTransfer("small", "cpu_to_gpu", 64, 1, 900, device=0, timing="host")] * 3)
+    session_module.fold(kept, 1_000)
+    assert [(row.count, row.timing) for row in kept.aggregates] == [(3, "host")]
+    for found in (session, gpusense.load(tmp_path / "run.gpusense")):
+        counted = {(row.name, row.timing): row.count for row in found.aggregates}
+        assert counted == {("small", "host"): 50, ("small", "device"): 50, ("k", "device"): 1}
+        found.busy.clear()  # what was kept while counting is exact: here the sums are to say it
+        (cuda,) = device_times(found)
+        assert (cuda.kernel_ns, cuda.transfer_ns) == (1_000, 50_000)
 
 
 def test_zero_duration_has_no_bandwidth(tracer):
