@@ -7,12 +7,13 @@ ratios the median with its 95 % interval (order statistics), and the Hodges-Lehm
 all pairs of ratios, with its interval (signed ranks), which needs a third fewer pairs for the same width. A tool is
 measured until that interval is ±0.8 % or its seconds are over. *floor* is CUPTI itself: the same kinds on, its buffers
 handed back by machine code, nothing read. Proton is started for each stretch and ended after it, which takes CUPTI out,
-because it goes on recording where it is only deactivated. ``before``, ``away``, ``on``, ``off`` and ``after``:
-milliseconds a step before the tool was made, in its three kinds of stretches, and once it was stopped. ``stop``: how
-long ending the tool took with everything recorded since it was last away. Ratios of one run only: these machines are
-noisy.
+because it goes on recording where it is only deactivated. *monitor* is the device watched ten times a second and
+nothing recorded. ``before``, ``away``, ``on``, ``off`` and ``after``: milliseconds a step before the tool was made, in
+its three kinds of stretches, and once it was stopped. ``stop``: how long ending the tool took with everything recorded
+since it was last away. A stretch is long enough that gpusense's threads read several times in it, and begins when they
+have. Ratios of one run only: these machines are noisy.
 
-    python benchmarks/gpu/overhead.py [--seconds 25] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
+    python benchmarks/gpu/overhead.py [--seconds 60] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 
 The processes of one workload start together, since importing torch takes longest, and then measure one after the other.
 """
@@ -33,11 +34,13 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = {"small": 2, "big": 4, "graph": 6, "copies": 6, "storm": 2}
-SETTLE_S = {
-    "big": 0.5
-}  # of steps before each stretch, else one step: the device's clock follows its load, and rests too
-TOOLS = ("none", "floor", "file", "live", "live+blocks", "exact", "torch-cuda", "torch-all", "proton", "cupti-python")
+SPAN_S = 0.6  # of a stretch: buffers are read every 0.2 s
+SETTLE_S = 0.3  # of steps before a stretch with the tool: its first buffers are read by then
+CLOCK_S = {"big": 0.5}  # before every stretch, else one step: the device's clock follows its load, and rests too
+TOOLS = (
+    "none", "floor", "file", "live", "live+blocks", "exact", "monitor",
+    "torch-cuda", "torch-all", "proton", "cupti-python",
+)  # fmt: skip
 TIMES = ("before", "away", "on", "off", "after")
 ENOUGH, FEWEST = 0.008, 30  # half the interval's width at which a tool has been measured, and pairs at least
 
@@ -210,6 +213,29 @@ class Exact(Gpusense):
         return {**super().facts(), "ambiguous": counters.ambiguous}
 
 
+class Monitor(Tool):
+    leaves = False
+    watching, samples = None, 0
+
+    def away(self):
+        if self.watching is not None:
+            self.watching.stop()
+            self.watching = None
+
+    def on(self):
+        from gpusense import monitor
+
+        self.watching = monitor.start_background(self.count, interval=0.1)
+
+    def count(self, metrics):
+        self.samples += 1
+
+    stop = away
+
+    def facts(self):
+        return {"samples": self.samples}
+
+
 class TorchProfiler(Tool):
     kinds = ("CUDA",)
 
@@ -313,6 +339,7 @@ def take_out():
 
 MAKE = {
     "none": Tool, "floor": Floor, "file": File, "live": Gpusense, "live+blocks": Blocks, "exact": Exact,
+    "monitor": Monitor,
     "torch-cuda": TorchProfiler, "torch-all": TorchAll, "proton": Proton, "cupti-python": CuptiPython,
 }  # fmt: skip
 
@@ -346,45 +373,46 @@ def child(workload, tool, seconds):
     import workloads
 
     step = storm() if workload == "storm" else workloads.ALL[workload]()
-    steps, settle_s = STEPS[workload], SETTLE_S.get(workload, 0)
+    steps, clock_s = 2, CLOCK_S.get(workload, 0)
 
-    def stretch(step):
-        settled = time.monotonic() + settle_s
+    def stretch(step, settle_s=0.0):
+        """Seconds a step: the wall's, and CPU of the launching thread."""
+        settled = time.monotonic() + max(clock_s, settle_s)
         step()
         while time.monotonic() < settled:
             step()
         torch.cuda.synchronize()
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.thread_time()
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
-        return (time.perf_counter() - began) / steps
+        return (time.perf_counter() - began) / steps, (time.thread_time() - cpu) / steps
 
-    for _ in range(4):
-        stretch(step)
+    usual, _ = min(stretch(step) for _ in range(6))
+    steps = max(steps, round(SPAN_S / usual))
     gc.collect()
     gc.freeze()  # torch's own half a million objects: what is left to collect is what steps and tools make
     print("ready", flush=True)
     sys.stdin.readline()
-    before = [stretch(step) for _ in range(20)]
+    before = [stretch(step)[0] for _ in range(6)]
     made = MAKE[tool](step)
     pairs, cpu, offs = [], [], []
     end = time.monotonic() + seconds
     while len(pairs) < 5 or (time.monotonic() < end and not precise(pairs)):
         made.away()
-        away = measured(stretch, made.step)
+        away = stretch(made.step)
         made.on()
-        on = measured(stretch, made.step)
+        on = stretch(made.step, SETTLE_S)
         pairs.append((away[0], on[0]))
         cpu.append(on[1] / away[1])
         # Not with graphs: replayed unrecorded, they fail once CUPTI is taken out (docs/adr/0015-staying-in.md).
         if made.leaves and workload != "graph":
             made.off()
-            offs.append(stretch(made.step))
+            offs.append(stretch(made.step)[0])
     began = time.perf_counter()
     made.stop()
     stop_s = time.perf_counter() - began
-    after = [stretch(step) for _ in range(20)]
+    after = [stretch(step)[0] for _ in range(6)]
     ratios = sorted(on / away for away, on in pairs)
     aways = [away for away, _ in pairs]
     left = [off / away for off, away in zip(offs, aways, strict=False)]  # none where nothing is left
@@ -407,13 +435,6 @@ def child(workload, tool, seconds):
     }
     print(json.dumps(result), flush=True)
     os._exit(0)
-
-
-def measured(stretch, step):
-    """(wall, CPU of the launching thread), seconds."""
-    cpu = time.thread_time()
-    wall = stretch(step)
-    return wall, time.thread_time() - cpu
 
 
 def precise(pairs):
@@ -477,7 +498,7 @@ def show(row):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=25)
+    parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--workloads", default="small,big,graph,copies,storm")
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--child", nargs=2)
