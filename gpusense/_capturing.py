@@ -15,6 +15,7 @@ from ._records import BUDGET, DeviceInfo, UnseenStretch
 TICK_S = 0.1
 FIRST_WAIT_S = 0.005
 MAX_WAIT_S = 1.0  # that blocks wait, all together, while another thread attaches: what they launch is to be seen
+RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come to the blocks around them
 
 
 class Capturing:
@@ -181,9 +182,13 @@ class Capturing:
             return
         with self._attaching:
             back = duty.outside and capture is not None and capture.rearm(duty.came_back())
-            self.armed |= back
+            if back:
+                self._arm()
         if back:
             self.wake()
+
+    def _arm(self) -> None:
+        self.armed, self._patience_s = True, max(self._patience_s, RETURN_WAIT_S)
 
     # --- pause and end ----------------------------------------------------------------------------------------------
 
@@ -209,7 +214,7 @@ class Capturing:
         self.disabled = False
         # Also where it was disabled before it had begun.
         if self.capture is not None and (self.capture.rearm() or self.capture.waiting):
-            self.armed = True
+            self._arm()
             if self.unseen and self.unseen[-1].end_ns is None:
                 self.unseen[-1] = self.unseen[-1]._replace(end_ns=time_ns())
             self.wake()

@@ -30,6 +30,7 @@ tracer = run.tracer
 while tracer._recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
+tracer._recorder._patience_s = 0.0  # used up, as by many returns
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 if case == "two copies":
     from gpusense import _layouts
