@@ -27,7 +27,7 @@ def main():
     given = parser.parse_args()
     import torch
     import workloads
-    from overhead import estimate, interval
+    from ratios import estimate, interval
 
     from gpusense import _select
 

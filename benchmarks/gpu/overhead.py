@@ -21,7 +21,6 @@ The processes of one workload start together, since importing torch takes longes
 import argparse
 import ctypes
 import gc
-import itertools
 import json
 import os
 import pathlib
@@ -31,6 +30,8 @@ import sys
 import tempfile
 import threading
 import time
+
+from ratios import estimate, interval, precise
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -42,7 +43,7 @@ TOOLS = (
     "torch-cuda", "torch-all", "proton", "cupti-python",
 )  # fmt: skip
 TIMES = ("before", "away", "on", "off", "after")
-ENOUGH, FEWEST = 0.008, 30  # half the interval's width at which a tool has been measured, and pairs at least
+ENOUGH = 0.008  # half the interval's width at which a tool has been measured
 
 
 class Tool:
@@ -398,7 +399,7 @@ def child(workload, tool, seconds):
     made = MAKE[tool](step)
     pairs, cpu, offs = [], [], []
     end = time.monotonic() + seconds
-    while len(pairs) < 5 or (time.monotonic() < end and not precise(pairs)):
+    while len(pairs) < 5 or (time.monotonic() < end and not precise([on / away for away, on in pairs], ENOUGH)):
         made.away()
         away = stretch(made.step)
         made.on()
@@ -435,29 +436,6 @@ def child(workload, tool, seconds):
     }
     print(json.dumps(result), flush=True)
     os._exit(0)
-
-
-def precise(pairs):
-    if len(pairs) < FEWEST or len(pairs) % (10 if len(pairs) < 200 else 50):  # the estimate takes its time
-        return False
-    _, low, high = estimate([on / away for away, on in pairs])
-    return high - low <= 2 * ENOUGH
-
-
-def interval(ratios):
-    """95 % interval of the median by order statistics of the binomial distribution."""
-    n = len(ratios)
-    half = 0.98 * n**0.5
-    return [ratios[max(0, int(n / 2 - half))], ratios[min(n - 1, int(n / 2 + half))]]
-
-
-def estimate(ratios):
-    """Hodges-Lehmann estimate and its 95 % interval: middle and quantiles of the Walsh averages, by the normal
-    approximation of Wilcoxon's signed ranks."""
-    n = len(ratios)
-    means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(ratios, 2))
-    edge = max(0, int(n * (n + 1) / 4 - 1.96 * (n * (n + 1) * (2 * n + 1) / 24) ** 0.5))
-    return [statistics.median(means), means[edge], means[len(means) - 1 - edge]]
 
 
 def measure(workload, tools, seconds):

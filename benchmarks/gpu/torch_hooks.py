@@ -44,7 +44,7 @@ def switches(integration, depth, way):
 def cost(mode, seconds, depth, way, workload, share):
     import torch
     import workloads
-    from overhead import estimate, interval
+    from ratios import estimate, interval
 
     from gpusense import _select
     from gpusense.integrations import torch as integration
