@@ -2,6 +2,7 @@
 
 from math import hypot
 from operator import mul
+from typing import Any
 
 from ._records import Aggregate, Path
 
@@ -30,7 +31,8 @@ def row_of(durations: list[int], size: int = 0) -> Row:
         least, most = ordered[0], ordered[-1]
     else:
         least, most = min(durations), max(durations)
-    return [count, sum(durations), least, most, _sum_of_squares(durations, count * most * most), size]
+    longest = max(most, -least)  # a damaged file may hold a record that ends before it begins
+    return [count, sum(durations), least, most, _sum_of_squares(durations, count * longest * longest), size]
 
 
 def _sum_of_squares(durations: list[int], bound: int) -> int:
@@ -50,6 +52,26 @@ def merge_row(into: Row, row: Row) -> None:
         into[3] = row[3]
     into[4] += row[4]
     into[5] += row[5]
+
+
+def key_of(item: Any, kind: str, path: Path) -> GroupKey:
+    """The group of a record of ``kind``."""
+    return (
+        path,
+        kind,
+        item.name,
+        getattr(item, "backend", "cpu"),
+        getattr(item, "device", None),
+        getattr(item, "stream", None),
+        getattr(item, "direction", None),
+        getattr(item, "source_line", None),
+        getattr(item, "owner", None),
+        getattr(item, "timing", "device"),
+    )
+
+
+def aggregate(key: GroupKey, row: Row) -> Aggregate:
+    return Aggregate(*key[:6], row[0], row[1], row[2], row[3], row[4], row[5], *key[6:])
 
 
 class Groups:
@@ -78,7 +100,4 @@ class Groups:
         self.count += row[0]
 
     def rows(self) -> list[Aggregate]:
-        return [
-            Aggregate(*key[:6], row[0], row[1], row[2], row[3], row[4], row[5], *key[6:])
-            for key, row in list(self._rows.items())
-        ]
+        return [aggregate(key, row) for key, row in list(self._rows.items())]

@@ -148,7 +148,7 @@ class Capturing:
     # --- rests ------------------------------------------------------------------------------------------------------
 
     def _follow_budget(self, on: bool) -> None:
-        """Capture on, or off for a while. On gpusense's own thread."""
+        """Capture on, or off for a while, as a round has decided."""
         duty, capture = self._duty, self.capture
         if on or capture is None:
             self._end_rest()

@@ -64,6 +64,11 @@ class Duty:
         threshold.raise_floor(budget.level)
         return on or not leads
 
+    def stay(self, reason: str) -> None:
+        """No rest takes CUPTI out from now on, where that was allowed."""
+        if self._detaches and not self.stays:
+            self.stays = reason
+
     def _may_leave(self, capture: Capture | None) -> bool:
         return self._detaches and not self.stays and capture is not None and capture.sharing.alone
 

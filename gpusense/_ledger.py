@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any
 
 from . import _layouts as layouts
-from ._aggregate import GroupKey, Groups
+from ._aggregate import GroupKey, Groups, key_of
 from ._batch import Batch
 from ._busy import Busy
 from ._records import KINDS, Aggregate, BlockRecord, DeviceBusy, Path, Record
@@ -79,18 +79,7 @@ class Ledger:
         """Durations and bytes of the group of a record."""
         kind = KINDS[type(item)]
         path = item.path[:-1] if type(item) is BlockRecord else item.path
-        key: GroupKey = (
-            path,
-            kind,
-            item.name,
-            getattr(item, "backend", "cpu"),
-            getattr(item, "device", None),
-            getattr(item, "stream", None),
-            getattr(item, "direction", None),
-            getattr(item, "source_line", None),
-            getattr(item, "owner", None),
-            getattr(item, "timing", "device"),
-        )
+        key = key_of(item, kind, path)
         return self._demoted.get(key) or self._demoted.setdefault(key, ([], []))
 
     def settle(self) -> None:

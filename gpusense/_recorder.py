@@ -220,7 +220,7 @@ class Recorder(Capturing):
         with self._lock:
             self._duty.look(self.capture)
             if self.pipeline.launches.graphs:
-                self._duty.stays = self._duty.stays or "CUDA graphs were replayed, and their next replay might fail"
+                self._duty.stay("CUDA graphs were replayed, and their next replay might fail")
             on = self._duty.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture, self._slowed_ns)
         self._follow_budget(on)
         return handed

@@ -345,54 +345,22 @@ def rows_left_out(count: int, chunk: "Chunk", reason: str) -> str:
 
 def fold(session: Session, threshold_ns: int) -> None:
     """Moves what is shorter than ``threshold_ns`` from the records of ``session`` into its aggregates, exactly."""
+    from ._aggregate import GroupKey, aggregate, key_of, row_of
     from ._records import KINDS
 
     kept: list[Record] = []
-    short: dict[tuple[Any, ...], list[Record]] = {}
+    short: dict[GroupKey, list[Record]] = {}
     for record in session.records:
         if type(record) in (BlockRecord, GpuAllocation) or record.end_ns - record.start_ns >= threshold_ns:
             kept.append(record)
             continue
-        place: Any = record
-        key = (
-            record.path,
-            KINDS[type(record)],
-            record.name,
-            place.backend,
-            getattr(place, "device", None),
-            getattr(place, "stream", None),
-            getattr(place, "direction", None),
-            getattr(place, "source_line", None),
-            getattr(place, "owner", None),
-            getattr(place, "timing", "device"),
-        )
+        key = key_of(record, KINDS[type(record)], record.path)
         short.setdefault(key, []).append(record)
-    session.aggregates.extend(_aggregate(key, members) for key, members in short.items())
+    for key, members in short.items():
+        size = sum(getattr(record, "bytes", 0) for record in members)
+        session.aggregates.append(aggregate(key, row_of([record.end_ns - record.start_ns for record in members], size)))
     moved = len(session.records) - len(kept)
     session.records[:] = kept
     counters = session.counters
     session.counters = counters._replace(kept=counters.kept - moved, aggregated=counters.aggregated + moved)
     session.meta["threshold_ns"] = max(threshold_ns, session.meta.get("threshold_ns") or 0)
-
-
-def _aggregate(key: tuple[Any, ...], members: list[Record]) -> Aggregate:
-    path, kind, name, backend, device, stream, direction, source_line, owner, timing = key
-    lengths = [record.end_ns - record.start_ns for record in members]
-    return Aggregate(
-        path=path,
-        kind=kind,
-        name=name,
-        backend=backend,
-        device=device,
-        stream=stream,
-        count=len(lengths),
-        total_ns=sum(lengths),
-        min_ns=min(lengths),
-        max_ns=max(lengths),
-        sum_squares_ns2=sum(length * length for length in lengths),
-        bytes=sum(getattr(record, "bytes", 0) for record in members),
-        direction=direction,
-        source_line=source_line,
-        owner=owner,
-        timing=timing,
-    )

@@ -25,7 +25,7 @@ from gpusense import _select
     + SETUP
     + """
 mode, case = sys.argv[1:]
-run = _select.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=True)
+run = _select.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=case != "not allowed")
 tracer = run.tracer
 while tracer._recorder.marker is None:
     with gpusense.trace("waiting"):
@@ -48,7 +48,7 @@ while time.monotonic() < end:
         launch(b"k", 50)
         with gpusense.trace("b"):
             launch(b"kb", 100)
-            if case == "graphs":
+            if case in ("graphs", "not allowed"):
                 identity = driver.fake_cuda_count_call()
                 for node in (1, 2):
                     cupti.fake_cupti_graph_kernel(b"node", ctypes.c_uint64(node), ctypes.c_uint64(500), identity)
@@ -116,6 +116,12 @@ def test_cupti_stays_where_graphs_are_replayed_in_spite_of_the_word(program, mod
     assert facts["rests"] >= 1
     assert facts["overhead"]["stays"].startswith("CUDA graphs were replayed")
     assert facts["overhead"]["left"] > 0
+
+
+def test_nothing_is_told_of_what_nobody_asked_for(program):
+    facts = program("live", "not allowed")
+    assert facts["finalized"] == 0
+    assert "stays" not in facts["overhead"]
 
 
 def test_cupti_stays_where_another_copy_captures(program):

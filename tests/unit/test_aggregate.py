@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense import _aggregate
-from gpusense._aggregate import Groups
+from gpusense._aggregate import Groups, row_of
 
 KEY = (("step",), "kernel", "gemm", "cuda", 0, 7, None)
 
@@ -80,3 +80,8 @@ def test_groups_of_ever_new_root_blocks_are_bounded_too(monkeypatch):
     assert sum(row.count for row in rows if row.path == ("request 5", "step")) == 2
     assert sum(row.count for row in rows if row.path == ("request 15",)) == 2
     assert sum(row.count for row in rows if row.path == (_aggregate.OTHER,)) == 2 * 80
+
+
+@given(st.lists(st.integers(-(2**63), 2**63), min_size=1, max_size=120))
+def test_durations_of_damaged_records_are_summed_up_exactly(durations):
+    assert row_of(durations)[4] == sum(duration * duration for duration in durations)
