@@ -30,6 +30,8 @@ FIRST_SAMPLES_S, SAMPLES_S = 0.1, 10.0
 #: Boundaries are written with the next buffer or after this time; closed blocks after this time, or when there are that
 #: many. Each write makes a busy thread of the program wait for the GIL a few times.
 WRITE_S, WRITE_RECORDS = 0.5, 2000
+#: Buffers are written together after this time, mostly those of one reading.
+HOLD_S = 0.1
 
 
 class FileRecorder(Recorder):
@@ -53,6 +55,7 @@ class FileRecorder(Recorder):
         self._blocks: list[str] = []  # not written yet; texts, made as they come: all at once would keep the GIL long
         self._records: list[Record] = []  # of other kinds
         self._write_at = 0.0
+        self._hold_to: float | None = None  # when buffers that wait are written
         self._following: Following | None = Following(self.writer.path, self.pipeline.watched)
 
     def _attached(self) -> None:
@@ -94,12 +97,20 @@ class FileRecorder(Recorder):
             if self._known.get(pointer) != text:
                 fresh[pointer] = self._known[pointer] = text
         if fresh:
-            self.writer.names(fresh)
+            self.writer.names(fresh, hold=True)
         if capture.sharing.others_markers != self._others_markers:
             self._write_layout(capture)
         if self._hang is not None:
             self._hang.read(buffer, capture.strides, self._name, capture.marker_shape)
-        self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID)
+        self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID, hold=True)
+        self._hold_to = self._hold_to or now + HOLD_S
+        self._release_in_time()
+
+    def _release_in_time(self) -> None:
+        """Under the lock."""
+        if self._hold_to is not None and monotonic() >= self._hold_to:
+            self._hold_to = None
+            self.writer.release()
 
     def _lines(self, rows: list[tuple[int, str]]) -> None:
         self.writer.rows(file.LINES, rows)
@@ -166,6 +177,7 @@ class FileRecorder(Recorder):
         self._consume()
         self._write_records()
         self.writer.release()
+        self._hold_to = None
         self._write_at = monotonic() + WRITE_S
 
     def reconfigure(self, settings: Settings) -> None:
@@ -213,6 +225,9 @@ class FileRecorder(Recorder):
 
     def _round(self, lazily: bool) -> None:
         super()._round(lazily)
+        if self._hold_to is not None:
+            with self._lock:
+                self._release_in_time()
         if monotonic() >= self._samples_at and self._end_ns is None:
             self._keep_samples()
             self._samples_at = monotonic() + self._samples_wait_s

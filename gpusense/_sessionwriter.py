@@ -17,6 +17,7 @@ ROWS_PER_CHUNK = 4096
 #: Compressing gives the GIL up and has to get it back, which a busy program feels: what is written beside a buffer is
 #: only compressed where that makes a difference to the size of the file.
 _WORTH_COMPRESSING, _WORTH_BESIDE = 128, 8 << 10
+_MOST_HELD = 1 << 20  # bytes in the file
 _IN_ONE_CALL = 1 << 20  # bytes that are copied in order to be compressed in one call
 _KEEPS_GIL = 5 << 10  # bytes up to which zlib takes a checksum without giving the GIL up
 
@@ -50,7 +51,7 @@ class Writer:
         self._pid = os.getpid()
         self._sequence = 0
         self._held: list[bytes] = []  # chunks that go with the next one, in one write
-        self._held_length = 0
+        self._held_length = self._held_bytes = 0  # of their payload, and in the file
         self._fd: int | None = create(os.fspath(path)) if fd is None else fd
         self._identity = _identity(self._fd)
         head = file.FILE_HEADER.pack(file.MAGIC, file.MAJOR, file.MINOR, 0)[:12]
@@ -59,12 +60,13 @@ class Writer:
     def append(self, kind: int, *parts: "bytes | memoryview", compress: bool = True, hold: bool = False) -> bool:
         """Whether a chunk with the concatenated ``parts`` was written. Compression and writing release the GIL.
 
-        With ``hold`` it is written with the next one: each return to Python makes a busy thread of the program wait.
+        With ``hold`` it is written with the next one, or once a megabyte is held: each return to Python makes a busy
+        thread of the program wait.
         """
         length = sum(len(part) for part in parts)
         if self._refuses(kind, length):
             return False
-        compress = compress and length > (_WORTH_BESIDE if hold else _WORTH_COMPRESSING)
+        compress = compress and length > (_WORTH_BESIDE if hold and kind != file.BUFFER else _WORTH_COMPRESSING)
         try:
             stored = _deflate(parts) if compress else b"".join(parts)
         except MemoryError:
@@ -73,15 +75,17 @@ class Writer:
         checksum = _checksum(stored)
         padding = bytes(-len(stored) % 8)
         with self._lock:
-            if self._is_over(kind, file.HEADER_SIZE + len(stored) + len(padding) + sum(map(len, self._held))):
+            size = file.HEADER_SIZE + len(stored) + len(padding)
+            if self._is_over(kind, self._held_bytes + size):
                 self.bytes_dropped += length
                 return False
             header = file.HEADER.pack(file.MARKER, kind, flags, len(stored), length, self._sequence, checksum)
             own = zlib.crc32(header).to_bytes(4, "little")
             self._held += (header, own, stored, padding)
             self._held_length += length
+            self._held_bytes += size
             self._sequence += 1
-            return hold or self._write_held()
+            return (hold and self._held_bytes < _MOST_HELD) or self._write_held()
 
     def release(self) -> bool:
         """Writes what is held."""
@@ -92,7 +96,7 @@ class Writer:
 
     def _write_held(self) -> bool:
         held, length = self._held, self._held_length
-        self._held, self._held_length = [], 0
+        self._held, self._held_length, self._held_bytes = [], 0, 0
         if self._write(b"".join(held)):
             return True
         self._sequence -= len(held) // 4
@@ -142,17 +146,18 @@ class Writer:
                 written &= self.append(kind, payload, hold=hold)
         return written
 
-    def names(self, names: dict[int, bytes]) -> bool:
-        """Kernel names by address; they hold for the buffers that follow, until an address is named again."""
+    def names(self, names: dict[int, bytes], hold: bool = False) -> bool:
+        """Kernel names by address; they hold for the buffers that follow, until an address is named again. ``hold`` as
+        for :meth:`append`."""
         parts = [part for at, name in names.items() for part in (file.NAME_ENTRY.pack(at, len(name)), name)]
-        return self.append(file.NAME, *parts)
+        return self.append(file.NAME, *parts, hold=hold)
 
     def layout(self, identity: int, strides: dict[int, int], **facts: Any) -> bool:
         """How long a record of each kind is in the buffers that name ``identity``, and what else decoding needs."""
         return self.json(file.LAYOUT, {"id": identity, "strides": strides, **facts})
 
-    def buffer(self, data: "bytes | memoryview", *, thread: int = 0, layout: int = 0) -> bool:
-        return self.append(file.BUFFER, file.BUFFER_HEAD.pack(thread & (1 << 64) - 1, layout, 0), data)
+    def buffer(self, data: "bytes | memoryview", *, thread: int = 0, layout: int = 0, hold: bool = False) -> bool:
+        return self.append(file.BUFFER, file.BUFFER_HEAD.pack(thread & (1 << 64) - 1, layout, 0), data, hold=hold)
 
     def close(self, **facts: Any) -> None:
         """Writes the END chunk, with what was lost, and closes. A second call does nothing."""

@@ -3,7 +3,9 @@
     python benchmarks/gpu/budget.py [--seconds 180] [--budget 0.02] [--mode file|live] [--detach]
 
 In turn, some cycles of the session under its budget and a stretch without CUPTI in the process; the ratio of a step's
-mean time in both is what the job is slowed, whether capture was on or rested. ``--detach``: rests take CUPTI out.
+mean time in both is what the job is slowed, whether capture was on or rested. ``--detach``: rests take CUPTI out, and
+are that stretch themselves: a cycle, from the moment in which CUPTI went out to the next, is compared with its own
+rest. The rests are compared with the time before the session too.
 """
 
 import argparse
@@ -34,14 +36,37 @@ def main():
     step = workloads.small()
     for _ in range(20):
         step()
+    before = statistics.median(timed(step) for _ in range(100))
     path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
     run = _select.start_session(mode=given.mode, path=path, overhead_budget=given.budget, detach_in_rests=given.detach)
     recorder = run.tracer._recorder
-    cycle_s = 10 if given.detach else 1
-    settled = time.monotonic() + 8 * cycle_s
+    settled = time.monotonic() + (40 if given.detach else 8)
     while time.monotonic() < settled:
         step()
-    end = time.monotonic() + given.seconds
+    ratios, share_on, rests = (rested if given.detach else against_away)(recorder, step, given.seconds)
+    facts = recorder._duty.facts(time.time_ns(), recorder.pipeline.threshold)
+    state = run.tracer.status()
+    session = run.finish()
+    if len(ratios) < 3:
+        raise SystemExit(f"too short: {facts}, {state}, {session.counters}, {session.unseen[-3:]}")
+    low, high = interval(sorted(ratios))
+    middle, *edges = estimate(ratios)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.mode} mode, budget {given.budget:.1%}")
+    print(f"{len(ratios)} stretches, capture on for {share_on:.1%} of the steps")
+    if rests:
+        print(f"a step in rests {rests * 1e3:.2f} ms, before the session {before * 1e3:.2f} ms")
+    print(
+        f"the job: x{statistics.median(ratios):.4f} [{low:.4f}, {high:.4f}], Hodges-Lehmann x{middle:.4f} "
+        f"[{edges[0]:.4f}, {edges[1]:.4f}]; gpusense reckons with {facts['share']:.2%}; "
+        f"threshold {facts['threshold_ns'] / 1e3:.0f} us; {session.counters.seen} records"
+    )
+
+
+def against_away(recorder, step, seconds):
+    """Each stretch under the budget against the two without CUPTI around it."""
+    import torch
+
+    end = time.monotonic() + seconds
     aways, kept, steps_on, steps = [], [], 0, 0
     while time.monotonic() < end:
         recorder.pause_capture()
@@ -51,31 +76,41 @@ def main():
         step()
         aways.append(statistics.mean(timed(step) for _ in range(30)))
         recorder.resume_capture()
-        settled = time.monotonic() + 2 * cycle_s  # the stretch without CUPTI cost nothing, and the budget noticed
+        settled = time.monotonic() + 2  # the stretch without CUPTI cost nothing, and the budget noticed
         while time.monotonic() < settled:
             step()
         took = []
-        while time.monotonic() < settled + 5 * cycle_s:
+        while time.monotonic() < settled + 5:
             steps_on += recorder._duty.lasting() is None
             took.append(timed(step))
         kept.append(statistics.mean(took))
         steps += len(took)
-    facts = recorder._duty.facts(time.time_ns(), recorder.pipeline.threshold)
-    state = run.tracer.status()
-    session = run.finish()
-    # Each stretch under the budget against the two without CUPTI around it.
     ratios = [2 * mean / (before + after) for mean, before, after in zip(kept, aways, aways[1:], strict=False)]
-    if len(ratios) < 3:
-        raise SystemExit(f"too short: {facts}, {state}, {session.counters}, {session.unseen[-3:]}")
-    low, high = interval(sorted(ratios))
-    middle, *edges = estimate(ratios)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.mode} mode, budget {given.budget:.1%}")
-    print(f"{len(ratios)} stretches, capture on for {steps_on / steps:.1%} of the steps")
-    print(
-        f"the job: x{statistics.median(ratios):.4f} [{low:.4f}, {high:.4f}], Hodges-Lehmann x{middle:.4f} "
-        f"[{edges[0]:.4f}, {edges[1]:.4f}]; gpusense reckons with {facts['share']:.2%}; "
-        f"threshold {facts['threshold_ns'] / 1e3:.0f} us; {session.counters.seen} records"
-    )
+    return ratios, steps_on / steps, None
+
+
+def rested(recorder, step, seconds):
+    """Each cycle against its own rest, without the half second in which CUPTI went out, and the last of its steps."""
+    duty, end = recorder._duty, time.monotonic() + seconds
+    cycles, steps_on, was_out = [[]], 0, duty.outside
+    while time.monotonic() < end:
+        out, on = duty.outside, duty.lasting() is None
+        if out and not was_out:
+            cycles.append([])
+        was_out = out
+        cycles[-1].append((timed(step), out and duty.outside))
+        steps_on += on
+    ratios, rests = [], []
+    for cycle in cycles[1:-1]:  # the first and the last are not whole
+        passed, rest = 0.0, []
+        for took, out in cycle:
+            passed += took
+            if out and passed > 0.5:
+                rest.append(took)
+        del rest[-1:]
+        ratios.append(statistics.mean(took for took, _ in cycle) / statistics.mean(rest))
+        rests.append(statistics.median(rest))
+    return ratios, steps_on / sum(map(len, cycles)), statistics.median(rests) if rests else None
 
 
 def timed(step):

@@ -24,6 +24,7 @@ import gc
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -35,8 +36,8 @@ from ratios import estimate, interval, precise
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SPAN_S = 0.6  # of a stretch: buffers are read every 0.2 s
-SETTLE_S = 0.3  # of steps before a stretch with the tool: its first buffers are read by then
+SPAN_S = 0.12  # of a stretch: the machine is steadier for a shorter one
+SETTLE_S = (0.25, 0.45)  # of steps before a stretch with the tool, by chance: its buffers are read every 0.2 s
 CLOCK_S = {"big": 0.5}  # before every stretch, else one step: the device's clock follows its load, and rests too
 TOOLS = (
     "none", "floor", "file", "live", "live+blocks", "exact", "monitor",
@@ -403,7 +404,7 @@ def child(workload, tool, seconds):
         made.away()
         away = stretch(made.step)
         made.on()
-        on = stretch(made.step, SETTLE_S)
+        on = stretch(made.step, random.uniform(*SETTLE_S))
         pairs.append((away[0], on[0]))
         cpu.append(on[1] / away[1])
         # Not with graphs: replayed unrecorded, they fail once CUPTI is taken out (docs/adr/0015-staying-in.md).

@@ -21,6 +21,31 @@ def _read_at() -> Any:
     return function
 
 
+def _identify(file: int) -> tuple[int, int] | None:
+    """Which file a descriptor stands for; None for none."""
+    try:
+        found = os.fstat(file)
+    except (OSError, OverflowError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _identifier(file: int) -> Callable[[int], tuple[int, int] | None]:
+    """As :func:`_identify`, with the GIL kept where that works with ``file``; see :func:`_read_at`."""
+    try:
+        function = ctypes.PyDLL(None).fstat
+    except (OSError, AttributeError, TypeError):  # AttributeError: glibc has this function since 2.33
+        return _identify
+    function.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    room = ctypes.c_uint64 * 64  # more than any struct stat takes; they begin with st_dev and st_ino
+
+    def identify(file: int) -> tuple[int, int] | None:
+        found = room()
+        return (found[0], found[1]) if function(file, found) == 0 else None
+
+    return identify if identify(file) == _identify(file) else _identify
+
+
 class _Vector(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
@@ -58,6 +83,7 @@ class StringReader:
         self._file = -1
         self._identity: tuple[int, int] | None = None
         self._read_at = _read_at()
+        self._identify: Callable[[int], tuple[int, int] | None] = _identify
         self._find_other = without_file
         self._other: Any = None
 
@@ -98,26 +124,20 @@ class StringReader:
     def _open(self) -> int:
         """The file of this process: a descriptor that a fork inherited shows the parent's memory, and one that the
         program closed may stand for a file of its own."""
-        if self._pid != os.getpid() or (self._file >= 0 and self._identify() != self._identity):
+        if self._pid != os.getpid() or (self._file >= 0 and self._identify(self._file) != self._identity):
             with self._lock:
-                if self._pid != os.getpid() or self._identify() != self._identity:
+                if self._pid != os.getpid() or self._identify(self._file) != self._identity:
                     try:
                         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
                         os.pread(self._file, 1, ctypes.addressof(ctypes.c_char(b"x")))
                     except (OSError, AttributeError):
                         self._file = -1
-                    self._identity = self._identify()
+                    self._identify = _identifier(self._file)
+                    self._identity = self._identify(self._file)
                     if self._file < 0:
                         self._other = self._find_other()
                     self._pid = os.getpid()
         return self._file
-
-    def _identify(self) -> tuple[int, int] | None:
-        try:
-            found = os.fstat(self._file)
-        except (OSError, OverflowError):
-            return None
-        return found.st_dev, found.st_ino
 
 
 read = StringReader().read

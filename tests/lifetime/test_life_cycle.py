@@ -6,6 +6,8 @@ import sys
 import pytest
 from live_programs import HEAD, clean
 
+import gpusense
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
 
@@ -283,6 +285,29 @@ def test_every_exit_is_the_programs_own(run, how, late):
     assert done.returncode == expected, done.stderr
     assert "gpusense" not in done.stderr
     assert done.stderr == "" or (how == "exception" and done.stderr.endswith("ValueError: mine\n"))
+
+
+def test_a_killed_program_leaves_what_was_read_a_second_before(run, tmp_path):
+    """Buffers that wait in order to be written together are written though nothing follows them."""
+    done = run(
+        """
+from gpusense import _filerecorder, _select
+tracer = _select.start_session(mode="file", path="killed.gpusense").tracer
+running(tracer)
+recorder = tracer._recorder
+_filerecorder.WRITE_S, recorder._samples_at = 60, time.monotonic() + 60
+time.sleep(1)
+with gpusense.trace("step"):
+    for _ in range(30): driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(900))
+recorder.capture.flush()
+recorder._read = lambda buffer, thread: None  # nor does another buffer write them
+time.sleep(1)
+os.kill(os.getpid(), 9)
+"""
+    )
+    assert done.returncode == -9, done.stderr
+    session = gpusense.load(tmp_path / "killed.gpusense")
+    assert {row.path: row.count for row in session.aggregates if row.kind == "kernel"} == {("step",): 30}
 
 
 @pytest.mark.parametrize("what", ["a sink", "CUPTI", "a source"])

@@ -140,13 +140,39 @@ def test_chunks_come_back_in_order(tmp_path_factory, parts, compress):
     assert [chunk.sequence for chunk in found] == list(range(len(parts) + 1))
 
 
+@examples(60)
+@given(
+    st.lists(st.tuples(st.sampled_from(["append", "hold", "large", "release"]), st.sampled_from(sorted(file.TYPES))))
+)
+def test_what_is_held_is_written_with_what_comes_next(tmp_path_factory, steps):
+    path = tmp_path_factory.mktemp("s") / "s.gpusense"
+    writer = Writer(path)
+    expected, held = [], 0
+    for number, (step, kind) in enumerate(steps):
+        before, payload = os.path.getsize(path), bytes([number % 256]) * (300_000 if step == "large" else 8)
+        if step == "release":
+            assert writer.release()
+        else:
+            assert writer.append(kind, payload, compress=False, hold=step != "append")
+            expected.append((kind, payload))
+            held += file.HEADER_SIZE + len(payload)
+        waits = held < 1 << 20 and step not in ("append", "release")
+        assert os.path.getsize(path) == writer.size_bytes == before + (0 if waits else held)
+        held = held if waits else 0
+    writer.close()
+    found, damage = chunks(path)
+    assert damage == []
+    assert [(chunk.type, chunk.payload) for chunk in found[:-1]] == expected
+    assert [chunk.sequence for chunk in found] == list(range(len(expected) + 1))
+
+
 @given(st.dictionaries(st.integers(0, 2**64 - 1), st.binary(max_size=300)))
 def test_names_come_back(names):
     class Keep(Writer):
         def __init__(self):
             self.parts = b""
 
-        def append(self, kind, *parts, compress=True):
+        def append(self, kind, *parts, compress=True, hold=False):
             self.parts = b"".join(parts)
             return True
 
