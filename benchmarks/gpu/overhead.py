@@ -6,12 +6,13 @@ process; they are measured beside it (*left*: off against without). For each pai
 ratios the median with its 95 % interval (order statistics), and the Hodges-Lehmann estimate, the median of the means of
 all pairs of ratios, with its interval (signed ranks), which needs a third fewer pairs for the same width. A tool is
 measured until that interval is ±0.8 % or its seconds are over. *floor* is CUPTI itself: the same kinds on, its buffers
-handed back by machine code, nothing read. Proton is started for each stretch and ended after it, which takes CUPTI out,
-because it goes on recording where it is only deactivated. *monitor* is the device watched ten times a second and
+handed back by machine code, nothing read; *flushed* the same, and CUPTI asked for what is finished as often as gpusense
+does (``flushed@1``, ``file@1``: every second). Proton is started for each stretch and ended after it, which takes CUPTI
+out, because it goes on recording where it is only deactivated. *monitor* is the device watched ten times a second and
 nothing recorded. ``before``, ``away``, ``on``, ``off`` and ``after``: milliseconds a step before the tool was made, in
 its three kinds of stretches, and once it was stopped. ``stop``: how long ending the tool took with everything recorded
-since it was last away. A stretch is long enough that gpusense's threads read several times in it, and begins when they
-have. Ratios of one run only: these machines are noisy.
+since it was last away. A stretch with the tool begins at any moment between two readings of gpusense's threads, so that
+reading is a part of the whole, though not of each. Ratios of one run only: these machines are noisy.
 
     python benchmarks/gpu/overhead.py [--seconds 60] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 
@@ -37,313 +38,15 @@ from ratios import estimate, interval, precise
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SPAN_S = 0.12  # of a stretch: the machine is steadier for a shorter one
-SETTLE_S = (0.25, 0.45)  # of steps before a stretch with the tool, by chance: its buffers are read every 0.2 s
+SETTLE_S = 0.25  # of steps before a stretch with the tool, and up to a period more by chance
+PERIOD_S = 0.2  # in which gpusense reads once
 CLOCK_S = {"big": 0.5}  # before every stretch, else one step: the device's clock follows its load, and rests too
 TOOLS = (
-    "none", "floor", "file", "live", "live+blocks", "exact", "monitor",
+    "none", "floor", "flushed", "file", "live", "live+blocks", "exact", "monitor",
     "torch-cuda", "torch-all", "proton", "cupti-python",
 )  # fmt: skip
 TIMES = ("before", "away", "on", "off", "after")
 ENOUGH = 0.008  # half the interval's width at which a tool has been measured
-
-
-class Tool:
-    """Does nothing. ``away``, ``on`` and ``off`` are called before stretches, in this order, ``stop`` once at the end.
-
-    ``leaves``: whether ``off`` is another state than ``away``.
-    """
-
-    leaves = True
-
-    def __init__(self, step):
-        self.step = step
-
-    def away(self): ...
-
-    def on(self): ...
-
-    def off(self): ...
-
-    def stop(self): ...
-
-    def facts(self):
-        return {}
-
-
-class Floor(Tool):
-    """What CUPTI costs whoever has the kinds on: buffers go round, nobody looks into them, nothing is flushed."""
-
-    def __init__(self, step):
-        super().__init__(step)
-        from gpusense import _layouts
-        from gpusense.backends._cupti_engine import Engine
-        from gpusense.backends.cupti import CuptiActivity
-
-        activity = CuptiActivity()
-        assert activity.load() is None
-        self.kinds, self.records = _layouts.DEFAULT_KINDS, 0
-        self.engine = Engine(activity._api, 256 << 10, 128)
-        threading.Thread(target=self.recycle, daemon=True).start()
-
-    def recycle(self):
-        while True:
-            time.sleep(0.2)
-            while full := self.engine.take():
-                self.engine.give(full[0])
-
-    def away(self):
-        self.off()
-        take_out()
-        self.engine.mailbox.forget_newest()
-
-    def on(self):
-        self.engine.register()
-        for kind in self.kinds:
-            self.engine.enable(kind)
-
-    def off(self):
-        for kind in self.kinds:
-            self.engine.disable(kind)
-
-    def facts(self):
-        return {"missed": self.engine.mailbox.counters().missed}
-
-
-class Gpusense(Tool):
-    mode = "live"
-    settings: dict = {}  # noqa: RUF012
-
-    def __init__(self, step):
-        super().__init__(step)
-        from gpusense import _select
-
-        self.path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-        self.run = _select.start_session(mode=self.mode, path=self.path, **self.settings)
-        self.recorder = self.run.tracer._recorder
-        self.on_s, self.since = 0.0, time.monotonic()
-        self.off()
-
-    def away(self):
-        if self.recorder.capture.attached:
-            self.off()
-        reason = self.recorder.capture.detach()
-        assert not reason, reason
-
-    def on(self):
-        self.recorder.resume_capture()
-        deadline = time.monotonic() + 2
-        while not self.recorder.capture.running and time.monotonic() < deadline:
-            time.sleep(0.002)
-        assert self.recorder.capture.running, self.recorder.status()
-        self.since = time.monotonic()
-
-    def off(self):
-        self.on_s += time.monotonic() - self.since
-        self.recorder.pause_capture()
-
-    def stop(self):
-        self.run.tracer.close()
-
-    def facts(self):
-        counters = self.recorder.session().counters
-        size = os.path.getsize(self.path) if os.path.exists(self.path) else 0
-        status = self.recorder.capture._activity.status()
-        return {
-            "records": counters.seen,
-            "lost": counters.dropped + counters.missed,
-            "file_mb": round(size / 1e6, 1),
-            "drain_cpu": f"{status.get('drain_cpu_ns', 0) / self.on_s / 1e7:.2f}%",
-            "rounds": f"{self.recorder.spent_s / self.on_s * 100:.2f}%",
-        }
-
-
-class File(Gpusense):
-    mode = "file"
-
-
-class Blocks(Gpusense):
-    """Live, with three nested blocks a step and a sink, as a tracing backend would use it."""
-
-    def __init__(self, step):
-        import gpusense
-
-        plain = step
-
-        def blocks():
-            with gpusense.trace("request"), gpusense.trace("step"), gpusense.trace("model"):
-                return plain()
-
-        super().__init__(blocks)
-        self.spans = []
-        self.run.tracer.add_sink(self.spans.extend)
-
-    def facts(self):
-        return {**super().facts(), "spans": len(self.spans)}
-
-
-class Exact(Gpusense):
-    """As :class:`Blocks`, in two asyncio tasks that take turns inside the step's block."""
-
-    settings = {"attribution": "exact"}  # noqa: RUF012
-
-    def __init__(self, step):
-        import asyncio
-
-        import gpusense
-
-        loop, plain = asyncio.new_event_loop(), step
-
-        async def idle():
-            with gpusense.trace("other"):
-                await asyncio.sleep(0)
-
-        async def request():
-            with gpusense.trace("request"), gpusense.trace("step"):
-                await asyncio.sleep(0)
-                with gpusense.trace("model"):
-                    return plain()
-
-        async def both():
-            return (await asyncio.gather(request(), idle()))[0]
-
-        super().__init__(lambda: loop.run_until_complete(both()))
-        self.spans = []
-        self.run.tracer.add_sink(self.spans.extend)
-
-    def facts(self):
-        counters = self.recorder.session().counters
-        return {**super().facts(), "ambiguous": counters.ambiguous}
-
-
-class Monitor(Tool):
-    leaves = False
-    watching, samples = None, 0
-
-    def away(self):
-        if self.watching is not None:
-            self.watching.stop()
-            self.watching = None
-
-    def on(self):
-        from gpusense import monitor
-
-        self.watching = monitor.start_background(self.count, interval=0.1)
-
-    def count(self, metrics):
-        self.samples += 1
-
-    stop = away
-
-    def facts(self):
-        return {"samples": self.samples}
-
-
-class TorchProfiler(Tool):
-    kinds = ("CUDA",)
-
-    def on(self):
-        from torch.profiler import ProfilerActivity, profile
-
-        self.profile = profile(activities=[getattr(ProfilerActivity, kind) for kind in self.kinds], acc_events=False)
-        self.profile.start()
-
-    def away(self):
-        self.off()
-        take_out()
-
-    def off(self):
-        if getattr(self, "profile", None) is not None:
-            began = time.perf_counter()
-            self.profile.stop()
-            self.stop_s = time.perf_counter() - began
-            self.profile = None
-
-    def facts(self):
-        return {"stop_of_one_stretch_s": round(getattr(self, "stop_s", 0), 3)}
-
-
-class TorchAll(TorchProfiler):
-    kinds = ("CPU", "CUDA")
-
-
-class Proton(Tool):
-    leaves = False
-
-    def __init__(self, step):
-        super().__init__(step)
-        import triton.profiler as proton
-
-        self.proton, self.folder, self.started = proton, tempfile.mkdtemp(), False
-
-    def on(self):
-        self.proton.start(os.path.join(self.folder, "proton"), backend="cupti", context="shadow")
-        self.started = True
-
-    def away(self):
-        self.off()
-
-    def off(self):
-        if self.started:
-            self.proton.finalize()
-        self.started = False
-
-    def stop(self):
-        self.off()
-
-
-class CuptiPython(Tool):
-    def __init__(self, step):
-        super().__init__(step)
-        from cupti import cupti
-
-        self.cupti, self.count, self.slow = cupti, 0, []
-        kinds = cupti.ActivityKind
-        self.kinds = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
-
-    def completed(self, activities):
-        for activity in activities:
-            self.count += 1
-            if activity.end - activity.start >= 100_000:
-                self.slow.append(activity.end)
-
-    def away(self):
-        self.off()
-        self.cupti.activity_flush_all(1)
-        take_out()
-
-    def on(self):
-        self.cupti.activity_register_callbacks(lambda: (8 << 20, 0), self.completed)
-        for kind in self.kinds:
-            self.cupti.activity_enable(kind)
-
-    def off(self):
-        for kind in self.kinds:
-            self.cupti.activity_disable(kind)
-
-    def stop(self):
-        self.cupti.activity_flush_all(1)
-
-    def facts(self):
-        return {"records": self.count}
-
-
-def take_out():
-    """Ends CUPTI in this process. Nothing may run on the device, and no other thread may launch."""
-    import torch
-
-    torch.cuda.synchronize()
-    with open("/proc/self/maps") as maps:
-        mapped = {line.split()[-1] for line in maps if "/libcupti.so" in line}
-    for path in mapped:
-        code = ctypes.CDLL(path).cuptiFinalize()
-        assert code == 0, (path, code)
-
-
-MAKE = {
-    "none": Tool, "floor": Floor, "file": File, "live": Gpusense, "live+blocks": Blocks, "exact": Exact,
-    "monitor": Monitor,
-    "torch-cuda": TorchProfiler, "torch-all": TorchAll, "proton": Proton, "cupti-python": CuptiPython,
-}  # fmt: skip
 
 
 def storm():
@@ -373,7 +76,13 @@ def child(workload, tool, seconds):
     sys.path[:0] = [str(HERE), str(ROOT)]
     import torch
     import workloads
+    from overhead_tools import MAKE
 
+    tool_name, _, period = tool.partition("@")
+    if period:
+        from gpusense import _broker
+
+        _broker.PERIOD_S = float(period)
     step = storm() if workload == "storm" else workloads.ALL[workload]()
     steps, clock_s = 2, CLOCK_S.get(workload, 0)
 
@@ -397,14 +106,14 @@ def child(workload, tool, seconds):
     print("ready", flush=True)
     sys.stdin.readline()
     before = [stretch(step)[0] for _ in range(6)]
-    made = MAKE[tool](step)
+    made = MAKE[tool_name](step)
     pairs, cpu, offs = [], [], []
     end = time.monotonic() + seconds
     while len(pairs) < 5 or (time.monotonic() < end and not precise([on / away for away, on in pairs], ENOUGH)):
         made.away()
         away = stretch(made.step)
         made.on()
-        on = stretch(made.step, random.uniform(*SETTLE_S))
+        on = stretch(made.step, SETTLE_S + random.random() * float(period or PERIOD_S))
         pairs.append((away[0], on[0]))
         cpu.append(on[1] / away[1])
         # Not with graphs: replayed unrecorded, they fail once CUPTI is taken out (docs/adr/0015-staying-in.md).

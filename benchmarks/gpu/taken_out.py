@@ -270,7 +270,7 @@ def main():
             command = [sys.executable, __file__, "--seconds", str(given.seconds), "--beside", case]
             done = subprocess.run(command, capture_output=True, text=True, timeout=given.seconds + 90, check=False)
             errors = [line for line in done.stderr.splitlines() if "rror" in line]
-            print(f"{case}: {done.stdout.strip() or (errors or ['?'])[-1]}", flush=True)
+            print(f"{case}: {done.stdout.strip() or '; '.join(dict.fromkeys(errors)) or '?'}", flush=True)
 
 
 if __name__ == "__main__":
