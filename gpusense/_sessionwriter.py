@@ -95,10 +95,15 @@ class Writer:
             return not self._held or self._fd is None or self._write_held()
 
     def _write_held(self) -> bool:
-        held, length = self._held, self._held_length
+        held, length, size, before = self._held, self._held_length, self._held_bytes, self.size_bytes
         self._held, self._held_length, self._held_bytes = [], 0, 0
-        if self._write(b"".join(held)):
-            return True
+        try:
+            if self._write(b"".join(held)):
+                return True
+        except BaseException:  # an interrupt, or no memory
+            if self.size_bytes == before:  # nothing of it is in the file
+                self._held, self._held_length, self._held_bytes = held, length, size
+            raise
         self._sequence -= len(held) // 4
         self.bytes_dropped += length
         return False
@@ -215,6 +220,7 @@ class Writer:
         try:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
+            self.size_bytes += len(data)
         except OSError as error:
             self.failure = f"{error.strerror} after {self.size_bytes} bytes"
             self._undo()
@@ -222,7 +228,6 @@ class Writer:
         except BaseException:  # an interrupt between two halves of a chunk
             self._undo()
             raise
-        self.size_bytes += len(data)
         return True
 
     def _undo(self) -> None:

@@ -72,6 +72,29 @@ def test_a_full_disk_leaves_whole_chunks(tmp_path, run_python):
     assert "File too large" in end["failure"]
 
 
+def test_what_an_interrupt_kept_from_the_file_is_written_next_time(tmp_path, monkeypatch):
+    writer, write = Writer(tmp_path / "s"), os.write
+    assert writer.buffer(b"first", hold=True)
+    assert writer.buffer(b"second", hold=True)
+
+    def interrupted(fd, data):
+        write(fd, data[: len(data) // 2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.release()
+    assert os.path.getsize(tmp_path / "s") == writer.size_bytes
+    assert writer.release()
+    writer.close()
+    found, damage = chunks(tmp_path / "s")
+    assert damage == []
+    assert [chunk.payload[file.BUFFER_HEAD.size :] for chunk in found[:-1]] == [b"first", b"second"]
+    assert [chunk.sequence for chunk in found] == [0, 1, 2]
+    assert writer.bytes_dropped == 0
+
+
 @pytest.mark.parametrize("reused", [True, False])
 def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused):
     """The chunks went into the file that had got the number, and that file was closed at the end."""
