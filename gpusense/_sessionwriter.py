@@ -50,8 +50,8 @@ class Writer:
         self._lock = allocate_lock()
         self._pid = os.getpid()
         self._sequence = 0
-        self._held: list[bytes] = []  # chunks that go with the next one, in one write
-        self._held_length = self._held_bytes = 0  # of their payload, and in the file
+        self._held: list[tuple[bytes, int]] = []  # chunks that go with the next one in one write, length of the payload
+        self._held_bytes = 0
         self._fd: int | None = create(os.fspath(path)) if fd is None else fd
         self._identity = _identity(self._fd)
         head = file.FILE_HEADER.pack(file.MAGIC, file.MAJOR, file.MINOR, 0)[:12]
@@ -81,8 +81,7 @@ class Writer:
                 return False
             header = file.HEADER.pack(file.MARKER, kind, flags, len(stored), length, self._sequence, checksum)
             own = zlib.crc32(header).to_bytes(4, "little")
-            self._held += (header, own, stored, padding)
-            self._held_length += length
+            self._held.append((b"".join((header, own, stored, padding)), length))
             self._held_bytes += size
             self._sequence += 1
             return (hold and self._held_bytes < _MOST_HELD) or self._write_held()
@@ -95,18 +94,26 @@ class Writer:
             return not self._held or self._fd is None or self._write_held()
 
     def _write_held(self) -> bool:
-        held, length, size, before = self._held, self._held_length, self._held_bytes, self.size_bytes
-        self._held, self._held_length, self._held_bytes = [], 0, 0
+        held, size, before = self._held, self._held_bytes, self.size_bytes
+        self._held, self._held_bytes = [], 0
         try:
-            if self._write(b"".join(held)):
+            if self._write(b"".join([chunk for chunk, _ in held])):
                 return True
+            if len(held) > 1:  # a full disk: what still fits there
+                while held and self._fd is not None and self._write(held[0][0]):
+                    del held[0]
         except BaseException:  # an interrupt, or no memory
             if self.size_bytes == before:  # nothing of it is in the file
-                self._held, self._held_length, self._held_bytes = held, length, size
+                self._held, self._held_bytes = held, size
+            elif self.failure:
+                self._give_up(held)
             raise
-        self._sequence -= len(held) // 4
-        self.bytes_dropped += length
-        return False
+        self._give_up(held)
+        return not held
+
+    def _give_up(self, held: list[tuple[bytes, int]]) -> None:
+        self._sequence -= len(held)
+        self.bytes_dropped += sum(length for _, length in held)
 
     def json(self, kind: int, value: Any) -> bool:
         return self.append(kind, dumps(plain(value)).encode("ascii"))
