@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import _sessionfile as file
+from ._descriptor import file_of
 from ._json import block_text, dumps, encode, plain
 from ._records import BlockRecord, Record
 from ._sessionplace import create, released
@@ -53,7 +54,7 @@ class Writer:
         self._held: list[tuple[bytes, int]] = []  # chunks that go with the next one in one write, length of the payload
         self._held_bytes = 0
         self._fd: int | None = create(os.fspath(path)) if fd is None else fd
-        self._identity = _identity(self._fd)
+        self._identity = file_of(self._fd)
         head = file.FILE_HEADER.pack(file.MAGIC, file.MAJOR, file.MINOR, 0)[:12]
         self._write(head + zlib.crc32(head).to_bytes(4, "little"))
 
@@ -219,7 +220,7 @@ class Writer:
 
     def _write(self, data: bytes) -> bool:
         assert self._fd is not None
-        if _identity(self._fd) != self._identity:
+        if file_of(self._fd) != self._identity:
             # Programs that become daemons close every descriptor, and a file of theirs may have this number now.
             self.failure, self._fd = f"the program closed its descriptor after {self.size_bytes} bytes", None
             return False
@@ -264,12 +265,3 @@ def _deflate(parts: "Sequence[bytes | memoryview]") -> bytes:
     pieces = [stream.compress(part) for part in parts]
     pieces.append(stream.flush())
     return b"".join(pieces)
-
-
-def _identity(fd: int) -> tuple[int, int] | None:
-    """What file a descriptor stands for; None for none."""
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

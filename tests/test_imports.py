@@ -56,7 +56,7 @@ _budget _clock _config _frame _frame_rows _kinds _process
 _launches _layouts _metrics _protocols _trails
 _records
 _after_import
-_draw _errors _log _native _terminal _words
+_descriptor _draw _errors _log _native _terminal _words
 gpusense
 """
 

@@ -108,6 +108,8 @@ def rested(recorder, step, seconds):
             if out and passed > 0.5:
                 rest.append(took)
         del rest[-1:]
+        if not rest:  # CUPTI stayed in
+            continue
         ratios.append(statistics.mean(took for took, _ in cycle) / statistics.mean(rest))
         rests.append(statistics.median(rest))
     return ratios, steps_on / sum(map(len, cycles)), statistics.median(rests) if rests else None

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from .._descriptor import file_of
+
 MAX_BYTES = 16 * 1024  # a mangled name of a heavily templated kernel; what is longer is cut
 _PAGE = 4096
 
@@ -21,21 +23,12 @@ def _read_at() -> Any:
     return function
 
 
-def _identify(file: int) -> tuple[int, int] | None:
-    """Which file a descriptor stands for; None for none."""
-    try:
-        found = os.fstat(file)
-    except (OSError, OverflowError):
-        return None
-    return found.st_dev, found.st_ino
-
-
 def _identifier(file: int) -> Callable[[int], tuple[int, int] | None]:
-    """As :func:`_identify`, with the GIL kept where that works with ``file``; see :func:`_read_at`."""
+    """As :func:`file_of`, with the GIL kept where that works with ``file``; see :func:`_read_at`."""
     try:
         function = ctypes.PyDLL(None).fstat
     except (OSError, AttributeError, TypeError):  # AttributeError: glibc has this function since 2.33
-        return _identify
+        return file_of
     function.argtypes = (ctypes.c_int, ctypes.c_void_p)
     room = ctypes.c_uint64 * 64  # more than any struct stat takes; they begin with st_dev and st_ino
 
@@ -43,7 +36,7 @@ def _identifier(file: int) -> Callable[[int], tuple[int, int] | None]:
         found = room()
         return (found[0], found[1]) if function(file, found) == 0 else None
 
-    return identify if identify(file) == _identify(file) else _identify
+    return identify if identify(file) == file_of(file) else file_of
 
 
 class _Vector(ctypes.Structure):
@@ -83,7 +76,7 @@ class StringReader:
         self._file = -1
         self._identity: tuple[int, int] | None = None
         self._read_at = _read_at()
-        self._identify: Callable[[int], tuple[int, int] | None] = _identify
+        self._identify: Callable[[int], tuple[int, int] | None] = file_of
         self._find_other = without_file
         self._other: Any = None
 

@@ -6,6 +6,7 @@ import sys
 from _thread import get_ident
 from typing import Any
 
+from .._descriptor import file_of
 from .._errors import GpuSenseError, name_extra
 from ._proton import unshare
 
@@ -25,7 +26,7 @@ class Ending:
         self._spans = spans
         self._pid = os.getpid()
         self._done = False
-        self._stderr = _identity()
+        self._stderr = file_of(2)
         self.folder: str | None = None  # of a library that other tools are to share
 
     def at_exit(self) -> None:
@@ -59,7 +60,7 @@ class Ending:
 
     def _write(self, answer: str) -> None:
         """Straight to the descriptor, so that nothing stays buffered to fail when the interpreter ends."""
-        if self._stderr is None or _identity() != self._stderr:
+        if self._stderr is None or file_of(2) != self._stderr:
             return  # the program closed or replaced its stderr; what now has that number is not ours to write to
         try:
             if sys.stderr is not None:
@@ -70,15 +71,6 @@ class Ending:
                 rest = rest[os.write(2, rest) :]
         except (OSError, ValueError):
             pass
-
-
-def _identity() -> tuple[int, int] | None:
-    """Which file descriptor 2 is."""
-    try:
-        found = os.fstat(2)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def flush_on_sigterm(ending: Ending) -> None:
