@@ -74,6 +74,7 @@ class Flushed(Floor):
         super().__init__(step)
         self.flush = Timed(self.engine.flush)
         self.recording = False
+        self.asking = threading.Lock()  # CUPTI is not taken out meanwhile
         threading.Thread(target=self.ask, daemon=True).start()
 
     def ask(self):
@@ -81,15 +82,17 @@ class Flushed(Floor):
 
         while True:
             time.sleep(_broker.PERIOD_S)
-            if self.recording:
-                self.flush(False)
+            with self.asking:
+                if self.recording:
+                    self.flush(False)
 
     def on(self):
         super().on()
         self.recording = True
 
     def off(self):
-        self.recording = False
+        with self.asking:
+            self.recording = False
         super().off()
 
     def facts(self):
