@@ -5,6 +5,7 @@ from collections.abc import Callable
 Described = tuple[str, str | None, str | None]
 
 MAX_NAMES = 20_000
+MAX_SETS = 64
 #: A module that is unloaded, and another whose names land on the same addresses, within this time would be misnamed.
 RECHECK_S = 1.0
 
@@ -17,7 +18,7 @@ class NameCache:
     def __init__(self) -> None:
         self._by_pointer: dict[int, Described] = {}
         self._by_text: dict[bytes, Described] = {}
-        self._many: tuple[frozenset[int], dict[int, Described], dict[int, str]] | None = None
+        self._many: dict[frozenset[int], tuple[dict[int, Described], dict[int, str]]] = {}
         self._recheck_at = 0.0
         self._provisional = False  # some text was worked out before there was a C++ runtime
 
@@ -25,7 +26,7 @@ class NameCache:
         """``now_s``: monotonic seconds; 0 has every name read again."""
         if now_s == 0.0 or now_s > self._recheck_at:
             self._by_pointer.clear()
-            self._many = None
+            self._many.clear()
             self._recheck_at = now_s + RECHECK_S
             if self._provisional:
                 self._work_out_anew()
@@ -40,12 +41,15 @@ class NameCache:
     def many(
         self, pointers: frozenset[int], read: Callable[[int], bytes]
     ) -> tuple[dict[int, Described], dict[int, str]]:
-        """As :meth:`resolve` for each, and the short names alone. Where these are the ones of the last time, as in a
+        """As :meth:`resolve` for each, and the short names alone. Where these were asked for a moment ago, as in a
         program that does the same again and again, nothing is looked up; what is given is not to be changed."""
-        if self._many is None or self._many[0] is not pointers:
+        found = self._many.get(pointers)
+        if found is None:
+            if len(self._many) >= MAX_SETS:
+                self._many.clear()
             known = {pointer: self.resolve(pointer, read) for pointer in pointers}
-            self._many = pointers, known, {pointer: found[0] for pointer, found in known.items()}
-        return self._many[1:]
+            found = self._many[pointers] = known, {pointer: found[0] for pointer, found in known.items()}
+        return found
 
     def describe(self, text: bytes) -> Described:
         found = self._by_text.get(text)

@@ -8,7 +8,6 @@ Where stretches begin depends on what is in them, not on where a batch or a bloc
 bytes, the same byte of two keys that follow each other. So a sequence is cut at the same places when it comes again.
 """
 
-from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import MutableMapping
@@ -155,11 +154,11 @@ def _keys(stretch: bytes) -> frozenset[int]:
     return frozenset(memoryview(stretch).cast("Q").tolist())
 
 
-def spread(stretch: bytes, packed: bytearray, into: "MutableMapping[int, array[int]]") -> None:
+def spread(stretch: bytes, packed: bytearray, into: MutableMapping[int, list[int]]) -> None:
     """Adds the durations of equal stretches, one behind the other, to the lists of their keys."""
     keys = memoryview(stretch).cast("Q").tolist()
     width = len(keys)
-    durations = array("Q", packed)
+    durations = memoryview(packed).cast("Q").tolist()
     times = len(durations) // width
     if times < _FEW:
         for key, duration in zip(keys * times, durations, strict=True):

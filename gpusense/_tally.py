@@ -5,10 +5,8 @@ each name. So durations are only appended at first, by place and key (the addres
 summed up when there are many, when a name moves, or when someone asks.
 """
 
-from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -23,15 +21,16 @@ Name = Callable[[str, int], tuple[str, str | None]]
 
 MAX_NAMES = MAX_LINES = 20_000
 LINE_SHIFT = 8  # a wait's key: its type, and above that the number of the line it was made from
-FOLD_AT = 32_768  # durations held
-PIECE = 2_048  # of them are summed up at once: half a millisecond
+FOLD_AT = 32_768  # durations held; then all but a part of them are summed up, since many of a name at once cost less
+KEPT = 4  # that part is one in so many
+PIECE = 2_048  # durations are summed up at once, and four times as many are told apart: a part of a millisecond
 BLOCK_FOLD_AT = 4_096  # durations held for one watched block
 
 
 class Piles:
     """Durations that wait to be added to ``groups``."""
 
-    __slots__ = ("_bytes", "_groups", "_held", "_lines", "_name", "_names", "_piles", "_runs", "_texts")
+    __slots__ = ("_bytes", "_groups", "_held", "_in_runs", "_lines", "_name", "_names", "_piles", "_runs", "_texts")
 
     def __init__(self, groups: Groups, name: Name) -> None:
         self._groups = groups
@@ -42,7 +41,7 @@ class Piles:
         self._piles: dict[Spot, defaultdict[int, list[int]]] = {}
         self._bytes: dict[Spot, defaultdict[int, int]] = {}
         self._runs: dict[Spot, dict[bytes, bytearray]] = {}  # durations of equal stretches, one behind the other
-        self._held = 0
+        self._held = self._in_runs = 0  # durations in all, and those in runs
 
     def know(self, names: Mapping[int, str]) -> None:
         """Kernel names by address, from now on; an address may get another name when a module is unloaded."""
@@ -74,10 +73,16 @@ class Piles:
 
     def tidy(self, pause: Callable[[], None] | None) -> None:
         """After durations were appended: sums up what there is too much, with ``pause`` before each part of it."""
-        while self._held > FOLD_AT and (self._runs or self._piles):
+        if self._held <= FOLD_AT:
+            return
+        kept = FOLD_AT // KEPT
+        while self._held > kept:
             if pause is not None:
                 pause()
-            self._fold_some(PIECE)
+            if self._in_runs > kept:
+                self._spread_some(min(4 * PIECE, self._in_runs - kept))
+            else:
+                self._fold_some(PIECE)
 
     def at(self, spot: Spot) -> defaultdict[int, list[int]]:
         """Where durations of one place are appended, by key; good until there is made room again."""
@@ -100,6 +105,7 @@ class Piles:
         runs = self._runs.get(spot)
         if runs is None:
             runs = self._runs[spot] = {}
+        self._in_runs += high - low
         durations, begin = stretches.durations, low * ITEM_BYTES
         for stretch in stretches.between(low, high):
             end = begin + len(stretch)
@@ -133,14 +139,14 @@ class Piles:
 
     def fold(self) -> None:
         """Adds everything to the groups."""
-        while self._piles or self._runs:
+        while self._runs:
+            self._spread_some(FOLD_AT)
+        while self._piles:
             self._fold_some(FOLD_AT)
-        self._held = 0
+        self._held = self._in_runs = 0
 
     def _fold_some(self, count: int) -> None:
-        """Adds so many durations, those of the places first that were first."""
-        while count > 0 and self._runs:
-            count -= self._fold_runs(*next(iter(self._runs.items())), count)
+        """Adds so many durations, told apart by key, those of the places first that were first."""
         while count > 0 and self._piles:
             spot, pile = next(iter(self._piles.items()))
             sizes = self._bytes.get(spot)
@@ -156,27 +162,26 @@ class Piles:
                 del self._piles[spot]
                 self._bytes.pop(spot, None)
 
-    def _fold_runs(self, spot: Spot, runs: dict[bytes, bytearray], count: int) -> int:
-        """Adds about so many durations of one place, and returns how many. Of the stretches that came most often first:
-        the others are cheaper to tell apart when they have come again."""
-        groups: defaultdict[int, array[int]] = defaultdict(partial(array, "Q"))
-        taken = 0
-        for stretch in sorted(runs, key=lambda stretch: len(runs[stretch]), reverse=True):
-            durations = runs.pop(stretch)
-            room = max((count - taken) * ITEM_BYTES // len(stretch), 1) * len(stretch)
-            if len(durations) > room:
-                runs[stretch] = durations[room:]
-                del durations[room:]
-            spread(stretch, durations, groups)
-            taken += len(durations) // ITEM_BYTES
-            if taken >= count:
-                break
-        if not runs:
-            del self._runs[spot]
-        self._held -= taken
-        for key, members in groups.items():
-            self._add(spot, key, members.tolist(), 0)
-        return taken
+    def _spread_some(self, count: int) -> None:
+        """Tells so many durations apart by key, those of the places first that were first. In each, of the stretches
+        that came most often first: the others are cheaper to tell apart when they have come again."""
+        while count > 0 and self._runs:
+            spot, runs = next(iter(self._runs.items()))
+            pile = self.at(spot)
+            for stretch in sorted(runs, key=lambda stretch: len(runs[stretch]), reverse=True):
+                durations = runs.pop(stretch)
+                room = max(count * ITEM_BYTES // len(stretch), 1) * len(stretch)
+                if len(durations) > room:
+                    runs[stretch] = durations[room:]
+                    del durations[room:]
+                spread(stretch, durations, pile)
+                told = len(durations) // ITEM_BYTES
+                self._in_runs -= told
+                count -= told
+                if count <= 0:
+                    break
+            if not runs:
+                del self._runs[spot]
 
     def _add(self, spot: Spot, key: int, durations: list[int], size: int) -> None:
         path, kind, device, stream, owner = spot

@@ -2,7 +2,6 @@
 
 import random
 import struct
-from array import array
 from collections import defaultdict
 from itertools import pairwise
 
@@ -114,7 +113,7 @@ def test_remembered_keys_are_bounded(monkeypatch):
 @examples(100)
 def test_durations_of_equal_stretches_go_to_their_keys(keys, times, rng):
     durations = [rng.randrange(2**40) for _ in range(len(keys) * times)]
-    found = defaultdict(lambda: array("Q"))
+    found = defaultdict(list)
     spread(packed(keys), bytearray(packed(durations)), found)
     expected = defaultdict(list)
     for key, duration in zip(keys * times, durations, strict=True):
