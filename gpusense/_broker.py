@@ -22,8 +22,10 @@ from ._records import Unavailable
 KEY = "gpusense.cupti"
 ABI = 1  # of the state dict; raised when a copy could misread another's
 
-PERIOD_S = 0.2
-IDLE_PERIOD_S = 0.25
+#: Each reading costs a busy program more than its records do, so that fewer of more records are better; whoever waits
+#: for records flushes.
+PERIOD_S = 0.5
+LOOK_S = 0.2  # between two looks at how many buffers are in use
 #: Where more and more buffers are needed they are read more often, before none is left. Each thread that launches has
 #: one of its own, so that a server with a thread for each request needs many that are nearly empty. The one that a
 #: thread has at every look is no sign of that: reading more often would only find it emptier.
@@ -53,6 +55,7 @@ class Engine(Switches, Protocol):
     def finalize(self) -> None: ...
     def let_go(self, kinds: Iterable[int]) -> None: ...
     def lent(self) -> int: ...
+    def in_use(self) -> int: ...
     def status(self, ask: bool) -> dict[str, Any]: ...
 
 
@@ -138,12 +141,13 @@ class Hub:
         self._pid = os.getpid()
         self._held_back: list[int] = []  # buffers beyond what the strictest member allows
         self._pool: tuple[int, int] | None = None  # how many there are, and their size
-        self._givers: set[int] = set()  # threads whose buffers were read since the last look
+        self._givers: set[int] = set()  # threads whose buffers were read since the thread's last reading
         self._givers_before: set[int] = set()
         self._paused = self._flush_error = ""
         self._buffers = self._bytes = self._flushes = self._dropped_members = 0
         self._drain_cpu_ns = 0
         self._last_buffer_ns: int | None = None
+        self._flushed_at = 0.0  # monotonic
         self._registered = False
         _process.register(self)
 
@@ -284,8 +288,10 @@ class Hub:
 
     def _run(self) -> None:
         period, read = PERIOD_S, self._buffers
+        self._flushed_at = time.monotonic()
         while True:
-            self._wake.wait(period)
+            left = self._flushed_at + period - time.monotonic()
+            rung = self._wake.wait(min(max(left, SHORTEST_S), LOOK_S))
             with self._lock:  # so that one who joins now either keeps this thread or starts another
                 if not self._members or not self.alive:
                     self._thread = None
@@ -295,6 +301,9 @@ class Hub:
                 return
             cpu = time.thread_time_ns()
             try:
+                if not rung and time.monotonic() < self._flushed_at + period and not self._crowded():
+                    continue
+                self._flushed_at = time.monotonic()
                 self.flush()
             except Exception:  # noqa: BLE001 - without this thread nobody would read
                 _log.exception("drain", "gpusense: reading GPU records failed once and goes on")
@@ -308,7 +317,12 @@ class Hub:
         more = read - len(before & self._givers_before)
         if more * CROWDED > self._count() - self._surplus():
             return max(SHORTEST_S, period / 2)
-        return min(period * 1.5, PERIOD_S if read else IDLE_PERIOD_S)
+        return min(period * 1.5, PERIOD_S)
+
+    def _crowded(self) -> bool:
+        """Whether many buffers are in use, beside one for each thread whose work was read last."""
+        more = self._engine.in_use() - len(self._givers | self._givers_before)
+        return more * CROWDED > self._count() - self._surplus()
 
     def flush(self, forced: bool = False) -> None:
         """Has CUPTI deliver what is finished and shows it to the members before returning. Any thread; never raises.
@@ -320,6 +334,7 @@ class Hub:
         if self._reader == self._get_ident():
             return  # a member called from its on_buffer
         try:
+            self._flushed_at = time.monotonic()
             self._engine.flush(forced)
             self._flushes += 1
             self._flush_error = ""

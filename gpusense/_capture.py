@@ -22,6 +22,7 @@ OnView = Callable[[memoryview, int], None]
 _READABLE = layouts.WRITTEN_BY_CALL | {layouts.UNIFIED_MEMORY_COUNTER}
 RETRY_S = 1.0  # between two attempts while another profiler holds CUPTI
 WATCH_S = 0.4  # between two looks whether our callbacks are still the registered ones
+SUSPECT_S = 0.1  # the same once that is in doubt
 INTERRUPTED = (
     "work went unrecorded since CUPTI came into the process, and CUDA graphs replayed then may fail once it is gone; "
     "call detach() while gpusense records, or detach(without_graphs=True) where the program has none"
@@ -200,7 +201,9 @@ class Capture:
         if (verdict or self.reason) == _cupti_watch.TAKEN_OVER:
             self._watch_at = now + TAKEN_OVER_S
         if verdict is None:
-            if self.state == "running":
+            if self._activity.suspects:
+                self._watch_at = now + SUSPECT_S
+            elif self.state == "running":
                 self._alive_ns = (self._alive_ns[1], time_ns())
             return None
         if self.state == "running":

@@ -231,6 +231,13 @@ class Mailbox:
         states = self._states()
         return states.count(layout.LENT), self.count - states.count(layout.TAKEN)
 
+    def in_use(self) -> int:
+        """Buffers that CUPTI has, and those it has returned."""
+        if self.mode == "ctypes":
+            return self.lent()[0] + len(self._full)
+        states = self._states()
+        return states.count(layout.LENT) + states.count(layout.FULL)
+
     def _states(self) -> list[int]:
         first = layout.STATE // 8
         return list(self._words[first : first + self.count])

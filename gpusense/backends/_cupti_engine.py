@@ -167,6 +167,10 @@ class Engine:
         """Buffers that CUPTI has and will return: not those that another profiler was given."""
         return self.mailbox.lent()[0] - self._lost
 
+    def in_use(self) -> int:
+        """Buffers that cannot be lent now, without those that another profiler was given."""
+        return self.mailbox.in_use() - self._lost
+
     def flush(self, forced: bool) -> None:
         flag = capi.FLUSH_FORCED if forced else 0
         capi.check("cuptiActivityFlushAll", self._api.cuptiActivityFlushAll(flag))

@@ -58,7 +58,8 @@ def _try_resume(activity: Any) -> str | None:
 
 
 def _missed_canary(activity: Any) -> str | None:
-    """Compares with the look before, and sends the next canary."""
+    """Compares with the look before, and sends the next canary. One flush may come a moment too early."""
+    activity.suspects = False
     activity.flush()
     before, now = activity.last_heartbeat, activity.heartbeat()
     activity.last_heartbeat = now
@@ -68,10 +69,12 @@ def _missed_canary(activity: Any) -> str | None:
         activity.last_heartbeat = before  # the device has not come to the last canary yet
         return None
     activity.canary.call(0)
-    if before is None or not before.canaries or now.flushes - before.flushes < 2:
-        activity.last_heartbeat = before if before is not None and before.canaries else now
+    if before is None or not before.canaries:
         return None
     silent = now[:2] == before[:2]
+    if silent and now.flushes - before.flushes < 2:
+        activity.last_heartbeat, activity.suspects = before, True
+        return None
     if before.resting_since_ns:
         if now.resting_since_ns == before.resting_since_ns and not silent:
             activity.canaries_in_rests = True

@@ -70,6 +70,7 @@ class CuptiActivity:
         self._shared: _broker.Shared = {}
         self._leave: Callable[[], None] | None = None
         self.last_heartbeat: Heartbeat | None = None
+        self.suspects = False  # whether a canary has not shown up yet: another look is to come soon
         self.canaries_in_rests = False  # whether markers were seen to be recorded while work is not
         self.canary: Any = None  # what marks blocks, once there is something: ``call(token)``, ``idle()``
         self.was_held = False  # the subscription, when capture was paused

@@ -1,6 +1,7 @@
 """The CUPTI backend and other profilers, against a scripted libcupti."""
 
 import ctypes
+import functools
 import sys
 import threading
 import time
@@ -257,6 +258,26 @@ def test_stolen_callbacks_are_noticed_at_the_next_look(fake, start, monkeypatch)
     assert looks(activity, fake, monkeypatch, 3) == [None] * 3  # whether the other has ended, nothing tells
 
 
+def test_silence_after_one_flush_is_only_suspicious(fake, start, monkeypatch):
+    """It may have come a moment before CUPTI knew that the device was done."""
+    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
+    activity, _ = start()
+    give_canaries(activity, fake)
+    look = functools.partial(_cupti_watch.look, activity, paused=False)
+    for _ in range(3):
+        assert (look(), activity.suspects) == (None, False)
+    fake.set_flags(PER_THREAD | SILENT)
+    assert (look(), activity.suspects) == (None, False)  # the last canary was delivered before
+    assert (look(), activity.suspects) == (None, True)
+    fake.set_flags(PER_THREAD)
+    activity.canary.call(0)
+    assert (look(), activity.suspects) == (None, False)
+    fake.set_flags(PER_THREAD | SILENT)
+    look()
+    assert (look(), activity.suspects) == (None, True)
+    assert (look(), activity.suspects) == (_cupti_watch.TAKEN_OVER, False)
+
+
 def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, start, monkeypatch):
     activity, got = start()
     give_canaries(activity, fake)
@@ -332,9 +353,9 @@ def test_a_buffer_that_another_profiler_has_is_not_waited_for(fake, start, other
     activity.pause("another profiler")
     other.take_over()
     activity.resume()
-    assert engine.lent() == 0
+    assert engine.lent() == engine.in_use() == 0
     fake.kernel()
-    assert engine.lent() == 1
+    assert engine.lent() == engine.in_use() == 1
     before = fake.calls("cuptiActivityFlushAll")
     activity.shared["step_aside"]("another profiler")
     assert engine.lent() == 0

@@ -19,6 +19,7 @@ class Engine:
 
     def __init__(self):
         self.calls, self.full, self.given, self.refuse = [], deque(), [], {}
+        self.used = 0
         self.in_flush = None
 
     def _call(self, name, *arguments):
@@ -49,6 +50,9 @@ class Engine:
 
     def discard(self, address):
         self._call("discard", address)
+
+    def in_use(self):
+        return self.used
 
     def status(self, ask):
         if ask:
@@ -456,7 +460,7 @@ def test_the_exit_hook_flushes_and_disables(hub, engine):
 
 def test_leaving_and_joining_at_once_never_loses_the_drain_thread(monkeypatch):
     monkeypatch.setattr(_broker, "PERIOD_S", 0.0005)
-    monkeypatch.setattr(_broker, "IDLE_PERIOD_S", 0.0005)
+    monkeypatch.setattr(_broker, "SHORTEST_S", 0.0005)
     engine = Engine()
     hub = _broker.Hub(engine)
 
@@ -483,7 +487,7 @@ def test_buffers_are_read_more_often_where_more_and_more_are_needed(hub, engine,
     hub.join({KERNELS}, lambda *_: None, {"buffer_bytes": limit} if limit else None)
     few, many = (2, 3) if limit is None else (1, 2)
     threads = iter(range(1, 1000))
-    periods = [0.2]
+    periods = [_broker.PERIOD_S]
 
     def look(*givers):
         engine.full.extend((4096 * n, 216, giver) for n, giver in enumerate(givers, 1))
@@ -494,15 +498,14 @@ def test_buffers_are_read_more_often_where_more_and_more_are_needed(hub, engine,
         return [next(threads) for _ in range(count)]
 
     look(*new(few))
-    assert periods[-1] == 0.2
-    for _ in range(5):
+    assert periods[-1] == _broker.PERIOD_S
+    for _ in range(6):
         look(*new(many))
-    assert periods[-6:] == [0.2, 0.1, 0.05, 0.025, _broker.SHORTEST_S, _broker.SHORTEST_S]
+    halves = [_broker.PERIOD_S / 2**n for n in range(5)]
+    assert periods[-7:] == [*halves, _broker.SHORTEST_S, _broker.SHORTEST_S]
     for _ in range(12):
         look(*new(few))
     assert periods[-1] == _broker.PERIOD_S
-    look()
-    assert periods[-1] == _broker.IDLE_PERIOD_S
     steady = new(6)  # each has a buffer at every look, however soon
     look(*steady)
     for _ in range(8):
@@ -510,6 +513,52 @@ def test_buffers_are_read_more_often_where_more_and_more_are_needed(hub, engine,
     assert periods[-1] == _broker.PERIOD_S
     look(*steady, *steady)  # these two for each fill
     assert periods[-1] == _broker.PERIOD_S / 2
+
+
+@pytest.mark.parametrize("limit", [None, 4 * 4096])
+def test_buffers_are_read_early_where_many_are_in_use(hub, engine, limit):
+    """Beside one for each thread that was seen last."""
+    hub.join({KERNELS}, lambda *_: None, {"buffer_bytes": limit} if limit else None)
+    few = 2 if limit is None else 1
+    engine.used = few
+    assert not hub._crowded()
+    engine.used = few + 1
+    assert hub._crowded()
+    engine.full.append((4096, 216, 7))
+    hub.flush()
+    assert not hub._crowded()
+    hub._period_after(_broker.PERIOD_S, 1)
+    assert not hub._crowded()
+    hub._period_after(_broker.PERIOD_S, 0)
+    assert hub._crowded()
+
+
+def test_the_thread_reads_when_it_is_time_or_many_are_in_use(monkeypatch):
+    monkeypatch.setattr(_broker, "LOOK_S", 0.01)
+    monkeypatch.setattr(_broker, "SHORTEST_S", 0.01)
+    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
+    engine = Engine()
+    hub = _broker.Hub(engine)
+    read = threading.Event()
+    leave = hub.join({KERNELS}, lambda *_: read.set())
+    engine.full.append((4096, 216, 7))
+    assert not read.wait(0.3)
+    assert not engine.named("flush")
+    engine.used = 8
+    assert read.wait(20)
+    engine.used = 0
+    leave()
+    monkeypatch.setattr(_broker, "PERIOD_S", 0.3)
+    hub = _broker.Hub(engine)
+    read.clear()
+    leave = hub.join({KERNELS}, lambda *_: read.set())
+    engine.full.append((4096, 216, 7))
+    assert read.wait(20)
+    before = hub._flushed_at
+    hub.flush()  # somebody else, after which the thread's turn comes later
+    assert hub._flushed_at > before
+    leave()
+    hub.at_exit()
 
 
 def test_copies_meet_and_strangers_are_told_why(engine, monkeypatch):

@@ -164,11 +164,15 @@ def test_a_buffer_goes_round(mode):
     assert size == box.buffer_size == 4096
     assert address % 4096 == 0
     assert box.take() is None
+    assert box.in_use() == 1
     ctypes.memset(address, 7, 24)
     complete(box, address, 24)
+    assert box.in_use() == 1
     assert box.take() == (address, 24, threading.get_ident())
     assert box.take() is None
+    assert box.in_use() == 0
     box.give(address)
+    assert box.in_use() == 0
     assert {ask(box)[0] for _ in range(4)} >= {address}
     assert box.counters() == (5, 1, 0, 0)
 
