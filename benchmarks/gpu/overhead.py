@@ -16,7 +16,8 @@ reading is a part of the whole, though not of each. Ratios of one run only: thes
 
     python benchmarks/gpu/overhead.py [--seconds 60] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 
-The processes of one workload start together, since importing torch takes longest, and then measure one after the other.
+The processes of one workload start together, since importing torch takes longest, and then measure in turn, ten seconds
+each, until all have had theirs: the machine's speed drifts, and no tool gets a better minute than another.
 """
 
 import argparse
@@ -46,6 +47,7 @@ TOOLS = (
     "torch-cuda", "torch-all", "proton", "cupti-python",
 )  # fmt: skip
 TIMES = ("before", "away", "on", "off", "after")
+TURN_S = 10  # of one tool, before the next has its turn
 ENOUGH = 0.008  # half the interval's width at which a tool has been measured
 
 
@@ -103,13 +105,18 @@ def child(workload, tool, seconds):
     steps = max(steps, round(SPAN_S / usual))
     gc.collect()
     gc.freeze()  # torch's own half a million objects: what is left to collect is what steps and tools make
-    print("ready", flush=True)
-    sys.stdin.readline()
+    wait_for_turn("ready")
     before = [stretch(step)[0] for _ in range(6)]
     made = MAKE[tool_name](step)
     pairs, cpu, offs = [], [], []
-    end = time.monotonic() + seconds
-    while len(pairs) < 5 or (time.monotonic() < end and not precise([on / away for away, on in pairs], ENOUGH)):
+    taken, turn = 0.0, time.monotonic()
+    while len(pairs) < 5 or (taken < seconds and not precise([on / away for away, on in pairs], ENOUGH)):
+        began = time.monotonic()
+        if began - turn > TURN_S:
+            made.away()
+            wait_for_turn("next")
+            began = turn = time.monotonic()
+            stretch(step)
         made.away()
         away = stretch(made.step)
         made.on()
@@ -120,6 +127,7 @@ def child(workload, tool, seconds):
         if made.leaves and workload != "graph":
             made.off()
             offs.append(stretch(made.step)[0])
+        taken += time.monotonic() - began
     began = time.perf_counter()
     made.stop()
     stop_s = time.perf_counter() - began
@@ -148,30 +156,54 @@ def child(workload, tool, seconds):
     os._exit(0)
 
 
+def wait_for_turn(said):
+    print(said, flush=True)
+    sys.stdin.readline()
+
+
 def measure(workload, tools, seconds):
     """One row a tool; the processes wait until it is their turn."""
-    waiting = [(tool, start(workload, tool, seconds)) for tool in tools]
-    for _, process in waiting:
+    waiting = [(tool, *start(workload, tool, seconds)) for tool in tools]
+    for _, process, _ in waiting:
         process.stdout.readline()
-    for tool, process in waiting:
-        limit = threading.Timer(seconds * 3 + 60, process.kill)
-        limit.start()
-        try:
-            out, errors = process.communicate("go\n")
-        finally:
-            limit.cancel()
-        lines = [line for line in out.splitlines() if line.startswith("{")]
-        if lines:
-            show(json.loads(lines[-1]))
+    while waiting:
+        tool, process, errors = waiting.pop(0)
+        if has_another_turn(process):
+            waiting.append((tool, process, errors))
+        elif process.result is not None:
+            show(process.result)
         else:
-            reason = (errors.strip().splitlines() or ["no output"])[-1][:100]
+            errors.seek(0)
+            reason = (errors.read().strip().splitlines() or ["no output"])[-1][:100]
             print(f"{workload:9}{tool:14} failed: {reason}", flush=True)
 
 
+def has_another_turn(process):
+    """Gives it one; False once it has ended, with the row it printed, if any, as ``result``."""
+    process.result = None
+    limit = threading.Timer(TURN_S * 3 + 60, process.kill)
+    limit.start()
+    try:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            if line == "next\n":
+                return True
+            if line.startswith("{"):
+                process.result = json.loads(line)
+    except BrokenPipeError:  # it has ended before
+        pass
+    finally:
+        limit.cancel()
+    process.wait()
+    return False
+
+
 def start(workload, tool, seconds):
+    """A process, and the file that its errors go to."""
     command = [sys.executable, __file__, "--seconds", str(seconds), "--child", workload, tool]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    pipe, errors = subprocess.PIPE, tempfile.TemporaryFile("w+")  # noqa: SIM115 - read once the process has ended
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True), errors
 
 
 def show(row):
