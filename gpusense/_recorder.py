@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic, sleep, thread_time, time_ns
 from typing import Any
 
-from . import _log
+from . import _log, _native
 from ._alike import Alike
 from ._attribution import OPEN, Boundary
 from ._capture import Capture
@@ -60,6 +60,8 @@ class Recorder(Capturing):
         self._read_ns = self.start_ns
         self._epoch = 0  # of correlation ids, as the capture counts them
         self._drain_cpu_ns = self._tick_cpu_ns = 0
+        self._get_ident = _native.thread_id()
+        self._in_rounds: set[int] = set()  # threads that are in a round, whose time is the round's
         self._slowed_ns = 0  # of the program's launches, for the budget
         self.pipeline = self._new_pipeline()
         self._hang = self._new_hang_watch()
@@ -165,7 +167,8 @@ class Recorder(Capturing):
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")
                 if not isinstance(error, Exception):  # Ctrl-C is the program's; otherwise the next buffer may be better
                     raise
-        self._drain_cpu_ns += int((thread_time() - began) * 1e9)
+        if self._get_ident() not in self._in_rounds:
+            self._drain_cpu_ns += int((thread_time() - began) * 1e9)
 
     def _lost(self, reason: str) -> None:
         """A buffer could not be read. One stretch for all that fail for one reason."""
@@ -212,10 +215,13 @@ class Recorder(Capturing):
         """
         if self._lock.mine:
             return True  # a signal handler that interrupted one
-        began = thread_time()
-        self._round(lazily)
-        delivery = self._delivery
-        handed = delivery.hand_out(timeout_s) if lazily else delivery.hand_out_on(self.elsewhere, timeout_s)
+        began, ident, delivery = thread_time(), self._get_ident(), self._delivery
+        self._in_rounds.add(ident)
+        try:
+            self._round(lazily)
+            handed = delivery.hand_out(timeout_s) if lazily else delivery.hand_out_on(self.elsewhere, timeout_s)
+        finally:
+            self._in_rounds.discard(ident)
         self._tick_cpu_ns += int((thread_time() - began) * 1e9) + delivery.take_cpu_ns()
         with self._lock:
             self._duty.look(self.capture)

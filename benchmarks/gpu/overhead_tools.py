@@ -161,12 +161,12 @@ class Gpusense(Tool):
     def facts(self):
         counters = self.recorder.session().counters
         size = os.path.getsize(self.path) if os.path.exists(self.path) else 0
-        status = self.recorder.capture._activity.status()
+        cpu_ns = self.recorder._drain_cpu_ns + self.recorder._tick_cpu_ns
         return {
             "records": counters.seen,
             "lost": counters.dropped + counters.missed,
             "file_mb": round(size / 1e6, 1),
-            "drain_cpu": f"{status.get('drain_cpu_ns', 0) / self.on_s / 1e7:.2f}%",
+            "threads": f"{cpu_ns / self.on_s / 1e7:.2f}%",
             "rounds": f"{self.recorder.spent_s / self.on_s * 100:.2f}%",
             **self.flush.facts(),
         }

@@ -78,3 +78,36 @@ def test_what_another_copy_wants_stays_on(program):
     assert facts["off"] == [[1, 1, 1, 1]]
     assert "overhead budget" not in facts["unseen"]
     assert facts["seen"] >= facts["launched"]
+
+
+COST = """
+import ctypes, json, os, sys, time
+driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
+driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+import gpusense
+from gpusense import _select
+tracer = _select.start_session(mode=sys.argv[1], path=sys.argv[2]).tracer
+recorder = tracer._recorder
+while not recorder.capture.running: time.sleep(0.005)
+hub = recorder.capture._activity.shared["flush"].__self__
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    for _ in range(500):
+        driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(500))
+    time.sleep(0.001)
+told = recorder._drain_cpu_ns + recorder._tick_cpu_ns
+spent = 0
+for thread in (tracer._worker._thread, hub._thread):
+    with open(f"/proc/self/task/{thread.native_id}/schedstat") as file: spent += int(file.read().split()[0])
+print(json.dumps([told, spent, recorder.counters().seen]))
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("mode", ["live", "file"])
+def test_own_cost_is_told_once_whichever_thread_reads(answer, mode, tmp_path):
+    """Rounds of the recording thread read buffers, too."""
+    told, spent, seen = answer(COST, mode, str(tmp_path / "run.gpusense"))
+    assert 0.3 * spent < told <= spent
+    assert mode == "file" or seen > 1000
