@@ -76,13 +76,15 @@ class Piles:
         if self._held <= FOLD_AT:
             return
         kept = FOLD_AT // KEPT
-        while self._held > kept:
+        while self._held > kept and (self._runs or self._piles):
             if pause is not None:
                 pause()
-            if self._in_runs > kept:
-                self._spread_some(min(4 * PIECE, self._in_runs - kept))
+            if self._runs and (self._in_runs > kept or not self._piles):
+                self._spread_some(max(PIECE, min(4 * PIECE, self._in_runs - kept)))
             else:
                 self._fold_some(PIECE)
+        if not (self._runs or self._piles):  # Ctrl-C may have come between making room and using it
+            self._held = self._in_runs = 0
 
     def at(self, spot: Spot) -> defaultdict[int, list[int]]:
         """Where durations of one place are appended, by key; good until there is made room again."""

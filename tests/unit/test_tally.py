@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,26 @@ def test_pieces_add_up(work, fold_at, piece):
         )
         for (path, kind, shown, device), pairs in expected.items()
     }
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_room_that_was_never_used_ends_with_the_rest(filled):
+    """An interrupt came first."""
+    groups = Groups()
+    piles = Piles(groups, name)
+    pauses = []
+
+    def pause():
+        pauses.append(None)
+        assert len(pauses) < 1_000
+
+    piles.make_room(_tally.FOLD_AT)
+    piles._in_runs = 20_000
+    piles.make_room(3_000)
+    if filled:
+        piles.at(place(0))[1] += range(3_000)
+    piles.tidy(pause)
+    assert (piles._held, piles._in_runs, groups.count) == (0, 0, 3_000 if filled else 0)
 
 
 def test_half_a_millisecond_at_a_time():
