@@ -60,15 +60,16 @@ def _try_resume(activity: Any) -> str | None:
 def _missed_canary(activity: Any) -> str | None:
     """Compares with the look before, and sends the next canary. One flush may come a moment too early."""
     activity.suspects = False
+    before, canary = activity.last_heartbeat, activity.canary
+    done = canary is None or before is None or canary.idle()  # before the flush, which only brings what is done by then
     activity.flush()
-    before, now = activity.last_heartbeat, activity.heartbeat()
-    activity.last_heartbeat = now
+    activity.last_heartbeat = now = activity.heartbeat()
     if not now.canaries:
         return None
-    if before is not None and not activity.canary.idle():
+    if not done:
         activity.last_heartbeat = before  # the device has not come to the last canary yet
         return None
-    activity.canary.call(0)
+    canary.call(0)
     if before is None or not before.canaries:
         return None
     silent = now[:2] == before[:2]

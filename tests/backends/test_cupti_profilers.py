@@ -278,6 +278,27 @@ def test_silence_after_one_flush_is_only_suspicious(fake, start, monkeypatch):
     assert (look(), activity.suspects) == (_cupti_watch.TAKEN_OVER, False)
 
 
+def test_a_canary_that_is_done_just_after_the_flush_is_not_missed(fake, start, monkeypatch):
+    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
+    activity, _ = start()
+    give_canaries(activity, fake)
+    _cupti_watch.look(activity, paused=False)
+    fake.set_flags(PER_THREAD | SILENT)  # the next one does not come: the device is busy with something else
+    _cupti_watch.look(activity, paused=False)
+    give_canaries(activity, fake, idle=False)
+    flush, before = activity.flush, fake.calls("cuptiActivityFlushAll")
+
+    def done_after_it():
+        flush()
+        if fake.calls("cuptiActivityFlushAll") - before > 2:
+            give_canaries(activity, fake)
+
+    monkeypatch.setattr(activity, "flush", done_after_it)
+    assert [_cupti_watch.look(activity, paused=False) for _ in range(3)] == [None] * 3
+    assert activity.canary.idle()
+    assert _cupti_watch.look(activity, paused=False) == _cupti_watch.TAKEN_OVER  # it should have come by now
+
+
 def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, start, monkeypatch):
     activity, got = start()
     give_canaries(activity, fake)
