@@ -147,7 +147,7 @@ class Hub:
         self._buffers = self._bytes = self._flushes = self._dropped_members = 0
         self._drain_cpu_ns = 0
         self._last_buffer_ns: int | None = None
-        self._flushed_at = 0.0  # monotonic
+        self._flushed_at = 0.0  # monotonic time of the last flush, whoever asked for it
         self._registered = False
         _process.register(self)
 
@@ -303,7 +303,6 @@ class Hub:
             try:
                 if not rung and time.monotonic() < self._flushed_at + period and not self._crowded():
                     continue
-                self._flushed_at = time.monotonic()
                 self.flush()
             except Exception:  # noqa: BLE001 - without this thread nobody would read
                 _log.exception("drain", "gpusense: reading GPU records failed once and goes on")
@@ -329,12 +328,12 @@ class Hub:
 
         ``forced`` also returns buffers with work that still runs, whose records then never get an end.
         """
+        self._flushed_at = time.monotonic()
         if not self.alive or self._paused:
             return
         if self._reader == self._get_ident():
             return  # a member called from its on_buffer
         try:
-            self._flushed_at = time.monotonic()
             self._engine.flush(forced)
             self._flushes += 1
             self._flush_error = ""

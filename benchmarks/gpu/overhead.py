@@ -111,13 +111,12 @@ def child(workload, tool, seconds):
     pairs, cpu, offs = [], [], []
     taken, turn = 0.0, time.monotonic()
     while len(pairs) < 5 or (taken < seconds and not precise([on / away for away, on in pairs], ENOUGH)):
-        began = time.monotonic()
-        if began - turn > TURN_S:
-            made.away()
-            wait_for_turn("next")
-            began = turn = time.monotonic()
-            stretch(step)
         made.away()
+        if time.monotonic() - turn > TURN_S:
+            wait_for_turn("next")
+            turn = time.monotonic()
+            stretch(step)  # after a pause the device's clock is low
+        began = time.monotonic()
         away = stretch(made.step)
         made.on()
         on = stretch(made.step, SETTLE_S + random.random() * float(period or PERIOD_S))
@@ -168,35 +167,29 @@ def measure(workload, tools, seconds):
         process.stdout.readline()
     while waiting:
         tool, process, errors = waiting.pop(0)
-        if has_another_turn(process):
+        said = take_turn(process)
+        if said == "next\n":
             waiting.append((tool, process, errors))
-        elif process.result is not None:
-            show(process.result)
+        elif said.startswith("{"):
+            show(json.loads(said))
         else:
             errors.seek(0)
             reason = (errors.read().strip().splitlines() or ["no output"])[-1][:100]
             print(f"{workload:9}{tool:14} failed: {reason}", flush=True)
 
 
-def has_another_turn(process):
-    """Gives it one; False once it has ended, with the row it printed, if any, as ``result``."""
-    process.result = None
+def take_turn(process):
+    """The line that ends a process's turn: "next", or its row; empty where it ended without one."""
     limit = threading.Timer(TURN_S * 3 + 60, process.kill)
     limit.start()
     try:
         process.stdin.write("go\n")
         process.stdin.flush()
-        for line in process.stdout:
-            if line == "next\n":
-                return True
-            if line.startswith("{"):
-                process.result = json.loads(line)
+        return next((line for line in process.stdout if line == "next\n" or line.startswith("{")), "")
     except BrokenPipeError:  # it has ended before
-        pass
+        return ""
     finally:
         limit.cancel()
-    process.wait()
-    return False
 
 
 def start(workload, tool, seconds):

@@ -62,8 +62,8 @@ class Reading:
     def switch(self, state):
         """Begins with nothing left over from the state before."""
         if self.state in OUTSIDE or state in OUTSIDE:
-            self.leave() if self.state not in OUTSIDE else self.leave_floor()
-            self.return_() if state not in OUTSIDE else self.enter_floor(state)
+            self.take_out()
+            self.bring_in(state)
         with self.hub._reading:
             self.flush(False)
             self.throw_away()
@@ -75,27 +75,26 @@ class Reading:
             self.recorder.tick = lambda *_, **__: True
         self.state = state
 
-    def leave(self):
-        self.engine.take, self.engine.flush = self.take, self.flush
-        self.recorder.pause_capture()
-        reason = self.recorder.capture.detach()
-        assert not reason, reason
-
-    def return_(self):
-        self.recorder.resume_capture()
-        self.wait()
-
-    def enter_floor(self, state):
-        if state == "floor":
-            self.engine.register()
-            for kind in self.kinds:
-                self.engine.enable(kind)
-
-    def leave_floor(self):
+    def take_out(self):
+        """CUPTI, whoever has it in the process."""
         if self.state == "floor":
             for kind in self.kinds:
                 self.engine.disable(kind)
             self.engine.finalize()
+        elif self.state != "away":
+            self.engine.take, self.engine.flush = self.take, self.flush
+            self.recorder.pause_capture()
+            reason = self.recorder.capture.detach()
+            assert not reason, reason
+
+    def bring_in(self, state):
+        if state == "floor":
+            self.engine.register()
+            for kind in self.kinds:
+                self.engine.enable(kind)
+        elif state != "away":
+            self.recorder.resume_capture()
+            self.wait()
 
     def throw_away(self):
         while full := self.take():
@@ -174,8 +173,7 @@ def show(what, ratios, cpu, threads_s):
     from ratios import estimate, interval
 
     low, high = interval(sorted(ratios))
-    estimates = ("{:.4f} [{:.4f}, {:.4f}]".format(*estimate(each)) for each in (ratios, cpu))
-    wall, of_cpu = estimates
+    wall, of_cpu = ("{:.4f} [{:.4f}, {:.4f}]".format(*estimate(each)) for each in (ratios, cpu))
     print(
         f"{what} x{statistics.median(ratios):.4f} [{low:.4f}, {high:.4f}], Hodges-Lehmann x{wall}, CPU x{of_cpu}, "
         f"{len(ratios)} pairs, threads {threads_s * 1e6:.0f} us",

@@ -7,11 +7,16 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
-PROGRAM = """
+HEAD = """
 import ctypes, json, os, sys, time
 driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+"""
+
+PROGRAM = (
+    HEAD
+    + """
 import gpusense
 from gpusense import _budget, _capturing
 _budget.PERIOD_NS, _budget.ON_NS, _capturing.TICK_S = 100_000_000, 20_000_000, 0.01
@@ -55,6 +60,7 @@ print(json.dumps({
     "ambiguous": session.counters.ambiguous, "state": [state["state"], state["reason"]],
 }))
 """
+)
 
 
 @pytest.fixture
@@ -81,11 +87,6 @@ def test_what_another_copy_wants_stays_on(program):
 
 
 COST = """
-import ctypes, json, os, sys, time
-driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
-driver.cuInit(0)
-driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
-import gpusense
 from gpusense import _select
 tracer = _select.start_session(mode=sys.argv[1], path=sys.argv[2]).tracer
 recorder = tracer._recorder
@@ -108,6 +109,6 @@ os._exit(0)
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_own_cost_is_told_once_whichever_thread_reads(answer, mode, tmp_path):
     """Rounds of the recording thread read buffers, too."""
-    told, spent, seen = answer(COST, mode, str(tmp_path / "run.gpusense"))
+    told, spent, seen = answer(HEAD + COST, mode, str(tmp_path / "run.gpusense"))
     assert 0.3 * spent < told <= spent
     assert mode == "file" or seen > 1000
