@@ -1,10 +1,11 @@
-"""Tracers without capture, and monitors over scripted sources, which end with the test."""
+"""Tracers without capture, hubs without CUPTI, and monitors over scripted sources, which end with the test."""
 
 import pytest
 from monitor_rig import Rig
+from scripted_engine import Engine
 
 import gpusense
-from gpusense import _config, _select
+from gpusense import _broker, _config, _select
 
 
 @pytest.fixture
@@ -45,3 +46,15 @@ def reading(tracer):
     """A tracer that places its blocks by the newest correlation id, which is 7."""
     tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: 7)
     return tracer
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """Hubs start no thread."""
+    monkeypatch.setattr(_broker._process, "start_thread", lambda target, name: None)
+    return Engine()
+
+
+@pytest.fixture
+def hub(engine):
+    return _broker.Hub(engine)

@@ -5,73 +5,12 @@ import threading
 from collections import deque
 
 import pytest
+from scripted_engine import COPIES, KERNELS, MEMSETS, SYNCS, Engine
 
 from gpusense import _broker
 from gpusense._errors import BackendError
 from gpusense._records import Unavailable
 from gpusense.backends import cupti
-
-KERNELS, COPIES, SYNCS, MEMSETS = 10, 1, 38, 2
-
-
-class Engine:
-    """Remembers what it was asked; ``full`` are buffers that wait to be taken."""
-
-    def __init__(self):
-        self.calls, self.full, self.given, self.refuse = [], deque(), [], {}
-        self.used = 0
-        self.in_flush = None
-
-    def _call(self, name, *arguments):
-        self.calls.append((name, *arguments))
-        code = self.refuse.get((name, *arguments)) or self.refuse.get(name)
-        if code:
-            raise BackendError(name, code, "refused")
-
-    def register(self):
-        self._call("register")
-
-    def enable(self, kind):
-        self._call("enable", kind)
-
-    def disable(self, kind):
-        self._call("disable", kind)
-
-    def flush(self, forced):
-        self._call("flush", forced)
-        if self.in_flush:
-            self.in_flush()
-
-    def take(self):
-        return self.full.popleft() if self.full else None
-
-    def give(self, address):
-        self.given.append(address)
-
-    def discard(self, address):
-        self._call("discard", address)
-
-    def in_use(self):
-        return self.used
-
-    def status(self, ask):
-        if ask:
-            self._call("dropped")
-        return {"callbacks": "test", "buffer_count": 8, "buffer_size": 4096}
-
-    def named(self, *names):
-        return [call for call in self.calls if call[0] in names]
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    monkeypatch.setattr(_broker._process, "start_thread", lambda target, name: None)
-    return Engine()
-
-
-@pytest.fixture
-def hub(engine):
-    return _broker.Hub(engine)
 
 
 def test_callbacks_are_registered_once_and_kinds_counted(hub, engine):
@@ -375,53 +314,6 @@ def test_opposite_wishes_at_once_leave_no_kind_off(hub, engine):
     assert engine.calls[-1] == ("enable", KERNELS)
 
 
-def test_buffers_beyond_what_the_strictest_member_allows_are_kept_back_empty(hub, engine):
-    hub.join({KERNELS}, print, {"buffer_bytes": 8 * 4096})
-    leave = hub.join({KERNELS}, print, {"buffer_bytes": 5 * 4096 + 1})
-    buffers = [4096 * i for i in range(1, 9)]
-    engine.full.extend((address, 216, 7) for address in buffers)
-    hub.flush()
-    assert engine.named("discard") == [("discard", address) for address in buffers[:3]]
-    assert engine.given == buffers[3:]
-    assert hub.status()["buffers_held_back"] == 3
-    leave()
-    engine.full.append((buffers[4], 216, 7))
-    hub.flush()
-    assert sorted(engine.given[5:]) == [*buffers[:3], buffers[4]]
-    assert hub.status()["buffers_held_back"] == 0
-
-
-def test_two_buffers_are_always_left(hub, engine):
-    hub.join({KERNELS}, print, {"buffer_bytes": 1})
-    engine.full.extend((4096 * i, 216, 7) for i in range(1, 9))
-    hub.flush()
-    assert len(engine.given) == 2
-
-
-def test_draining_ends_although_buffers_keep_coming(hub, engine, monkeypatch):
-    monkeypatch.setattr(_broker, "DRAIN_LIMIT", 5)
-    hub.join({KERNELS}, lambda address, *_: engine.full.append((address + 4096, 216, 7)))
-    engine.full.append((4096, 216, 7))
-    hub.flush()
-    assert len(engine.given) == 5
-
-
-def test_a_receiver_that_waits_for_a_flushing_thread_does_not_hang_it(hub, engine, monkeypatch):
-    monkeypatch.setattr(_broker, "CLOSE_WAIT_S", 0.05)
-    other = []
-
-    def waits(*_):
-        thread = threading.Thread(target=hub.flush)
-        thread.start()
-        thread.join(20)
-        other.append(thread.is_alive())
-
-    hub.join({KERNELS}, waits)
-    engine.full.append((4096, 216, 7))
-    hub.flush()
-    assert other == [False]
-
-
 def test_a_forked_child_makes_no_call(hub, engine, monkeypatch):
     leave = hub.join({KERNELS}, print)
     monkeypatch.setattr(_broker.os, "getpid", lambda: -5)
@@ -479,86 +371,6 @@ def test_leaving_and_joining_at_once_never_loses_the_drain_thread(monkeypatch):
     assert drains() <= before + 1
     hub.at_exit()
     assert hub._thread is None or not hub._thread.is_alive()
-
-
-@pytest.mark.parametrize("limit", [None, 4 * 4096])
-def test_buffers_are_read_more_often_where_more_and_more_are_needed(hub, engine, limit):
-    """Of the eight buffers, or of the four that a member allows, more than a quarter at one time."""
-    hub.join({KERNELS}, lambda *_: None, {"buffer_bytes": limit} if limit else None)
-    few, many = (2, 3) if limit is None else (1, 2)
-    threads = iter(range(1, 1000))
-    periods = [_broker.PERIOD_S]
-
-    def look(*givers):
-        engine.full.extend((4096 * n, 216, giver) for n, giver in enumerate(givers, 1))
-        hub.flush()
-        periods.append(hub._period_after(periods[-1], len(givers)))
-
-    def new(count):
-        return [next(threads) for _ in range(count)]
-
-    look(*new(few))
-    assert periods[-1] == _broker.PERIOD_S
-    for _ in range(6):
-        look(*new(many))
-    halves = [_broker.PERIOD_S / 2**n for n in range(5)]
-    assert periods[-7:] == [*halves, _broker.SHORTEST_S, _broker.SHORTEST_S]
-    for _ in range(12):
-        look(*new(few))
-    assert periods[-1] == _broker.PERIOD_S
-    steady = new(6)  # each has a buffer at every look, however soon
-    look(*steady)
-    for _ in range(8):
-        look(*steady)
-    assert periods[-1] == _broker.PERIOD_S
-    look(*steady, *steady)  # these two for each fill
-    assert periods[-1] == _broker.PERIOD_S / 2
-
-
-@pytest.mark.parametrize("limit", [None, 4 * 4096])
-def test_buffers_are_read_early_where_many_are_in_use(hub, engine, limit):
-    """Beside one for each thread that was seen last."""
-    hub.join({KERNELS}, lambda *_: None, {"buffer_bytes": limit} if limit else None)
-    few = 2 if limit is None else 1
-    engine.used = few
-    assert not hub._crowded()
-    engine.used = few + 1
-    assert hub._crowded()
-    engine.full.append((4096, 216, 7))
-    hub.flush()
-    assert not hub._crowded()
-    hub._period_after(_broker.PERIOD_S, 1)
-    assert not hub._crowded()
-    hub._period_after(_broker.PERIOD_S, 0)
-    assert hub._crowded()
-
-
-def test_the_thread_reads_when_it_is_time_or_many_are_in_use(monkeypatch):
-    monkeypatch.setattr(_broker, "LOOK_S", 0.01)
-    monkeypatch.setattr(_broker, "SHORTEST_S", 0.01)
-    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
-    engine = Engine()
-    hub = _broker.Hub(engine)
-    read = threading.Event()
-    leave = hub.join({KERNELS}, lambda *_: read.set())
-    engine.full.append((4096, 216, 7))
-    assert not read.wait(0.3)
-    assert not engine.named("flush")
-    engine.used = 8
-    assert read.wait(20)
-    engine.used = 0
-    leave()
-    monkeypatch.setattr(_broker, "PERIOD_S", 0.3)
-    hub = _broker.Hub(engine)
-    read.clear()
-    leave = hub.join({KERNELS}, lambda *_: read.set())
-    engine.full.append((4096, 216, 7))
-    assert read.wait(20)
-    before = hub._flushed_at
-    hub.flush()  # somebody else, after which the thread's turn comes later
-    assert hub._flushed_at > before
-    leave()
-    hub.at_exit()
 
 
 def test_copies_meet_and_strangers_are_told_why(engine, monkeypatch):
