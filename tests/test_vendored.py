@@ -26,6 +26,7 @@ HELPERS = (
     "cupti_bytes.py",
     "monitor_rig.py",
     "recorded_blocks.py",
+    "scripted_engine.py",
 )
 
 
