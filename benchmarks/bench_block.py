@@ -3,7 +3,7 @@
 import pytest
 
 import gpusense
-from gpusense import _select
+from gpusense._tracing import select
 
 
 class Shared:
@@ -23,8 +23,8 @@ SHARED = Shared()
 def live():
     assert gpusense.enable()
     yield gpusense.get_tracer()
-    _select._tracer.close()
-    _select._tracer = None
+    select._tracer.close()
+    select._tracer = None
     gpusense._activate(gpusense._Undecided())
 
 

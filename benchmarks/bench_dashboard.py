@@ -25,9 +25,9 @@ import pytest  # noqa: E402
 from scripted_devices import SECOND, sample  # noqa: E402
 from sysfs_trees import Tree  # noqa: E402
 
-from gpusense import _terminal, dashboard  # noqa: E402
-from gpusense._draw import Theme  # noqa: E402
-from gpusense._frame import State, frame  # noqa: E402
+from gpusense.cli.dashboard import dashboard, screen  # noqa: E402
+from gpusense.cli.dashboard.frame import State, frame  # noqa: E402
+from gpusense.cli.dashboard.paint import Theme  # noqa: E402
 
 COLUMNS, ROWS = 200, 60
 
@@ -46,7 +46,7 @@ def test_frame(benchmark, devices, size):
     benchmark(frame, picture, *size, Theme())
 
 
-class Timed(_terminal.Screen):
+class Timed(screen.Screen):
     """The real screen, quit after a while; counts frames and the longest time from one wait to the next."""
 
     def __init__(self, out, seconds: float) -> None:
@@ -158,7 +158,7 @@ def nvml(devices: int):
 
 @contextlib.contextmanager
 def amd(devices: int):
-    from gpusense.backends import amd_sysfs
+    from gpusense.backends.amd import sysfs as amd_sysfs
 
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(pathlib.Path(folder) / "sys")

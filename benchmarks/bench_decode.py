@@ -7,8 +7,7 @@ import struct
 
 import pytest
 
-from gpusense import _decode as decode
-from gpusense import _layouts as layouts
+from gpusense._decode import decode, layouts
 
 T0 = 1_764_280_000_000_000_000
 STRIDES = {

@@ -17,8 +17,8 @@ from conftest import find_compiler  # noqa: E402
 from nvml_fake import FakeNvml  # noqa: E402
 
 from gpusense import testing  # noqa: E402
-from gpusense._metrics import fill  # noqa: E402
-from gpusense._sampler import SECOND, DeviceSampler  # noqa: E402
+from gpusense._records.metrics import fill  # noqa: E402
+from gpusense.monitor._sampler import SECOND, DeviceSampler  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 

@@ -10,9 +10,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests")
 
 from cupti_bytes import STRIDES, T0, kernel, memcpy
 
-from gpusense._attribution import CLOSE, OPEN, Boundary
-from gpusense._names_cache import NameCache, Names
-from gpusense._pipeline import Limits, Pipeline
+from gpusense._aggregation.pipeline import Limits, Pipeline
+from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
+from gpusense._decode.names_cache import NameCache, Names
 
 RECORDS = 1200  # in a buffer of 256 KiB
 BUFFERS = 40

@@ -59,7 +59,8 @@ def write(form: str, session, path: str) -> None:
     elif form in ("html", "perfetto", "chrome"):
         import importlib
 
-        importlib.import_module(f"gpusense.report.{form}").write(session, path)
+        module = "html.page" if form == "html" else form
+        importlib.import_module(f"gpusense.report.{module}").write(session, path)
     elif form == "collapsed":
         from gpusense.report import flamegraph
 

@@ -8,8 +8,8 @@ import asyncio
 import pytest
 
 import gpusense
-from gpusense import _select
-from gpusense._steps import Steps
+from gpusense._tracing import select
+from gpusense._tracing.tasks import Steps
 
 STEPS = 1000
 
@@ -18,8 +18,8 @@ STEPS = 1000
 def live():
     assert gpusense.enable()
     yield gpusense.get_tracer()
-    _select._tracer.close()
-    _select._tracer = None
+    select._tracer.close()
+    select._tracer = None
     gpusense._activate(gpusense._Undecided())
 
 

@@ -69,7 +69,7 @@ def convert(path: str, target: str) -> int:
     """The complete events of a Chrome trace as a session file; how many there are."""
     import json
 
-    from gpusense._records import ComputeBlock, GpuKernel, GpuMemoryTransfer
+    from gpusense._records.records import ComputeBlock, GpuKernel, GpuMemoryTransfer
     from gpusense.session import Session, save
 
     with open(path, encoding="utf-8", errors="replace") as file:
@@ -133,7 +133,8 @@ def write(form: str, folder: str) -> None:
         return
     import importlib
 
-    writer = importlib.import_module(f"gpusense.report.{form}").write
+    module = "html.page" if form == "html" else form
+    writer = importlib.import_module(f"gpusense.report.{module}").write
     spent = cost(lambda: writer(session, path))
     show(f"gpusense: {form}", len(session.records), spent, os.path.getsize(path))
 

@@ -36,7 +36,7 @@ def loop(seconds):
 def child(mode, rate, pairs):
     sys.path.insert(0, str(ROOT))
     import gpusense
-    from gpusense import _select
+    from gpusense._tracing import select
 
     driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
     driver.cuInit(0)
@@ -44,7 +44,7 @@ def child(mode, rate, pairs):
     if mode == "file":
         handle, path = tempfile.mkstemp(suffix=".gpusense")
         os.close(handle)
-        _select.start_session("file", path)
+        select.start_session("file", path)
     else:
         gpusense.enable()
     tracer = gpusense.get_tracer()

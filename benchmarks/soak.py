@@ -16,9 +16,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from asked_blocks import watch
 from cupti_bytes import STRIDES, T0, kernel, memcpy
 
-from gpusense._attribution import CLOSE, OPEN, Boundary
-from gpusense._names_cache import NameCache
-from gpusense._pipeline import Limits, Pipeline
+from gpusense._aggregation.pipeline import Limits, Pipeline
+from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
+from gpusense._decode.names_cache import NameCache
 
 RECORDS = 1200
 REQUESTS = 8  # threads that come and go with each buffer

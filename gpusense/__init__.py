@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import cuda, doctor, exporters, integrations, monitor, testing, wgpu
-    from ._errors import BackendError, BackendUnavailable, GpuSenseError, SessionError
-    from ._metrics import GpuMetrics
-    from ._records import (
+    from ._records.metrics import GpuMetrics
+    from ._records.records import (
         Aggregate,
         BlockRecord,
         ComputeBlock,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         Syscall,
         Unavailable,
     )
+    from ._runtime.errors import BackendError, BackendUnavailable, GpuSenseError, SessionError
     from .session import Session, load
 
 __version__ = "0.1.0"
@@ -75,8 +75,8 @@ __all__ = [
 ]
 
 _LAZY = {
-    **dict.fromkeys(("BackendError", "BackendUnavailable", "GpuSenseError", "SessionError"), "_errors"),
-    "GpuMetrics": "_metrics",
+    **dict.fromkeys(("BackendError", "BackendUnavailable", "GpuSenseError", "SessionError"), "_runtime.errors"),
+    "GpuMetrics": "_records.metrics",
     **dict.fromkeys(
         (
             "Aggregate",
@@ -92,7 +92,7 @@ _LAZY = {
             "Syscall",
             "Unavailable",
         ),
-        "_records",
+        "_records.records",
     ),
     "Session": "session",
     "load": "session",
@@ -121,10 +121,10 @@ def _selection() -> "Any":
     thread = _get_ident()
     _importing.add(thread)
     try:
-        from . import _select
+        from ._tracing import select
     finally:
         _importing.discard(thread)
-    return _select
+    return select
 
 
 def _decide() -> "Any":
@@ -169,11 +169,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import overload
 
-    from ._config import Settings
-    from ._metrics import OwnUsage
-    from ._tracer import Tracer
-    from ._types import Block, F
-    from ._types import ComputeBlock as _ComputeBlock
+    from ._records.metrics import OwnUsage
+    from ._runtime.config import Settings
+    from ._tracing.tracer import Tracer
+    from ._tracing.types import Block, F
+    from ._tracing.types import ComputeBlock as _ComputeBlock
 
     @overload
     def trace(name: F, /) -> F: ...

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ._native import free_threaded
-from ._process import PATIENCE_S, answer
-from ._records import DeviceInfo, Unavailable
+from ._records.records import DeviceInfo, Unavailable
+from ._runtime.process import PATIENCE_S, answer
+from ._runtime.threads import free_threaded
 
 
 class Check(NamedTuple):
@@ -50,7 +50,7 @@ def backends() -> list[Check]:
 
 def _opened(name: str) -> Any:
     """The backend, or why not; also where its driver does not return, which is when people ask."""
-    from ._select import open_backend
+    from ._tracing.select import open_backend
 
     silent: Any = Unavailable(name, _SILENT, "its driver hangs: look for its errors in dmesg")
     return answer(lambda: open_backend(name), f"gpusense-doctor-{name}", silent)
@@ -58,7 +58,7 @@ def _opened(name: str) -> Any:
 
 def devices(checks: Sequence[Check] = ()) -> tuple[tuple[DeviceInfo, ...], tuple[str, ...]]:
     """As :func:`gpusense.devices`, and the names of the sources that have not answered, now or for ``checks``."""
-    from ._select import ask_for_devices
+    from ._tracing.select import ask_for_devices
 
     return ask_for_devices(without=[check.name for check in checks if check.reason == _SILENT])
 
@@ -75,15 +75,15 @@ def environment() -> list[Check]:
 
 def _variables() -> list[Check]:
     """Each variable of ours that is set, with its value, or why it has no effect."""
-    from . import _config
     from ._capi.libraries import LIBRARIES
+    from ._runtime import config
 
     known = {
         "GPUSENSE",
-        *(f"GPUSENSE_{name.upper()}" for name in _config.Settings._fields),
+        *(f"GPUSENSE_{name.upper()}" for name in config.Settings._fields),
         *(x.env for x in LIBRARIES),
     }
-    ignored = {problem.partition("=")[0]: problem for problem in _config.from_environment()[1]}
+    ignored = {problem.partition("=")[0]: problem for problem in config.from_environment()[1]}
     checks = []
     for name in sorted(name for name in os.environ if name.startswith("GPUSENSE")):
         wrong = ignored.get(name)
@@ -95,7 +95,7 @@ def _variables() -> list[Check]:
 
 def selftest(device: int = 0) -> SelfTest:
     """Launches one kernel and one copy on a real GPU and counts what is recorded of them."""
-    from ._errors import GpuSenseError
+    from ._runtime.errors import GpuSenseError
 
     try:
         session, status = _traced(device)
@@ -111,8 +111,8 @@ def selftest(device: int = 0) -> SelfTest:
 
 
 def _traced(device: int) -> tuple[Any, dict[str, Any]]:
-    from . import _workload
-    from ._select import start_session
+    from ._tracing.select import start_session
+    from .cuda import _workload
 
     runs = []
 
@@ -163,7 +163,7 @@ def _platform() -> Check:
 def _callbacks() -> Check:
     """How CUPTI would hand over its buffers: machine code, which never waits for the GIL, or ctypes callbacks."""
     try:
-        from ._capi.mailbox import Mailbox
+        from .backends.cupti.mailbox import Mailbox
 
         made = Mailbox(count=2, size=4096)
     except (ImportError, OSError, AttributeError) as error:

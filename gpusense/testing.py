@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import monitor
-from ._metrics import GpuMetrics, without_values
-from ._protocols import MetricsSource
-from ._records import DeviceInfo
-from ._sampler import SECOND, Clock
+from ._records.metrics import GpuMetrics, without_values
+from ._records.protocols import MetricsSource
+from ._records.records import DeviceInfo
+from .monitor._sampler import SECOND, Clock
 
 __all__ = ["FakeSysfs", "ManualClock", "ScriptedSource", "device", "fake_gpus", "metrics"]
 

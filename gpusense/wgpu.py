@@ -8,11 +8,11 @@ import sys
 from time import time_ns
 from typing import Any
 
-from ._records import Unavailable
+from ._records.records import Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .backends._vulkan import Card
+    from .backends.wgpu.vulkan import Card
 
 __all__ = ["cards", "scope", "self_test", "traced_map_buffer", "traced_read_buffer", "traced_write_buffer"]
 
@@ -62,7 +62,7 @@ def traced_map_buffer(buffer: Any, label: str | None = None, mode: str = "READ")
         else:
             buffer.map(mode)
     end = time_ns()
-    from ._records import GpuSync
+    from ._records.records import GpuSync
 
     block = _tracer().current_block()
     name = _named("map_buffer", label, buffer)
@@ -76,16 +76,16 @@ def cards() -> "tuple[Card, ...] | Unavailable":
 
     Takes some 20 ms: ask once a second at most. Budgets are None where the driver lacks VK_EXT_memory_budget.
     """
-    from .backends import _vulkan
+    from .backends.wgpu import vulkan
 
-    return _vulkan.cards()
+    return vulkan.cards()
 
 
 def self_test(timeout_s: float = 20.0) -> dict[str, Any] | Unavailable:
     """Whether this machine computes, times and reads back through wgpu, tried in a child process; see the backend's."""
-    from .backends import wgpu
+    from .backends.wgpu import source
 
-    return wgpu.self_test(timeout_s)
+    return source.self_test(timeout_s)
 
 
 def _tracer() -> Any:

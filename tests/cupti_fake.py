@@ -2,8 +2,7 @@
 
 import ctypes
 
-from gpusense import _decode
-from gpusense import _layouts as layouts
+from gpusense._decode import decode, layouts
 
 LOCKED, OWN_THREAD, PER_THREAD, REVERSED, NAMES_DIE, SILENT, TORN, UNKNOWN = (1 << bit for bit in range(8))
 SMALL = {"buffer_size": 4096, "buffers": 16}
@@ -50,12 +49,12 @@ class Receiver:
     def __call__(self, buffer, thread):
         assert buffer.readonly
         self.threads.append(thread)
-        found, tally = _decode.batches(buffer, self.strides)
+        found, tally = decode.batches(buffer, self.strides)
         self.tallies.append(tally)
         for batch in found:
             if batch.kind in layouts.WORK_KINDS:
                 for i in range(len(batch.offsets)):
-                    self.records.append(_decode.record(buffer, batch, i, self.describe))
+                    self.records.append(decode.record(buffer, batch, i, self.describe))
 
     def describe(self, pointer):
         text = self.name(pointer).decode("utf-8", "replace")

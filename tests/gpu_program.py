@@ -4,7 +4,8 @@
 WORK = """
 import json, time
 import gpusense
-from gpusense import _workload, cuda
+from gpusense.cuda import _workload
+from gpusense import cuda
 cuda.Device(0)
 tracer = gpusense.get_tracer()
 for _ in range(500):

@@ -34,7 +34,7 @@ def torch_model():
 
 
 def ptx_model():
-    from gpusense import _workload
+    from gpusense.cuda import _workload
 
     def infer():
         launched = _workload.run(steps=1)

@@ -6,7 +6,8 @@ warnings.simplefilter("ignore", DeprecationWarning)  # os.fork in a process with
 driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 import gpusense
-from gpusense import _workload, cuda
+from gpusense.cuda import _workload
+from gpusense import cuda
 buffer = cuda.Buffer(64, cuda.Device(0))  # blocks are marked once there is a context
 def running(tracer):
     for _ in range(400):

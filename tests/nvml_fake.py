@@ -3,8 +3,8 @@
 import ctypes
 import pathlib
 
-from gpusense._protocols import Backend
-from gpusense.backends import nvml
+from gpusense._records.protocols import Backend
+from gpusense.backends.nvml import source as nvml
 
 EVERYTHING = ("fast", "medium", "slow")
 

@@ -2,7 +2,7 @@
 
 import math
 
-from gpusense._metrics import (
+from gpusense._records.metrics import (
     Clocks,
     GpuMetrics,
     Links,
@@ -13,7 +13,7 @@ from gpusense._metrics import (
     Thermal,
     Utilization,
 )
-from gpusense._records import DeviceInfo
+from gpusense._records.records import DeviceInfo
 
 SECOND = 1_000_000_000
 GIB = 2**30

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from gpusense._errors import BackendError
+from gpusense._runtime.errors import BackendError
 
 KERNELS, COPIES, SYNCS, MEMSETS = 10, 1, 38, 2
 

@@ -2,10 +2,10 @@
 
 import pathlib
 
-from gpusense import _sessionfile as file
-from gpusense._crossings import Packer
-from gpusense._metrics import GpuMetrics, Power
-from gpusense._records import (
+from gpusense._attribution.crossings import Packer
+from gpusense._attribution.timelines import OPEN
+from gpusense._records.metrics import GpuMetrics, Power
+from gpusense._records.records import (
     Aggregate,
     BlockRecord,
     ComputeBlock,
@@ -17,9 +17,9 @@ from gpusense._records import (
     GpuMemoryTransfer,
     UnseenStretch,
 )
-from gpusense._sessionwriter import Writer
-from gpusense._timeline import OPEN
 from gpusense.session import Session
+from gpusense.session import _format as file
+from gpusense.session._writer import Writer
 
 ROOT = pathlib.Path(file.__file__).parent.parent
 

@@ -2,8 +2,8 @@
 
 import random
 
-from gpusense._metrics import Clocks, GpuMetrics, Memory, Pcie, Power, Thermal, Utilization
-from gpusense._records import (
+from gpusense._records.metrics import Clocks, GpuMetrics, Memory, Pcie, Power, Thermal, Utilization
+from gpusense._records.records import (
     BlockRecord,
     ComputeBlock,
     Counters,

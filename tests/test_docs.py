@@ -11,7 +11,9 @@ from collections.abc import Iterator
 import pytest
 from needs import ROOT
 
-from gpusense import _config, _sessionfile, cli
+from gpusense import cli
+from gpusense._runtime import config
+from gpusense.session import _format
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
@@ -78,13 +80,13 @@ def rows(page: str, heading: str = "") -> Iterator[list[str]]:
 def test_every_setting_stands_in_the_reference_with_its_variable_default_and_range():
     told = {cells[0].strip("`"): cells for cells in rows("reference/configuration.md") if len(cells) == 5}
     del told["setting"]
-    assert list(told) == list(_config.Settings._fields)
-    for name, default in _config.Settings._field_defaults.items():
+    assert list(told) == list(config.Settings._fields)
+    for name, default in config.Settings._field_defaults.items():
         _, variable, shown, limits, _ = told[name]
         assert variable.strip("`") == ("GPUSENSE" if name == "mode" else f"GPUSENSE_{name.upper()}")
         assert shown == f"`{json.dumps(default) if isinstance(default, str) else repr(default)}`"
-        if name in _config._RANGES:
-            low, high = _config._RANGES[name]
+        if name in config._RANGES:
+            low, high = config._RANGES[name]
             assert [float(word) for word in limits.split("…")] == [low, pytest.approx(high)], name
 
 
@@ -185,7 +187,7 @@ def test_every_field_of_an_analysis_stands_in_its_row_of_the_page():
 
 def test_export_json_is_the_same_shape(session):
     from gpusense import load
-    from gpusense._summary import export_json
+    from gpusense._tracing.summary import export_json
 
     shown = json.loads(command("report", "run.gpusense", "--json", cwd=session))
     assert set(json.loads(export_json(load(session / "run.gpusense")))) == set(shown)
@@ -193,8 +195,8 @@ def test_export_json_is_the_same_shape(session):
 
 def test_doctor_and_metrics_json_have_the_fields_of_the_page(tmp_path):
     import gpusense.testing as fakes
-    from gpusense._metrics import GpuMetrics
-    from gpusense._metrics_json import line
+    from gpusense._records.metrics import GpuMetrics
+    from gpusense._records.metrics_json import line
 
     doctor = json.loads(command("doctor", "--json", cwd=tmp_path))
     assert doctor["schema"] in section("gpusense.doctor/1")
@@ -208,9 +210,9 @@ def test_doctor_and_metrics_json_have_the_fields_of_the_page(tmp_path):
 
 def test_the_page_of_the_session_file_names_its_version_and_its_chunks():
     text = (DOCS / "reference/session-format.md").read_text("utf-8")
-    assert f"| 8 | 2 | major version: {_sessionfile.MAJOR} |" in text
-    assert f"| 10 | 2 | minor version: {_sessionfile.MINOR} |" in text
-    for number, name in _sessionfile.TYPES.items():
+    assert f"| 8 | 2 | major version: {_format.MAJOR} |" in text
+    assert f"| 10 | 2 | minor version: {_format.MINOR} |" in text
+    for number, name in _format.TYPES.items():
         assert f"| {number} | {name} |" in text
 
 

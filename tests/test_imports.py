@@ -15,58 +15,34 @@ PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "gpusense"
 #: Top to bottom: a module imports modules of lower rows, and of its own. A name stands for a module or a whole folder.
 LAYERS = """
 __main__
-cli dashboard
+cli
 wgpu
 exporters integrations testing
-doctor _strace _vendor
-_workload
-cuda monitor
-_select
-_noop _tracer
-_by_hand _scopes _steps _worker
-_block
-_decorate _summary _summary_text _types
-_filerecorder
-_graph_owners _recorder
-_capturing _delivery
-_duty _pauses
-_capture
-_sharing
+doctor
+monitor
+cuda
+_tracing
 report
 analysis
-_following
-_merge _replay
+_capture
 session
-_hang _sessionwriter
-_sessionplace
-_sessionfile
-_dispatcher _history _rounds _sampler _sources _window
 backends
-_broker
-_pipeline
-_alike _ledger _placer _unmarked
-_drafts
-_aggregate _attribution _busy _columns _crossings _decode _decode_record _identity _names_cache _sync_lines _tally
-_batch _ids _metrics_json _nesting _spans _stretches _threads _threshold _walk
-_timeline
-_json_stream
-_given _gpu_metrics_table _json _json_rows _names _occupancy _ptx _wgpu_clock
+_aggregation
+_attribution
+_decode
 _capi
-_budget _clock _config _frame _frame_rows _kinds _process
-_launches _layouts _metrics _protocols _trails
 _records
-_after_import
-_descriptor _draw _errors _log _native _terminal _words
+_runtime
 gpusense
 """
 
-#: Imports upward, inside functions alone: a swap of the active tracer, and the two readers that build a session.
-UPWARD = {("_tracer", "_select"), ("_noop", "_select"), ("session", "_merge"), ("session", "_replay")}
+#: Imports upward, inside functions alone.
+UPWARD: set[tuple[str, str]] = set()
 
 #: The root reaches its public modules when they are asked for, and nothing when it is loaded.
 LAZY_ROOT = "gpusense"
 
-CTYPES = ("_capi", "backends", "_broker", "cuda", "wgpu", "testing")
+CTYPES = ("_capi", "backends", "cuda", "wgpu", "testing")
 NEVER = ("dataclasses", "importlib.metadata", "importlib.resources", "pkg_resources", "ctypes.util")
 
 ROWS = {name: row for row, names in enumerate(LAYERS.split("\n")) for name in names.split()}
@@ -267,5 +243,5 @@ def test_tracing_while_off_loads_neither_ctypes_nor_threads():
     )
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    assert "gpusense._select" in loaded
+    assert "gpusense._tracing.select" in loaded
     assert not loaded & {"ctypes", "threading", "logging", "dataclasses", "inspect", "json"}

@@ -81,10 +81,10 @@ print(json.dumps({
 
 def test_each_backend_is_there_or_says_why_not(play):
     facts = play("""
-from gpusense import _select
+from gpusense._tracing import select
 from gpusense.backends import BACKENDS
 print(json.dumps({name: (bool(found), str(getattr(found, "reason", "")))
-                  for name, _ in BACKENDS for found in [_select.open_backend(name)]}))
+                  for name, _ in BACKENDS for found in [select.open_backend(name)]}))
 """)
     for name in ("cupti", "cuda", "nvml", "rocm_smi"):
         found, reason = facts[name]
@@ -96,7 +96,7 @@ print(json.dumps({name: (bool(found), str(getattr(found, "reason", "")))
 
 def test_callbacks_fall_back_to_ctypes(play):
     facts = play("""
-from gpusense._capi import mailbox
+from gpusense.backends.cupti import mailbox
 box = mailbox.Mailbox(4, 4096)
 print(json.dumps({"mode": box.mode, "reason": box.reason}))
 """)

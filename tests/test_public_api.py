@@ -73,8 +73,8 @@ HOOKS = {"before_fork", "after_fork_in_parent", "after_fork_in_child", "at_exit"
 
 
 def test_methods_of_both_tracers_are_the_same():
-    from gpusense._noop import NoopTracer
-    from gpusense._tracer import Tracer
+    from gpusense._tracing.noop import NoopTracer
+    from gpusense._tracing.tracer import Tracer
 
     live = {name for name in vars(Tracer) if not name.startswith("_")} - HOOKS
     idle = {name for name in vars(NoopTracer) if not name.startswith("_")}

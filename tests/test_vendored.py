@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from gpusense import _vendor, cli
+from gpusense import cli
+from gpusense.cli import _copy
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -64,7 +65,7 @@ def no_other_copy():
 
 
 def test_behaviour_tests_pass_in_a_copy_without_dist_info(tmp_path):
-    _vendor.copy(str(package(tmp_path / "host") / "_vendor_gpusense"))
+    _copy.copy(str(package(tmp_path / "host") / "_vendor_gpusense"))
     for name in ("conftest.py", "unit/conftest.py", *HELPERS, *BEHAVIOUR):
         target = tmp_path / "copied" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -130,10 +131,10 @@ def work(times):
 @pytest.fixture
 def two_hosts(tmp_path):
     """Packages ``alpha`` and ``beta`` that vendor different versions, the second core-only."""
-    _vendor.copy(str(package(tmp_path / "alpha", _HOST.format(copy="._gpusense", name="alpha")) / "_gpusense"))
+    _copy.copy(str(package(tmp_path / "alpha", _HOST.format(copy="._gpusense", name="alpha")) / "_gpusense"))
     package(tmp_path / "beta", _HOST.format(copy=".extern.sense", name="beta"))
     sense = package(tmp_path / "beta" / "extern") / "sense"
-    _vendor.copy(str(sense), core=True)
+    _copy.copy(str(sense), core=True)
     root = sense / "__init__.py"
     root.write_text(re.sub(r'__version__ = "[^"]+"', '__version__ = "9.9.9"', root.read_text("utf-8")), "utf-8")
     return tmp_path
@@ -198,14 +199,14 @@ except ModuleNotFoundError:
 
 
 def test_the_core_traces_monitors_and_reports_json(tmp_path):
-    _vendor.copy(str(package(tmp_path / "host") / "sense"), core=True)
+    _copy.copy(str(package(tmp_path / "host") / "sense"), core=True)
     done = python(tmp_path, "-c", _CORE)
     assert (done.returncode, done.stdout) == (0, "core\n"), done.stderr
 
 
 def test_the_core_imports_nothing_that_was_left_out():
     """Also inside functions; the root and the table of backends answer for what is not there."""
-    core, whole = set(_vendor.names(core=True)), set(_vendor.names())
+    core, whole = set(_copy.names(core=True)), set(_copy.names())
     for name in (path for path in core if path.endswith(".py") and path != "__init__.py"):
         folder = name.split("/")[:-1]
         for node in ast.walk(ast.parse((ROOT / "gpusense" / name).read_text("utf-8"))):
@@ -218,8 +219,8 @@ def test_the_core_imports_nothing_that_was_left_out():
 
 
 def test_everything_named_as_not_core_is_there():
-    whole = _vendor.names()
-    for prefix in _vendor.NOT_CORE:
+    whole = _copy.names()
+    for prefix in _copy.NOT_CORE:
         assert any(path.startswith(prefix) for path in whole), prefix
 
 
@@ -238,16 +239,16 @@ def test_a_fresh_copy_checks_clean_and_has_the_licence(copied, capsys):
     assert "is as it was copied\n" in capsys.readouterr().err
     assert "MIT License" in (copied / "LICENSE").read_text("utf-8")
     assert not list(copied.rglob("*.pyc"))
-    assert not (copied / "_demo.gpusense").exists()
+    assert not (copied / "cli" / "_demo.gpusense").exists()
 
 
 def test_edited_missing_and_added_files_are_named(copied, capsys):
-    (copied / "_log.py").write_text("x = 1\n")
-    (copied / "_names.py").unlink()
+    (copied / "_runtime/log.py").write_text("x = 1\n")
+    (copied / "_decode/names.py").unlink()
     (copied / "mine.py").write_text("")
     assert cli.main(["vendor", "--check", str(copied)]) == 1
     out = capsys.readouterr().out
-    assert out == "changed: _log.py\nmissing: _names.py\nadded: mine.py\n"
+    assert out == "changed: _runtime/log.py\nmissing: _decode/names.py\nadded: mine.py\n"
 
 
 def test_running_a_copy_does_not_change_it(copied, tmp_path):
@@ -259,11 +260,11 @@ def test_running_a_copy_does_not_change_it(copied, tmp_path):
 def test_an_older_copy_is_replaced_whole_and_an_edited_one_is_not(copied, capsys):
     assert cli.main(["vendor", str(copied), "--core"]) == 0
     assert not (copied / "cli").exists()
-    assert _vendor.read_stamp(str(copied)).core
-    (copied / "_log.py").write_text("x = 1\n")
+    assert _copy.read_stamp(str(copied)).core
+    (copied / "_runtime/log.py").write_text("x = 1\n")
     assert cli.main(["vendor", str(copied)]) == 2
-    assert "was edited (_log.py)" in capsys.readouterr().err
-    assert (copied / "_log.py").read_text() == "x = 1\n"
+    assert "was edited (_runtime/log.py)" in capsys.readouterr().err
+    assert (copied / "_runtime/log.py").read_text() == "x = 1\n"
 
 
 def test_a_copy_that_cannot_be_finished_leaves_the_older_one(copied, monkeypatch):
@@ -276,18 +277,18 @@ def test_a_copy_that_cannot_be_finished_leaves_the_older_one(copied, monkeypatch
             raise OSError(28, "No space left on device")
         return open(*args, **kwargs)
 
-    monkeypatch.setattr(_vendor, "open", full, raising=False)
+    monkeypatch.setattr(_copy, "open", full, raising=False)
     with pytest.raises(OSError, match="No space left"):
-        _vendor.copy(str(copied))
+        _copy.copy(str(copied))
     monkeypatch.undo()
-    stamp, difference = _vendor.check(str(copied))
+    stamp, difference = _copy.check(str(copied))
     assert stamp.files
     assert not difference
     assert [path.name for path in copied.parent.iterdir() if path.name.startswith(copied.name)] == [copied.name]
 
 
 def test_a_copy_of_other_content_is_said_to_be_one(copied, capsys, monkeypatch):
-    monkeypatch.setattr(_vendor, "upstream", lambda core: "another")
+    monkeypatch.setattr(_copy, "upstream", lambda core: "another")
     assert cli.main(["vendor", "--check", str(copied)]) == 0
     assert "with other content" in capsys.readouterr().err
 
@@ -307,7 +308,11 @@ def test_what_is_no_copy_is_refused(tmp_path, capsys, damage):
 
 def test_a_stamp_that_was_edited_is_refused(copied, capsys):
     stamp = copied / "VENDORED"
-    stamp.write_text(re.sub(r"^[0-9a-f]{64}  _log.py$", "0" * 64 + "  _log.py", stamp.read_text(), flags=re.MULTILINE))
+    stamp.write_text(
+        re.sub(
+            r"^[0-9a-f]{64}  _runtime/log.py$", "0" * 64 + "  _runtime/log.py", stamp.read_text(), flags=re.MULTILINE
+        )
+    )
     assert cli.main(["vendor", "--check", str(copied)]) == 2
     assert "was edited" in capsys.readouterr().err
 
@@ -341,9 +346,9 @@ def test_a_check_for_the_core_finds_the_whole(copied, capsys):
 def test_a_copy_makes_copies(copied, tmp_path):
     done = python(tmp_path, "-m", "sense", "vendor", "--core", "second")
     assert done.returncode == 0, done.stderr
-    assert _vendor.check(str(tmp_path / "second"))[1] == _vendor.Difference()
+    assert _copy.check(str(tmp_path / "second"))[1] == _copy.Difference()
 
 
 def test_the_page_lists_what_the_core_leaves_out():
     page = (ROOT / "docs" / "howto" / "vendor.md").read_text("utf-8")
-    assert page.split("```text\n")[1].split("```")[0].split() == list(_vendor.NOT_CORE)
+    assert page.split("```text\n")[1].split("```")[0].split() == list(_copy.NOT_CORE)

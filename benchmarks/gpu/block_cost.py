@@ -14,8 +14,10 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import gpusense
-from gpusense import _select, _workload, cuda
-from gpusense._noop import NoopTracer
+from gpusense import cuda
+from gpusense._tracing import select
+from gpusense._tracing.noop import NoopTracer
+from gpusense.cuda import _workload
 
 STRETCHES, BLOCKS = 60, 2_000
 
@@ -38,7 +40,7 @@ def show(name, values):
 def main():
     card = cuda.Device(0)
     spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
-    run = _select.start_session(mode="live")
+    run = select.start_session(mode="live")
     recorder = run.tracer._recorder
     while recorder.marker is None:
         with gpusense.trace("waiting"):

@@ -31,14 +31,14 @@ def main():
     import workloads
     from ratios import estimate, interval
 
-    from gpusense import _select
+    from gpusense._tracing import select
 
     step = workloads.small()
     for _ in range(20):
         step()
     before = statistics.median(timed(step) for _ in range(100))
     path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-    run = _select.start_session(mode=given.mode, path=path, overhead_budget=given.budget, detach_in_rests=given.detach)
+    run = select.start_session(mode=given.mode, path=path, overhead_budget=given.budget, detach_in_rests=given.detach)
     recorder = run.tracer._recorder
     settled = time.monotonic() + (40 if given.detach else 8)
     while time.monotonic() < settled:

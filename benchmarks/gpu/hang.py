@@ -22,9 +22,11 @@ PROGRAM = """
 import json, os, sys, time
 mode, path = sys.argv[1:]
 import gpusense
-from gpusense import _select, _workload, cuda
+from gpusense._tracing import select
+from gpusense.cuda import _workload
+from gpusense import cuda
 card = cuda.Device(0)
-run = _select.start_session(mode=mode, path=path, hang_after=float(os.environ["AFTER_S"]))
+run = select.start_session(mode=mode, path=path, hang_after=float(os.environ["AFTER_S"]))
 recorder = run.tracer._recorder
 module = cuda.Module.from_ptx(_workload.PTX, card)
 spin = module.function("spin")

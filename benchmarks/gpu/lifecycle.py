@@ -25,12 +25,14 @@ LIMIT_S = 40
 HEAD = """
 import json, os, sys, tempfile, threading, time
 import gpusense
-from gpusense import _select, _workload, cuda
+from gpusense._tracing import select
+from gpusense.cuda import _workload
+from gpusense import cuda
 mode = os.environ["MODE"]
 card = cuda.Device(0)
 spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
 if mode != "off":
-    run = _select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "s.gpusense"))
+    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "s.gpusense"))
     while not run.tracer._recorder.capture.running:
         with gpusense.trace("waiting"): time.sleep(0.01)
 def launch(count, name="work"):

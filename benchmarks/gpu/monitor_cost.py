@@ -27,8 +27,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from gpusense import monitor
 from gpusense._capi import nvml as c
-from gpusense.backends import nvml
-from gpusense.backends.nvml_library import Nvml
+from gpusense.backends.nvml import source as nvml
+from gpusense.backends.nvml.library import Nvml
 
 ROWS: dict[str, object] = {}
 ROUNDS = 20

@@ -82,9 +82,9 @@ def child(workload, tool, seconds):
 
     tool_name, _, period = tool.partition("@")
     if period:
-        from gpusense import _broker
+        from gpusense.backends.cupti import broker
 
-        _broker.PERIOD_S = float(period)
+        broker.PERIOD_S = float(period)
     step = storm() if workload == "storm" else workloads.ALL[workload]()
     steps, clock_s = 2, CLOCK_S.get(workload, 0)
 

@@ -35,13 +35,13 @@ class Floor(Tool):
 
     def __init__(self, step):
         super().__init__(step)
-        from gpusense import _layouts
-        from gpusense.backends._cupti_engine import Engine
-        from gpusense.backends.cupti import CuptiActivity
+        from gpusense._decode import layouts
+        from gpusense.backends.cupti.activity import CuptiActivity
+        from gpusense.backends.cupti.engine import Engine
 
         activity = CuptiActivity()
         assert activity.load() is None
-        self.kinds, self.records = _layouts.DEFAULT_KINDS, 0
+        self.kinds, self.records = layouts.DEFAULT_KINDS, 0
         self.engine = Engine(activity._api, 256 << 10, 128)
         threading.Thread(target=self.recycle, daemon=True).start()
 
@@ -78,10 +78,10 @@ class Flushed(Floor):
         threading.Thread(target=self.ask, daemon=True).start()
 
     def ask(self):
-        from gpusense import _broker
+        from gpusense.backends.cupti import broker
 
         while True:
-            time.sleep(_broker.PERIOD_S)
+            time.sleep(broker.PERIOD_S)
             with self.asking:
                 if self.recording:
                     self.flush(False)
@@ -125,10 +125,10 @@ class Gpusense(Tool):
 
     def __init__(self, step):
         super().__init__(step)
-        from gpusense import _select
+        from gpusense._tracing import select
 
         self.path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-        self.run = _select.start_session(mode=self.mode, path=self.path, **self.settings)
+        self.run = select.start_session(mode=self.mode, path=self.path, **self.settings)
         self.recorder = self.run.tracer._recorder
         self.flush = None
         self.on_s, self.since = 0.0, time.monotonic()

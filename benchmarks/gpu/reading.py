@@ -22,17 +22,18 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import gpusense
-from gpusense import _layouts as layouts
-from gpusense import _workload, cuda
-from gpusense._records import GpuKernel, GpuMemoryTransfer, GpuMemset
+from gpusense import cuda
+from gpusense._decode import layouts
+from gpusense._records.records import GpuKernel, GpuMemoryTransfer, GpuMemset
+from gpusense.cuda import _workload
 
 
 def markers(seconds=12.0):
     import torch
     import workloads
 
-    from gpusense.backends import cupti
-    from gpusense.backends._cupti_markers import Memset
+    from gpusense.backends.cupti import activity as cupti
+    from gpusense.backends.cupti.markers import Memset
 
     step = workloads.small()
     for _ in range(5):

@@ -43,9 +43,9 @@ class Reading:
     """Switches what gpusense's threads get, and whether they are there."""
 
     def __init__(self, run):
-        from gpusense import _layouts
+        from gpusense._decode import layouts
 
-        self.kinds = _layouts.DEFAULT_KINDS
+        self.kinds = layouts.DEFAULT_KINDS
         self.recorder = run.tracer._recorder
         self.wait()
         self.hub = self.recorder.capture._activity.shared["flush"].__self__
@@ -122,13 +122,13 @@ def cost(mode, workload, seconds, stretch_s, states):
     import torch
     import workloads
 
-    from gpusense import _select
+    from gpusense._tracing import select
 
     step = workloads.ALL[workload]()
     for _ in range(20):
         step()
     program = os.listdir("/proc/self/task")
-    run = _select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
+    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
     reading = Reading(run)
     gc.collect()
     gc.freeze()

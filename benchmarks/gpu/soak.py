@@ -20,7 +20,9 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import gpusense
-from gpusense import _select, _workload, cuda
+from gpusense import cuda
+from gpusense._tracing import select
+from gpusense.cuda import _workload
 
 INNER, PAUSE_S = 100, 0.006
 WARM_S = 300  # until the history of blocks and the kept records are as many as they get
@@ -74,7 +76,7 @@ def main():
     card = cuda.Device(0)
     module = cuda.Module.from_ptx(_workload.PTX, card)
     path = os.path.join(tempfile.mkdtemp(), "soak.gpusense")
-    run = _select.start_session(mode=given.mode, path=path)
+    run = select.start_session(mode=given.mode, path=path)
     recorder = run.tracer._recorder
     while not recorder.capture.running:
         with gpusense.trace("waiting"):

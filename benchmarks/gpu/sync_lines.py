@@ -32,7 +32,7 @@ import ctypes, json, os, statistics, sys, threading, time
 import torch
 x = torch.ones(1 << 16, device="cuda"); x.sum().item(); torch.cuda.synchronize()
 import gpusense
-from gpusense import _select
+from gpusense._tracing import select
 
 def until(condition, seconds=5.0):
     end = time.monotonic() + seconds
@@ -44,7 +44,7 @@ def begin(kinds, path=""):
     "A tracer that captures and marks blocks, and what ends a session in a file."
     run = None
     if path:
-        run = _select.start_session("file", path, kinds=kinds, trace_all=True)
+        run = select.start_session("file", path, kinds=kinds, trace_all=True)
     else:
         gpusense.configure(kinds=kinds, trace_all=True)
         gpusense.enable()

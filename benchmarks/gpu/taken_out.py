@@ -45,14 +45,14 @@ class Cupti:
     """CUPTI as an engine of gpusense drives it, without anything that keeps a program safe."""
 
     def __init__(self):
-        from gpusense import _layouts
-        from gpusense.backends._cupti_engine import Engine
-        from gpusense.backends.cupti import CuptiActivity
+        from gpusense._decode import layouts
+        from gpusense.backends.cupti.activity import CuptiActivity
+        from gpusense.backends.cupti.engine import Engine
 
         activity = CuptiActivity()
         absent = activity.load()
         assert absent is None, absent
-        self.version, self.api, self.work = activity.version, activity._api, _layouts.DEFAULT_KINDS
+        self.version, self.api, self.work = activity.version, activity._api, layouts.DEFAULT_KINDS
         self.engine = Engine(activity._api, 256 << 10, 256)
 
     def on(self, kinds=None):

@@ -46,14 +46,14 @@ def cost(mode, seconds, depth, way, workload, share):
     import workloads
     from ratios import estimate, interval
 
-    from gpusense import _select
+    from gpusense._tracing import select
     from gpusense.integrations import torch as integration
 
     step = workloads.ALL[workload]()
     for _ in range(20):
         step()
     torch.cuda.synchronize()
-    run = _select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
+    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
     while not run.tracer._recorder.capture.running:
         time.sleep(0.01)
 

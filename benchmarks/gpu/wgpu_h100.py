@@ -78,15 +78,15 @@ def driver(environ: dict[str, str]) -> None:
 def adapters() -> None:
     import wgpu
 
-    from gpusense.backends import _vulkan
-    from gpusense.backends import wgpu as backend
+    from gpusense.backends.wgpu import source as backend
+    from gpusense.backends.wgpu import vulkan
 
     print(f"  wgpu {wgpu.__version__}, Python {sys.version.split()[0]}")
     for adapter in wgpu.gpu.enumerate_adapters_sync():
         info, features = adapter.info, adapter.features
         stamps = "timestamp-query" in features
         print(f"  {info['device']} ({info['backend_type']}, {info['adapter_type']}, time stamps: {stamps})")
-    for card in _vulkan.cards() or ():
+    for card in vulkan.cards() or ():
         heap = next((heap for heap in card.heaps if heap.device_local), None)
         print(f"  vulkan: {card.name} {card.pci_bus_id} period {card.timestamp_period_ns:g} ns, {heap}")
     start = time.perf_counter()
@@ -101,7 +101,7 @@ def adapters() -> None:
 
 def _traced(action, **options):
     """(result, kernels, transfers, statistics) of ``action`` under instrumentation."""
-    from gpusense._records import GpuKernel, GpuMemoryTransfer
+    from gpusense._records.records import GpuKernel, GpuMemoryTransfer
     from gpusense.integrations import wgpu_py
 
     records: list = []
@@ -215,13 +215,13 @@ def own_timing() -> None:
 
 
 def clock() -> None:
-    from gpusense.backends import _vulkan
+    from gpusense.backends.wgpu import vulkan
 
-    for card in _vulkan.cards() or ():
+    for card in vulkan.cards() or ():
         start = time.perf_counter()
-        calibrator = _vulkan.calibrator(card.vendor_id, card.device_id, card.name)
+        calibrator = vulkan.calibrator(card.vendor_id, card.device_id, card.name)
         print(f"  {card.name}: opened in {(time.perf_counter() - start) * 1e3:.0f} ms")
-        if not isinstance(calibrator, _vulkan.Calibrator):
+        if not isinstance(calibrator, vulkan.Calibrator):
             print(f"  {calibrator}")
             continue
         start = time.perf_counter()
@@ -246,7 +246,7 @@ def _order() -> None:
     """Every pass lies between its submit and the return of the wait that followed."""
     import programs
 
-    from gpusense._wgpu_clock import GpuClock
+    from gpusense.integrations.wgpu_py._gpu_clock import GpuClock
 
     brackets: list[tuple[int, int]] = []
 

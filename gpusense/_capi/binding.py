@@ -4,7 +4,7 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
-from .._errors import GpuSenseError
+from .._runtime.errors import GpuSenseError
 
 Prototypes = dict[str, tuple[Any, tuple[Any, ...]]]
 

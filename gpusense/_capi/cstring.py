@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .._descriptor import file_of
+from .._runtime.descriptor import file_of
 
 MAX_BYTES = 16 * 1024  # a mangled name of a heavily templated kernel; what is longer is cut
 _PAGE = 4096

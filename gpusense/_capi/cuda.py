@@ -7,7 +7,7 @@ Where the name without a suffix is the 32-bit or an older form, the table binds 
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 
-from .._errors import BackendError
+from .._runtime.errors import BackendError
 from .binding import prototypes
 
 Uuid = c_ubyte * 16

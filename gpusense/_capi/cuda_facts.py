@@ -4,8 +4,8 @@ import ctypes
 from ctypes import byref
 from typing import Any, NamedTuple
 
-from .._errors import BackendError
-from .._records import DeviceInfo
+from .._records.records import DeviceInfo
+from .._runtime.errors import BackendError
 from . import cuda as capi
 
 

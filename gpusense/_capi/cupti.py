@@ -5,7 +5,7 @@ Only the first version of the activity interface: calls of the first and of the 
 
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
-from .._errors import BackendError
+from .._runtime.errors import BackendError
 from .binding import prototypes
 
 PROTOTYPES = prototypes(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from .._records import Unavailable
+from .._records.records import Unavailable
 from . import handles
 from .libraries import Library
 

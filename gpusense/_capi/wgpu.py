@@ -9,7 +9,7 @@ from ctypes import POINTER, c_float, c_size_t, c_uint32, c_uint64, c_void_p
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from .._records import Unavailable
+from .._records.records import Unavailable
 from .binding import Prototypes, bind, prototypes
 from .wgpu_structs import FAMILIES, WGPUStringView, structures
 

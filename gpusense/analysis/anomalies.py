@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .._records import Path
+from .._records.records import Path
 from ..session import Session
 from .calls import Calls, calls, duration_ns, grouped
 

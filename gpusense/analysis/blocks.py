@@ -4,7 +4,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from .._records import BlockRecord, Path
+from .._records.records import BlockRecord, Path
 from ..session import Session
 from .calls import timed_by_host
 from .operation import DEVICE_KINDS, OPERATIONS, duration_ns

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .._records import Aggregate, DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
+from .._records.records import Aggregate, DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
 from ..session import Session
 from .calls import timed_by_host
 from .intervals import Interval, intersect, joined, subtract, total, union

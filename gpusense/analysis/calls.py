@@ -5,7 +5,7 @@ from itertools import chain, takewhile
 from operator import attrgetter, sub
 from typing import Any, NamedTuple, TypeVar
 
-from .._records import KINDS, Aggregate, Dim3, Record
+from .._records.records import KINDS, Aggregate, Dim3, Record
 from ..session import Session
 
 #: ``kind`` of every record that is a call; blocks hold calls.

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
-from .._occupancy import Limits, blocks_per_sm
-from .._records import DeviceInfo, Dim3, GpuKernel
+from .._records.occupancy import Limits, blocks_per_sm
+from .._records.records import DeviceInfo, Dim3, GpuKernel
 from ..session import Session
 from .busy import window
 

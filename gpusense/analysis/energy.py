@@ -5,9 +5,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .._identity import key
-from .._metrics import GpuMetrics
-from .._records import BlockRecord, Path
+from .._records.device_identity import key
+from .._records.metrics import GpuMetrics
+from .._records.records import BlockRecord, Path
 from ..session import Session
 from .intervals import Interval, intersect, total, union
 

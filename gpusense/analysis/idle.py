@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
-from .._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path, Record
+from .._records.records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path, Record
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, unseen, window
 from .intervals import Interval, complement, intersect, subtract, total, union

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .._records import BlockRecord, GpuAllocation, Path
+from .._records.records import BlockRecord, GpuAllocation, Path
 from ..session import Session
 
 

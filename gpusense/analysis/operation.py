@@ -3,7 +3,7 @@
 from operator import attrgetter, mul
 from typing import NamedTuple
 
-from .._records import Aggregate
+from .._records.records import Aggregate
 from ..session import Session
 from .calls import OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import NamedTuple
 
-from .._records import BlockRecord, Path
+from .._records.records import BlockRecord, Path
 from ..session import Session
 from .anomalies import median
 from .calls import Calls, calls, duration_ns, grouped, ordered

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._records import GpuKernel
+from .._records.records import GpuKernel
 from ..session import Session
 from .anomalies import median
 from .busy import is_collective, timelines, window

@@ -8,7 +8,7 @@ Patterson, CACM 52(4), 2009).
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .._records import BlockRecord, DeviceInfo, GpuKernel
+from .._records.records import BlockRecord, DeviceInfo, GpuKernel
 from ..session import Session
 from .blocks import BlockNode, block_tree
 from .coverage import device_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from .._records import BUDGET
+from .._records.records import BUDGET
 from .facts import Facts
 from .finding import Finding
 from .intervals import Interval, total, union

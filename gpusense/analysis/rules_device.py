@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from .._identity import key
-from .._records import BlockRecord
+from .._records.device_identity import key
+from .._records.records import BlockRecord
 from .facts import Facts
 from .finding import Finding
 from .operation import DEVICE_KINDS, Operation

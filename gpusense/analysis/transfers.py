@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from .._metrics import Pcie
-from .._records import Aggregate, GpuMemoryTransfer
+from .._records.metrics import Pcie
+from .._records.records import Aggregate, GpuMemoryTransfer
 from ..session import Session
 from .calls import timed_by_host
 

@@ -1,6 +1,6 @@
 """What should be in a session and is not: what did not get into its file, what could not be recorded or not timed."""
 
-from .._records import Counters
+from .._records.records import Counters
 from ..session import Session
 from .words import count_text, size_text
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .._records import GpuSync
+from .._records.records import GpuSync
 from ..session import Session
 from .operation import duration_ns
 

@@ -1,6 +1,6 @@
 """Numbers as people read them: three significant figures, decimal units, ``None`` as a dash."""
 
-from .._words import count_text as count_text
+from .._runtime.text import count_text as count_text
 
 _TIMES = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))

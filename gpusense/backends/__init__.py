@@ -3,10 +3,10 @@
 #: (name, module below this package). ``open()`` of a module returns a Backend or an Unavailable.
 BACKENDS: tuple[tuple[str, str], ...] = (
     ("cuda", "cuda"),
-    ("cupti", "cupti"),
-    ("nvml", "nvml"),
-    ("amd_sysfs", "amd_sysfs"),
-    ("rocm_smi", "rocm_smi"),
-    ("drm_files", "drm_files"),
-    ("wgpu", "wgpu"),
+    ("cupti", "cupti.activity"),
+    ("nvml", "nvml.source"),
+    ("amd_sysfs", "amd.sysfs"),
+    ("rocm_smi", "amd.rocm_smi"),
+    ("drm_files", "drm.source"),
+    ("wgpu", "wgpu.source"),
 )

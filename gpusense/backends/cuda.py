@@ -18,10 +18,10 @@ from .._capi.cuda_facts import MemoryInfo, count, describe, lacking, memory_info
 from .._capi.handles import already_loaded
 from .._capi.libraries import CUDA
 from .._capi.loading import Loaded, load, locate
-from .._errors import BackendError
-from .._occupancy import Limits
-from .._protocols import Backend
-from .._records import DeviceInfo, Unavailable
+from .._records.occupancy import Limits
+from .._records.protocols import Backend
+from .._records.records import DeviceInfo, Unavailable
+from .._runtime.errors import BackendError
 
 _RESCAN_S = 0.1  # a look through all mappings costs up to a millisecond in a big process
 _ASK_LOADER_S = 0.005  # asking the loader for the bare name costs some 50 µs

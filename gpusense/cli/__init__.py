@@ -83,7 +83,7 @@ def _do(name: str, argv: list[str]) -> int:
         _drop_what_is_left()
         return 2
     except Exception as error:
-        from .._errors import GpuSenseError  # not needed for --help
+        from .._runtime.errors import GpuSenseError  # not needed for --help
 
         if not isinstance(error, GpuSenseError):
             raise

@@ -3,7 +3,7 @@
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
 
-from .._errors import GpuSenseError
+from .._runtime.errors import GpuSenseError
 
 
 def microseconds(text: str) -> float:

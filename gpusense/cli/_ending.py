@@ -6,8 +6,8 @@ import sys
 from _thread import get_ident
 from typing import Any
 
-from .._descriptor import file_of
-from .._errors import GpuSenseError, name_extra
+from .._runtime.descriptor import file_of
+from .._runtime.errors import GpuSenseError, name_extra
 from ._proton import unshare
 
 _SIGTERM_WAIT_S = 5.0
@@ -125,9 +125,9 @@ class Spans:
         self._off = opentelemetry.switched_off(os.environ)
         if self._off:
             return
-        from ..exporters import _otel_replay
+        from ..exporters.opentelemetry import _replay
 
-        self._resource = _otel_replay.prepare()
+        self._resource = _replay.prepare()
         if live:
             opentelemetry.instrument(endpoint=url, private=True)
             self._root = opentelemetry.start_root_span()
@@ -151,10 +151,11 @@ class Spans:
     def _send(self, session: Any, exit_code: int) -> str:
         if self._off:
             return f"spans: not sent, because {self._off}"
-        from ..exporters import _otel_replay, opentelemetry
+        from ..exporters import opentelemetry
+        from ..exporters.opentelemetry import _replay
 
         if not self._live:
-            done = _otel_replay.replay(session, self._url, timeout_s=_OTLP_WAIT_S, resource=self._resource)
+            done = _replay.replay(session, self._url, timeout_s=_OTLP_WAIT_S, resource=self._resource)
             return f"spans: {done.sent} sent to {self._url}, {done.refused} refused"
         if self._root is not None:
             self._root.end(exit_code)

@@ -4,8 +4,8 @@ import os
 
 from .._capi.libraries import CUPTI
 from .._capi.loading import locate
-from .._records import Unavailable
-from ..backends._cupti_proton import VARIABLE, folder_of, installed, remove
+from .._records.records import Unavailable
+from ..backends.cupti.proton import VARIABLE, folder_of, installed, remove
 
 unshare = remove
 
@@ -13,7 +13,7 @@ unshare = remove
 def share_cupti() -> str | None:
     """Sets Proton's variable, for this process and those it starts; the folder for :func:`unshare`, or None.
 
-    What capture does for Proton once it runs (``backends/_cupti_proton.py``) comes too late for a program that starts
+    What capture does for Proton once it runs (``backends/cupti/proton.py``) comes too late for a program that starts
     Proton first. Only before the program runs: later, another thread might be reading the environment.
     """
     if VARIABLE in os.environ or not installed():

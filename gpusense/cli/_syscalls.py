@@ -7,8 +7,9 @@ import os
 import sys
 from typing import Any
 
-from .._errors import GpuSenseError
-from .._strace import Parser
+from .._runtime import package
+from .._runtime.errors import GpuSenseError
+from ._strace import Parser
 
 DEFAULT = "ioctl,read,write,futex"
 #: Tells the command under strace where the trace is written; taken out of the environment at once.
@@ -35,8 +36,7 @@ def restart(argv: list[str], calls: str) -> None:
     handle, path = tempfile.mkstemp(prefix="gpusense-", suffix=".strace")
     os.close(handle)
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    package = __name__.rpartition(".cli.")[0]
-    program = [sys.executable, *flags, "-m", package, "run", *argv]
+    program = [sys.executable, *flags, "-m", package.NAME, "run", *argv]
     os.environ[VARIABLE] = path
     sys.stdout.flush()
     sys.stderr.flush()

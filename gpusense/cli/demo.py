@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 #: Recorded on an NVIDIA H100 and shipped with the package; a vendored copy may leave it out.
-RECORDED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "_demo.gpusense")
+RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_demo.gpusense")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +39,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _live(path: str | None, steps: int) -> tuple[Any, str]:
     """The session of the program on this machine's GPU, or None and why not."""
-    from .. import _workload, cuda, trace
-    from .._errors import GpuSenseError
-    from .._select import possible, start_session
+    from .. import cuda, trace
+    from .._runtime.errors import GpuSenseError
+    from .._tracing.select import possible, start_session
+    from ..cuda import _workload
 
     absent = possible()
     if absent is not None:

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """0 with a device, 1 without. What is not known, and why, stands on stderr."""
     from .. import doctor
-    from .._json import dumps, encode
+    from .._records.json_codec import dumps, encode
     from ..report.style import style_of
 
     (found, silent), fit = doctor.devices(), style_of(sys.stdout).fit

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from .._words import count_text
+from .._runtime.text import count_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _json(tested: Any) -> None:
     from .. import __version__, doctor
-    from .._json import dumps, encode, plain
+    from .._records.json_codec import dumps, encode, plain
 
     checks = doctor.backends()
     report = {

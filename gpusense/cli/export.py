@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from .._words import count_text
+from .._runtime.text import count_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from .._errors import GpuSenseError, SessionError
-from .._words import count_text
+from .._runtime.errors import GpuSenseError, SessionError
+from .._runtime.text import count_text
 from ._arguments import microseconds
 
 _DEFAULT_NS = 100_000
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0; 1 where the file holds no system call. What could not be read is counted on stderr."""
-    from .._strace import Parser
     from ..session import load, save
+    from ._strace import Parser
 
     parser = Parser(arguments.pid)
     with _open(arguments.file) as lines:
@@ -100,7 +100,7 @@ def _during(session: Any, calls: list[Any]) -> tuple[list[Any], int]:
 
 def _add(session: Any, calls: list[Any], threshold_ns: int, trace_all: bool) -> None:
     """Keeps long calls one by one and counts the others, by the rules of every recording."""
-    from .._pipeline import Limits, Pipeline
+    from .._aggregation.pipeline import Limits, Pipeline
 
     pipeline = Pipeline(Limits(threshold_ns, trace_all, max_per_second=1 << 62, max_records=1 << 62))
     pipeline.record(calls)

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from .. import monitor
-from .._metrics import GpuMetrics
-from .._metrics_json import line
+from .._records.metrics import GpuMetrics
+from .._records.metrics_json import line
 from ..analysis.words import clean, count_text
 from ..report.style import style_of
 

@@ -17,7 +17,7 @@ class _Format(NamedTuple):
 
 _FORMATS = {
     "json": _Format("json", "one JSON object, schema gpusense.report/1"),
-    "html": _Format("html", "one offline HTML page", ".html"),
+    "html": _Format("html.page", "one offline HTML page", ".html"),
     "perfetto": _Format("perfetto", "a native Perfetto trace for ui.perfetto.dev", ".pftrace"),
     "chrome": _Format("chrome", "a Chrome JSON trace", ".trace.json"),
     "flamegraph": _Format("flamegraph", "collapsed stacks, in microseconds"),

@@ -6,8 +6,8 @@ import os
 import sys
 
 from .. import integrations
-from .._config import from_environment
-from .._errors import GpuSenseError
+from .._runtime.config import from_environment
+from .._runtime.errors import GpuSenseError
 from . import _syscalls
 from ._arguments import microseconds, names, numbers, size_bytes
 from ._ending import Ending, Spans, flush_on_sigterm, remove
@@ -142,7 +142,7 @@ def _start(settings: argparse.Namespace) -> Ending | None:
     path, temporary = settings.output, settings.output is None and not live
     chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
     try:
-        from .._select import start_session
+        from .._tracing.select import start_session
 
         if temporary:
             path = _temporary()
@@ -169,9 +169,8 @@ def _load_what_ending_needs() -> None:
     And it would turn Ctrl-C's exit status into 1: named tuples are made by ``eval``, after which the interpreter
     forgets that a KeyboardInterrupt ended the program.
     """
-    from .. import _replay, _sessionwriter  # noqa: F401
     from ..report import text
-    from ..session import Session
+    from ..session import Session, _replay, _writer  # noqa: F401
 
     text.summary(Session(), path="")
 

@@ -5,9 +5,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .. import _terminal, dashboard
-from .._frame import HISTORY_S
-from .._metrics import GpuMetrics
+from .._records.metrics import GpuMetrics
+from .dashboard import dashboard
+from .dashboard import screen as _terminal
+from .dashboard.frame import HISTORY_S
 
 if TYPE_CHECKING:
     from ..monitor import Monitor
@@ -161,7 +162,7 @@ def _print(args: argparse.Namespace, samples: tuple[GpuMetrics, ...], absent: di
     if args.json:
         import json
 
-        from .._metrics_json import line
+        from .._records.metrics_json import line
 
         print(json.dumps(line(samples, **({"unavailable": absent} if absent else {}))))
         return 0

@@ -3,8 +3,9 @@
 import argparse
 import sys
 
-from .. import __version__, _vendor
-from .._words import count_text
+from .. import __version__
+from .._runtime.text import count_text
+from . import _copy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,7 @@ def main(arguments: argparse.Namespace) -> int:
     """0; with ``--check`` 1 where the copy differs from its stamp. Bad destinations are errors (2)."""
     if arguments.check:
         return _check(arguments.destination, arguments.core)
-    stamp = _vendor.copy(arguments.destination, arguments.core)
+    stamp = _copy.copy(arguments.destination, arguments.core)
     what = "core" if stamp.core else "all"
     files = count_text(len(stamp.files), "file")
     sys.stderr.write(f"{arguments.destination}: gpusense {stamp.version}, {files} ({what}), {stamp.content[:12]}\n")
@@ -29,7 +30,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _check(destination: str, core: bool) -> int:
-    stamp, difference = _vendor.check(destination)
+    stamp, difference = _copy.check(destination)
     whole = core and not stamp.core
     if whole:
         sys.stdout.write("whole package, not the core\n")
@@ -38,7 +39,7 @@ def _check(destination: str, core: bool) -> int:
             sys.stdout.write(f"{label}: {path}\n")
     state = "was edited" if difference else "is as it was copied"
     newer = (
-        "" if stamp.content == _vendor.upstream(stamp.core) else f"; this is gpusense {__version__}, with other content"
+        "" if stamp.content == _copy.upstream(stamp.core) else f"; this is gpusense {__version__}, with other content"
     )
     sys.stderr.write(f"{destination}: gpusense {stamp.version}, {state}{newer}\n")
     return 1 if difference or whole else 0

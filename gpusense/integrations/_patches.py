@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _active_tracer
+from .._runtime import package
 
 #: On each wrapper: the host's own function. By it every copy of gpusense knows a wrapper of any.
 MARK = "_gpusense_original"
@@ -46,8 +47,7 @@ class Patches:
 
 def live_tracer() -> Any:
     """The active tracer where it records, else None; a process that has not decided yet decides now."""
-    package = importlib.import_module(__name__.rpartition(".integrations")[0])
-    tracer = package.get_tracer()
+    tracer = importlib.import_module(package.NAME).get_tracer()
     return tracer if tracer.active else None
 
 
@@ -61,5 +61,5 @@ def close_block(block: Any, error: "BaseException | None" = None) -> None:
 
 
 def reason_for_nothing() -> str:
-    package = importlib.import_module(__name__.rpartition(".integrations")[0])
-    return str(getattr(package.get_tracer(), "reason", "") or "nothing is recorded")
+    tracer = importlib.import_module(package.NAME).get_tracer()
+    return str(getattr(tracer, "reason", "") or "nothing is recorded")

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .. import _log
-from .._records import Unavailable
+from .._records.records import Unavailable
+from .._runtime import log
 from ._patches import Patches, close_block, live_tracer, open_block, reason_for_nothing
 
 _SLOT = "_gpusense_block"
@@ -62,7 +62,7 @@ class RangeBlocks:
 
     def _fail(self) -> None:
         self.on = False
-        _log.exception(f"{self._host} ranges", f"gpusense: the {self._host} integration failed once and is off")
+        log.exception(f"{self._host} ranges", f"gpusense: the {self._host} integration failed once and is off")
 
 
 def unless_recording(host: str) -> Unavailable | None:

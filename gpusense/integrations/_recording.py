@@ -3,8 +3,9 @@
 import importlib
 from typing import Any
 
-from .._busy import Busy
-from .._records import KINDS, Counters, Record
+from .._aggregation.busy import Busy
+from .._records.records import KINDS, Counters, Record
+from .._runtime import package
 from ..session import Session
 
 _ANSWER_S = 10.0
@@ -21,7 +22,7 @@ class Recording:
     """From the start to :meth:`end` everything is kept one by one; the settings of before come back afterwards."""
 
     def __init__(self, name: str, kinds: tuple[str, ...] = ()) -> None:
-        self._package: Any = importlib.import_module(__name__.rpartition(".integrations")[0])
+        self._package: Any = importlib.import_module(package.NAME)
         self._was_active = bool(self._package.get_tracer().active)
         self.on: bool = self._package.enable()
         before = self._package.get_tracer().config

@@ -6,7 +6,7 @@ CuPy's kernels and copies are seen without this: it only says which of the progr
 import sys
 from typing import Any
 
-from .._records import Unavailable
+from .._records.records import Unavailable
 from ._ranges import RangeBlocks, imported, unless_recording
 
 

@@ -84,7 +84,7 @@ def _show(session: Any) -> None:
 
     from IPython.display import HTML, display
 
-    from ..report import html
+    from ..report.html import page as html
 
     page = io.StringIO()
     html.write(session, page)

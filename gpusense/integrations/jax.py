@@ -8,7 +8,7 @@ soon after: those count as launched by whatever block is open then. Names of ker
 from collections.abc import Callable
 from typing import Any
 
-from .._records import Unavailable
+from .._records.records import Unavailable
 from ._ranges import RangeBlocks, imported, unless_recording
 
 _NAME = "_gpusense_name"

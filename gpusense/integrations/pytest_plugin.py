@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from .._records import Aggregate, Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
-from .._words import count_text
+from .._records.records import Aggregate, Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
+from .._runtime.text import count_text
 from ..session import Session, save
 from ._patches import close_block, open_block
 from ._recording import Recording
@@ -258,7 +258,8 @@ class _Report:
 
 def writer(path: str) -> Callable[[Session, str], Any]:
     """The function that writes a session in the form that the end of ``path`` names."""
-    from ..report import html, json, text
+    from ..report import json, text
+    from ..report.html import page
 
-    forms: dict[str, Callable[[Session, str], Any]] = {".html": html.write, ".json": json.write, ".gpusense": save}
+    forms: dict[str, Callable[[Session, str], Any]] = {".html": page.write, ".json": json.write, ".gpusense": save}
     return forms.get(os.path.splitext(path)[1].lower(), text.write)

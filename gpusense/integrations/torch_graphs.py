@@ -7,8 +7,8 @@ refused. Costs nothing a replay.
 from collections.abc import Callable
 from typing import Any
 
-from .._graph_owners import GraphOwners
-from .._records import Unavailable
+from .._capture.graph_owners import GraphOwners
+from .._records.records import Unavailable
 from ._patches import Patches, live_tracer, reason_for_nothing
 
 _active: list[tuple[Patches, GraphOwners]] = []

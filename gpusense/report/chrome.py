@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import IO, Any
 
-from .._records import BlockRecord, GpuKernel, GpuMemoryTransfer
+from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from ..analysis.busy import window
 from ..analysis.idle import idle
 from ..session import Session

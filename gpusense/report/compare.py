@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from .._json import dumps
+from .._records.json_codec import dumps
 from ..analysis.anomalies import median
 from ..analysis.diff import CountChange, Diff, TimeChange, compare
 from ..analysis.words import clean, count_text, share_text, size_text, time_text
 from ..session import Session
 from .files import output
-from .html import escape, page_file, policy
+from .html.page import escape, page_file, policy
 
 _ROWS = 12
 _PAGE_ROWS, _PAGE_NAMES = 200, 100

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import filterfalse
 from typing import IO, Any
 
-from .. import _json_stream
-from .._json import encode, plain
-from .._json_stream import Rows
-from .._records import Aggregate, BlockRecord, Record
+from .._records.json_codec import encode, plain
+from .._records.records import Aggregate, BlockRecord, Record
 from ..analysis.backends import side_by_side
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.energy import energy
@@ -20,6 +18,8 @@ from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
 from ..session import Session
+from . import json_stream
+from .json_stream import Rows
 
 SCHEMA = "gpusense.report/1"
 
@@ -35,7 +35,7 @@ def to_dict(session: Session) -> dict[str, Any]:
 
 def pieces(session: Session, *, portable: bool = False, indent: int | None = None) -> Iterator[str]:
     """The same as JSON text, in pieces: of what a session has many of, a few hundred rows are held at a time."""
-    return _json_stream.pieces(_members(session), portable=portable, indent=indent)
+    return json_stream.pieces(_members(session), portable=portable, indent=indent)
 
 
 def _members(session: Session) -> Iterator[tuple[str, Any]]:

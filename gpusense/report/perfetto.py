@@ -11,8 +11,8 @@ from functools import cache
 from operator import attrgetter
 from typing import IO, Any, NamedTuple
 
-from .._json import plain
-from .._records import BlockRecord, GpuKernel, GpuMemoryTransfer
+from .._records.json_codec import plain
+from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from ..analysis.busy import window
 from ..analysis.idle import DeviceIdle, idle
 from ..analysis.ranks import processes_of

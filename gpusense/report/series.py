@@ -4,9 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from .._identity import key
-from .._metrics import GpuMetrics
-from .._records import DeviceInfo
+from .._records.device_identity import key
+from .._records.metrics import GpuMetrics
+from .._records.records import DeviceInfo
 from ..analysis.words import clean
 from ..session import Session
 

@@ -14,7 +14,7 @@ from ..analysis.unwritten import untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
-from .page_tables import small_tables
+from .html.tables import small_tables
 from .series import devices_seen
 from .style import PLAIN, Style
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from .._records import (
+from .._records.records import (
     BlockRecord,
     ComputeBlock,
     DeviceInfo,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sessions import H100, MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
 
-from gpusense._records import Aggregate, BlockRecord, DeviceBusy, UnseenStretch
+from gpusense._records.records import Aggregate, BlockRecord, DeviceBusy, UnseenStretch
 from gpusense.analysis import launch as launch_module
 from gpusense.analysis.busy import device_times, is_collective, timelines, window
 from gpusense.analysis.idle import REASONS, idle, innermost

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sessions import HOSTILE, MS, T0, US, alloc, copy, kernel, session, sync, training
 
-from gpusense._records import Aggregate, Counters, UnseenStretch
+from gpusense._records.records import Aggregate, Counters, UnseenStretch
 from gpusense.analysis import diff as diff_module
 from gpusense.analysis.diff import compare
 from gpusense.analysis.significance import benjamini_hochberg, holm, mann_whitney, runs_needed

@@ -3,8 +3,8 @@ import io
 import pytest
 from sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, kernel, sample, session, sync, training
 
-from gpusense._records import Aggregate, Counters, DeviceBusy, UnseenStretch
-from gpusense._summary import print_summary
+from gpusense._records.records import Aggregate, Counters, DeviceBusy, UnseenStretch
+from gpusense._tracing.summary import print_summary
 from gpusense.analysis import findings, verdict
 from gpusense.analysis.diff import compare
 from gpusense.report.text import summary

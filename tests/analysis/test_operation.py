@@ -4,7 +4,7 @@ import statistics
 import pytest
 from sessions import US, block, copy, kernel, session, sync, training
 
-from gpusense._records import Aggregate
+from gpusense._records.records import Aggregate
 from gpusense.analysis import findings, operations
 from gpusense.analysis.blocks import block_tree
 from gpusense.analysis.transfers import transfers

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sessions import H100, MS, US, alloc, block, compute, copy, kernel, memset, sample, session, sync, training
 
-from gpusense._metrics import Pcie
-from gpusense._records import Aggregate
+from gpusense._records.metrics import Pcie
+from gpusense._records.records import Aggregate
 from gpusense.analysis.anomalies import anomalies
 from gpusense.analysis.backends import side_by_side
 from gpusense.analysis.blocks import block_tree

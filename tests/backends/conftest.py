@@ -5,9 +5,10 @@ import shutil
 import pytest
 from cupti_fake import SMALL, Fake, Receiver
 
-from gpusense import _broker
-from gpusense import _layouts as layouts
-from gpusense.backends import cuda, cupti
+from gpusense._decode import layouts
+from gpusense.backends import cuda
+from gpusense.backends.cupti import activity as cupti
+from gpusense.backends.cupti import broker
 
 
 @pytest.fixture
@@ -15,10 +16,10 @@ def fresh(monkeypatch):
     """CUDA looks live, and no copy has a subscription yet."""
     monkeypatch.setattr(cuda, "is_live", lambda: True)
     monkeypatch.setattr(cuda, "driver_version", lambda: (13, 0))
-    place = _broker.interpreter_dict()
-    place.pop(_broker.KEY, None)
+    place = broker.interpreter_dict()
+    place.pop(broker.KEY, None)
     yield place
-    place.pop(_broker.KEY, None)
+    place.pop(broker.KEY, None)
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import threading
 import pytest
 from sysfs_trees import AMD_HWMON, Proc, Tree
 
-from gpusense._protocols import Backend
-from gpusense._records import Unavailable
-from gpusense._window import energy_joules
-from gpusense.backends import amd_sysfs
+from gpusense._records.protocols import Backend
+from gpusense._records.records import Unavailable
+from gpusense.backends.amd import sysfs as amd_sysfs
+from gpusense.monitor._window import energy_joules
 
 IDS = "# List\n\n1.0.0\n73BF,\tC0,\tAMD Radeon RX 6900 XT\n73BF,\tC1,\tAMD Radeon RX 6800 XT\n15BF,\t00,\tOne Name\n"
 ALL = ("fast", "medium", "slow")
@@ -181,14 +181,14 @@ def test_a_link_speed_no_generation_has_is_none(tree, speed):
 def test_a_forbidden_file_is_denied(tree, monkeypatch):
     tree.amd()
     backend = opened(tree)
-    real = amd_sysfs._files.read
+    real = amd_sysfs.sysfs.read
 
     def read(path, size=4096):
         if path.endswith("gpu_busy_percent"):
             raise PermissionError(errno.EACCES, "made up", path)
         return real(path, size)
 
-    monkeypatch.setattr(amd_sysfs._files, "read", read)
+    monkeypatch.setattr(amd_sysfs.sysfs, "read", read)
     metrics = backend.metrics.sample(backend.devices.devices()[0])
     assert metrics.reason("utilization.gpu_percent") == "denied: gpu_busy_percent answers EACCES"
 
@@ -302,9 +302,9 @@ def test_no_file_is_read_twice_in_a_sample(tree, monkeypatch):
     backend = opened(tree)
     read = []
     monkeypatch.setattr(
-        amd_sysfs._files,
+        amd_sysfs.sysfs,
         "read",
-        lambda path, size=4096, real=amd_sysfs._files.read: (read.append(path), real(path, size))[1],
+        lambda path, size=4096, real=amd_sysfs.sysfs.read: (read.append(path), real(path, size))[1],
     )
     backend.metrics.sample(backend.devices.devices()[0], ALL)
     assert len(read) > 20

@@ -9,11 +9,12 @@ import pytest
 
 from gpusense._capi import cuda as capi
 from gpusense._capi import cuda_facts, loading
-from gpusense._errors import BackendError
-from gpusense._occupancy import Limits
-from gpusense._protocols import Backend
-from gpusense._records import Unavailable
-from gpusense.backends import _cuda_wait, cuda
+from gpusense._records.occupancy import Limits
+from gpusense._records.protocols import Backend
+from gpusense._records.records import Unavailable
+from gpusense._runtime.errors import BackendError
+from gpusense.backends import cuda
+from gpusense.backends.cupti import synchronize
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CUDA: Linux here, Windows untested")
 
@@ -103,7 +104,8 @@ def test_never_initialises_nor_makes_a_context(live):
 def test_a_whole_process_without_cuinit(run_python, fake_path):
     code = """if True:
         import ctypes, os
-        from gpusense.backends import _cuda_wait, cuda
+        from gpusense.backends.cupti import synchronize
+        from gpusense.backends import cuda
         cuda.open(); cuda.is_live(); cuda.devices()
         theirs = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
         cuda.SOURCE._next_scan = 0
@@ -218,7 +220,8 @@ def test_slice_of_a_device_is_named_as_such(run_python, fake_path):
     code = """if True:
         import ctypes, os
         theirs = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
-        from gpusense.backends import _cuda_wait, cuda
+        from gpusense.backends.cupti import synchronize
+        from gpusense.backends import cuda
         print(cuda.devices()[0].uuid)
     """
     done = run_python(code, GPUSENSE_LIBCUDA=str(fake_path), FAKE_CUDA_LIVE="1", FAKE_CUDA_MIG="1")
@@ -344,12 +347,12 @@ def test_memory_failure_leaves_the_stack_as_it_was(live, call):
 
 def test_waiting_for_the_devices(live):
     cuda.SOURCE.api()
-    assert _cuda_wait.synchronise(10.0)
+    assert synchronize.synchronise(10.0)
     assert live.calls("cuCtxSynchronize") == 0  # no context, nothing to wait for
     live.library.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
-    assert _cuda_wait.synchronise(10.0)
+    assert synchronize.synchronise(10.0)
     assert live.calls("cuCtxSynchronize") == 1
     assert live.calls("cuThreadExchangeStreamCaptureMode") == 2  # relaxed, and back
     assert live.retained(0) == 1
     live.fail("cuCtxSynchronize", 700)
-    assert not _cuda_wait.synchronise(10.0)
+    assert not synchronize.synchronise(10.0)

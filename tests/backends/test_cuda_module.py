@@ -9,9 +9,11 @@ import threading
 
 import pytest
 
-from gpusense import _workload, cuda
-from gpusense._capi import cuda_objects, loading
-from gpusense._errors import BackendError, BackendUnavailable, GpuSenseError
+from gpusense import cuda
+from gpusense._capi import loading
+from gpusense._runtime.errors import BackendError, BackendUnavailable, GpuSenseError
+from gpusense.cuda import _objects as cuda_objects
+from gpusense.cuda import _workload
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CUDA: Linux here, Windows untested"),
@@ -363,7 +365,7 @@ def test_forked_child_is_told(run_python, build_library):
     code = """if True:
         import os, sys
         from gpusense import cuda
-        from gpusense._errors import GpuSenseError
+        from gpusense._runtime.errors import GpuSenseError
         buffer = cuda.Buffer(16)
         child = os.fork()
         if child == 0:
@@ -393,7 +395,7 @@ def test_leaving_with_everything_open(run_python, build_library):
 
 
 def test_importing_initialises_nothing(run_python, build_library):
-    code = "import gpusense.cuda, gpusense._workload"
+    code = "import gpusense.cuda, gpusense.cuda._workload"
     path = str(build_library("libcuda.c", "libcuda.so.1"))
     done = run_python(code, GPUSENSE_LIBCUDA=path, FAKE_CUDA_FAIL="cuInit=abort")
     assert done.returncode == 0, done.stderr

@@ -8,12 +8,12 @@ import time
 import pytest
 from cupti_fake import LOCKED, NAMES_DIE, OWN_THREAD, PER_THREAD, REVERSED, SMALL, TORN, UNKNOWN
 
-from gpusense import _decode
-from gpusense import _layouts as layouts
 from gpusense._capi.binding import MissingSymbol
-from gpusense._errors import BackendError, BackendUnavailable, GpuSenseError
-from gpusense._records import GpuKernel, GpuMemoryTransfer, Unavailable
-from gpusense.backends import _cupti_graphs, cupti
+from gpusense._decode import decode, layouts
+from gpusense._records.records import GpuKernel, GpuMemoryTransfer, Unavailable
+from gpusense._runtime.errors import BackendError, BackendUnavailable, GpuSenseError
+from gpusense.backends.cupti import activity as cupti
+from gpusense.backends.cupti import graph_nodes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
@@ -185,7 +185,7 @@ def test_external_correlation_and_api_records(fake, start):
     activity, _ = start(kinds)
     found = []
     second = cupti.CuptiActivity()
-    second.start(kinds, lambda buffer, _: found.extend(_decode.batches(buffer, second.strides)[0]) or None)
+    second.start(kinds, lambda buffer, _: found.extend(decode.batches(buffer, second.strides)[0]) or None)
     activity.push_external(2**40 + 1)
     fake.api(layouts.RUNTIME, 211, 90)
     assert activity.pop_external() == 2**40 + 1
@@ -227,12 +227,12 @@ def test_unified_memory_counters_are_chosen_before_the_kind_is_enabled(fake, sta
 def test_graph_node_subscription_is_given_back(fake, start):
     activity, _ = start()
     function = ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value
-    end = activity.subscribe(function, None, _cupti_graphs.EVENTS, "a test")
+    end = activity.subscribe(function, None, graph_nodes.EVENTS, "a test")
     assert fake.subscribed() == 1
     end()
     fake.fail("cuptiEnableCallback", 21)
     with pytest.raises(BackendError):
-        activity.subscribe(1, None, _cupti_graphs.EVENTS, "a test")
+        activity.subscribe(1, None, graph_nodes.EVENTS, "a test")
     assert fake.subscribed() == 0
 
 

@@ -10,25 +10,25 @@ import types
 import pytest
 from cupti_fake import PER_THREAD, SILENT, SMALL
 
-from gpusense import _broker
-from gpusense import _layouts as layouts
-from gpusense._capi import mailbox_code
-from gpusense._errors import BackendError
-from gpusense._records import GpuKernel
-from gpusense.backends import _cupti_graphs, _cupti_holders, _cupti_watch, cupti
+from gpusense._capi.machine import mailbox_code
+from gpusense._decode import layouts
+from gpusense._records.records import GpuKernel
+from gpusense._runtime.errors import BackendError
+from gpusense.backends.cupti import activity as cupti
+from gpusense.backends.cupti import broker, graph_nodes, other_profilers, watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
 
 def test_callbacks_are_not_taken_from_a_profiler_that_holds_cupti(fake, fresh, monkeypatch):
-    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
-    for variable in _cupti_holders._INJECTION_VARIABLES:
+    monkeypatch.setattr(other_profilers, "mapped_files", list)
+    for variable in other_profilers._INJECTION_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     fake.set_holder(1)
     with pytest.raises(BackendError, match=r"another profiler.*holds CUPTI"):
         cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
     assert fake.calls("cuptiActivityRegisterCallbacks") == fake.calls("cuptiActivityEnable") == 0
-    monkeypatch.setattr(_cupti_holders, "mapped_files", lambda: ["/opt/nsys/libToolsInjection64.so"])
+    monkeypatch.setattr(other_profilers, "mapped_files", lambda: ["/opt/nsys/libToolsInjection64.so"])
     with pytest.raises(BackendError, match="Nsight Systems"):
         cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)
 
@@ -49,20 +49,20 @@ def torch_that(monkeypatch, profiling):
     Profiler.profile = profile
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(_C=types.SimpleNamespace(_autograd=autograd)))
     monkeypatch.setitem(sys.modules, "torch.autograd.profiler", Profiler())
-    monkeypatch.setattr(_cupti_holders, "torch_is_prepared", _cupti_holders.Prepared())
+    monkeypatch.setattr(other_profilers, "torch_is_prepared", other_profilers.Prepared())
     return state
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = types.SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(_cupti_holders, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(other_profilers, "monotonic", lambda: clock.now)
     return clock
 
 
 def test_a_subscription_that_torch_merely_kept_does_not_stop_us(fake, start, monkeypatch):
     fake.set_holder(1)
-    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
+    monkeypatch.setattr(other_profilers, "mapped_files", list)
     torch_that(monkeypatch, False)
     activity, got = start()
     fake.kernel()
@@ -87,7 +87,7 @@ def test_our_own_question_is_not_taken_for_another_profiler(fake, start):
 def test_our_own_subscription_for_a_graph_is_not_taken_for_another_profiler(fake, start):
     activity, got = start()
     function = ctypes.cast(fake.library.cuptiGetVersion, ctypes.c_void_p).value
-    end = activity.subscribe(function, None, _cupti_graphs.EVENTS, "a test")
+    end = activity.subscribe(function, None, graph_nodes.EVENTS, "a test")
     assert not activity.is_held()
     activity.pause("test")
     activity.resume()
@@ -150,19 +150,19 @@ def test_cupti_is_not_taken_back_before_torch_profiler_records(fake, start, monk
     activity, _ = start()
     mine = torch.profile()
     torch.on = mine.entered = True
-    assert _cupti_watch.look(activity, paused=False)
+    assert watch.look(activity, paused=False)
     torch.on = False  # one cycle is over, and the next is prepared
     for _ in range(10):
         clock.now += 10
-        assert _cupti_watch.look(activity, paused=True) is None
+        assert watch.look(activity, paused=True) is None
     mine.kineto_results = object()
     clock.now += 31
-    assert _cupti_watch.look(activity, paused=True) == "resumed"
+    assert watch.look(activity, paused=True) == "resumed"
 
 
 def test_torch_profiler_is_not_joined_before_it_records(fake, fresh, monkeypatch, clock):
     fake.set_holder(1)
-    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
+    monkeypatch.setattr(other_profilers, "mapped_files", list)
     mine = torch_that(monkeypatch, False).profile()
     mine.entered = True
     for kind in layouts.DEFAULT_KINDS:
@@ -189,15 +189,15 @@ def test_stopping_before_torch_profiler_records_leaves_it_the_kinds(fake, start,
 )
 def test_half_imported_profilers_are_no_profilers(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, types.SimpleNamespace())
-    assert _cupti_holders.running() is None
+    assert other_profilers.running() is None
 
 
 def test_capture_pauses_for_torch_profiler_and_comes_back(fake, start, monkeypatch):
     torch = torch_that(monkeypatch, False)
     activity, got = start()
-    assert _cupti_watch.look(activity, paused=False) is None
+    assert watch.look(activity, paused=False) is None
     torch.on = True
-    reason = _cupti_watch.look(activity, paused=False)
+    reason = watch.look(activity, paused=False)
     assert "torch.profiler" in reason
     assert activity.status()["paused"]
     fake.set_flags(SILENT)
@@ -205,13 +205,13 @@ def test_capture_pauses_for_torch_profiler_and_comes_back(fake, start, monkeypat
     fake.kernel()
     activity.flush()
     activity.status()
-    assert _cupti_watch.look(activity, paused=True) is None
+    assert watch.look(activity, paused=True) is None
     assert fake.all_calls() == calls
     torch.on = False
     fake.set_flags(0)
     for kind in layouts.DEFAULT_KINDS:  # as the other profiler leaves it
         fake.library.cuptiActivityDisable(kind)
-    assert _cupti_watch.look(activity, paused=True) == "resumed"
+    assert watch.look(activity, paused=True) == "resumed"
     fake.kernel()
     activity.flush()
     assert len(got.records) == 1
@@ -229,7 +229,7 @@ def test_a_resume_that_cupti_refuses_stays_paused(fake, start):
     activity, _ = start()
     activity.pause("another profiler")
     fake.fail("cuptiActivityRegisterCallbacks", 7)
-    assert _cupti_watch.look(activity, paused=True) is None
+    assert watch.look(activity, paused=True) is None
     assert activity.status()["reason"] == "another profiler"
 
 
@@ -237,7 +237,7 @@ def looks(activity, fake, monkeypatch, count):
     """Verdicts of some looks with two flushes between each."""
     verdicts = []
     for _ in range(count):
-        verdicts.append(_cupti_watch.look(activity, paused=activity.status()["paused"]))
+        verdicts.append(watch.look(activity, paused=activity.status()["paused"]))
         activity.flush()
         activity.flush()
     return verdicts
@@ -252,18 +252,18 @@ def test_stolen_callbacks_are_noticed_at_the_next_look(fake, start, monkeypatch)
     give_canaries(activity, fake)
     assert looks(activity, fake, monkeypatch, 4) == [None] * 4
     fake.set_flags(PER_THREAD | SILENT)
-    assert looks(activity, fake, monkeypatch, 3) == [None, _cupti_watch.TAKEN_OVER, None]
-    assert activity.status()["reason"] == _cupti_watch.TAKEN_OVER
+    assert looks(activity, fake, monkeypatch, 3) == [None, watch.TAKEN_OVER, None]
+    assert activity.status()["reason"] == watch.TAKEN_OVER
     fake.set_flags(PER_THREAD)
     assert looks(activity, fake, monkeypatch, 3) == [None] * 3  # whether the other has ended, nothing tells
 
 
 def test_silence_after_one_flush_is_only_suspicious(fake, start, monkeypatch):
     """It may have come a moment before CUPTI knew that the device was done."""
-    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
+    monkeypatch.setattr(broker, "PERIOD_S", 60.0)
     activity, _ = start()
     give_canaries(activity, fake)
-    look = functools.partial(_cupti_watch.look, activity, paused=False)
+    look = functools.partial(watch.look, activity, paused=False)
     for _ in range(3):
         assert (look(), activity.suspects) == (None, False)
     fake.set_flags(PER_THREAD | SILENT)
@@ -275,16 +275,16 @@ def test_silence_after_one_flush_is_only_suspicious(fake, start, monkeypatch):
     fake.set_flags(PER_THREAD | SILENT)
     look()
     assert (look(), activity.suspects) == (None, True)
-    assert (look(), activity.suspects) == (_cupti_watch.TAKEN_OVER, False)
+    assert (look(), activity.suspects) == (watch.TAKEN_OVER, False)
 
 
 def test_a_canary_that_is_done_just_after_the_flush_is_not_missed(fake, start, monkeypatch):
-    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
+    monkeypatch.setattr(broker, "PERIOD_S", 60.0)
     activity, _ = start()
     give_canaries(activity, fake)
-    _cupti_watch.look(activity, paused=False)
+    watch.look(activity, paused=False)
     fake.set_flags(PER_THREAD | SILENT)  # the next one does not come: the device is busy with something else
-    _cupti_watch.look(activity, paused=False)
+    watch.look(activity, paused=False)
     give_canaries(activity, fake, idle=False)
     flush, before = activity.flush, fake.calls("cuptiActivityFlushAll")
 
@@ -294,20 +294,20 @@ def test_a_canary_that_is_done_just_after_the_flush_is_not_missed(fake, start, m
             give_canaries(activity, fake)
 
     monkeypatch.setattr(activity, "flush", done_after_it)
-    assert [_cupti_watch.look(activity, paused=False) for _ in range(3)] == [None] * 3
+    assert [watch.look(activity, paused=False) for _ in range(3)] == [None] * 3
     assert activity.canary.idle()
-    assert _cupti_watch.look(activity, paused=False) == _cupti_watch.TAKEN_OVER  # it should have come by now
+    assert watch.look(activity, paused=False) == watch.TAKEN_OVER  # it should have come by now
 
 
 def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, start, monkeypatch):
     activity, got = start()
     give_canaries(activity, fake)
-    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
+    monkeypatch.setattr(other_profilers, "mapped_files", list)
     torch_that(monkeypatch, False)
     looks(activity, fake, monkeypatch, 1)
     fake.set_flags(PER_THREAD | SILENT)
     fake.set_holder(1)
-    assert looks(activity, fake, monkeypatch, 2)[-1] == _cupti_watch.TAKEN_OVER
+    assert looks(activity, fake, monkeypatch, 2)[-1] == watch.TAKEN_OVER
     fake.set_flags(PER_THREAD)
     assert looks(activity, fake, monkeypatch, 3) == ["resumed", None, None]
     fake.kernel()
@@ -318,7 +318,7 @@ def test_callbacks_stolen_by_a_torch_profiler_that_has_ended_come_back(fake, sta
 @pytest.fixture
 def other(fake):
     """A profiler that registers its own callbacks while our buffers are in flight, and is given those."""
-    from gpusense._capi.mailbox import COMPLETE, REQUEST
+    from gpusense.backends.cupti.mailbox import COMPLETE, REQUEST
 
     class Other:
         def __init__(self):
@@ -343,7 +343,7 @@ def other(fake):
 def test_buffers_that_other_profilers_were_given_are_replaced(fake, start, other, native, monkeypatch):
     if not native:
         monkeypatch.setattr(mailbox_code, "CODES", {})
-    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)  # else a flush may come between the launch and the other
+    monkeypatch.setattr(broker, "PERIOD_S", 60.0)  # else a flush may come between the launch and the other
     activity, receiver = start()
     before = activity.status()
     launched = []
@@ -366,7 +366,7 @@ def test_buffers_that_other_profilers_were_given_are_replaced(fake, start, other
 
 def test_a_buffer_that_another_profiler_has_is_not_waited_for(fake, start, other, monkeypatch):
     """Else whoever steps aside later would cut off what still runs."""
-    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
+    monkeypatch.setattr(broker, "PERIOD_S", 60.0)
     activity, _ = start()
     engine = activity.shared["newest"].__self__._engine
     fake.kernel()
@@ -412,11 +412,11 @@ def test_silence_proves_nothing_without_canaries(fake, start, monkeypatch, case)
 def test_callbacks_stolen_by_a_stranger_come_back_when_he_gives_the_subscription_up(fake, start, monkeypatch):
     activity, got = start()
     give_canaries(activity, fake)
-    monkeypatch.setattr(_cupti_holders, "mapped_files", list)
+    monkeypatch.setattr(other_profilers, "mapped_files", list)
     looks(activity, fake, monkeypatch, 1)
     fake.set_flags(PER_THREAD | SILENT)
     fake.set_holder(1)
-    assert looks(activity, fake, monkeypatch, 2)[-1] == _cupti_watch.TAKEN_OVER
+    assert looks(activity, fake, monkeypatch, 2)[-1] == watch.TAKEN_OVER
     assert looks(activity, fake, monkeypatch, 3) == [None] * 3
     fake.set_holder(0)
     fake.set_flags(PER_THREAD)

@@ -5,13 +5,13 @@ import sys
 import pytest
 from cupti_fake import SMALL, Receiver
 
-from gpusense import _broker
-from gpusense import _layouts as layouts
 from gpusense._capi import cupti as capi
 from gpusense._capi.binding import MissingSymbol
-from gpusense._errors import BackendError
-from gpusense._records import Unavailable
-from gpusense.backends import cupti
+from gpusense._decode import layouts
+from gpusense._records.records import Unavailable
+from gpusense._runtime.errors import BackendError
+from gpusense.backends.cupti import activity as cupti
+from gpusense.backends.cupti import broker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
@@ -24,7 +24,7 @@ def test_any_call_may_fail_with_any_code(call, fake, fresh):
     # A subscription that could not be given back shows as a refused one in the next round.
     blamed = {call, "cuptiSubscribe"} if call == "cuptiUnsubscribe" else {call}
     for code in CODES:
-        fresh.pop(_broker.KEY, None)
+        fresh.pop(broker.KEY, None)
         fake.fail(call, code)
         backend = cupti.open()
         if isinstance(backend, Unavailable):

@@ -8,10 +8,11 @@ import types
 import pytest
 from cupti_fake import SILENT, SMALL
 
-from gpusense import _broker
-from gpusense import _layouts as layouts
-from gpusense._errors import BackendUnavailable
-from gpusense.backends import cuda, cupti
+from gpusense._decode import layouts
+from gpusense._runtime.errors import BackendUnavailable
+from gpusense.backends import cuda
+from gpusense.backends.cupti import activity as cupti
+from gpusense.backends.cupti import broker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
@@ -130,14 +131,14 @@ def test_a_receiver_may_flush(fake, start, fresh):
 def test_finished_work_arrives_without_a_flush(fake, start):
     start()
     arrived = threading.Event()
-    _broker.interpreter_dict()[_broker.KEY]["join"]((10,), lambda *_: arrived.set())
+    broker.interpreter_dict()[broker.KEY]["join"]((10,), lambda *_: arrived.set())
     fake.kernel()
     assert arrived.wait(20)
 
 
 def test_the_state_dict_holds_builtins_and_functions_only(fake, start, fresh):
     start()
-    shared = fresh[_broker.KEY]
+    shared = fresh[broker.KEY]
     assert {type(value) for value in shared.values()} <= {
         int,
         str,
@@ -148,6 +149,6 @@ def test_the_state_dict_holds_builtins_and_functions_only(fake, start, fresh):
 
 
 def test_a_copy_with_another_abi_keeps_out(fake, fresh):
-    fresh[_broker.KEY] = {"abi": 99, "pid": os.getpid(), "version": "9.9"}
+    fresh[broker.KEY] = {"abi": 99, "pid": os.getpid(), "version": "9.9"}
     with pytest.raises(BackendUnavailable, match=r"9\.9"):
         cupti.CuptiActivity().start(layouts.DEFAULT_KINDS, lambda *_: None)

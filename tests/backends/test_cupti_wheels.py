@@ -15,10 +15,10 @@ import sys
 
 import pytest
 
-from gpusense import _decode as decode
-from gpusense import _layouts as layouts
-from gpusense._capi import cupti_waits, lines_code
-from gpusense._walk import Piece, walk
+from gpusense._capi import cupti_waits
+from gpusense._capi.machine import lines_code
+from gpusense._decode import decode, layouts
+from gpusense._decode.walk import Piece, walk
 
 HERE = pathlib.Path(__file__).resolve().parent
 _spec = importlib.util.spec_from_file_location("fetch_cupti", HERE.parent / "tools" / "fetch_cupti.py")
@@ -65,7 +65,7 @@ ORACLE = """
 import ctypes, json, sys
 from gpusense._capi import cupti as capi
 from gpusense._capi.binding import bind
-from gpusense.backends import _cupti_engine as engine
+from gpusense.backends.cupti import engine
 api = bind(ctypes.CDLL(sys.argv[1]), capi.PROTOTYPES)
 steps = []
 data = open(sys.argv[2], "rb").read()

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sysfs_trees import Proc, Tree
 
-from gpusense._protocols import Backend
-from gpusense._records import Unavailable
-from gpusense._window import energy_joules
-from gpusense.backends import _drm_clients, drm_files
+from gpusense._records.protocols import Backend
+from gpusense._records.records import Unavailable
+from gpusense.backends.drm import clients
+from gpusense.backends.drm import source as drm_files
+from gpusense.monitor._window import energy_joules
 
 I915 = """pos:\t0
 drm-driver:\ti915
@@ -95,19 +96,19 @@ def test_without_such_hardware_it_is_unavailable_with_the_reason(tmp_path, tree)
     ],
 )  # fmt: skip
 def test_every_drivers_dialect(text, driver, device, engines, cycles, memory):
-    client = _drm_clients.parse(text.format(client=7, render=5, video=9, busy=5, total=9), 12)
+    client = clients.parse(text.format(client=7, render=5, video=9, busy=5, total=9), 12)
     assert (client.driver, client.device, client.pid) == (driver, device, 12)
     assert (client.engines_ns, client.engines_cycles, client.memory) == (engines, cycles, memory)
 
 
 def test_a_file_that_is_no_drm_client_is_none():
-    assert _drm_clients.parse("pos:\t0\nflags:\t02\n", 1) is None
+    assert clients.parse("pos:\t0\nflags:\t02\n", 1) is None
 
 
 @settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_makes_the_parser_raise(text):
-    _drm_clients.parse("drm-driver:\tx\n" + text, 1, "4")
+    clients.parse("drm-driver:\tx\n" + text, 1, "4")
 
 
 @settings(deadline=None)
@@ -124,7 +125,7 @@ def test_cycles_and_nanoseconds_give_the_same_share(busy, idle, before):
             engines_ns={"a": before[0] + busy}, engines_cycles={"b": (before[0] + busy, before[1] + total)}
         )
     }
-    shares = _drm_clients.busy_percent(was, now, total)[("d", None, "1")]
+    shares = clients.busy_percent(was, now, total)[("d", None, "1")]
     if total:
         assert shares["a"] == shares["b"] == pytest.approx(100 * busy / total)
     else:
@@ -133,12 +134,12 @@ def test_cycles_and_nanoseconds_give_the_same_share(busy, idle, before):
 
 def client(**fields):
     empty = {"engines_ns": {}, "engines_cycles": {}, "capacity": {}, "memory": {}}
-    return _drm_clients.Client("d", None, "1", 1, **{**empty, **fields})
+    return clients.Client("d", None, "1", 1, **{**empty, **fields})
 
 
 def test_counters_that_went_backwards_give_no_share():
     key = ("d", None, "1")
-    shares = _drm_clients.busy_percent({key: client(engines_ns={"a": 900})}, {key: client(engines_ns={"a": 5})}, 1000)
+    shares = clients.busy_percent({key: client(engines_ns={"a": 900})}, {key: client(engines_ns={"a": 5})}, 1000)
     assert shares == {key: {}}
 
 
@@ -292,7 +293,7 @@ def test_clients_are_scanned_once_for_all_devices(tree, proc, clock, monkeypatch
     tree.card(1, "0000:04:00.0", "xe", "8086:E20B")
     backend = drm_files.open(str(tree.root), str(proc.root), clock)
     scans = []
-    monkeypatch.setattr(_drm_clients, "scan", lambda proc, pids=None: scans.append(proc) or {})
+    monkeypatch.setattr(clients, "scan", lambda proc, pids=None: scans.append(proc) or {})
     for device in backend.devices.devices():
         backend.metrics.sample(device)
     assert len(scans) == 1
@@ -316,7 +317,7 @@ def test_every_process_is_searched_every_five_seconds_and_known_ones_each_time(t
 def test_the_fast_lane_leaves_proc_alone(tree, proc, clock, monkeypatch):
     tree.card(driver="xe", pci_id="8086:E20B")
     source, device = opened(tree, proc, clock)
-    monkeypatch.setattr(_drm_clients, "scan", lambda proc, pids=None: pytest.fail("scanned"))
+    monkeypatch.setattr(clients, "scan", lambda proc, pids=None: pytest.fail("scanned"))
     metrics = source.sample(device, ("fast",))
     assert metrics.processes is None
     assert "processes" not in dict(metrics.reasons)
@@ -335,8 +336,8 @@ def test_devices_that_ask_at_once_share_one_scan(monkeypatch):
         busy = (0, 500_000_000, 800_000_000)[number]
         return {("d", "card", "1"): client(engines_ns={"render": busy})}
 
-    monkeypatch.setattr(_drm_clients, "scan", scan)
-    scanner = _drm_clients.Scanner()
+    monkeypatch.setattr(clients, "scan", scan)
+    scanner = clients.Scanner()
     scanner.usage(0, "d", "card")
 
     def ask(now):

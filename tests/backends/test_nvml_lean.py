@@ -10,8 +10,8 @@ from nvml_fake import EVERYTHING, FakeNvml
 
 from gpusense import testing
 from gpusense._capi import nvml as c
-from gpusense._sampler import SECOND, DeviceSampler
-from gpusense.backends.nvml_reader import ByteCounter
+from gpusense.backends.nvml.reader import ByteCounter
+from gpusense.monitor._sampler import SECOND, DeviceSampler
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 
@@ -317,6 +317,6 @@ def test_a_board_its_driver_never_powers_down_is_not_asked_each_time(fake, monke
     (folder / "power").write_text(f"Runtime D3 status:          {told}\nVideo Memory:               Active\n")
     source = fake.source()
     questions = []
-    monkeypatch.setattr("gpusense.backends._host.asleep", lambda *_: questions.append(1))
+    monkeypatch.setattr("gpusense.backends.host.asleep", lambda *_: questions.append(1))
     assert source.sample(source.devices()[0], ("fast",)).state == "ok"
     assert bool(questions) is asked

@@ -16,14 +16,14 @@ from needs import ROOT, require
 from sysfs_trees import Tree, run_over_sys
 
 from gpusense._capi import rocm_smi as capi
-from gpusense._records import Unavailable
-from gpusense.backends import _rocm_selftest, rocm_smi
+from gpusense._records.records import Unavailable
+from gpusense.backends.amd import rocm_selftest, rocm_smi
 
 #: Opens the backend in a process of its own and prints what it gives.
 SHOW = """
 import json, sys
 sys.path.insert(0, {root!r})
-from gpusense.backends import amd_sysfs, rocm_smi
+from gpusense.backends.amd import sysfs as amd_sysfs, rocm_smi
 def shown(backend, lanes):
     if not backend:
         return {{"reason": str(backend)}}
@@ -128,7 +128,7 @@ def test_a_library_that_fails_its_test_is_never_used_here(build_library, tree, t
 def test_a_library_that_hangs_costs_the_time_limit_and_no_more(build_library, monkeypatch):
     path = str(library_of(build_library, 5))
     monkeypatch.setenv("FAKE_RSMI", "hang:rsmi_dev_temp_metric_get")
-    found = _rocm_selftest.run(path, [("rsmi_dev_temp_metric_get", (0, 0, None), ())], 1.0)
+    found = rocm_selftest.run(path, [("rsmi_dev_temp_metric_get", (0, 0, None), ())], 1.0)
     assert isinstance(found, Unavailable)
     assert found.reason == "rsmi_dev_temp_metric_get did not return within 1 s"
     assert "/dev/shm" in found.hint
@@ -276,12 +276,12 @@ def test_a_partition_is_not_part_of_the_address():
 
 def test_an_interpreter_that_is_none_is_not_started(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/opt/blender/blender")
-    found = _rocm_selftest.run("/nonexistent", [], 1)
+    found = rocm_selftest.run("/nonexistent", [], 1)
     assert "no Python to test the library with" in found.reason
 
 
 def test_a_library_that_does_not_load_is_unavailable_with_the_reason():
-    found = _rocm_selftest.run("/nonexistent/librocm_smi64.so", [], 30)
+    found = rocm_selftest.run("/nonexistent/librocm_smi64.so", [], 30)
     assert "load ended its process (exit code 1)" in found.reason
 
 
@@ -359,8 +359,8 @@ def test_the_real_library_does_abort_there_and_only_the_child_dies(real_tree):
     real_tree.kfd({"0000:03:00.0": 0})
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from gpusense.backends import _rocm_selftest\n"
-        f"print(_rocm_selftest.run({real_library()!r}, [('rsmi_dev_gpu_clk_freq_get', (0, None), ())], 30))"
+        "from gpusense.backends.amd import rocm_selftest\n"
+        f"print(rocm_selftest.run({real_library()!r}, [('rsmi_dev_gpu_clk_freq_get', (0, None), ())], 30))"
     )
     done = run_over_sys(real_tree.root, [sys.executable, "-c", code])
     require(done is not None, "mount namespaces")

@@ -2,7 +2,7 @@
  *
  * Producers request a buffer, fill it with a pattern that only they know, and complete it; one reader takes it, checks
  * every word and gives it back. Prints what it counted; exits 1 on the first torn, lost or doubled buffer. The control
- * block is laid out as documented in gpusense/_capi/mailbox_layout.py, written here anew. */
+ * block is laid out as documented in gpusense/_capi/machine/mailbox_layout.py, written here anew. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

@@ -4,7 +4,7 @@
  * id: it must not be older than their own, nor younger than the counter. Buffers are completed by whoever finds them
  * full, or by a thread that completes them at any moment, as a flush does. One lock stands for the GIL: around take, give
  * and newest. Ids begin shortly before they wrap. The control block is laid out as documented in
- * gpusense/_capi/mailbox_layout.py, written here anew. Prints what it counted; exits 1 on the first wrong answer. */
+ * gpusense/_capi/machine/mailbox_layout.py, written here anew. Prints what it counted; exits 1 on the first wrong answer. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

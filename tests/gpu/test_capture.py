@@ -14,8 +14,10 @@ pytestmark = pytest.mark.gpu
 HEAD = """
 import json, os, sys, threading, time
 from collections import Counter
-from gpusense import _decode as decode, _layouts as layouts, cuda as own
-from gpusense.backends import _cupti_markers, _cupti_watch, cuda, cupti
+from gpusense._decode import decode, layouts
+from gpusense import cuda as own
+from gpusense.backends.cupti import markers, watch, activity as cupti
+from gpusense.backends import cuda
 PTX = '''
 .version 6.0
 .target sm_50
@@ -110,12 +112,12 @@ answer(arrived=sum(grids.values()))
 def test_a_running_kernel_does_not_hold_back_the_canary(run):
     facts = run("""
 begin()
-activity.canary = _cupti_markers.Memset(activity)
+activity.canary = markers.Memset(activity)
 activity.canary.prepare()
 module.function("spin").launch(1, 1, [2**31])
 verdicts = []
 for _ in range(6):
-    verdicts.append(_cupti_watch.look(activity, paused=False))
+    verdicts.append(watch.look(activity, paused=False))
     activity.flush(); time.sleep(0.1); activity.flush()
 answer(verdicts=verdicts, heartbeat=list(activity.heartbeat()))
 """)
@@ -130,13 +132,13 @@ import torch
 x = torch.ones(1024, device="cuda")
 torch.cuda.synchronize()
 begin()
-activity.canary = _cupti_markers.Memset(activity)
+activity.canary = markers.Memset(activity)
 activity.canary.prepare()
 def watch(count, until=None):
     seen = []
     for _ in range(count):
         paused = activity.status()["paused"]
-        seen.append(_cupti_watch.look(activity, paused=paused))
+        seen.append(watch.look(activity, paused=paused))
         activity.flush(); time.sleep(0.15); activity.flush()
     return [verdict for verdict in seen if verdict]
 before = watch(3)

@@ -9,11 +9,12 @@ import threading
 
 import pytest
 
-from gpusense import _workload, cuda
+from gpusense import cuda
 from gpusense._capi.libraries import CUDA
 from gpusense._capi.loading import load
-from gpusense._occupancy import Limits, blocks_per_sm
+from gpusense._records.occupancy import Limits, blocks_per_sm
 from gpusense.backends import cuda as backend
+from gpusense.cuda import _workload
 
 pytestmark = pytest.mark.gpu
 
@@ -164,7 +165,8 @@ def test_compiler_log(device):
 
 def test_failing_kernel_is_an_error(run_python, device):
     code = """if True:
-        from gpusense import _workload, cuda
+        from gpusense.cuda import _workload
+        from gpusense import cuda
         saxpy = cuda.Module.from_ptx(_workload.PTX).function("saxpy")
         try:
             cuda.launch_instrumented(saxpy, 1, 32, (16, 16, 1.0, 32))

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from gpusense import monitor
-from gpusense._metrics import GROUPS
-from gpusense.backends import nvml
+from gpusense._records.metrics import GROUPS
+from gpusense.backends.nvml import source as nvml
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 if shutil.which("nvidia-smi") is None or not nvml.open():

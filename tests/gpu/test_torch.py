@@ -167,8 +167,9 @@ def test_rests_without_cupti_beside_a_training(run, mode):
         f"mode = {mode!r}"
         """
 import json, os, sys, tempfile, time, torch, gpusense
-from gpusense import _budget, _select
-_budget.LONG_NS = 2_000_000_000
+from gpusense._capture import budget
+from gpusense._tracing import select
+budget.LONG_NS = 2_000_000_000
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(12)]).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -182,7 +183,7 @@ def step():
 for _ in range(5):
     step()
 path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-run = _select.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_rests=True)
+run = select.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_rests=True)
 states, steps, losses, end = set(), 0, [], time.monotonic() + 12
 while time.monotonic() < end:
     with gpusense.trace("step"):

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 import gpusense
-from gpusense import _config, _select
+from gpusense._runtime import config
+from gpusense._tracing import select
 from gpusense.integrations import cupy, jax, torch
 
 
@@ -13,15 +14,15 @@ from gpusense.integrations import cupy, jax, torch
 def tracer(monkeypatch):
     """A tracer of its own, without capture."""
     monkeypatch.delenv("GPUSENSE", raising=False)
-    monkeypatch.setattr(_select, "_layers", _config.Layers())
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
+    monkeypatch.setattr(select, "_layers", config.Layers())
+    monkeypatch.setattr(select, "_tracer", None)
+    monkeypatch.setattr(select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
     assert gpusense.enable()
     yield gpusense.get_tracer()
     for integration in (torch, cupy, jax):
         integration.uninstrument()
-    _select._tracer.close()
+    select._tracer.close()
 
 
 @pytest.fixture(params=["blocks", "frames"])

@@ -109,7 +109,7 @@ def test_off_is_said(run_python):
 
 
 def test_a_part_of_a_session_is_what_was_inside():
-    from gpusense._records import Aggregate, BlockRecord, Counters, GpuKernel
+    from gpusense._records.records import Aggregate, BlockRecord, Counters, GpuKernel
     from gpusense.integrations._recording import part
     from gpusense.session import Session
 

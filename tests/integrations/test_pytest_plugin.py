@@ -76,7 +76,7 @@ def test_a_misspelt_direction_is_no_answer(run):
 
 def test_failures_say_what_was_there(run):
     result = run("""
-from gpusense._records import GpuSync
+from gpusense._records.records import GpuSync
 
 def test_no_such_kernel(gpusense):
     work()
@@ -136,7 +136,7 @@ def test_what_was_only_counted_is_not_taken_for_nothing(run, monkeypatch, variab
 
 def test_a_question_fails_where_records_were_lost(run):
     result = run("""
-from gpusense._records import Counters
+from gpusense._records.records import Counters
 
 def test_before(gpusense):
     work()
@@ -161,7 +161,7 @@ def test_lost_by_an_earlier_test(gpusense):
 
 def test_peak_memory(run):
     run("""
-from gpusense._records import GpuAllocation
+from gpusense._records.records import GpuAllocation
 
 def test_peak(gpusense):
     block = sense.get_tracer().current_block()

@@ -313,9 +313,9 @@ def test_nothing_is_hooked_where_nothing_is_recorded(torch, monkeypatch, tracer)
 
 
 def test_a_part_that_fails_ends_and_the_program_does_not_notice(torch, tracer, monkeypatch, caplog):
-    from gpusense import _log
+    from gpusense._runtime import log
 
-    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
     integration.instrument(min_us=0)
     model = model_of(torch)
     model(fake_torch.Tensor())

@@ -11,7 +11,8 @@ import pytest
 from torch_shape import paths
 
 import gpusense
-from gpusense import _log, _nesting
+from gpusense._attribution import open_blocks
+from gpusense._runtime import log
 from gpusense.integrations import torch as integration
 from gpusense.integrations.torch import _backward
 
@@ -39,7 +40,7 @@ class Setting:
         self.tracer.reset()
 
     def newest_id(self):
-        return self.newest + (_nesting.LAST_ID + 1 if self.missing else 0)
+        return self.newest + (open_blocks.LAST_ID + 1 if self.missing else 0)
 
     def observe(self, node):
         self.newest += 1
@@ -106,7 +107,7 @@ def test_only_the_first_of_siblings_runs_python(called, setting):
     assert called == [str(CHILDREN - 1), "Sequential"] * 3  # both on the node of the model's output
     assert setting.backward() == BACK * 3
     assert not setting.entries._left
-    assert not _nesting.running
+    assert not open_blocks.running
     assert integration.statistics() == integration.Statistics(roots=1)
 
 
@@ -185,7 +186,7 @@ def test_what_ends_frames_ends_entries(setting, ends):
     setting.step()
     wanted = OWNERS if ends == "listener" else OWNERS[:7]
     assert setting.owners()[: len(wanted)] == wanted
-    assert not _nesting.running
+    assert not open_blocks.running
     assert integration.statistics().errors == ()
 
 
@@ -206,7 +207,7 @@ def test_places_that_cannot_be_read_are_lost_and_counted(setting):
 
 
 def test_a_module_on_an_unexpected_thread_gets_no_block_and_entries_end(setting, caplog, monkeypatch):
-    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
 
     def stray():
         thread = threading.Thread(target=setting.run.armed[0].calls[0], args=(None,))
@@ -253,7 +254,7 @@ def test_an_interrupt_while_frames_are_made(setting):
     tracer, real = setting.tracer, setting.tracer._append
 
     def interrupted(item):
-        if type(item) is tuple and type(item[0]) is _nesting.Frame and len(item) == 4:
+        if type(item) is tuple and type(item[0]) is open_blocks.Frame and len(item) == 4:
             tracer._append = real
             raise KeyboardInterrupt
         real(item)
@@ -265,7 +266,7 @@ def test_an_interrupt_while_frames_are_made(setting):
     for _ in range(2):
         setting.step()
         assert setting.owners() == OWNERS
-    assert not _nesting.running
+    assert not open_blocks.running
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpusense
-from gpusense import _nesting
-from gpusense._scopes import Scopes
+from gpusense._attribution import open_blocks
+from gpusense._tracing.scopes import Scopes
 from gpusense.integrations import torch as integration
 
 #: What a module does, one after the other; lists are what happens inside.
@@ -200,7 +200,7 @@ def told(request, monkeypatch, tracer):
                 program = Program(torch, tracer, todo, asks)
                 program.run()
                 tracer._recorder.marker = None
-                return program.told(), made.count(_nesting.Frame)
+                return program.told(), made.count(open_blocks.Frame)
             finally:
                 integration.uninstrument()
 
@@ -215,7 +215,7 @@ def _same(told, todo, depth, min_us):
     without, none = told(todo, False, depth, min_us=min_us)
     assert with_frames == without
     assert none == 0
-    assert not _nesting.running
+    assert not open_blocks.running
     _same.frames += made
 
 
@@ -230,7 +230,7 @@ def test_frames_tell_what_blocks_tell(told):
 
 def test_what_nobody_asks_for_never_becomes_a_block(told, monkeypatch):
     become = []
-    monkeypatch.setattr(_nesting, "_become", lambda frame: become.append(frame.path))
+    monkeypatch.setattr(open_blocks, "_become", lambda frame: become.append(frame.path))
     (rows, owners, _, _, errors), made = told(["launch", ("module", ["launch"])], True, 2, asks=False)
     assert made == 10  # of two modules below the model forward, and of all three backward, in two steps
     assert {path for path, *_ in rows} >= {("step", "Net", "m0"), ("step", "backward", "Net", "m0")}

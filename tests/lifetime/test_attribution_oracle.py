@@ -17,10 +17,10 @@ contexts = [ctypes.c_void_p(), ctypes.c_void_p()]
 for ordinal, context in enumerate(contexts):
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal)
 import gpusense
-from gpusense import _pipeline
+from gpusense._aggregation import pipeline
 options, seeds = json.loads(sys.argv[1]), range(int(sys.argv[2]))
 if options["attribution"] == "order":  # switches are many more markers, which wait longer to be read
-    _pipeline.MARKER_PATIENCE_NS = 100_000_000
+    pipeline.MARKER_PATIENCE_NS = 100_000_000
 launched, helped = {}, set()
 
 def launch(block, chance, count):

@@ -167,7 +167,7 @@ def test_selftest_passes_and_fails_for_a_reason(gpu):
 def test_nothing_seen_is_said(gpu, tmp_path):
     """CUDA was used and CUPTI refused: the answer names the reason, the program's exit code is its own."""
     (tmp_path / "work.py").write_text(
-        "import gpusense; from gpusense import _workload; _workload.run(gpusense.trace, 2); raise SystemExit(5)"
+        "import gpusense; from gpusense.cuda import _workload; _workload.run(gpusense.trace, 2); raise SystemExit(5)"
     )
     done = gpu("run", "work.py", FAKE_CUPTI_FAIL="cuptiActivityRegisterCallbacks=35,cuptiSubscribe=35")
     assert done.returncode == 5

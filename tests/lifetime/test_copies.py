@@ -32,12 +32,12 @@ fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 @pytest.fixture
 def copies(tmp_path, run):
     """Two copies, as ``gpusense vendor`` makes them, the second calling itself another version."""
-    from gpusense import _vendor
+    from gpusense.cli import _copy
 
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
-        _vendor.copy(str(tmp_path / name / "sense"))
+        _copy.copy(str(tmp_path / name / "sense"))
     init = tmp_path / "two" / "sense" / "__init__.py"
     init.write_text(init.read_text("utf-8").replace(f'"{gpusense.__version__}"', '"9.9.9"'), "utf-8")
 
@@ -119,7 +119,7 @@ for session in (a, b):
 def test_a_file_of_one_copy_leaves_out_the_other_too(copies, tmp_path):
     done = copies(
         f"""
-from one.sense import _select
+from one.sense._tracing import select as _select
 path = {str(tmp_path / "run.gpusense")!r}
 _select.start_session(path=path, trace_all=True)
 running(gpusense.get_tracer())
@@ -142,8 +142,9 @@ print(seen.seen == seen.kept + seen.aggregated + seen.invalid + seen.pre_session
 def test_the_smallest_overhead_budget_holds_for_all_and_the_other_copy_says_so(copies):
     done = copies(
         """
-from one.sense import _budget, _capturing, _layouts
-import two.sense._budget as others_budget, two.sense._capturing as others_capturing
+from one.sense._capture import budget as _budget, capturing as _capturing
+from one.sense._decode import layouts as _layouts
+from two.sense._capture import budget as others_budget, capturing as others_capturing
 for module in (_budget, others_budget): module.PERIOD_NS, module.ON_NS = 100_000_000, 20_000_000
 for module in (_capturing, others_capturing): module.TICK_S = 0.01
 second.configure(overhead_budget=0.5)
@@ -210,7 +211,7 @@ for package in (gpusense, second):
 def test_a_copy_that_raises_is_dropped_alone(copies):
     done = copies(
         """
-from two.sense._recorder import Recorder
+from two.sense._capture.recorder import Recorder
 def fail(*_): raise RuntimeError("broken copy")
 Recorder._on_buffer = fail
 a, b = both()
@@ -245,8 +246,8 @@ print(stretch.reason, stretch.end_ns > stretch.start_ns)
 def test_a_copy_of_a_foreign_abi_is_told_why(copies):
     done = copies(
         """
-from one.sense import _broker
-from two.sense import _broker as other
+from one.sense.backends.cupti import broker as _broker
+from two.sense.backends.cupti import broker as other
 other.ABI = 2
 a = gpusense.get_tracer()
 for _ in range(400):

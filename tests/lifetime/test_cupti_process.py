@@ -5,16 +5,17 @@ import sys
 
 import pytest
 
-from gpusense._capi import mailbox_code
+from gpusense._capi.machine import mailbox_code
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
 HEAD = """
 import ctypes, gc, os, sys, threading, time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # os.fork in a process with threads, since Python 3.12
-from gpusense import _broker
-from gpusense import _layouts as layouts
-from gpusense.backends import cuda, cupti
+from gpusense.backends.cupti import broker
+from gpusense._decode import layouts
+from gpusense.backends import cuda
+from gpusense.backends.cupti import activity as cupti
 path = os.environ["GPUSENSE_LIBCUPTI"]
 fake = ctypes.CDLL(path)
 def kernel(library=fake):
@@ -245,11 +246,11 @@ def test_two_vendored_copies_share_one_subscription(run, tmp_path):
     )
     (tmp_path / "host" / "__init__.py").touch()
     (tmp_path / "host" / "_vendor" / "__init__.py").touch()
-    assert (package / "_broker.py").exists()
+    assert (package / "backends" / "cupti" / "broker.py").exists()
     done = run(
         """
 sys.path.insert(0, sys.argv[1])
-from host._vendor.gpusense.backends import cupti as other
+from host._vendor.gpusense.backends.cupti import activity as other
 mine, theirs = [], []
 first = begin(lambda buffer, thread: mine.append(len(buffer) // 216))
 second = other.CuptiActivity()
@@ -269,7 +270,7 @@ print(sum(mine), sum(theirs), first.status()["registrations"])
 
 
 def test_the_interpreter_dict_is_only_borrowed(run):
-    clean(run("for _ in range(20000): _broker.interpreter_dict()\nprint('fine')"), "fine\n")
+    clean(run("for _ in range(20000): broker.interpreter_dict()\nprint('fine')"), "fine\n")
 
 
 def test_a_subinterpreter_is_told_why_it_cannot(run):
@@ -281,8 +282,8 @@ except ImportError:
     import _interpreters as sub
 code = '''
 import sys; sys.path[:0] = {!r}
-from gpusense import _broker
-print(_broker.interpreter_dict().reason, flush=True)
+from gpusense.backends.cupti import broker
+print(broker.interpreter_dict().reason, flush=True)
 '''.format(sys.path)
 try:
     one = sub.create()

@@ -9,9 +9,9 @@ from live_programs import clean
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
 SETUP = """
-from gpusense import _budget, _capturing, _duty
-_budget.PERIOD_NS, _budget.LONG_NS, _budget.ON_NS, _capturing.TICK_S = 100_000_000, 200_000_000, 20_000_000, 0.01
-_duty.SETTLED_NS, _duty.WORTH_NS = 20_000_000, 50_000_000
+from gpusense._capture import budget, capturing, duty
+budget.PERIOD_NS, budget.LONG_NS, budget.ON_NS, capturing.TICK_S = 100_000_000, 200_000_000, 20_000_000, 0.01
+duty.SETTLED_NS, duty.WORTH_NS = 20_000_000, 50_000_000
 """
 PROGRAM = (
     """
@@ -20,12 +20,12 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
-from gpusense import _select
+from gpusense._tracing import select
 """
     + SETUP
     + """
 mode, case = sys.argv[1:]
-run = _select.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=case != "not allowed")
+run = select.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=case != "not allowed")
 tracer = run.tracer
 while tracer._recorder.marker is None:
     with gpusense.trace("waiting"):
@@ -33,10 +33,10 @@ while tracer._recorder.marker is None:
 tracer._recorder._patience_s = 0.0  # used up, as by many returns
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 if case == "two copies":
-    from gpusense import _layouts
-    from gpusense.backends import cupti as backend
+    from gpusense._decode import layouts
+    from gpusense.backends.cupti import activity as backend
     second = backend.CuptiActivity()
-    second.start(_layouts.DEFAULT_KINDS, lambda buffer, thread: None, wants={})
+    second.start(layouts.DEFAULT_KINDS, lambda buffer, thread: None, wants={})
 def launch(name, times):
     for _ in range(times):
         driver.fake_cuda_launch(name, 0, 7, ctypes.c_uint64(500))

@@ -29,8 +29,8 @@ def launch(count=1):
 def begin(attribution="exact"):
     gpusense.configure(trace_all=True, max_records_per_second=10**9, attribution=attribution)
     if "path" in options:
-        from gpusense import _select
-        _select.start_session(path=options["path"])
+        from gpusense._tracing import select
+        select.start_session(path=options["path"])
     gpusense.enable()
     tracer = gpusense.get_tracer()
     while tracer._recorder.marker is None:

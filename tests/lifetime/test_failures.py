@@ -20,7 +20,7 @@ class Rude:
 entered = 0
 for failure in (MemoryError(), OSError(5, "x"), RuntimeError(), RecursionError()):
     recorder = tracer._recorder
-    saved = recorder.marker, tracer._append, recorder.poke, gpusense._tracer._get_ident
+    saved = recorder.marker, tracer._append, recorder.poke, gpusense._tracing.tracer._get_ident
     recorder.marker = fail
     with gpusense.trace("marker"): entered += 1
     recorder.marker = saved[0]
@@ -30,9 +30,9 @@ for failure in (MemoryError(), OSError(5, "x"), RuntimeError(), RecursionError()
     recorder.armed, recorder.poke = True, fail
     with gpusense.trace("poke"): entered += 1
     recorder.armed, recorder.poke = False, saved[2]
-    gpusense._block._get_ident = gpusense._tracer._get_ident = fail
+    gpusense._tracing.block._get_ident = gpusense._tracing.tracer._get_ident = fail
     with gpusense.trace("ident"): entered += 1
-    gpusense._block._get_ident = gpusense._tracer._get_ident = saved[3]
+    gpusense._tracing.block._get_ident = gpusense._tracing.tracer._get_ident = saved[3]
     tracer.add_block_listener(Rude())
     with gpusense.trace(Name()): entered += 1
     assert tracer.current_block() is None
@@ -128,8 +128,8 @@ print(count > 10)
 def test_a_producer_faster_than_us_neither_hangs_nor_fills_memory(run):
     done = run(
         """
-from gpusense import _scopes
-_scopes.MAX_WAITING = 500
+from gpusense._tracing import scopes
+scopes.MAX_WAITING = 500
 tracer, _ = begin()
 stop = False
 def produce():

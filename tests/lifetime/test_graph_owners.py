@@ -13,16 +13,16 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
-from gpusense._capi import executable
-from gpusense._graph_owners import GraphOwners
+from gpusense._capi.machine import executable
+from gpusense._capture.graph_owners import GraphOwners
 if "no memfd" in sys.argv:   # as in a Python built for every Linux
     del os.memfd_create
 if "no code" in sys.argv:
     executable._PROT_EXEC = 0x1000   # the kernel answers EINVAL
-from gpusense import _select
+from gpusense._tracing import select
 path, everything = sys.argv[2], sys.argv[3] == "each"
 if path != "live":
-    run = _select.start_session("file", path, trace_all=everything)
+    run = select.start_session("file", path, trace_all=everything)
 else:
     gpusense.configure(trace_all=everything)
     gpusense.enable()

@@ -18,7 +18,8 @@ import ctypes, os, sys, threading, time
 driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 import gpusense
-from gpusense import _workload, cuda
+from gpusense.cuda import _workload
+from gpusense import cuda
 buffer = cuda.Buffer(64, cuda.Device(0))  # blocks are marked once there is a context
 tracer = gpusense.get_tracer()
 def work():
@@ -109,8 +110,8 @@ import resource
 def resident():
     with open("/proc/self/statm") as file: return int(file.read().split()[0]) * 4096
 gpusense.record_kernel("imports", duration_ns=1)
-from gpusense.backends import cupti
-import gpusense._sessionfile, gpusense.cuda
+from gpusense.backends.cupti import activity as cupti
+import gpusense.session._format, gpusense.cuda
 limit = {limit}
 resource.setrlimit(resource.{what}, (limit, limit))
 """
@@ -125,7 +126,7 @@ resource.setrlimit(resource.{what}, (limit, limit))
 )
 def test_executable_memory_refused(run, refused, mode):
     code = f"""
-from gpusense._capi import executable
+from gpusense._capi.machine import executable
 def refuse(*_): raise OSError("executable memory refused")
 for name in {refused!r}: setattr(executable, "_map_" + name, refuse)
 """

@@ -17,8 +17,8 @@ def test_a_device_without_free_memory_is_recorded_and_its_blocks_are_marked_late
         """
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 driver.fake_cuda_fail(b"cuMemAlloc_v2", 2)
-from gpusense.backends import _cupti_markers
-_cupti_markers.RETRY_S = 0.05
+from gpusense.backends.cupti import markers
+markers.RETRY_S = 0.05
 tracer = gpusense.get_tracer()
 def wait(ready):
     for _ in range(400):
@@ -77,8 +77,8 @@ print(gpusense.get_tracer().status()["state"])
 def test_a_thousand_times_off_and_on_leaves_nothing_behind(run):
     done = run(
         """
-from gpusense import _attribution
-_attribution.MAX_EVENTS = _attribution.MAX_BLOCKS = 200  # blocks are remembered for a while, and that is no leak
+from gpusense._attribution import attributor
+attributor.MAX_EVENTS = attributor.MAX_BLOCKS = 200  # blocks are remembered for a while, and that is no leak
 tracer, _ = begin()
 def resident():
     with open("/proc/self/statm") as file: return int(file.read().split()[1]) * 4096
@@ -146,7 +146,7 @@ print(kernels(tracer.session()) == expected, fake.fake_cupti_calls(b"cuptiFinali
         ("12.6", "", {"FAKE_CUPTI_VERSION": "23"}),
         (
             "another copy",
-            "from gpusense.backends import cupti\nother = cupti.CuptiActivity()\nother.start([10], lambda *_: None)",
+            "from gpusense.backends.cupti.activity import CuptiActivity; CuptiActivity().start([10], lambda *_: None)",
             {},
         ),
         ("still works", "tracer._recorder.capture.synchronise = lambda *_: False", {}),
@@ -291,11 +291,12 @@ def test_a_killed_program_leaves_what_was_read_a_second_before(run, tmp_path):
     """Buffers that wait in order to be written together are written though nothing follows them."""
     done = run(
         """
-from gpusense import _filerecorder, _select
-tracer = _select.start_session(mode="file", path="killed.gpusense").tracer
+from gpusense._capture import file_store
+from gpusense._tracing import select
+tracer = select.start_session(mode="file", path="killed.gpusense").tracer
 running(tracer)
 recorder = tracer._recorder
-_filerecorder.WRITE_S, recorder._samples_at = 60, time.monotonic() + 60
+file_store.WRITE_S, recorder._samples_at = 60, time.monotonic() + 60
 time.sleep(1)
 with gpusense.trace("step"):
     for _ in range(30): driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(900))

@@ -18,8 +18,8 @@ PROGRAM = (
     HEAD
     + """
 import gpusense
-from gpusense import _budget, _capturing
-_budget.PERIOD_NS, _budget.ON_NS, _capturing.TICK_S = 100_000_000, 20_000_000, 0.01
+from gpusense._capture import budget, capturing
+budget.PERIOD_NS, budget.ON_NS, capturing.TICK_S = 100_000_000, 20_000_000, 0.01
 gpusense.configure(kinds=("sync",))
 gpusense.enable()
 tracer = gpusense.get_tracer()
@@ -31,10 +31,10 @@ def kinds(): return [cupti.fake_cupti_enabled(kind) for kind in (1, 2, 10, 38)]
 on = kinds()
 second = None
 if sys.argv[1] == "two copies":
-    from gpusense import _layouts
-    from gpusense.backends import cupti as backend
+    from gpusense._decode import layouts
+    from gpusense.backends.cupti import activity as backend
     second = backend.CuptiActivity()
-    second.start(_layouts.DEFAULT_KINDS, lambda buffer, thread: None)  # as a copy that looks at no one else's wishes
+    second.start(layouts.DEFAULT_KINDS, lambda buffer, thread: None)  # as a copy that looks at no one else's wishes
 gpusense.configure(overhead_budget=0.0001)
 off, launched, end = set(), 0, time.monotonic() + 1.5
 while time.monotonic() < end:
@@ -87,8 +87,8 @@ def test_what_another_copy_wants_stays_on(program):
 
 
 COST = """
-from gpusense import _select
-tracer = _select.start_session(mode=sys.argv[1], path=sys.argv[2]).tracer
+from gpusense._tracing import select
+tracer = select.start_session(mode=sys.argv[1], path=sys.argv[2]).tracer
 recorder = tracer._recorder
 while not recorder.capture.running: time.sleep(0.005)
 hub = recorder.capture._activity.shared["flush"].__self__

@@ -128,7 +128,7 @@ def program(run_python, scripted, build_library, tmp_path):
 def test_without_us_its_library_frees_what_comes_back(program):
     """That the stand-in shows the danger: the call that lets go of CUPTI is left out."""
     done = program(
-        "from gpusense.backends import _cupti_proton\n_cupti_proton.step_aside = lambda: None\n"
+        "from gpusense.backends.cupti import proton as ours\nours.step_aside = lambda: None\n"
         "tracer, used = capture(), proton()" + TURNS
     )
     assert done.returncode in (-signal.SIGABRT, -signal.SIGSEGV)

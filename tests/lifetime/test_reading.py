@@ -19,7 +19,7 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
-from gpusense import _select
+from gpusense._tracing import select
 path = sys.argv[1] if len(sys.argv) > 1 else None
 gpusense.configure(trace_all=True, max_records_per_second=10**9)
 def ready(tracer):
@@ -28,7 +28,7 @@ def ready(tracer):
         with tracer.trace("waiting"): time.sleep(0.005)
     assert tracer._recorder.marker is not None, tracer.status()
 def begin(**settings):
-    tracer = _select.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
+    tracer = select.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
     ready(tracer)
     return tracer, ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 launched = {}
@@ -143,7 +143,7 @@ judge(session, boundaries=status["boundaries"], waits=sorted(found) == sorted(wa
 def test_where_the_machine_code_cannot_be_had_blocks_are_marked(program):
     found = program(
         """
-from gpusense._capi import executable
+from gpusense._capi.machine import executable
 def refuse(*_): raise OSError("not here")
 executable.map_code = refuse
 tracer, cupti = begin()
@@ -181,11 +181,11 @@ def test_another_profiler_in_between(program):
     """Its launches are not seen; what comes after it is placed by what is read anew."""
     found = program(
         """
-from gpusense.backends import _cupti_holders
+from gpusense.backends.cupti import other_profilers
 tracer, cupti = begin()
 work(tracer, 20)
 holder = []
-_cupti_holders.running = _cupti_holders.busy = _cupti_holders.holder = lambda: holder[0] if holder else None
+other_profilers.running = other_profilers.busy = other_profilers.holder = lambda: holder[0] if holder else None
 holder.append("another tool")
 deadline = time.monotonic() + 10
 while tracer.status()["state"] != "paused" and time.monotonic() < deadline: time.sleep(0.02)
@@ -238,10 +238,10 @@ sys.modules["torch"] = torch = fake_torch.make(own_thread=OWN_THREAD)
 tracer, cupti = begin()
 tracer.flush(5)  # what was marked while it began is not looked at here
 began = tracer._recorder.counters().lost_markers
-from gpusense import _nesting
+from gpusense._attribution import open_blocks
 from gpusense.integrations import torch as integration
-frames, made, become = [], _nesting.Frame, _nesting._become
-_nesting._become = lambda frame: frames.append(frame.path) or become(frame)
+frames, made, become = [], open_blocks.Frame, open_blocks._become
+open_blocks._become = lambda frame: frames.append(frame.path) or become(frame)
 integration.instrument(min_us=0, depth=3)
 counts = {}
 def kernel(name):

@@ -59,7 +59,8 @@ def test_work_copies_and_collectives_of_every_device(run, count):
 import ctypes, json, os, struct, time
 driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"]); driver.cuInit(0)
 import gpusense
-from gpusense import _workload, cuda
+from gpusense.cuda import _workload
+from gpusense import cuda
 from gpusense.analysis.busy import is_collective
 count = int(os.environ["FAKE_CUDA_DEVICES"])
 buffers = [cuda.Buffer(64, cuda.Device(number)) for number in range(count)]

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from gpusense._capi import lines_code
+from gpusense._capi.machine import lines_code
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library"),
@@ -31,15 +31,15 @@ sys.modules["torch.autograd.profiler"] = Profiler("torch.autograd.profiler")
 if os.environ.get("TORCH"):
     sys.modules["torch"] = torch
 import gpusense
-from gpusense import _select
+from gpusense._tracing import select
 if os.environ.get("NO_CODE"):
-    from gpusense.backends import _cupti_lines
+    from gpusense.backends.cupti.sync_lines import reader
     def refuse(machine, mode): raise OSError("refused")
-    _cupti_lines.executable.map_code = refuse
+    reader.executable.map_code = refuse
 kinds = tuple(os.environ.get("KINDS", "sync_lines").split(","))
 path = os.environ.get("SESSION")
 if path:
-    run = _select.start_session("file", path, kinds=kinds)
+    run = select.start_session("file", path, kinds=kinds)
 else:
     gpusense.configure(kinds=kinds)
     gpusense.enable()
@@ -248,7 +248,7 @@ print(fake.fake_cupti_subscribed())
 
 def test_graph_owners_and_lines_do_not_take_the_subscription_from_each_other(program):
     done = program("""
-from gpusense._graph_owners import GraphOwners
+from gpusense._capture.graph_owners import GraphOwners
 owners = GraphOwners(tracer)
 print(owners.capture_began(), owners.reason)
 owners.capture_ended()
@@ -332,8 +332,8 @@ def test_a_call_while_the_interpreter_ends_does_not_enter_it(program):
     """CUPTI may call until the process ends; the subscription of a capture that could not end is still there."""
     done = program("""
 tracer._recorder.end_capture = int  # does nothing
-from gpusense._capi import lines_code
-from gpusense.backends._cupti_lines import LineLog
+from gpusense._capi.machine import lines_code
+from gpusense.backends.cupti.sync_lines.reader import LineLog
 class Late:
     def __del__(self, write=os.write, fake=fake, words=LineLog._machine.words, noted=lines_code.NOTED // 8):
         fake.fake_cupti_wait(2, 131, 3, 1000, 0)  # when modules are cleared, after all that atexit does
@@ -352,7 +352,7 @@ for _ in range(3):
     child = os.fork()
     if child == 0:
         waits(RUNTIME)
-        from gpusense.backends._cupti_lines import LineLog
+        from gpusense.backends.cupti.sync_lines.reader import LineLog
         code = 0 if not any(LineLog._machine.words[:]) and not LineLog._owner.running else 4
         calls = fake.fake_cupti_calls(b"cuptiUnsubscribe")
         LineLog._owner.end()
@@ -477,8 +477,8 @@ def test_a_second_copy_is_told_who_notes_lines(program, tmp_path):
         sys.modules["gpusense"].__path__[0], folder / "gpusense", ignore=shutil.ignore_patterns("*.pyc", "*.gpusense")
     )
     done = program("""
-from gpusense import _layouts as layouts
-from host.gpusense.backends import cupti as other
+from gpusense._decode import layouts
+from host.gpusense.backends.cupti import activity as other
 second = other.CuptiActivity()
 second.start({*layouts.DEFAULT_KINDS, layouts.SYNCHRONIZATION}, lambda *_: None)
 second.note_lines(())

@@ -15,7 +15,7 @@ from needs import HERE, ROOT, require
 PROGRAM = """
 import sys
 sys.path[:0] = [{root!r}, {tests!r}]
-from gpusense import _terminal, dashboard
+from gpusense.cli.dashboard import screen as _terminal, dashboard
 from scripted_devices import SECOND, ScriptedMonitor
 clock = lambda: 100 * SECOND
 feed = dashboard.Live(ScriptedMonitor(int(sys.argv[1]), clock), lambda: ("nvml: no driver here",), clock)

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from itertools import count
 from types import SimpleNamespace
 
-from gpusense._records import BlockRecord, Counters, DeviceInfo, GpuKernel, GpuMemoryTransfer
+from gpusense._records.records import BlockRecord, Counters, DeviceInfo, GpuKernel, GpuMemoryTransfer
 from gpusense.session import Session
 
 _current = ContextVar("scripted_block", default=None)

@@ -76,9 +76,9 @@ def test_every_span_arrives(way):
 def test_the_resource_is_that_of_any_other_time():
     code = """
 from opentelemetry.sdk.resources import Resource
-from gpusense.exporters import _otel_resource
+from gpusense.exporters.opentelemetry import _resource
 def show():
-    found = dict(_otel_resource.detected().attributes)
+    found = dict(_resource.detected().attributes)
     print(sorted(found.items()), flush=True)
 show()
 atexit.register(show)

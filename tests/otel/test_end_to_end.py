@@ -26,14 +26,14 @@ pytestmark = pytest.mark.network
 APP = """
 import os
 import gpusense
-from gpusense import _metrics, _records
+from gpusense._records import metrics as _metrics, records
 from gpusense.exporters import opentelemetry as otel
 
 tracer = gpusense.get_tracer()
 
 class Monitor:
     def latest(self):
-        device = _records.DeviceInfo(0, "Test GPU", "nvidia", "nvml", uuid="GPU-1234")
+        device = records.DeviceInfo(0, "Test GPU", "nvidia", "nvml", uuid="GPU-1234")
         return (_metrics.GpuMetrics(device, 1, 1, power=_metrics.Power(draw_watts=300.5)),)
     def history(self, seconds):
         return []
@@ -273,14 +273,14 @@ def test_a_recorded_session_keeps_its_times_and_ids(otel, rotel, capsys):
 
 def test_the_export_verb(otel, rotel, tmp_path, capsys):
     from gpusense.cli import main
-    from gpusense.exporters import _otel_replay
+    from gpusense.exporters.opentelemetry import _replay
 
-    assert _otel_replay.BATCH <= 512
+    assert _replay.BATCH <= 512
     url, got = rotel
     path = tmp_path / "run.gpusense"
     code = f"""
 import gpusense
-from gpusense._select import start_session
+from gpusense._tracing.select import start_session
 run = start_session("file", {str(path)!r}, trace_all=False)
 with gpusense.trace("step"):
     gpusense.record_kernel("sgemm", duration_ns=300_000)

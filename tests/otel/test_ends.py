@@ -182,9 +182,9 @@ def test_the_applications_own_spans_leave_between_our_batches(otel, tracer):
 
 
 def test_spans_that_never_end_do_not_blind_us(otel, app, tracer, spans, monkeypatch):
-    from gpusense.exporters import _otel_processor
+    from gpusense.exporters.opentelemetry import _processor
 
-    monkeypatch.setattr(_otel_processor, "MAX_OPEN", 10)
+    monkeypatch.setattr(_processor, "MAX_OPEN", 10)
     otel.instrument(tracer=tracer, tracer_provider=app, metrics=False)
     leaked = []
     for number in range(30):
@@ -202,9 +202,9 @@ def test_spans_that_never_end_do_not_blind_us(otel, app, tracer, spans, monkeypa
 
 def test_without_a_thread_the_last_step_is_made_by_who_ends(otel, tracer, monkeypatch):
     """As in a forked child that is ending: since Python 3.12 no thread can be started any more."""
-    from gpusense import _process
+    from gpusense._runtime import process
 
-    monkeypatch.setattr(_process, "start_thread", lambda *_: None)
+    monkeypatch.setattr(process, "start_thread", lambda *_: None)
     exporter = InMemorySpanExporter()
     otel.instrument(tracer=tracer, exporter=exporter, metrics=False)
     with tracer.trace("step"):
@@ -238,7 +238,7 @@ def test_flushing_from_inside_an_export_does_not_wait_for_itself(otel, tracer):
 
 def test_requests_of_an_export_make_no_spans_of_their_own(otel, monkeypatch):
     from gpusense import GpuKernel, Session
-    from gpusense.exporters import _otel_otlp
+    from gpusense.exporters.opentelemetry import _otlp
 
     seen = []
 
@@ -250,7 +250,7 @@ def test_requests_of_an_export_make_no_spans_of_their_own(otel, monkeypatch):
         def shutdown(self):
             pass
 
-    monkeypatch.setattr(_otel_otlp, "_make", lambda *_: Exporter())
+    monkeypatch.setattr(_otlp, "_make", lambda *_: Exporter())
     session = Session(meta={"pid": 1, "start_ns": 5}, records=[GpuKernel("k", 5, 9, 0)])
     otel.export_session(session, "http://localhost:1")
     assert seen == [True]
@@ -355,8 +355,8 @@ def test_a_session_file_is_not_read_while_it_is_written(tmp_path):
     """A recorder that writes a file gives its session by reading the whole file back: never every ten seconds."""
     code = """
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from gpusense._filerecorder import FileRecorder
-from gpusense._select import start_session
+from gpusense._capture.file_store import FileRecorder
+from gpusense._tracing.select import start_session
 from gpusense.exporters import opentelemetry as otel
 import gpusense
 run = start_session("file", "s.gpusense")

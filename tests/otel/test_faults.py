@@ -71,9 +71,9 @@ def test_refusals_are_counted(otel, tracer, answer, caplog):
 @pytest.mark.parametrize("answer", [204, 302, 307])
 def test_a_redirection_has_taken_nothing(otel, tracer, caplog, monkeypatch, answer):
     """It counted as success, and what was sent was nowhere."""
-    from gpusense import _log
+    from gpusense._runtime import log
 
-    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
     with receiver() as other, receiver(status=answer, headers=[("Location", other.url + "/login")]) as got:
         status = run(otel, tracer, got.url)
         requests = got.requests
@@ -90,10 +90,10 @@ def test_a_redirection_has_taken_nothing(otel, tracer, caplog, monkeypatch, answ
 def test_a_redirection_of_metrics_is_told(monkeypatch):
     from opentelemetry.sdk.metrics.export import MetricsData
 
-    from gpusense import _log
-    from gpusense.exporters._otel_otlp import Otlp
+    from gpusense._runtime import log
+    from gpusense.exporters.opentelemetry._otlp import Otlp
 
-    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
     with receiver(status=302) as got:
         otlp = Otlp("metrics", got.url)
         assert not otlp.export_metrics(MetricsData(resource_metrics=[]))
@@ -103,10 +103,10 @@ def test_a_redirection_of_metrics_is_told(monkeypatch):
 
 def test_an_exporter_that_follows_redirections_sends_nothing_elsewhere():
     """Earlier ones ask ``requests`` to follow, which repeats a POST as a GET without its body."""
-    from gpusense.exporters import _otel_otlp
+    from gpusense.exporters.opentelemetry import _otlp
 
     statuses = []
-    session = _otel_otlp._session(lambda response, *_, **__: statuses.append(response.status_code))
+    session = _otlp._session(lambda response, *_, **__: statuses.append(response.status_code))
     with receiver() as other, receiver(status=302, headers=[("Location", other.url)]) as got, session:
         assert session.post(got.url + "/v1/traces", data=b"").status_code == 302
         assert other.requests == 0
@@ -129,9 +129,9 @@ def test_a_backend_that_takes_no_metrics_gets_its_spans(otel, tracer, caplog):
 
 
 def test_a_protocol_that_is_not_spoken_is_said(otel, tracer, monkeypatch, caplog):
-    from gpusense import _log
+    from gpusense._runtime import log
 
-    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with receiver() as got:
         assert run(otel, tracer, got.url)["dropped"] == {}
@@ -140,7 +140,7 @@ def test_a_protocol_that_is_not_spoken_is_said(otel, tracer, monkeypatch, caplog
     ]
     otel.uninstrument()
     caplog.clear()
-    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
     with receiver() as got:
         assert run(otel, tracer, got.url)["dropped"] == {}

@@ -19,9 +19,9 @@ from opentelemetry.semconv._incubating.metrics import hw_metrics
 from opentelemetry.semconv.schemas import Schemas
 from scripted import GPU
 
-from gpusense._metrics import Clocks, GpuMetrics, Health, Memory, Pcie, Power, Thermal, Utilization
-from gpusense._records import Aggregate
-from gpusense.exporters import _otel_instruments, _otel_resource
+from gpusense._records.metrics import Clocks, GpuMetrics, Health, Memory, Pcie, Power, Thermal, Utilization
+from gpusense._records.records import Aggregate
+from gpusense.exporters.opentelemetry import _instruments, _resource
 
 SAMPLE = GpuMetrics(
     GPU,
@@ -255,9 +255,9 @@ def test_a_private_exporter_gets_numbers_and_histograms_at_once(otel, tracer):
 
 def test_names_units_and_instruments_are_the_conventions_own():
     require(hasattr(Schemas, "V1_44_0"), "semantic conventions 1.44")
-    assert Schemas.V1_44_0.value == _otel_resource.SCHEMA_URL
+    assert Schemas.V1_44_0.value == _resource.SCHEMA_URL
     kinds = {"gauge": "gauge", "counter": "counter", "updowncounter": "updowncounter"}
-    for row in _otel_instruments.INSTRUMENTS:
+    for row in _instruments.INSTRUMENTS:
         if not row.name.startswith("hw."):
             assert row.name.startswith("gpu.")
             continue
@@ -273,7 +273,7 @@ def test_attribute_names_are_the_conventions_own():
     known = {value for name, value in vars(hw_attributes).items() if name.startswith("HW_") and isinstance(value, str)}
     used = {
         key
-        for row in _otel_instruments.INSTRUMENTS
+        for row in _instruments.INSTRUMENTS
         for _value, attributes in row.read(SAMPLE)
         for key in attributes
         if key.startswith("hw.")
@@ -281,7 +281,7 @@ def test_attribute_names_are_the_conventions_own():
     assert used <= known
     assert {"hw.id", "hw.parent", "hw.sensor_location", "hw.limit_type", "hw.state", "hw.gpu.task"} <= used
     states = {state.value for state in hw_attributes.HwStateValues}
-    assert set(_otel_instruments.STATES) <= states
+    assert set(_instruments.STATES) <= states
 
 
 def _documentation(module, constant):
@@ -297,7 +297,7 @@ def _documentation(module, constant):
 
 
 def test_bounds_cover_a_microsecond_to_ten_seconds():
-    from gpusense.exporters._otel_histograms import DURATION_BOUNDS, SIZE_BOUNDS
+    from gpusense.exporters.opentelemetry._histograms import DURATION_BOUNDS, SIZE_BOUNDS
 
     assert (DURATION_BOUNDS[0], DURATION_BOUNDS[-1]) == (1e-6, 10.0)
     assert list(DURATION_BOUNDS) == sorted(DURATION_BOUNDS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._records import (
+from gpusense._records.records import (
     Aggregate,
     BlockRecord,
     ComputeBlock,
@@ -19,12 +19,12 @@ from gpusense._records import (
     GpuSync,
     Syscall,
 )
-from gpusense.exporters._otel_attributes import MAX_ATTRIBUTES, clean, nanoseconds, shape
-from gpusense.exporters._otel_budget import Allowance, Placed, longest, select
-from gpusense.exporters._otel_histograms import OTHER, Deltas, Family
-from gpusense.exporters._otel_instruments import INSTRUMENTS
-from gpusense.exporters._otel_otlp import signal_url
-from gpusense.exporters._otel_work import Work
+from gpusense.exporters.opentelemetry._attributes import MAX_ATTRIBUTES, clean, nanoseconds, shape
+from gpusense.exporters.opentelemetry._budget import Allowance, Placed, longest, select
+from gpusense.exporters.opentelemetry._histograms import OTHER, Deltas, Family
+from gpusense.exporters.opentelemetry._instruments import INSTRUMENTS
+from gpusense.exporters.opentelemetry._otlp import signal_url
+from gpusense.exporters.opentelemetry._work import Work
 from gpusense.session import Session, save
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.builds(object))

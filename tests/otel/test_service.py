@@ -190,7 +190,7 @@ def test_subclasses_become_what_they_hold(on, tracer, spans):
 
 
 def test_huge_values_are_cut_before_they_are_worked_on():
-    from gpusense.exporters._otel_attributes import MAX_TEXT, clean
+    from gpusense.exporters.opentelemetry._attributes import MAX_TEXT, clean
 
     class Counting(str):
         """Text that says how much of it was encoded."""
@@ -204,16 +204,16 @@ def test_huge_values_are_cut_before_they_are_worked_on():
             Counting.encoded = max(Counting.encoded, len(self))
             return super().encode(*arguments)
 
-    from gpusense.exporters import _otel_attributes
+    from gpusense.exporters.opentelemetry import _attributes
 
-    assert len(_otel_attributes.text(Counting("é" * 10**6), MAX_TEXT)) == MAX_TEXT
+    assert len(_attributes.text(Counting("é" * 10**6), MAX_TEXT)) == MAX_TEXT
     assert 0 < Counting.encoded <= MAX_TEXT + 1
     assert len(clean(1 << 10**6)) == MAX_TEXT
     assert len(clean("é" * 10**6)) == MAX_TEXT
 
 
 def test_a_mapping_of_a_million_attributes_is_not_cleaned_to_the_end(on, otel, tracer, spans):
-    from gpusense.exporters._otel_attributes import MAX_ATTRIBUTES
+    from gpusense.exporters.opentelemetry._attributes import MAX_ATTRIBUTES
 
     cleaned = []
 

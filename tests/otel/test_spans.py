@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import StatusCode
 from scripted import GPU, ScriptedTracer
 
-from gpusense._records import ComputeBlock, GpuKernel, GpuMemset, GpuSync
+from gpusense._records.records import ComputeBlock, GpuKernel, GpuMemset, GpuSync
 
 
 @pytest.fixture
@@ -504,7 +504,7 @@ def test_bad_settings_are_refused(otel, app, tracer, setting):
 
 
 def test_full_queue_drops_and_counts(app, tracer):
-    from gpusense.exporters._otel_worker import Inbox
+    from gpusense.exporters.opentelemetry._worker import Inbox
 
     inbox = Inbox(limit=10)
     inbox.put(list(range(8)))

@@ -7,7 +7,7 @@ import pathlib
 import struct
 from typing import NamedTuple
 
-from gpusense import _sessionfile as file
+from gpusense.session import _format as file
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "two_gpus"
 NAMES = ("both", "rank0", "rank1")

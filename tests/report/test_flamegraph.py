@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sessions import HOSTILE, US, block, copy, kernel, session, training
 
-from gpusense._records import Aggregate
+from gpusense._records.records import Aggregate
 from gpusense.report import flamegraph
 from gpusense.session import Session
 

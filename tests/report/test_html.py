@@ -12,10 +12,10 @@ from html.parser import HTMLParser
 import pytest
 from sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
 
-from gpusense._records import Counters, UnseenStretch
+from gpusense._records.records import Counters, UnseenStretch
 from gpusense.analysis import findings, operations
-from gpusense.report import html
-from gpusense.report.page_series import thin
+from gpusense.report.html import page as html
+from gpusense.report.html.series import thin
 from gpusense.report.tracks import end_of
 from gpusense.session import Session
 
@@ -290,7 +290,7 @@ def test_more_host_rows_than_any_page_shows_leave_the_devices_on_it():
 
 def test_the_page_comes_out_of_a_zip_and_out_of_another_package(run_python, tmp_path):
     archive = tmp_path / "vendor.zip"
-    package = pathlib.Path(html.__file__).parent.parent
+    package = pathlib.Path(html.__file__).parents[2]
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("host/__init__.py", "")
         for path in package.rglob("*"):
@@ -298,8 +298,9 @@ def test_the_page_comes_out_of_a_zip_and_out_of_another_package(run_python, tmp_
                 file.write(path, f"host/_vendor_gpusense/{path.relative_to(package)}")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import io; from host._vendor_gpusense.report import html; from host._vendor_gpusense.session import Session\n"
-        "out = io.StringIO(); html.write(Session(), out); assert 'Nothing was recorded' in out.getvalue()\n"
+        "import io; from host._vendor_gpusense.report.html import page\n"
+        "from host._vendor_gpusense.session import Session\n"
+        "out = io.StringIO(); page.write(Session(), out); assert 'Nothing was recorded' in out.getvalue()\n"
         "assert 'gpusense' not in sys.modules"
     )
     done = run_python(code, str(archive))

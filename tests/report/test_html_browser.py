@@ -5,7 +5,7 @@ from browser import Browser, find_browser
 from needs import require
 from sessions import HOSTILE, US, block, kernel, session, training
 
-from gpusense.report import html
+from gpusense.report.html import page as html
 from gpusense.session import Session
 
 

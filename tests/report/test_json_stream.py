@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sessions import H100, HOSTILE, MS, block, crowd, eventful, kernel, sample, session, training
 
-from gpusense import _json, _json_stream
-from gpusense._json_stream import Rows
-from gpusense._summary import export_json
+from gpusense._records import json_codec
+from gpusense._tracing.summary import export_json
+from gpusense.report import json_stream
 from gpusense.report.json import pieces, to_dict, write
+from gpusense.report.json_stream import Rows
 from gpusense.session import Session
 
 leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
@@ -28,14 +29,14 @@ def test_pieces_are_the_text_of_the_whole(members, indent):
     whole = {name: items for name, (_, items) in members.items()}
     for portable in (False, True):
         made = [(name, Rows(items, lambda item: item) if many else items) for name, (many, items) in members.items()]
-        text = "".join(_json_stream.pieces(made, portable=portable, indent=indent))
-        assert text == _json.dumps(whole, portable=portable, indent=indent)
+        text = "".join(json_stream.pieces(made, portable=portable, indent=indent))
+        assert text == json_codec.dumps(whole, portable=portable, indent=indent)
 
 
 def test_more_rows_than_are_held_at_once():
     for count in (255, 256, 257, 1000):
         made = [("rows", Rows(range(count), lambda number: {"number": number}))]
-        assert json.loads("".join(_json_stream.pieces(made))) == {"rows": [{"number": n} for n in range(count)]}
+        assert json.loads("".join(json_stream.pieces(made))) == {"rows": [{"number": n} for n in range(count)]}
 
 
 class Mixed(NamedTuple):
@@ -56,11 +57,11 @@ def test_rows_of_tuples_are_the_text_of_their_encoding(items, indent):
     figures = {"length": lambda item: len(item.second), "text": lambda item: str(item.second)}
 
     def row(item):
-        return {**_json.encode(item, full=True), **{name: figure(item) for name, figure in figures.items()}}
+        return {**json_codec.encode(item, full=True), **{name: figure(item) for name, figure in figures.items()}}
 
     for portable in (False, True):
-        text = "".join(_json_stream.pieces([("rows", Rows(items, row, figures))], portable=portable, indent=indent))
-        assert text == _json.dumps({"rows": [row(item) for item in items]}, portable=portable, indent=indent)
+        text = "".join(json_stream.pieces([("rows", Rows(items, row, figures))], portable=portable, indent=indent))
+        assert text == json_codec.dumps({"rows": [row(item) for item in items]}, portable=portable, indent=indent)
 
 
 class Odd:
@@ -92,10 +93,10 @@ def test_a_report_is_the_text_of_its_dictionary(name, indent):
     made = sessions_of_every_kind()[name]
     for portable in (False, True):
         text = "".join(pieces(made, portable=portable, indent=indent))
-        assert text == _json.dumps(to_dict(made), portable=portable, indent=indent)
+        assert text == json_codec.dumps(to_dict(made), portable=portable, indent=indent)
     out = io.StringIO()
     write(made, out, indent=indent)
-    assert out.getvalue() == _json.dumps(to_dict(made), portable=True, indent=indent) + "\n"
+    assert out.getvalue() == json_codec.dumps(to_dict(made), portable=True, indent=indent) + "\n"
 
 
 def test_the_dictionary_holds_lists_and_not_what_makes_them():
@@ -107,7 +108,7 @@ def test_the_dictionary_holds_lists_and_not_what_makes_them():
 def test_exported_text_and_file_are_the_same(tmp_path):
     made = training()
     assert export_json(made, tmp_path / "run.json") is None
-    assert (tmp_path / "run.json").read_text("utf-8") == export_json(made) == _json.dumps(to_dict(made), indent=2)
+    assert (tmp_path / "run.json").read_text("utf-8") == export_json(made) == json_codec.dumps(to_dict(made), indent=2)
 
 
 class Nowhere(io.TextIOBase):

@@ -7,13 +7,14 @@ import struct
 import pytest
 
 import gpusense
-from gpusense import _sessionfile as file
 from gpusense.analysis import operations, verdict
-from gpusense.report import html, perfetto
 from gpusense.report import json as report_json
+from gpusense.report import perfetto
+from gpusense.report.html import page as html
+from gpusense.session import _format as file
 from gpusense.session import load
 
-RECORDED = pathlib.Path(gpusense.__file__).parent / "_demo.gpusense"
+RECORDED = pathlib.Path(gpusense.__file__).parent / "cli" / "_demo.gpusense"
 pytestmark = pytest.mark.skipif(not RECORDED.exists(), reason="a vendored copy may come without the recording")
 KERNEL, MEMCPY, MEMSET, DRIVER = 10, 1, 2, 4
 

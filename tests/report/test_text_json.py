@@ -8,17 +8,17 @@ import shlex
 import pytest
 from sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, eventful, kernel, sample, session, sync, training
 
-from gpusense._records import Aggregate, Counters, UnseenStretch
-from gpusense._summary import print_summary
+from gpusense._records.records import Aggregate, Counters, UnseenStretch
+from gpusense._tracing.summary import print_summary
 from gpusense.analysis.energy import energy
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.operation import Operation
 from gpusense.analysis.ranking import ranked
 from gpusense.analysis.words import percent_text
 from gpusense.report import text
+from gpusense.report.html.data import page_data
 from gpusense.report.json import to_dict
 from gpusense.report.json import write as write_json
-from gpusense.report.page_data import page_data
 from gpusense.report.series import device_series
 from gpusense.report.style import PLAIN, Style, style_of
 from gpusense.session import Session, load, merge, save

@@ -5,7 +5,9 @@ from monitor_rig import Rig
 from scripted_engine import Engine
 
 import gpusense
-from gpusense import _broker, _config, _select
+from gpusense._runtime import config
+from gpusense._tracing import select
+from gpusense.backends.cupti import broker
 
 
 @pytest.fixture
@@ -32,13 +34,13 @@ def tracer(monkeypatch):
     """A live tracer of its own, without capture."""
     for name in ("GPUSENSE", "GPUSENSE_THRESHOLD_US", "GPUSENSE_LIBCUDA", "GPUSENSE_LIBCUPTI"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_select, "_layers", _config.Layers())
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
+    monkeypatch.setattr(select, "_layers", config.Layers())
+    monkeypatch.setattr(select, "_tracer", None)
+    monkeypatch.setattr(select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
     assert gpusense.enable()
     yield gpusense.get_tracer()
-    _select._tracer.close()
+    select._tracer.close()
 
 
 @pytest.fixture
@@ -51,10 +53,10 @@ def reading(tracer):
 @pytest.fixture
 def engine(monkeypatch):
     """Hubs start no thread."""
-    monkeypatch.setattr(_broker._process, "start_thread", lambda target, name: None)
+    monkeypatch.setattr(broker.process, "start_thread", lambda target, name: None)
     return Engine()
 
 
 @pytest.fixture
 def hub(engine):
-    return _broker.Hub(engine)
+    return broker.Hub(engine)

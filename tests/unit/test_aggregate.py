@@ -7,8 +7,8 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _aggregate
-from gpusense._aggregate import Groups, row_of
+from gpusense._aggregation import groups as _aggregate
+from gpusense._aggregation.groups import Groups, row_of
 
 KEY = (("step",), "kernel", "gemm", "cuda", 0, 7, None)
 

@@ -5,13 +5,13 @@ from draws import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusense._alike import Alike, expanded
-from gpusense._config import Settings
-from gpusense._filerecorder import FileRecorder
-from gpusense._pipeline import Limits, Pipeline
-from gpusense._recorder import Recorder
-from gpusense._records import GpuKernel, GpuSync
-from gpusense._tracer import Tracer
+from gpusense._aggregation.pipeline import Limits, Pipeline
+from gpusense._aggregation.same_kernels import Alike, expanded
+from gpusense._capture.file_store import FileRecorder
+from gpusense._capture.recorder import Recorder
+from gpusense._records.records import GpuKernel, GpuSync
+from gpusense._runtime.config import Settings
+from gpusense._tracing.tracer import Tracer
 from gpusense.session import load
 
 T0 = 1_790_000_000_000_000_000

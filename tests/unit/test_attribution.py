@@ -7,8 +7,8 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Ids, Widener
-from gpusense._unmarked import Unmarked
+from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Ids, Widener
+from gpusense._attribution.before_capture import Unmarked
 
 HOOKS = 7  # a thread, as autograd's
 
@@ -375,7 +375,7 @@ def test_stretches_of_ascending_ids_are_those_of_each_id(seed, first, steps):
 
 
 def test_switches_without_blocks_are_forgotten_in_time(monkeypatch):
-    from gpusense import _attribution
+    from gpusense._attribution import attributor as _attribution
 
     monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
     attributor = Attributor()
@@ -444,7 +444,7 @@ def test_a_marker_call_of_the_program_is_not_ours():
 
 
 def test_blocks_are_forgotten_but_open_ones_keep_their_ancestors(monkeypatch):
-    from gpusense import _attribution
+    from gpusense._attribution import attributor as _attribution
 
     monkeypatch.setattr(_attribution, "MAX_BLOCKS", 100)
     attributor = Attributor()
@@ -464,7 +464,7 @@ def test_paths_of_blocks_that_are_not_known_are_not_kept():
 
 
 def test_many_boundaries_at_once_are_forgotten_in_time(monkeypatch):
-    from gpusense import _attribution
+    from gpusense._attribution import attributor as _attribution
 
     monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
     monkeypatch.setattr(_attribution, "MAX_BLOCKS", 100)

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 
 from gpusense._capi.binding import Missing, MissingSymbol, bind, missing, prototypes
-from gpusense._errors import GpuSenseError
+from gpusense._runtime.errors import GpuSenseError
 
 TABLE = prototypes(
     fake_pointer=(ctypes.c_void_p,),

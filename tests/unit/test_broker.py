@@ -7,10 +7,10 @@ from collections import deque
 import pytest
 from scripted_engine import COPIES, KERNELS, MEMSETS, SYNCS, Engine
 
-from gpusense import _broker
-from gpusense._errors import BackendError
-from gpusense._records import Unavailable
-from gpusense.backends import cupti
+from gpusense._records.records import Unavailable
+from gpusense._runtime.errors import BackendError
+from gpusense.backends.cupti import activity as cupti
+from gpusense.backends.cupti import broker
 
 
 def test_callbacks_are_registered_once_and_kinds_counted(hub, engine):
@@ -49,7 +49,7 @@ def test_two_that_join_at_once_are_registered_once(hub, engine):
 
 def test_who_is_refused_beside_another_leaves_its_kinds_on(hub, engine, monkeypatch):
     """Both found that nothing was registered, since the first took longer than anyone waits."""
-    monkeypatch.setattr(_broker, "CLOSE_WAIT_S", 0.01)
+    monkeypatch.setattr(broker, "CLOSE_WAIT_S", 0.01)
     both, joined, refused = threading.Barrier(2), threading.Event(), []
 
     def register():
@@ -213,7 +213,7 @@ def test_one_alone_may_rest_and_one_who_would_not_be_told_keeps_its_kinds(hub, e
 
 def test_a_rest_of_all_is_told_with_its_times_and_who_wanted_it(hub, engine, monkeypatch):
     clock = iter(range(100, 1000, 100))
-    monkeypatch.setattr(_broker.time, "time_ns", lambda: next(clock))
+    monkeypatch.setattr(broker.time, "time_ns", lambda: next(clock))
     one, two = {"name": "one"}, {"name": "two"}
     leave = hub.join({KERNELS}, print, one)
     hub.join({KERNELS, SYNCS}, print, two)
@@ -316,7 +316,7 @@ def test_opposite_wishes_at_once_leave_no_kind_off(hub, engine):
 
 def test_a_forked_child_makes_no_call(hub, engine, monkeypatch):
     leave = hub.join({KERNELS}, print)
-    monkeypatch.setattr(_broker.os, "getpid", lambda: -5)
+    monkeypatch.setattr(broker.os, "getpid", lambda: -5)
     hub.after_fork_in_child()
     engine.calls.clear()
     hub.flush()
@@ -333,7 +333,7 @@ def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(hub, monkeypat
     hub.join({KERNELS}, print)
     for lock in (hub._lock, hub._reading, hub._registering):
         lock.acquire()  # as another thread of the parent did
-    monkeypatch.setattr(_broker.os, "getpid", lambda: -5)
+    monkeypatch.setattr(broker.os, "getpid", lambda: -5)
     hub.after_fork_in_child()
     done = threading.Thread(target=lambda: (hub.rest(()), hub.rests(0), hub.status()), daemon=True)
     done.start()
@@ -351,10 +351,10 @@ def test_the_exit_hook_flushes_and_disables(hub, engine):
 
 
 def test_leaving_and_joining_at_once_never_loses_the_drain_thread(monkeypatch):
-    monkeypatch.setattr(_broker, "PERIOD_S", 0.0005)
-    monkeypatch.setattr(_broker, "SHORTEST_S", 0.0005)
+    monkeypatch.setattr(broker, "PERIOD_S", 0.0005)
+    monkeypatch.setattr(broker, "SHORTEST_S", 0.0005)
     engine = Engine()
-    hub = _broker.Hub(engine)
+    hub = broker.Hub(engine)
 
     def drains():
         return sum(thread.name == "gpusense drain" for thread in threading.enumerate())
@@ -375,17 +375,17 @@ def test_leaving_and_joining_at_once_never_loses_the_drain_thread(monkeypatch):
 
 def test_copies_meet_and_strangers_are_told_why(engine, monkeypatch):
     place = {}
-    monkeypatch.setattr(_broker, "interpreter_dict", lambda: place)
-    shared = _broker.meet(lambda: engine)
-    assert _broker.meet(Engine) is shared
+    monkeypatch.setattr(broker, "interpreter_dict", lambda: place)
+    shared = broker.meet(lambda: engine)
+    assert broker.meet(Engine) is shared
     shared["join"]({KERNELS}, print)
     assert shared["status"]()["members"] == 1
-    place[_broker.KEY] = {**shared, "pid": -1}
-    assert "forked" in _broker.meet(Engine).reason
-    place[_broker.KEY] = {"abi": 2, "pid": shared["pid"]}
-    assert isinstance(_broker.meet(Engine), Unavailable)
-    monkeypatch.setattr(_broker, "interpreter_dict", lambda: Unavailable("cupti", "none here"))
-    assert _broker.meet(Engine).reason == "none here"
+    place[broker.KEY] = {**shared, "pid": -1}
+    assert "forked" in broker.meet(Engine).reason
+    place[broker.KEY] = {"abi": 2, "pid": shared["pid"]}
+    assert isinstance(broker.meet(Engine), Unavailable)
+    monkeypatch.setattr(broker, "interpreter_dict", lambda: Unavailable("cupti", "none here"))
+    assert broker.meet(Engine).reason == "none here"
 
 
 @pytest.mark.parametrize("abiflags", ["t", "td"])
@@ -393,6 +393,6 @@ def test_a_free_threaded_build_is_refused_with_and_without_the_gil(monkeypatch, 
     monkeypatch.setattr(sys, "abiflags", abiflags, raising=False)
     for has_gil in (False, True):
         monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)  # noqa: B023 - asked at once
-        assert "free-threaded" in _broker.interpreter_dict().reason
+        assert "free-threaded" in broker.interpreter_dict().reason
     monkeypatch.setattr(sys, "platform", "linux")
-    assert cupti.open() == _broker.FREE_THREADED  # for doctor, without a look at any library
+    assert cupti.open() == broker.FREE_THREADED  # for doctor, without a look at any library

@@ -5,7 +5,7 @@ import threading
 import pytest
 from scripted_engine import KERNELS, Engine
 
-from gpusense import _broker
+from gpusense.backends.cupti import broker
 
 
 def test_buffers_beyond_what_the_strictest_member_allows_are_kept_back_empty(hub, engine):
@@ -32,7 +32,7 @@ def test_two_buffers_are_always_left(hub, engine):
 
 
 def test_draining_ends_although_buffers_keep_coming(hub, engine, monkeypatch):
-    monkeypatch.setattr(_broker, "DRAIN_LIMIT", 5)
+    monkeypatch.setattr(broker, "DRAIN_LIMIT", 5)
     hub.join({KERNELS}, lambda address, *_: engine.full.append((address + 4096, 216, 7)))
     engine.full.append((4096, 216, 7))
     hub.flush()
@@ -40,7 +40,7 @@ def test_draining_ends_although_buffers_keep_coming(hub, engine, monkeypatch):
 
 
 def test_a_receiver_that_waits_for_a_flushing_thread_does_not_hang_it(hub, engine, monkeypatch):
-    monkeypatch.setattr(_broker, "CLOSE_WAIT_S", 0.05)
+    monkeypatch.setattr(broker, "CLOSE_WAIT_S", 0.05)
     other = []
 
     def waits(*_):
@@ -61,7 +61,7 @@ def test_buffers_are_read_more_often_where_more_and_more_are_needed(hub, engine,
     hub.join({KERNELS}, lambda *_: None, {"buffer_bytes": limit} if limit else None)
     few, many = (2, 3) if limit is None else (1, 2)
     threads = iter(range(1, 1000))
-    periods = [_broker.PERIOD_S]
+    periods = [broker.PERIOD_S]
 
     def look(*givers):
         engine.full.extend((4096 * n, 216, giver) for n, giver in enumerate(givers, 1))
@@ -72,21 +72,21 @@ def test_buffers_are_read_more_often_where_more_and_more_are_needed(hub, engine,
         return [next(threads) for _ in range(count)]
 
     look(*new(few))
-    assert periods[-1] == _broker.PERIOD_S
+    assert periods[-1] == broker.PERIOD_S
     for _ in range(6):
         look(*new(many))
-    halves = [_broker.PERIOD_S / 2**n for n in range(5)]
-    assert periods[-7:] == [*halves, _broker.SHORTEST_S, _broker.SHORTEST_S]
+    halves = [broker.PERIOD_S / 2**n for n in range(5)]
+    assert periods[-7:] == [*halves, broker.SHORTEST_S, broker.SHORTEST_S]
     for _ in range(12):
         look(*new(few))
-    assert periods[-1] == _broker.PERIOD_S
+    assert periods[-1] == broker.PERIOD_S
     steady = new(6)  # each has a buffer at every look, however soon
     look(*steady)
     for _ in range(8):
         look(*steady)
-    assert periods[-1] == _broker.PERIOD_S
+    assert periods[-1] == broker.PERIOD_S
     look(*steady, *steady)  # these two for each fill
-    assert periods[-1] == _broker.PERIOD_S / 2
+    assert periods[-1] == broker.PERIOD_S / 2
 
 
 @pytest.mark.parametrize("limit", [None, 4 * 4096])
@@ -101,18 +101,18 @@ def test_buffers_are_read_early_where_many_are_in_use(hub, engine, limit):
     engine.full.append((4096, 216, 7))
     hub.flush()
     assert not hub._crowded()
-    hub._period_after(_broker.PERIOD_S, 1)
+    hub._period_after(broker.PERIOD_S, 1)
     assert not hub._crowded()
-    hub._period_after(_broker.PERIOD_S, 0)
+    hub._period_after(broker.PERIOD_S, 0)
     assert hub._crowded()
 
 
 def test_the_thread_reads_when_it_is_time_or_many_are_in_use(monkeypatch):
-    monkeypatch.setattr(_broker, "LOOK_S", 0.01)
-    monkeypatch.setattr(_broker, "SHORTEST_S", 0.01)
-    monkeypatch.setattr(_broker, "PERIOD_S", 60.0)
+    monkeypatch.setattr(broker, "LOOK_S", 0.01)
+    monkeypatch.setattr(broker, "SHORTEST_S", 0.01)
+    monkeypatch.setattr(broker, "PERIOD_S", 60.0)
     engine = Engine()
-    hub = _broker.Hub(engine)
+    hub = broker.Hub(engine)
     read = threading.Event()
     leave = hub.join({KERNELS}, lambda *_: read.set())
     engine.full.append((4096, 216, 7))
@@ -122,8 +122,8 @@ def test_the_thread_reads_when_it_is_time_or_many_are_in_use(monkeypatch):
     assert read.wait(20)
     engine.used = 0
     leave()
-    monkeypatch.setattr(_broker, "PERIOD_S", 0.3)
-    hub = _broker.Hub(engine)
+    monkeypatch.setattr(broker, "PERIOD_S", 0.3)
+    hub = broker.Hub(engine)
     read.clear()
     leave = hub.join({KERNELS}, lambda *_: read.set())
     engine.full.append((4096, 216, 7))

@@ -6,10 +6,11 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _budget, _duty
-from gpusense import _threshold as threshold
-from gpusense._budget import Budget
-from gpusense._launches import LEFT
+from gpusense._aggregation import threshold
+from gpusense._capture import budget as _budget
+from gpusense._capture import duty as _duty
+from gpusense._capture.budget import Budget
+from gpusense._decode.launches import LEFT
 
 TICK_NS = 100_000_000
 

@@ -8,8 +8,9 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _busy, _spans
-from gpusense._busy import Busy, DeviceTime, span_of
+from gpusense._aggregation import busy as _busy
+from gpusense._aggregation import spans as _spans
+from gpusense._aggregation.busy import Busy, DeviceTime, span_of
 
 
 def brute(intervals):

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpusense import _capturing, _config
-from gpusense._records import UnseenStretch
+from gpusense._capture import capturing
+from gpusense._records.records import UnseenStretch
+from gpusense._runtime import config
 
 
 class Capture:
@@ -34,7 +35,7 @@ class Capture:
 
 @pytest.fixture
 def attaching():
-    recorder = _capturing.Capturing(_config.Settings(), Capture())
+    recorder = capturing.Capturing(config.Settings(), Capture())
     thread = threading.Thread(target=recorder.poke)
     thread.start()
     assert recorder.capture.inside.wait(10)

@@ -17,9 +17,17 @@ from sessions import session as make_session
 from sessions import training
 
 import gpusense
-from gpusense import _log, _process, _select, cli, doctor
-from gpusense._protocols import Backend
-from gpusense.backends import amd_sysfs, cuda, drm_files, nvml, rocm_smi, wgpu
+from gpusense import cli, doctor
+from gpusense._records.protocols import Backend
+from gpusense._runtime import log
+from gpusense._runtime import process as _process
+from gpusense._tracing import select
+from gpusense.backends import cuda
+from gpusense.backends.amd import rocm_smi
+from gpusense.backends.amd import sysfs as amd_sysfs
+from gpusense.backends.drm import source as drm_files
+from gpusense.backends.nvml import source as nvml
+from gpusense.backends.wgpu import source as wgpu
 from gpusense.session import save
 
 VERBS = [verb for verb in cli.VERBS if verb in cli._present() and verb != "run"]
@@ -381,7 +389,7 @@ def test_doctor_names_variables_without_effect(monkeypatch):
 
 
 def test_a_backend_that_breaks_is_an_absence(monkeypatch, capsys):
-    from gpusense.backends import nvml
+    from gpusense.backends.nvml import source as nvml
 
     def broken():
         raise RuntimeError("boom")
@@ -432,7 +440,7 @@ def hanging(monkeypatch):
     for other in (cuda, amd_sysfs, rocm_smi, drm_files, wgpu):
         monkeypatch.setattr(other, "open", lambda: gpusense.Unavailable("other", "not here"))
     monkeypatch.setattr(_process, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
     try:
         yield asked
     finally:
@@ -472,7 +480,7 @@ def test_a_forked_child_asks_anew(monkeypatch):
 
 
 def test_devices_without_one(capsys, monkeypatch):
-    monkeypatch.setattr(_select, "ask_for_devices", lambda without: ((), ()))
+    monkeypatch.setattr(select, "ask_for_devices", lambda without: ((), ()))
     assert cli.main(["devices"]) == 1
     assert "gpusense doctor" in capsys.readouterr().err
     assert cli.main(["devices", "--json"]) == 1
@@ -483,7 +491,7 @@ def test_devices_with_one(capsys, monkeypatch):
     from sessions import H100
 
     odd = H100._replace(name="odd\x1b[31m\udc80")
-    monkeypatch.setattr(_select, "ask_for_devices", lambda without: ((odd,), ()))
+    monkeypatch.setattr(select, "ask_for_devices", lambda without: ((odd,), ()))
     assert cli.main(["devices", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["devices"][0]["sm_count"] == 132
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
@@ -493,10 +501,10 @@ def test_devices_with_one(capsys, monkeypatch):
 
 
 def test_demo_without_gpu_and_recording_is_clear(capsys, monkeypatch):
-    from gpusense import _select
+    from gpusense._tracing import select
     from gpusense.cli import demo
 
-    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "no device here"))
+    monkeypatch.setattr(select, "possible", lambda: gpusense.Unavailable("cuda", "no device here"))
     monkeypatch.setattr(demo, "RECORDED", "/nowhere/_demo.gpusense")
     assert cli.main(["demo"]) == 1
     assert "no device here; and this copy comes without the recorded run" in capsys.readouterr().err

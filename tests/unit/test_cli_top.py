@@ -5,11 +5,13 @@ import json
 import pytest
 from scripted_devices import SECOND, sample
 
-from gpusense import _sessionfile, cli, dashboard, monitor, testing
-from gpusense._metrics_json import metrics_from_dict
-from gpusense._records import Unavailable
-from gpusense._sessionwriter import Writer
+from gpusense import cli, monitor, testing
+from gpusense._records.metrics_json import metrics_from_dict
+from gpusense._records.records import Unavailable
 from gpusense.cli import top
+from gpusense.cli.dashboard import dashboard
+from gpusense.session import _format
+from gpusense.session._writer import Writer
 
 
 @pytest.fixture(autouse=True)
@@ -91,8 +93,8 @@ def test_an_interval_that_makes_no_sense_is_refused(interval, capsys):
 def test_a_session_is_replayed_at_its_end(tmp_path, capsys):
     path = tmp_path / "run.gpusense"
     writer = Writer(path)
-    writer.json(_sessionfile.META, {"start_ns": 0, "end_ns": 30 * SECOND})
-    writer.rows(_sessionfile.METRICS, [sample(0, place * SECOND, busy=place) for place in range(31)])
+    writer.json(_format.META, {"start_ns": 0, "end_ns": 30 * SECOND})
+    writer.rows(_format.METRICS, [sample(0, place * SECOND, busy=place) for place in range(31)])
     writer.close()
     assert cli.main(["top", "--replay", str(path)]) == 0
     assert any(line.startswith("GPU") and line.endswith("30 %") for line in capsys.readouterr().out.splitlines())
@@ -103,7 +105,7 @@ def test_a_session_is_replayed_at_its_end(tmp_path, capsys):
 def test_a_session_without_metrics_says_so(tmp_path, capsys):
     path = tmp_path / "run.gpusense"
     writer = Writer(path)
-    writer.json(_sessionfile.META, {"start_ns": 0, "end_ns": 1})
+    writer.json(_format.META, {"start_ns": 0, "end_ns": 1})
     writer.close()
     assert cli.main(["top", "--replay", str(path)]) == 0
     assert "no device metrics" in capsys.readouterr().out

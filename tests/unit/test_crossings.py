@@ -8,9 +8,9 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._crossings import HEAD, ROW, Packer, taken_apart, unpacked
-from gpusense._nesting import Frame
-from gpusense._timeline import CLOSE, LEAVE, OPEN, SWITCH
+from gpusense._attribution.crossings import HEAD, ROW, Packer, taken_apart, unpacked
+from gpusense._attribution.open_blocks import Frame
+from gpusense._attribution.timelines import CLOSE, LEAVE, OPEN, SWITCH
 
 T0 = 1_795_814_054_123_456_789
 TEXTS = st.one_of(

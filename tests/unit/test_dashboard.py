@@ -5,11 +5,11 @@ import io
 import pytest
 from scripted_devices import GIB, SECOND, ScriptedMonitor, sample
 
-from gpusense import _terminal
-from gpusense._draw import Theme
-from gpusense._metrics import Memory
-from gpusense._records import GpuAllocation
-from gpusense.dashboard import Live, Replay, View, once, press, run, theme_for
+from gpusense._records.metrics import Memory
+from gpusense._records.records import GpuAllocation
+from gpusense.cli.dashboard import screen as _terminal
+from gpusense.cli.dashboard.dashboard import Live, Replay, View, once, press, run, theme_for
+from gpusense.cli.dashboard.paint import Theme
 from gpusense.session import Session
 
 PLAIN = Theme(color=False)

@@ -9,8 +9,7 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _decode as decode
-from gpusense import _layouts as layouts
+from gpusense._decode import decode, layouts
 
 # Whole records of CUDA 11.7, member by member; longer strides are the same with bytes behind.
 FORMATS = {

@@ -6,10 +6,9 @@ import struct
 import pytest
 from cupti_bytes import KERNEL, T0, memcpy
 
-from gpusense import _decode as decode
-from gpusense import _drafts, _layouts
-from gpusense._attribution import CLOSE, OPEN, Boundary
-from gpusense._pipeline import MANY, Limits, Pipeline
+from gpusense._aggregation.pipeline import MANY, Limits, Pipeline
+from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
+from gpusense._decode import decode, drafts, layouts
 
 NAMES = {0x1000 + i * 64: (f"k{i}", f"k{i}(int)", f"_Z2k{i}i") for i in range(9)}
 LIMIT_NS = 5_000
@@ -63,7 +62,7 @@ def place(correlation):
     return (("step", f"part {block}"), 2 + block) if 0 <= block < 20 and within < 37 else (("step",), 1)
 
 
-@pytest.mark.parametrize("stride", sorted(size for _, size in _layouts.KERNEL_LAYOUT.sizes))
+@pytest.mark.parametrize("stride", sorted(size for _, size in layouts.KERNEL_LAYOUT.sizes))
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("count", [40, 900])
@@ -107,7 +106,7 @@ def test_the_occupancy_of_equal_launches_is_asked_for_once_and_anew_from_another
 
 
 def test_remembered_launches_are_bounded(monkeypatch):
-    monkeypatch.setattr(_drafts, "MAX_LAUNCHES", 3)
+    monkeypatch.setattr(drafts, "MAX_LAUNCHES", 3)
     made = pipeline(trace_all=True)
     made.feed(buffer_of(random.Random(1), 300, 216), 5, {10: 216, 1: 88}, NAMES.__getitem__)
     made.cycle(T0)
@@ -131,7 +130,7 @@ def test_there_is_a_pause_after_some_kept_records():
     made.feed(buffer, 5, {10: 216, 1: 88}, NAMES.__getitem__, pause=lambda: pauses.append(1))
     feeding = len(pauses)
     made.cycle(T0, pause=lambda: pauses.append(1))
-    assert feeding >= 1_000 // _drafts.AT_ONCE
+    assert feeding >= 1_000 // drafts.AT_ONCE
     assert len(pauses) > feeding
     assert len(made.kept) == 1_200
 

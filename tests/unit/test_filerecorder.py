@@ -8,11 +8,13 @@ import pytest
 from cupti_bytes import STRIDES, kernel, view
 
 import gpusense
-from gpusense import _filerecorder, _select, testing
-from gpusense import _sessionfile as file
-from gpusense._attribution import CLOSE, OPEN
-from gpusense._config import Settings
-from gpusense._metrics import GpuMetrics
+from gpusense import testing
+from gpusense._attribution.attributor import CLOSE, OPEN
+from gpusense._capture import file_store
+from gpusense._records.metrics import GpuMetrics
+from gpusense._runtime.config import Settings
+from gpusense._tracing import select
+from gpusense.session import _format as file
 from gpusense.session import load
 
 
@@ -35,13 +37,13 @@ class Monitor:
 @pytest.fixture
 def clock(monkeypatch):
     now = SimpleNamespace(s=100.0)
-    monkeypatch.setattr(_filerecorder, "monotonic", lambda: now.s)
+    monkeypatch.setattr(file_store, "monotonic", lambda: now.s)
     return now
 
 
 @pytest.fixture
 def recorder(clock, tmp_path):
-    made = _filerecorder.FileRecorder(Settings(), None, str(tmp_path / "run.gpusense"))
+    made = file_store.FileRecorder(Settings(), None, str(tmp_path / "run.gpusense"))
     made.source = Monitor()
     made.metrics_source = lambda: made.source
     yield made
@@ -88,12 +90,12 @@ def test_a_source_of_samples_that_raises_reaches_nobody(recorder):
 
 
 def test_names_of_modules_that_are_gone_are_forgotten_and_none_is_missing(clock, tmp_path, monkeypatch):
-    monkeypatch.setattr(_filerecorder, "MAX_NAMES", 10)
-    made = _filerecorder.FileRecorder(Settings(trace_all=True), None, str(tmp_path / "run.gpusense"))
+    monkeypatch.setattr(file_store, "MAX_NAMES", 10)
+    made = file_store.FileRecorder(Settings(trace_all=True), None, str(tmp_path / "run.gpusense"))
     made.capture = SimpleNamespace(
         strides=STRIDES, name=lambda at: b"kernel_%d" % at, sharing=SimpleNamespace(others_markers=frozenset())
     )
-    made.writer.layout(_filerecorder.LAYOUT_ID, STRIDES, marker=[], kinds=[], others_markers=[], epoch=0)
+    made.writer.layout(file_store.LAYOUT_ID, STRIDES, marker=[], kinds=[], others_markers=[], epoch=0)
     for number in range(1, 300):
         at = made.start_ns + number
         made._read(view(kernel(at, at + 5, number, name=number), kernel(at, at + 5, number, name=7)), 5)
@@ -119,10 +121,10 @@ def test_two_threads_that_keep_samples_write_each_once(recorder):
 @pytest.fixture(params=["live", "file"])
 def recording(request, monkeypatch, tmp_path):
     """As ``gpusense run`` begins it."""
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "_layers", type(_select._layers)())
+    monkeypatch.setattr(select, "_tracer", None)
+    monkeypatch.setattr(select, "_layers", type(select._layers)())
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    made = _select.start_session(request.param, str(tmp_path / "run.gpusense"))
+    made = select.start_session(request.param, str(tmp_path / "run.gpusense"))
     yield made
     made.tracer.close()
 

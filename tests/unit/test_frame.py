@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_devices import SECOND, device, sample
 
-from gpusense._draw import Theme, bar, cells, clip, load_style, pad, paint
-from gpusense._frame import State, band, frame
-from gpusense._metrics import Clocks, GpuMetrics, Memory, Pcie, Power, ProcessUsage, Thermal, Utilization
+from gpusense._records.metrics import Clocks, GpuMetrics, Memory, Pcie, Power, ProcessUsage, Thermal, Utilization
+from gpusense.cli.dashboard.frame import State, band, frame
+from gpusense.cli.dashboard.paint import Theme, bar, cells, clip, load_style, pad, paint
 
 PLAIN = Theme(color=False)
 ASCII = Theme(color=False, ascii=True)

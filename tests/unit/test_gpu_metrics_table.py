@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusense._gpu_metrics_table import LAYOUTS, GpuMetricsTable, decode
+from gpusense.backends.amd.gpu_metrics_table import LAYOUTS, GpuMetricsTable, decode
 
 H, I, Q, B = ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint8  # noqa: E741
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from cupti_bytes import STRIDES, T0, kernel, view
 
-from gpusense import _hang
+from gpusense._capture import hang as _hang
 
 NAMES = {1: "done", 2: "stuck", 3: "queued", 4: "after"}
 

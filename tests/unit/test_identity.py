@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._identity import Visible, merge, normal_pci, same, select, visible
-from gpusense._records import DeviceInfo
+from gpusense._records.device_identity import Visible, merge, normal_pci, same, select, visible
+from gpusense._records.records import DeviceInfo
 
 A, B, C = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "abc")
 MIG = "MIG-12345678-aaaa-bbbb-cccc-dddddddddddd"

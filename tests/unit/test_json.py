@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _json
-from gpusense._metrics import GpuMetrics, Power, ProcessUsage
-from gpusense._records import KINDS, Aggregate, BlockRecord, Counters, DeviceInfo, GpuKernel, GpuMemoryTransfer
+from gpusense._records import json_codec
+from gpusense._records.metrics import GpuMetrics, Power, ProcessUsage
+from gpusense._records.records import KINDS, Aggregate, BlockRecord, Counters, DeviceInfo, GpuKernel, GpuMemoryTransfer
 
 names = st.one_of(
     st.text(max_size=40), st.binary(max_size=40).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -42,8 +42,8 @@ def records(draw):
 @given(records())
 def test_every_record_comes_back_equal(record):
     for full in (False, True):
-        text = _json.dumps(_json.encode(record, full=full))
-        assert _json.decode_record(_json.loads(text)) == record
+        text = json_codec.dumps(json_codec.encode(record, full=full))
+        assert json_codec.decode_record(json_codec.loads(text)) == record
 
 
 values = st.one_of(names, st.none(), st.booleans(), st.integers(), st.floats(), st.lists(st.integers(), max_size=3))
@@ -64,7 +64,7 @@ numbers = st.integers(0, 1 << 63)
 )
 def test_the_text_of_a_block_is_that_of_its_row(blocks):
     for block in blocks:
-        assert _json.block_text(block) == _json.dumps(_json.encode(block))
+        assert json_codec.block_text(block) == json_codec.dumps(json_codec.encode(block))
 
 
 @pytest.mark.parametrize(
@@ -77,30 +77,30 @@ def test_the_text_of_a_block_is_that_of_its_row(blocks):
 def test_blocks_that_somebody_made_of_other_things(changes):
     block = BlockRecord("b", 1, None, ("b",), 1, 2, 3)._replace(**changes)
     for _ in range(2):
-        assert _json.block_text(block) == _json.dumps(_json.encode(block))
+        assert json_codec.block_text(block) == json_codec.dumps(json_codec.encode(block))
 
 
 def test_compact_and_full_rows():
     kernel = GpuKernel("k", 1, 2, stream=7)
-    assert _json.encode(kernel) == {"kind": "kernel", "name": "k", "start_ns": 1, "end_ns": 2, "stream": 7}
-    assert set(_json.encode(kernel, full=True)) == {"kind", *GpuKernel._fields}
+    assert json_codec.encode(kernel) == {"kind": "kernel", "name": "k", "start_ns": 1, "end_ns": 2, "stream": 7}
+    assert set(json_codec.encode(kernel, full=True)) == {"kind", *GpuKernel._fields}
 
 
 def test_metrics_nest():
     device = DeviceInfo(0, "H100", "nvidia", "nvml", compute_capability=(9, 0), details=(("a", "b"),))
     sample = GpuMetrics(device, 5, 6, power=Power(draw_watts=90), processes=(ProcessUsage(3),), reasons=(("x", "y"),))
-    assert _json.decode(GpuMetrics, _json.loads(_json.dumps(_json.encode(sample)))) == sample
+    assert json_codec.decode(GpuMetrics, json_codec.loads(json_codec.dumps(json_codec.encode(sample)))) == sample
 
 
 def test_an_aggregate_keeps_its_own_kind():
     row = Aggregate(("a",), "kernel", "k", "cuda", 0, 7, 10, 10**12, 1, 10**11, 10**30)
-    assert _json.decode(Aggregate, _json.encode(row)) == row
+    assert json_codec.decode(Aggregate, json_codec.encode(row)) == row
 
 
 def test_a_newer_writers_fields_are_skipped_and_an_older_ones_take_the_default():
     row = {"kind": "kernel", "name": "k", "start_ns": 1, "end_ns": 2, "invented_later": {"deep": [1]}}
-    assert _json.decode_record(row) == GpuKernel("k", 1, 2)
-    assert _json.decode(Counters, {}) == Counters()
+    assert json_codec.decode_record(row) == GpuKernel("k", 1, 2)
+    assert json_codec.decode(Counters, {}) == Counters()
 
 
 @pytest.mark.parametrize(
@@ -123,22 +123,22 @@ def test_a_newer_writers_fields_are_skipped_and_an_older_ones_take_the_default()
 )
 def test_what_does_not_fit_is_refused_by_name(row, said):
     with pytest.raises(ValueError, match=said):
-        _json.decode_record(row)
+        json_codec.decode_record(row)
 
 
 def test_names_that_are_not_utf8():
     raw = b"kern\xffel\x80".decode("utf-8", "surrogateescape")
     kernel = GpuKernel(raw, 1, 2)
-    assert _json.decode_record(_json.loads(_json.dumps(_json.encode(kernel)))).name == raw
-    portable = _json.dumps(_json.encode(kernel), portable=True)
+    assert json_codec.decode_record(json_codec.loads(json_codec.dumps(json_codec.encode(kernel)))).name == raw
+    portable = json_codec.dumps(json_codec.encode(kernel), portable=True)
     portable.encode("utf-8")
     assert json.loads(portable)["name"] == "kern\ufffdel\ufffd"
-    assert json.loads(_json.dumps({"a": "\U0001f600 \\ud800"}, portable=True)) == {"a": "\U0001f600 \\ud800"}
+    assert json.loads(json_codec.dumps({"a": "\U0001f600 \\ud800"}, portable=True)) == {"a": "\U0001f600 \\ud800"}
 
 
 def test_nesting_beyond_reason_is_a_value_error():
     with pytest.raises(ValueError, match="deep"):
-        _json.loads("[" * 200_000)
+        json_codec.loads("[" * 200_000)
 
 
 class Foreign:
@@ -171,7 +171,7 @@ def test_attributes_of_any_type_become_json():
         "flag": True,
         "pair": GpuMemoryTransfer("t", "cpu_to_gpu", 1, 2, 3),
     }
-    value = json.loads(_json.dumps(_json.encode(GpuKernel("k", 1, 2, attributes=attributes))))["attributes"]
+    value = json.loads(json_codec.dumps(json_codec.encode(GpuKernel("k", 1, 2, attributes=attributes))))["attributes"]
     assert value["nan"] == "nan"
     assert value["3"] == {"\udcff": [1, [2]]}
     assert value["foreign"] == "x" * 1000
@@ -185,4 +185,4 @@ def test_attributes_of_any_type_become_json():
 def test_numbers_of_other_libraries_become_numbers():
     from fractions import Fraction
 
-    assert _json.plain(Fraction(1, 2)) == 0.5
+    assert json_codec.plain(Fraction(1, 2)) == 0.5

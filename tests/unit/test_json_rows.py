@@ -9,8 +9,8 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _json, _json_rows
-from gpusense._records import (
+from gpusense._records import json_codec
+from gpusense._records.records import (
     BlockRecord,
     ComputeBlock,
     GpuAllocation,
@@ -20,7 +20,7 @@ from gpusense._records import (
     GpuSync,
     Syscall,
 )
-from gpusense.session import Session, load, save
+from gpusense.session import Session, _json_rows, load, save
 
 RECORDS = [
     GpuKernel("k", 1, 2),
@@ -38,7 +38,7 @@ RECORDS = [
 
 
 def rows_of(records):
-    return json.loads(json.dumps([_json.encode(record) for record in records]))
+    return json.loads(json.dumps([json_codec.encode(record) for record in records]))
 
 
 def read(rows):
@@ -51,7 +51,7 @@ def read(rows):
 
 def one_by_one(rows):
     try:
-        return [_json.decode_record(row) for row in rows]
+        return [json_codec.decode_record(row) for row in rows]
     except ValueError:
         return None
 
@@ -123,10 +123,10 @@ def test_a_damaged_row_costs_itself_alone(tmp_path, monkeypatch):
         meta={"start_ns": 0, "end_ns": 9}, records=[ComputeBlock(f"b{at}", at, at + 1) for at in range(9)]
     )
     path = tmp_path / "run.gpusense"
-    encode = _json.encode
+    encode = json_codec.encode
     broken = {**encode(session.records[4]), "end_ns": "late"}
     monkeypatch.setattr(
-        "gpusense._sessionwriter.encode",
+        "gpusense.session._writer.encode",
         lambda record, **more: broken if record == session.records[4] else encode(record, **more),
     )
     save(session, path)

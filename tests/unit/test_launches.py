@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 from cupti_bytes import STRIDES, T0, kernel, memcpy
 
-from gpusense._config import Settings
-from gpusense._decode import name_pointers
-from gpusense._filerecorder import FileRecorder
-from gpusense._launches import FURTHER_NS, LAUNCH_NS, Launches
-from gpusense._pipeline import SLICE, Limits, Pipeline
-from gpusense._recorder import Recorder
+from gpusense._aggregation.pipeline import SLICE, Limits, Pipeline
+from gpusense._capture.file_store import FileRecorder
+from gpusense._capture.recorder import Recorder
+from gpusense._decode.decode import name_pointers
+from gpusense._decode.launches import FURTHER_NS, LAUNCH_NS, Launches
+from gpusense._runtime.config import Settings
 
 
 def slowed_ns(buffer, strides):

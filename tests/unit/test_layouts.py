@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from gpusense import _layouts as layouts
+from gpusense._decode import layouts
 
 # Members in order, written from the documented record contents: every one, so that the compiler places those we read.
 # A line "since X.Y" ends the record as older releases have it.

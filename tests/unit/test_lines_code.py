@@ -11,7 +11,7 @@ import pytest
 from assembly import assembler, text_and_symbols
 from needs import FAKES, require
 
-from gpusense._capi import executable, lines_code
+from gpusense._capi.machine import executable, lines_code
 
 LINUX = sys.platform == "linux"
 NATIVE = platform.machine() if LINUX else None

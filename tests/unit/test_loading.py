@@ -11,7 +11,7 @@ import pytest
 from gpusense._capi import handles, libraries, loading
 from gpusense._capi.libraries import CUDA, CUPTI, NVML, WGPU, Library
 from gpusense._capi.loading import Loaded, Search, find, load, locate, locate_in
-from gpusense._records import Unavailable
+from gpusense._records.records import Unavailable
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fakes are ELF or Mach-O files")
 elf_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into ELF headers and /proc")

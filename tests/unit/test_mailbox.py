@@ -16,10 +16,10 @@ from assembly import assembler, text_and_symbols
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._capi import clock_code, executable, function_object, graph_code
-from gpusense._capi import mailbox as boxes
-from gpusense._capi import mailbox_code as code
-from gpusense._capi import mailbox_layout as layout
+from gpusense._capi.machine import clock_code, executable, function_object, graph_code
+from gpusense._capi.machine import mailbox_code as code
+from gpusense._capi.machine import mailbox_layout as layout
+from gpusense.backends.cupti import mailbox as boxes
 
 FAKES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fakes")
 LINUX = sys.platform == "linux"
@@ -283,8 +283,8 @@ def test_refused_executable_memory_falls_back_with_the_reason(monkeypatch, refus
 def test_a_forked_child_gets_nothing_and_cannot_fault(run_python):
     done = run_python("""
 import ctypes, os
-from gpusense._capi import executable, graph_code
-from gpusense._capi import mailbox as boxes
+from gpusense._capi.machine import executable, graph_code
+from gpusense.backends.cupti import mailbox as boxes
 box = boxes.Mailbox(4, 4096)
 assert box.wiped_on_fork
 def ask():
@@ -317,8 +317,8 @@ def test_short_memory_gives_fewer_buffers(run_python):
         pytest.skip("Linux")
     done = run_python("""
 import resource
-from gpusense._capi import executable, graph_code
-from gpusense._capi import mailbox as boxes
+from gpusense._capi.machine import executable, graph_code
+from gpusense.backends.cupti import mailbox as boxes
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), used + (24 << 20)))
@@ -415,7 +415,7 @@ def test_the_function_object_is_there_until_the_end(run_python):
     with_newest()
     done = run_python("""
 import gc, sys
-from gpusense._capi import mailbox as boxes
+from gpusense.backends.cupti import mailbox as boxes
 newest = boxes.Mailbox(4, 4096).newest
 gc.collect()
 assert newest() == 0 and repr(newest) == "<built-in function newest>" and newest.__doc__ is None

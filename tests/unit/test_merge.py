@@ -3,17 +3,17 @@
 import pytest
 from sessions import H100, MS, T0, alloc, copy, kernel
 
-from gpusense._errors import SessionError
-from gpusense._merge import PROCESS_SHIFT
-from gpusense._metrics import GpuMetrics
-from gpusense._records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenStretch
-from gpusense._summary import summarise
+from gpusense._records.metrics import GpuMetrics
+from gpusense._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenStretch
+from gpusense._runtime.errors import SessionError
+from gpusense._tracing.summary import summarise
 from gpusense.analysis.memory import alive, memory
 from gpusense.analysis.ranking import verdict
 from gpusense.analysis.unwritten import untimed
 from gpusense.report import text
-from gpusense.report.page_series import series
+from gpusense.report.html.series import series
 from gpusense.session import Session, load, merge, save
+from gpusense.session._merge import PROCESS_SHIFT
 
 
 def rank(number, *, uuid="GPU-shared", start=0, device=0, threshold=100_000):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _metrics_json as form
 from gpusense import testing
-from gpusense._metrics import GROUPS, GpuMetrics, Instance, ProcessUsage, without_values
+from gpusense._records import metrics_json as form
+from gpusense._records.metrics import GROUPS, GpuMetrics, Instance, ProcessUsage, without_values
 
 NUMBERS = st.floats(0, 1e12, allow_nan=False) | st.integers(0, 2**63).map(float)
 

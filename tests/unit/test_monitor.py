@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monitor_rig import BUSY, Rig
 
-from gpusense import dashboard, testing
-from gpusense._metrics import GpuMetrics
-from gpusense._sampler import SECOND, Clock, DeviceSampler, Schedule
+from gpusense import testing
+from gpusense._records.metrics import GpuMetrics
+from gpusense.cli.dashboard import dashboard
+from gpusense.monitor._sampler import SECOND, Clock, DeviceSampler, Schedule
 
 
 def test_a_late_tick_is_skipped_and_counted_never_bunched():

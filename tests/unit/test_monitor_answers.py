@@ -9,10 +9,10 @@ from monitor_rig import BUSY, wait_until
 
 import gpusense
 from gpusense import cli, monitor, testing
-from gpusense._metrics import GROUPS, fill, without_values
-from gpusense._protocols import Backend
-from gpusense._records import Unavailable
-from gpusense._sources import METRIC_BACKENDS, Merged
+from gpusense._records.metrics import GROUPS, fill, without_values
+from gpusense._records.protocols import Backend
+from gpusense._records.records import Unavailable
+from gpusense.monitor._sources import METRIC_BACKENDS, Merged
 
 
 def test_a_window_has_statistics_and_energy(rig):
@@ -160,7 +160,7 @@ def test_a_source_that_gives_no_sample_is_a_lost_sample(rig, answer):
 
 def test_snapshot_and_own_usage_over_a_source():
     source = testing.ScriptedSource(2)
-    source.set(0, {**BUSY, "processes": (gpusense._metrics.ProcessUsage(1, 5, visible=False),)})
+    source.set(0, {**BUSY, "processes": (gpusense._records.metrics.ProcessUsage(1, 5, visible=False),)})
     source.trouble(1, "sleeping", "sleeping: D3cold")
     with testing.fake_gpus(source):
         busy, asleep = monitor.snapshot()
@@ -174,7 +174,7 @@ def test_snapshot_and_own_usage_over_a_source():
 def test_own_usage_is_the_row_of_this_process(monkeypatch):
     monkeypatch.setattr("os.getpid", lambda: 42)
     source = testing.ScriptedSource(2)
-    rows = (gpusense._metrics.ProcessUsage(42, 1000, 7.0, "python", True),)
+    rows = (gpusense._records.metrics.ProcessUsage(42, 1000, 7.0, "python", True),)
     source.set(0, {"processes": rows})
     source.set(1, {"processes": ()})
     with testing.fake_gpus(source):
@@ -225,10 +225,11 @@ def test_the_sources_of_a_machine_are_one_view(monkeypatch):
     watched = []
     nvml.watch, nvml.unwatch = lambda: watched.append("on"), lambda: watched.append("off")
     opened = {"nvml": Backend("nvml", metrics=nvml), "drm_files": Backend("drm_files", metrics=files)}
-    monkeypatch.setattr("gpusense._sources.open_backend", lambda name: opened.get(name) or Unavailable(name, "absent"))
+    open_backend = "gpusense.monitor._sources.open_backend"
+    monkeypatch.setattr(open_backend, lambda name: opened.get(name) or Unavailable(name, "absent"))
     cuda = (two._replace(cuda_index=0), one._replace(cuda_index=1))
-    monkeypatch.setattr("gpusense._sources._cuda_devices", lambda: cuda)
-    opening = gpusense._sources.Opening()
+    monkeypatch.setattr("gpusense.monitor._sources._cuda_devices", lambda: cuda)
+    opening = gpusense.monitor._sources.Opening()
     assert opening.ready.wait(10)
     merged = opening.merged()
     assert merged is opening.merged()
@@ -242,9 +243,9 @@ def test_the_sources_of_a_machine_are_one_view(monkeypatch):
     merged.watch()
     merged.unwatch()
     assert watched == ["on", "off"]
-    monkeypatch.setattr("gpusense._sources._cuda_devices", lambda: cuda[::-1])
+    monkeypatch.setattr("gpusense.monitor._sources._cuda_devices", lambda: cuda[::-1])
     assert opening.merged() is merged  # its ordinals, not its list, give the order
-    monkeypatch.setattr("gpusense._sources._cuda_devices", lambda: ())
+    monkeypatch.setattr("gpusense.monitor._sources._cuda_devices", lambda: ())
     assert [device.uuid for device in opening.merged().devices()] == [one.uuid, two.uuid, three.uuid]
 
 
@@ -317,7 +318,7 @@ def test_stats_stay_after_stop(rig):
 def test_without_a_gpu_everything_answers_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("GPUSENSE_LIBNVIDIA_ML", str(tmp_path / "none.so"))
     monkeypatch.setattr(monitor, "_opening", None)
-    monkeypatch.setattr("gpusense._sources.METRIC_BACKENDS", ("nvml",))
+    monkeypatch.setattr("gpusense.monitor._sources.METRIC_BACKENDS", ("nvml",))
     assert monitor.snapshot() == ()
     assert monitor.own_usage() == ()
     with monitor.start_background(interval=0.05) as running:
@@ -331,9 +332,9 @@ def test_without_a_gpu_everything_answers_nothing(monkeypatch, tmp_path):
 
 def test_every_backend_is_asked_and_answers_with_a_backend_or_a_reason():
     for name in METRIC_BACKENDS:
-        opened = gpusense._sources.open_backend(name)
+        opened = gpusense.monitor._sources.open_backend(name)
         assert isinstance(opened, (Backend, Unavailable))
 
 
 def test_a_backend_that_is_not_in_this_copy_is_a_reason():
-    assert "not part of this copy" in gpusense._sources.open_backend("nonsense").reason
+    assert "not part of this copy" in gpusense.monitor._sources.open_backend("nonsense").reason

@@ -7,8 +7,8 @@ import pytest
 from monitor_rig import wait_until
 
 from gpusense import monitor
-from gpusense._dispatcher import Dispatcher
-from gpusense._metrics import GpuMetrics
+from gpusense._records.metrics import GpuMetrics
+from gpusense.monitor._callbacks import Dispatcher
 
 
 def test_a_callback_gets_every_sample_of_every_device(two):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpusense._capi import demangle as demangling
 from gpusense._capi.demangle import demangle
-from gpusense._names import UNNAMED, base_name, text
-from gpusense._names_cache import NameCache, Names
+from gpusense._decode.names import UNNAMED, base_name, text
+from gpusense._decode.names_cache import NameCache, Names
 
 TORCH_COPY = (
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"

@@ -7,7 +7,7 @@ import pytest
 from recorded_blocks import blocks
 
 import gpusense
-from gpusense._nesting import Frame, Run, block_ids, running
+from gpusense._attribution.open_blocks import Frame, Run, block_ids, running
 
 
 class Place:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._occupancy import Limits, blocks_per_sm, occupancy, of_kernel
-from gpusense._records import DeviceInfo, GpuKernel
+from gpusense._records.occupancy import Limits, blocks_per_sm, occupancy, of_kernel
+from gpusense._records.records import DeviceInfo, GpuKernel
 
 KIB = 1024
 

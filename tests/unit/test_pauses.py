@@ -2,26 +2,26 @@
 
 import pytest
 
-from gpusense import _pauses
+from gpusense._capture import pauses
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Nanoseconds that pass only where a test says so, and in pauses."""
     now, slept = [7], []
-    monkeypatch.setattr(_pauses, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(pauses, "perf_counter_ns", lambda: now[0])
 
     def sleep(seconds):
         slept.append(seconds)
         now[0] += int(seconds * 1e9)
 
-    monkeypatch.setattr(_pauses, "sleep", sleep)
+    monkeypatch.setattr(pauses, "sleep", sleep)
     return now, slept
 
 
 def test_pauses_come_when_they_are_due(clock):
     now, slept = clock
-    pause = _pauses.Pauses()
+    pause = pauses.Pauses()
     now[0] = 10**12
     pause.begin()
     found = []
@@ -33,4 +33,4 @@ def test_pauses_come_when_they_are_due(clock):
     pause.begin()
     now[0] += 499_999
     pause()
-    assert slept == [_pauses.PAUSE_S] * 3
+    assert slept == [pauses.PAUSE_S] * 3

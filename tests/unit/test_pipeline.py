@@ -10,10 +10,10 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _placer
-from gpusense._attribution import CLOSE, OPEN, SWITCH, Boundary
-from gpusense._pipeline import Limits, Marker, Pipeline
-from gpusense._records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
+from gpusense._aggregation import placement
+from gpusense._aggregation.pipeline import Limits, Marker, Pipeline
+from gpusense._attribution.attributor import CLOSE, OPEN, SWITCH, Boundary
+from gpusense._records.records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
 
 MAIN, AUTOGRAD = 0x7001, 0x7002
 DRIVER = Marker(4, MARKER_CBID)
@@ -222,7 +222,7 @@ def test_the_source_of_a_node_names_the_owner_where_the_node_does_not():
 
 
 def test_without_known_graphs_nothing_is_looked_up(monkeypatch):
-    from gpusense import _pipeline
+    from gpusense._aggregation import pipeline as _pipeline
 
     monkeypatch.setattr(_pipeline, "numbers", None)
     made, _ = pipeline()
@@ -396,7 +396,7 @@ def test_syncs_learn_their_device_and_own_calls_are_no_work():
 
 
 def test_devices_of_contexts_that_come_and_go_are_forgotten(monkeypatch):
-    monkeypatch.setattr(_placer, "MAX_CONTEXTS", 10)
+    monkeypatch.setattr(placement, "MAX_CONTEXTS", 10)
     made, out = pipeline(trace_all=True)
     for context in range(1, 200):
         feed(made, kernel(T0, T0 + 5, context, device=context % 4, context=context))

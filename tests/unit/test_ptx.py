@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _ptx, _workload
-from gpusense._ptx import Parameter
+from gpusense.cuda import _ptx, _workload
+from gpusense.cuda._ptx import Parameter
 
 
 def parameters(declaration: str) -> tuple[Parameter, ...]:

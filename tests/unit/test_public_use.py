@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import gpusense
-from gpusense import _noop, _select
+from gpusense._tracing import noop, select
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -26,16 +26,16 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
 def idle(monkeypatch: pytest.MonkeyPatch):
     """``auto`` where no GPU is: nothing is recorded until ``enable()``."""
     monkeypatch.delenv("GPUSENSE", raising=False)
-    monkeypatch.setattr(_select, "possible", lambda: gpusense.Unavailable("cuda", "no GPU in this test"))
+    monkeypatch.setattr(select, "possible", lambda: gpusense.Unavailable("cuda", "no GPU in this test"))
     yield from _fresh(monkeypatch)
 
 
 def _fresh(monkeypatch: pytest.MonkeyPatch):
-    for name, value in (("_tracer", None), ("_disabled", False), ("_layers", type(_select._layers)())):
-        monkeypatch.setattr(_select, name, value)
+    for name, value in (("_tracer", None), ("_disabled", False), ("_layers", type(select._layers)())):
+        monkeypatch.setattr(select, name, value)
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
     yield
-    made = _select._tracer
+    made = select._tracer
     if made is not None:
         made.close()
 
@@ -162,7 +162,7 @@ def test_disabled_before_the_first_use(monkeypatch: pytest.MonkeyPatch, mode) ->
 
 
 def test_one_sink_is_enough_and_what_is_none_is_said(idle) -> None:
-    from gpusense._config import ConfigurationError
+    from gpusense._runtime.config import ConfigurationError
 
     for wrong in (3, [3], "print", [None]):
         with pytest.raises(ConfigurationError, match="sinks must be callables"):
@@ -192,7 +192,7 @@ def test_errors_come_through_a_process_pool(error: gpusense.GpuSenseError) -> No
 
 def test_what_is_shown_of_idle_objects(idle) -> None:
     tracer = gpusense.get_tracer()
-    assert isinstance(tracer, _noop.NoopTracer)
+    assert isinstance(tracer, noop.NoopTracer)
     assert "no GPU in this test" in repr(tracer)
     assert "'step'" in repr(gpusense.trace("step"))
     assert "0 records" in repr(tracer.session())
@@ -207,12 +207,12 @@ def test_a_users_program_is_typed() -> None:
 
 
 def test_settings_know_every_backend():
-    from gpusense import _config
+    from gpusense._runtime import config
     from gpusense.backends import BACKENDS
 
-    assert tuple(name for name, _ in BACKENDS) == _config.BACKEND_NAMES
+    assert tuple(name for name, _ in BACKENDS) == config.BACKEND_NAMES
     for wrong in ({"backends": ("cupt",)}, {"devices": (-1,)}):
-        with pytest.raises(_config.ConfigurationError):
+        with pytest.raises(config.ConfigurationError):
             gpusense.configure(**wrong)
 
 

@@ -11,19 +11,23 @@ from typing import Any, NamedTuple
 import pytest
 
 import gpusense
-from gpusense import GpuKernel, _log, _noop, _scopes, _select, _sessionfile, _summary, session
+from gpusense import GpuKernel, session
+from gpusense._runtime import log
+from gpusense._tracing import noop, scopes, select, summary
 from gpusense.analysis import findings
-from gpusense.report import chrome, flamegraph, html, perfetto, text
+from gpusense.report import chrome, flamegraph, perfetto, text
 from gpusense.report import json as report_json
-from gpusense.report.page_data import page_data
+from gpusense.report.html import page as html
+from gpusense.report.html.data import page_data
 from gpusense.report.style import Style
+from gpusense.session import _format
 
 
 @pytest.fixture
 def tracer(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GPUSENSE", "on")
-    monkeypatch.setattr(_select, "_tracer", None)
-    monkeypatch.setattr(_select, "_layers", type(_select._layers)())
+    monkeypatch.setattr(select, "_tracer", None)
+    monkeypatch.setattr(select, "_layers", type(select._layers)())
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
     made = gpusense.get_tracer()
     yield made
@@ -66,8 +70,8 @@ def kernel(**fields: Any) -> GpuKernel:
 
 @pytest.mark.parametrize("case", NO_RECORDS)
 def test_what_is_no_record_is_ignored_counted_and_logged_once(tracer, case, caplog, monkeypatch) -> None:
-    monkeypatch.setattr(_log, "_said", set())
-    NO_RECORDS[case](_noop.NoopTracer("off"))  # where nothing is recorded, as where something is
+    monkeypatch.setattr(log, "_said", set())
+    NO_RECORDS[case](noop.NoopTracer("off"))  # where nothing is recorded, as where something is
     for _ in range(2):
         NO_RECORDS[case](tracer)
     gpusense.record_kernel("good", duration_ns=10**9)
@@ -172,9 +176,9 @@ def test_attributes_of_every_kind_cost_no_record(tracer, case, tmp_path) -> None
 
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_a_record_has_the_attributes_of_its_own_time(monkeypatch, tmp_path, mode) -> None:
-    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(select, "_tracer", None)
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    recording = select.start_session(mode, str(tmp_path / "run.gpusense"))
     attributes = {"step": -1}
     for step in range(3):
         attributes["step"] = step
@@ -189,9 +193,9 @@ def test_a_record_has_the_attributes_of_its_own_time(monkeypatch, tmp_path, mode
 
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_what_ends_before_it_starts_is_invalid_and_no_damage(monkeypatch, tmp_path, mode) -> None:
-    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(select, "_tracer", None)
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    recording = select.start_session(mode, str(tmp_path / "run.gpusense"))
     gpusense.record_kernel("backwards", start_ns=10**18, end_ns=10**18 - 5)
     gpusense.record_kernel("good", duration_ns=10**6)
     found = recording.finish()
@@ -252,10 +256,10 @@ def test_a_decorated_compute_block_after_disable(tracer) -> None:
 
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_long_text_costs_no_record(monkeypatch, tmp_path, mode) -> None:
-    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(select, "_tracer", None)
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    monkeypatch.setattr(_sessionfile, "MAX_CHUNK_BYTES", 1 << 20)
-    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    monkeypatch.setattr(_format, "MAX_CHUNK_BYTES", 1 << 20)
+    recording = select.start_session(mode, str(tmp_path / "run.gpusense"))
     for number in range(300):
         with gpusense.trace("answer", {"prompt": chr(97 + number % 26) * 10_000}):
             pass
@@ -270,9 +274,9 @@ def test_long_text_costs_no_record(monkeypatch, tmp_path, mode) -> None:
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypatch, tmp_path, mode) -> None:
     """Only status() told, which nobody asks once the program has ended."""
-    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(select, "_tracer", None)
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    recording = _select.start_session(mode, str(tmp_path / "run.gpusense"))
+    recording = select.start_session(mode, str(tmp_path / "run.gpusense"))
     gpusense.record_kernel("k", duration_ns=10**6)
     for value in ("soon", "late"):
         gpusense.record_kernel("k", duration_ns=value)
@@ -280,7 +284,7 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
         patched.setattr(recording.tracer, "_opened", None)
         with gpusense.trace("fails"):
             pass
-        patched.setattr(_scopes, "MAX_WAITING", -1)
+        patched.setattr(scopes, "MAX_WAITING", -1)
         for _ in range(3):
             with gpusense.trace("shed"), gpusense.trace("inside"):
                 pass
@@ -293,7 +297,7 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
         assert (counted.failed_blocks, counted.shed_blocks, counted.ignored_records) == (1, 3, 2)
         assert "failed blocks 1, shed blocks 3, ignored records 2" in "\n".join(text.summary(run, Style(300)))
         table = io.StringIO()
-        _summary.print_summary(run, table)
+        summary.print_summary(run, table)
         assert "\nnot recorded: 4 blocks and 2 records given by hand; " in table.getvalue()
         (finding,) = [row for row in findings(run) if row.kind == "left_out"]
         assert finding.title == "4 blocks and 2 records given by hand could not be recorded."
@@ -307,10 +311,10 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
 @pytest.mark.parametrize("full", [False, True])
 def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -> None:
     """It was said to be beyond the file's cap, whatever the reason."""
-    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(select, "_tracer", None)
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    monkeypatch.setattr(_sessionfile, "MAX_CHUNK_BYTES", 1 << 20)
-    recording = _select.start_session("file", str(tmp_path / "run.gpusense"))
+    monkeypatch.setattr(_format, "MAX_CHUNK_BYTES", 1 << 20)
+    recording = select.start_session("file", str(tmp_path / "run.gpusense"))
     gpusense.record_kernel("k", duration_ns=10**6)
     recording.tracer.flush()
     if full:
@@ -331,7 +335,7 @@ def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -
 
 
 def test_a_record_that_no_file_can_hold_is_said(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(_sessionfile, "MAX_CHUNK_BYTES", 1 << 20)
+    monkeypatch.setattr(_format, "MAX_CHUNK_BYTES", 1 << 20)
     run = session.Session(records=[kernel(), kernel(attributes={"text": "x" * (1 << 20)}), kernel(name="last")])
     with pytest.raises(gpusense.SessionError, match="too much for one chunk"):
         session.save(run, tmp_path / "run.gpusense")

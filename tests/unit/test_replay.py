@@ -7,11 +7,11 @@ import time
 import pytest
 from cupti_bytes import STRIDES, T0, kernel, view
 
-from gpusense import _sessionfile as file
-from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor
-from gpusense._crossings import Packer, taken_apart
-from gpusense._sessionwriter import Writer
+from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor
+from gpusense._attribution.crossings import Packer, taken_apart
+from gpusense.session import _format as file
 from gpusense.session import load
+from gpusense.session._writer import Writer
 
 MAIN = 5
 

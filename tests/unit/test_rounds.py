@@ -6,8 +6,8 @@ import time
 import pytest
 
 from gpusense import monitor, testing
-from gpusense._rounds import Rounds, Turn
-from gpusense._sampler import SECOND, Schedule
+from gpusense.monitor._lane_threads import Rounds, Turn
+from gpusense.monitor._sampler import SECOND, Schedule
 
 
 class Held(testing.ScriptedSource):

@@ -7,11 +7,11 @@ from itertools import count
 from recorded_blocks import blocks
 
 import gpusense
-from gpusense import _noop, _scopes
+from gpusense._tracing import noop, scopes
 
 
 def test_a_scope_below_what_is_no_block_of_a_live_tracer(tracer):
-    for parent in (_noop.NoopBlock("off"), 5):
+    for parent in (noop.NoopBlock("off"), 5):
         scope = tracer.open_scope("layer", parent=parent)
         with gpusense.trace("inside"):
             pass
@@ -64,7 +64,7 @@ def test_scopes_without_a_block_around_them_are_sampled_and_shed(reading, monkey
     assert [block.name for block in reading.session().blocks].count("scope") == 25
     assert [block.name for block in reading.session().blocks].count("inside") == 25
     reading.config = reading.config._replace(sample_rate=1.0)
-    monkeypatch.setattr(_scopes, "MAX_WAITING", -1)
+    monkeypatch.setattr(scopes, "MAX_WAITING", -1)
     reading.close_scope(reading.open_scope("too many"))
     assert (reading.status()["shed_blocks"], "too many" in blocks(reading)) == (1, False)
 
@@ -74,7 +74,7 @@ def interrupted_at(number, call, *given):
     lines = count()
 
     def look(frame, event, _):
-        if frame.f_code.co_filename != _scopes.__file__:
+        if frame.f_code.co_filename != scopes.__file__:
             return None
         if event == "line" and next(lines) == number:
             raise KeyboardInterrupt

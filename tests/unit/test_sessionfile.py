@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_files import chunks, session, small
 
-from gpusense import _sessionfile as file
-from gpusense._errors import SessionError
-from gpusense._following import Following
-from gpusense._records import (
+from gpusense._aggregation.sums import Watched
+from gpusense._records.records import (
     Counters,
     GpuKernel,
 )
-from gpusense._sessionwriter import Writer
-from gpusense._tally import Watched
+from gpusense._runtime.errors import SessionError
 from gpusense.session import Session, fold, load, save
+from gpusense.session import _format as file
+from gpusense.session._following import Following
+from gpusense.session._writer import Writer
 
 
 def test_a_session_comes_back_equal(tmp_path):

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_files import chunks, loaded_is_complete, small
 
-from gpusense import _sessionfile as file
-from gpusense._errors import SessionError
-from gpusense._records import (
+from gpusense._records.records import (
     GpuKernel,
 )
-from gpusense._sessionwriter import Writer
+from gpusense._runtime.errors import SessionError
+from gpusense.session import _format as file
 from gpusense.session import load
+from gpusense.session._writer import Writer
 
 
 def test_cut_at_every_offset_the_part_before_loads(tmp_path):

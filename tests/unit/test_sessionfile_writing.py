@@ -12,10 +12,10 @@ import time
 import pytest
 from session_files import ROOT, chunks, loaded_is_complete
 
-from gpusense import _config
-from gpusense import _sessionfile as file
-from gpusense._errors import SessionError
-from gpusense._sessionwriter import Writer
+from gpusense._runtime import config
+from gpusense._runtime.errors import SessionError
+from gpusense.session import _format as file
+from gpusense.session._writer import Writer
 
 
 def test_only_the_owner_can_read_it(tmp_path):
@@ -46,8 +46,8 @@ def test_a_file_that_is_no_session_is_not_overwritten(tmp_path):
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (5500, 5500))
-from gpusense import _config
-from gpusense._sessionwriter import Writer
+from gpusense._runtime import config
+from gpusense.session._writer import Writer
 writer = Writer(sys.argv[1])
 import os
 hold = len(sys.argv) > 2
@@ -132,7 +132,7 @@ def test_two_writers_of_one_file_do_not_overwrite_each_other(tmp_path, run_pytho
     assert first.buffer(b"first")
     with pytest.raises(SessionError, match="another process is writing it"):
         Writer(tmp_path / "run")
-    other = "import sys; from gpusense._sessionwriter import Writer; Writer(sys.argv[1]).close()"
+    other = "import sys; from gpusense.session._writer import Writer; Writer(sys.argv[1]).close()"
     assert "another process is writing it" in run_python(other, str(tmp_path / "run")).stderr
     found, _ = chunks(tmp_path / "run")
     assert [chunk.type for chunk in found] == [file.BUFFER]
@@ -176,7 +176,7 @@ def test_the_size_cap_stops_buffers_not_the_end(tmp_path):
 
 def test_a_full_buffer_of_the_largest_size_is_kept(tmp_path):
     """Its head made it too long for a chunk, so that every full buffer was dropped."""
-    size = int(_config._RANGES["buffer_size"][1])
+    size = int(config._RANGES["buffer_size"][1])
     writer = Writer(tmp_path / "run", max_bytes=None)
     assert writer.buffer(random.Random(0).randbytes(size))  # which cannot be compressed
     writer.close()
@@ -223,8 +223,8 @@ def test_threads_append_whole_chunks(tmp_path):
 
 FORKED = """
 import os, sys
-from gpusense import _config
-from gpusense._sessionwriter import Writer
+from gpusense._runtime import config
+from gpusense.session._writer import Writer
 writer = Writer(sys.argv[1])
 writer.buffer(b"parent")
 writer._lock.acquire()          # as if another thread were writing at the moment of the fork
@@ -250,7 +250,7 @@ def test_a_forked_child_writes_nothing_and_does_not_hang(tmp_path, run_python):
 
 def test_a_killed_writer_leaves_what_it_wrote(tmp_path, run_python):
     done = run_python(
-        "import os, sys\nfrom gpusense import _sessionfile as file\nfrom gpusense._sessionwriter import Writer\n"
+        "import os, sys\nfrom gpusense.session import _format as file\nfrom gpusense.session._writer import Writer\n"
         "w = Writer(sys.argv[1]); w.json(file.META, {'pid': 1}); w.buffer(b'x'); os.kill(os.getpid(), 9)",
         str(tmp_path / "s"),
     )
@@ -265,7 +265,7 @@ def test_a_killed_writer_leaves_what_it_wrote(tmp_path, run_python):
 def test_a_folder_that_cannot_be_written(tmp_path):
     """Root may write anywhere, so this runs without root's rights."""
     tmp_path.chmod(0o555)
-    write = "from gpusense._sessionwriter import Writer; Writer('s')"
+    write = "from gpusense.session._writer import Writer; Writer('s')"
     code = f"try: exec({write!r})\nexcept Exception as error: print(type(error).__name__, error)"
     drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--reuid=65534", "--clear-groups"]
     done = subprocess.run(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpusense import _duty
-from gpusense._duty import Duty
-from gpusense._sharing import Sharing, Stretch
-from gpusense._threshold import Threshold
+from gpusense._aggregation.threshold import Threshold
+from gpusense._capture import duty as _duty
+from gpusense._capture.duty import Duty
+from gpusense.backends.cupti.sharing import Sharing, Stretch
 
 
 class Hub:

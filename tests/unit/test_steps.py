@@ -8,9 +8,10 @@ import sys
 import pytest
 
 import gpusense
-from gpusense import _log, _scopes
-from gpusense._attribution import LEAVE, SWITCH
-from gpusense._steps import Steps
+from gpusense._attribution.attributor import LEAVE, SWITCH
+from gpusense._runtime import log
+from gpusense._tracing import scopes
+from gpusense._tracing.tasks import Steps
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,7 @@ def test_failures_of_ours_stay_out_of_the_loop(tracer, loop, monkeypatch, caplog
     def mark(op, thread, leaf):
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(_log, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
     steps = Steps(mark)
     steps.on()
     assert len(loop.run_until_complete(pair())) == 2
@@ -149,7 +150,7 @@ def test_without_room_for_more_order_decides(tracer, loop, monkeypatch):
     tracer._follow_steps()
     got = []
     monkeypatch.setattr(tracer, "_append", got.append)
-    monkeypatch.setattr(_scopes, "MAX_WAITING", -1)
+    monkeypatch.setattr(scopes, "MAX_WAITING", -1)
     tracer._steps._inside[tracer._steps._get_ident()] = 7
     loop.run_until_complete(pair())
     switches = [event[:3] for event in got if type(event) is list and event[0] in (SWITCH, LEAVE)]

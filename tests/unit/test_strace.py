@@ -5,7 +5,7 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._strace import DETAIL_LIMIT, Parser
+from gpusense.cli._strace import DETAIL_LIMIT, Parser
 
 T = 1_700_000_000_000_000_000
 

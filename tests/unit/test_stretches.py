@@ -12,12 +12,13 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _stretches, _tally
-from gpusense._aggregate import Groups
-from gpusense._attribution import CLOSE, OPEN, Boundary
-from gpusense._pipeline import Limits, Pipeline
-from gpusense._stretches import Cutter, spread
-from gpusense._tally import Piles
+from gpusense._aggregation import stretches as _stretches
+from gpusense._aggregation import sums
+from gpusense._aggregation.groups import Groups
+from gpusense._aggregation.pipeline import Limits, Pipeline
+from gpusense._aggregation.stretches import Cutter, spread
+from gpusense._aggregation.sums import Piles
+from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
 
 #: Addresses that differ in their low, their second, their third byte.
 ADDRESSES = [0x7F00_0000 + (i << shift) for shift in (0, 8, 16) for i in range(1, 40)]
@@ -132,8 +133,8 @@ def test_durations_of_equal_stretches_go_to_their_keys(keys, times, rng):
 @examples(100)
 def test_sums_are_those_of_single_durations(batches, fold_at, piece, rng):
     """Whenever they are summed up, and in whatever pieces; names that move on the way."""
-    before = _tally.FOLD_AT, _tally.PIECE
-    _tally.FOLD_AT, _tally.PIECE = fold_at, piece
+    before = sums.FOLD_AT, sums.PIECE
+    sums.FOLD_AT, sums.PIECE = fold_at, piece
     try:
         groups, cutter, expected = Groups(), Cutter(), {}
         piles = Piles(groups, lambda kind, key: (str(key), None))
@@ -160,7 +161,7 @@ def test_sums_are_those_of_single_durations(batches, fold_at, piece, rng):
         piles.fold()
         assert piles._held == 0
     finally:
-        _tally.FOLD_AT, _tally.PIECE = before
+        sums.FOLD_AT, sums.PIECE = before
     found = {
         (row.path, row.name, row.device): (row.count, row.total_ns, row.min_ns, row.max_ns, row.sum_squares_ns2)
         for row in groups.rows()
@@ -181,8 +182,8 @@ def test_what_is_summed_up_at_once_is_bounded(again):
         counted = [groups.count]
         piles.tidy(lambda: counted.append(groups.count))  # noqa: B023
         counted.append(groups.count)
-        assert max(after - before for before, after in pairwise(counted)) <= _tally.PIECE + len(keys)
-        assert piles._held <= _tally.FOLD_AT
+        assert max(after - before for before, after in pairwise(counted)) <= sums.PIECE + len(keys)
+        assert piles._held <= sums.FOLD_AT
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -2,9 +2,9 @@
 
 import io
 
-from gpusense._records import BlockRecord, GpuAllocation, GpuKernel
-from gpusense._summary import print_summary, summarise
-from gpusense._summary_text import as_tree
+from gpusense._records.records import BlockRecord, GpuAllocation, GpuKernel
+from gpusense._tracing.summary import print_summary, summarise
+from gpusense._tracing.summary_text import as_tree
 from gpusense.session import Session
 
 MS = 1_000_000

@@ -7,13 +7,14 @@ import pytest
 from asked_blocks import watch
 from cupti_bytes import STRIDES, T0, memcpy, sync, view
 
-from gpusense import _config, _tally
-from gpusense import _sessionfile as file
-from gpusense import _sync_lines as lines
-from gpusense._pipeline import Limits, Pipeline
-from gpusense._sessionwriter import Writer
-from gpusense._sync_lines import Files, Lines, line_text
+from gpusense._aggregation import sums as _tally
+from gpusense._aggregation import wait_lines as lines
+from gpusense._aggregation.pipeline import Limits, Pipeline
+from gpusense._aggregation.wait_lines import Files, Lines, line_text
+from gpusense._runtime import config
+from gpusense.session import _format as file
 from gpusense.session import load
+from gpusense.session._writer import Writer
 
 SITE = f"{os.sep}usr{os.sep}lib{os.sep}python3{os.sep}site-packages{os.sep}"
 posix = pytest.mark.skipif(os.name != "posix", reason="paths as on POSIX")
@@ -167,7 +168,7 @@ def test_more_lines_than_are_told_apart_are_summed_without_line(monkeypatch):
 
 
 def test_blocks_and_totals_know_nothing_of_lines():
-    from gpusense._attribution import OPEN, Boundary
+    from gpusense._attribution.attributor import OPEN, Boundary
 
     made = Pipeline(Limits(100_000), start_ns=T0)
     watch(made, 1)
@@ -232,9 +233,9 @@ def test_a_reader_that_does_not_know_lines_skips_and_names_them(tmp_path, monkey
 
 
 def test_lines_of_waits_ask_for_waits():
-    assert _config.check("kinds", ["sync_lines"]) == ("sync_lines", "sync")
-    assert _config.check("kinds", ("sync", "sync_lines")) == ("sync", "sync_lines")
-    found, problems = _config.from_environment(
+    assert config.check("kinds", ["sync_lines"]) == ("sync_lines", "sync")
+    assert config.check("kinds", ("sync", "sync_lines")) == ("sync", "sync_lines")
+    found, problems = config.from_environment(
         {"GPUSENSE_KINDS": "allocation,sync_lines", "GPUSENSE_LINE_PACKAGES": "vllm, transformers"}
     )
     assert found == {"kinds": ("allocation", "sync_lines", "sync"), "line_packages": ("vllm", "transformers")}

@@ -7,9 +7,9 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense import _tally
-from gpusense._aggregate import Groups
-from gpusense._tally import Piles
+from gpusense._aggregation import sums
+from gpusense._aggregation.groups import Groups
+from gpusense._aggregation.sums import Piles
 
 KINDS = ("kernel", "transfer", "sync")
 
@@ -31,8 +31,8 @@ def place(number):
 @given(appended, st.integers(1, 100), st.integers(1, 30))
 @examples(200)
 def test_pieces_add_up(work, fold_at, piece):
-    before = _tally.FOLD_AT, _tally.PIECE
-    _tally.FOLD_AT, _tally.PIECE = fold_at, piece
+    before = sums.FOLD_AT, sums.PIECE
+    sums.FOLD_AT, sums.PIECE = fold_at, piece
     try:
         groups = Groups()
         piles, expected = Piles(groups, name), {}
@@ -55,7 +55,7 @@ def test_pieces_add_up(work, fold_at, piece):
         # What came in at once is at most as much again as what is held.
         assert most <= fold_at + max((len(durations) for _, _, durations in work), default=0)
     finally:
-        _tally.FOLD_AT, _tally.PIECE = before
+        sums.FOLD_AT, sums.PIECE = before
     found = {
         (row.path, row.kind, row.name, row.device): (row.count, row.total_ns, row.min_ns, row.max_ns, row.bytes)
         for row in groups.rows()
@@ -83,7 +83,7 @@ def test_room_that_was_never_used_ends_with_the_rest(filled):
         pauses.append(None)
         assert len(pauses) < 1_000
 
-    piles.make_room(_tally.FOLD_AT)
+    piles.make_room(sums.FOLD_AT)
     piles._in_runs = 20_000
     piles.make_room(3_000)
     if filled:
@@ -104,8 +104,8 @@ def test_half_a_millisecond_at_a_time():
         piles.make_room(1_000)
         piles.at(place(0))[1] += range(1_000)
         piles.tidy(pause)
-        assert piles._held <= _tally.FOLD_AT
+        assert piles._held <= sums.FOLD_AT
     counted.append(groups.count)
-    assert max(after - before for before, after in pairwise(counted)) == _tally.PIECE
+    assert max(after - before for before, after in pairwise(counted)) == sums.PIECE
     piles.fold()
     assert groups.count == 200_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusense import _attribution
-from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
+from gpusense._attribution import attributor as _attribution
+from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
 
 MOST = 120
 IN_TIME = MOST // 2 - 1  # events and timelines that may be added before a record is read

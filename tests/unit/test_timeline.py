@@ -6,8 +6,8 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._attribution import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
-from gpusense._timeline import ENDED, UNCERTAIN, Timeline
+from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
+from gpusense._attribution.timelines import ENDED, UNCERTAIN, Timeline
 
 
 class Naive:

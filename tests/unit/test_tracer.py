@@ -15,12 +15,15 @@ from cupti_bytes import STRIDES, T0, kernel, view
 from recorded_blocks import blocks
 
 import gpusense
-from gpusense import _config, _scopes, _tally, _tracer
 from gpusense import session as session_module
-from gpusense._recorder import Recorder
-from gpusense._records import GpuMemoryTransfer
-from gpusense._sharing import Sharing
+from gpusense._aggregation import sums
+from gpusense._capture.recorder import Recorder
+from gpusense._records.records import GpuMemoryTransfer
+from gpusense._runtime import config
+from gpusense._tracing import scopes
+from gpusense._tracing import tracer as _tracer
 from gpusense.analysis.busy import device_times
+from gpusense.backends.cupti.sharing import Sharing
 from gpusense.session import Session
 
 
@@ -119,7 +122,7 @@ def test_blocks_that_many_threads_open_are_recorded_or_counted(tracer):
 
     running = [threading.Thread(target=work) for _ in range(threads)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_scopes, "MAX_WAITING", 10)
+        patched.setattr(scopes, "MAX_WAITING", 10)
         for thread in running:
             thread.start()
         for thread in running:
@@ -398,7 +401,7 @@ def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
 
 def test_a_buffer_whose_reading_is_interrupted_is_told():
     """Ctrl-C during ``block.summary()``: it is the program's, and the records that it cost are told."""
-    recorder = Recorder(_config.Settings(), None)
+    recorder = Recorder(config.Settings(), None)
     recorder.start_ns = recorder.pipeline.start_ns = 0
 
     class Interrupted:
@@ -426,7 +429,7 @@ def test_many_blocks_keep_memory_flat(tracer):
         with gpusense.trace("x"), again:
             pass
     assert tracer.flush(30)
-    assert len(tracer._watched) < _tally.SWEEP_AT
+    assert len(tracer._watched) < sums.SWEEP_AT
     assert again.block_id in tracer._watched
     assert len(tracer._recorder.events) == 0
 

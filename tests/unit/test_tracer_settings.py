@@ -6,8 +6,9 @@ import pytest
 from recorded_blocks import blocks
 
 import gpusense
-from gpusense import _config, _noop, _select
-from gpusense._tracer import Tracer
+from gpusense._runtime import config
+from gpusense._tracing import noop, select
+from gpusense._tracing.tracer import Tracer
 from gpusense.backends import BACKENDS
 
 
@@ -22,7 +23,7 @@ def test_enable_and_disable(tracer):
     gpusense.disable()
     with gpusense.trace("while disabled") as block:
         gpusense.record_kernel("k", duration_ns=10**6)
-    assert isinstance(block, _noop.NoopBlock)
+    assert isinstance(block, noop.NoopBlock)
     assert set(blocks(gpusense.get_tracer())) == {"before"}
     assert gpusense.enable()
     with gpusense.trace("after"):
@@ -34,7 +35,7 @@ def test_off_and_on_again_by_configuration(tracer):
     gpusense.configure(mode="off")
     with gpusense.trace("while off") as block:
         pass
-    assert isinstance(block, _noop.NoopBlock)
+    assert isinstance(block, noop.NoopBlock)
     gpusense.configure(mode="on")
     with gpusense.trace("after"):
         pass
@@ -48,10 +49,10 @@ def test_off_and_on_again_by_configuration(tracer):
 
 def test_threads_that_enable_at_once_make_one_tracer(tracer, monkeypatch):
     """The others went on capturing beside it, each with a thread of its own."""
-    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(select, "_tracer", None)
     made, together = [], threading.Barrier(3)
 
-    def live(*arguments, before=_select._live):
+    def live(*arguments, before=select._live):
         made.append(before(*arguments))
         threading.Event().wait(0.05)
         return made[-1]
@@ -60,7 +61,7 @@ def test_threads_that_enable_at_once_make_one_tracer(tracer, monkeypatch):
         together.wait(10)
         assert gpusense.enable()
 
-    monkeypatch.setattr(_select, "_live", live)
+    monkeypatch.setattr(select, "_live", live)
     threads = [threading.Thread(target=enable) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -77,23 +78,23 @@ def test_threads_that_enable_at_once_make_one_tracer(tracer, monkeypatch):
 
 def test_a_signal_handler_that_configures_in_the_first_decision_leaves_a_tracer(tracer, monkeypatch):
     """None was active from then on, and every block raised AttributeError."""
-    monkeypatch.setattr(_select, "_tracer", None)
+    monkeypatch.setattr(select, "_tracer", None)
     monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
     told = []
 
-    def make(before=_select._make):
+    def make(before=select._make):
         gpusense.configure(threshold_us=7)
         told.append(gpusense.enable())
         return before()
 
-    monkeypatch.setattr(_select, "_make", make)
+    monkeypatch.setattr(select, "_make", make)
     with gpusense.trace("first"):
         pass
     with gpusense.trace("second"):
         pass
     assert told == [False]
     assert gpusense.get_tracer().config.threshold_us == 7
-    monkeypatch.setattr(_select, "_tracer", tracer)
+    monkeypatch.setattr(select, "_tracer", tracer)
 
 
 def test_a_function_decorated_while_disabled_is_traced_after_enabling(tracer):
@@ -122,17 +123,17 @@ def test_reset(tracer):
 
 
 def test_configuration_errors_say_what_would_be_right(tracer):
-    with pytest.raises(_config.ConfigurationError, match=r"known: .*threshold_us"):
+    with pytest.raises(config.ConfigurationError, match=r"known: .*threshold_us"):
         gpusense.configure(treshold_us=5)
-    with pytest.raises(_config.ConfigurationError, match="0…1"):
+    with pytest.raises(config.ConfigurationError, match="0…1"):
         gpusense.configure(sample_rate=2)
     with pytest.raises(ValueError, match="must be a number"):
         gpusense.configure(threshold_us="fast")
-    with pytest.raises(_config.ConfigurationError, match="'order' or 'exact'"):
+    with pytest.raises(config.ConfigurationError, match="'order' or 'exact'"):
         gpusense.configure(attribution="guessed")
     with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
         gpusense.configure(backends=("cupti",), strict=True)
-    with pytest.raises(_config.ConfigurationError, match="unknown backend 'cupty'; known: cuda, cupti"):
+    with pytest.raises(config.ConfigurationError, match="unknown backend 'cupty'; known: cuda, cupti"):
         gpusense.configure(backends=("cupty",))
 
 
@@ -145,11 +146,11 @@ def test_a_configure_that_raises_changes_nothing(tracer):
 
 
 def test_settings_know_every_backend():
-    assert tuple(name for name, _ in BACKENDS) == _config.BACKEND_NAMES
+    assert tuple(name for name, _ in BACKENDS) == config.BACKEND_NAMES
 
 
 def test_the_environment_has_the_last_word_on_the_mode():
-    layers = _config.Layers()
+    layers = config.Layers()
     layers.application["mode"] = "on"
     for word, mode in (("auto", "auto"), ("off", "off"), ("on", "on"), ("", "on"), ("maybe", "on")):
         assert layers.resolve({"GPUSENSE": word}).mode == mode
@@ -158,22 +159,22 @@ def test_the_environment_has_the_last_word_on_the_mode():
 
 @pytest.mark.parametrize("word", ["maybe", "disabled", "2"])
 def test_a_mode_that_there_is_not_is_told(word):
-    found, problems = _config.from_environment({"GPUSENSE": word, "GPUSENSE_BACKENDS": "cupti,nvmll"})
+    found, problems = config.from_environment({"GPUSENSE": word, "GPUSENSE_BACKENDS": "cupti,nvmll"})
     assert found == {}
     assert problems == [
         f"GPUSENSE={word!r} is ignored: it must be off, auto or on",
         "GPUSENSE_BACKENDS='cupti,nvmll' is ignored: unknown backend 'nvmll'; known: "
-        + ", ".join(_config.BACKEND_NAMES),
+        + ", ".join(config.BACKEND_NAMES),
     ]
     for known in ("", "auto", "OFF", " on ", "0", "true"):
-        assert _config.from_environment({"GPUSENSE": known}) == ({}, [])
+        assert config.from_environment({"GPUSENSE": known}) == ({}, [])
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("name", ["buffers", "max_records", "threshold_us"])
 def test_a_setting_that_is_no_number(name, value):
-    with pytest.raises(_config.ConfigurationError, match=name):
-        _config.check(name, value)
+    with pytest.raises(config.ConfigurationError, match=name):
+        config.check(name, value)
 
 
 def test_environment_over_application_over_host(tracer, monkeypatch):

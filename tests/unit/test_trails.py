@@ -6,8 +6,8 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._draw import Theme
-from gpusense._trails import Trail, Trails, code, dots
+from gpusense.cli.dashboard.graphs import Trail, Trails, code, dots
+from gpusense.cli.dashboard.paint import Theme
 
 SECOND = 1_000_000_000
 PLAIN = Theme(color=False)

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from gpusense import _process
-from gpusense._worker import Worker
+from gpusense._capture.worker import Worker
+from gpusense._runtime import process
 
 WAIT_S = 20
 
@@ -170,12 +170,12 @@ def test_one_that_has_ended_stays_so(worker, recorder):
     ],
 )
 def test_versions_of_python_in_which_it_helps(version, helps):
-    assert _process.warns_of_threads(version) is helps
+    assert process.warns_of_threads(version) is helps
 
 
 def test_a_thread_that_gevent_would_complain_of_stays(worker, recorder, monkeypatch):
     first = recorder.again(worker)
-    monkeypatch.setattr("gpusense._native.patched", lambda module: True)
+    monkeypatch.setattr("gpusense._runtime.threads.patched", lambda module: True)
     worker.rest()
     assert alive(first)
     worker.go_on()

@@ -9,7 +9,7 @@ import wheels
 
 from gpusense._capi import wgpu as capi
 from gpusense._capi.wgpu_structs import FAMILIES, WGPUStringView, struct_types, structures
-from gpusense._records import Unavailable
+from gpusense._records.records import Unavailable
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import sys
 import pytest
 import wheels
 
-from gpusense.backends import _wgpu_child
-from gpusense.backends import wgpu as backend
+from gpusense.backends.wgpu import child
+from gpusense.backends.wgpu import source as backend
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ def test_noise_on_stdout_is_not_the_answer(fake: str, monkeypatch) -> None:
 
 
 def test_no_interpreter_no_child(fake: str, monkeypatch) -> None:
-    monkeypatch.setattr(_wgpu_child.sys, "executable", "")
+    monkeypatch.setattr(child.sys, "executable", "")
     assert "no Python executable" in backend.open().reason
 
 
 def test_an_unknown_version_starts_no_child(build_library, monkeypatch) -> None:
     path = build_library("libwgpu_native.c", "libwgpu_native.so", "-DVERSION=0x63000000u")
     monkeypatch.setenv("GPUSENSE_LIBWGPU_NATIVE", str(path))
-    monkeypatch.setattr(_wgpu_child, "ask", lambda *_: pytest.fail("a child was started"))
+    monkeypatch.setattr(child, "ask", lambda *_: pytest.fail("a child was started"))
     opened = backend.open()
     assert "99.0.0.0" in opened.reason
     assert not backend.self_test()
@@ -174,7 +174,7 @@ def test_the_child_does_not_need_the_hosts_package(fake: str, tmp_path: pathlib.
     shutil.copytree(os.path.dirname(gpusense.__file__), host / "gpusense", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "host" / "__init__.py").write_text("import os\nassert not os.environ.get('GPUSENSE') == 'off'\n")
     (host / "__init__.py").write_text("")
-    code = "from host._vendor.gpusense.backends import wgpu; b = wgpu.open(); print(b and b.version, b)"
+    code = "from host._vendor.gpusense.backends.wgpu import source as wgpu; b = wgpu.open(); print(b and b.version, b)"
     done = run_python(code, GPUSENSE_LIBWGPU_NATIVE=fake, GPUSENSE_LIBVULKAN="/nowhere/x.so", PYTHONPATH=str(tmp_path))
     assert done.stdout.startswith("29.0.1.1"), done.stdout + done.stderr
 
@@ -188,7 +188,7 @@ def test_a_program_that_embeds_python_is_not_started_again(
     monkeypatch.setattr(sys, "executable", str(tmp_path / ("python-tool" if frozen else "renderer")))
     if frozen:
         monkeypatch.setattr(sys, "frozen", True, raising=False)
-    answer = _wgpu_child.ask("/nowhere/libwgpu_native.so", "adapters")
+    answer = child.ask("/nowhere/libwgpu_native.so", "adapters")
     assert not answer
     assert "this process runs in" in answer.reason
     assert started == []

@@ -8,8 +8,8 @@ import weakref
 import pytest
 from traced import Recording
 
-from gpusense import _after_import
-from gpusense._records import GpuKernel
+from gpusense._records.records import GpuKernel
+from gpusense._runtime import import_hook
 from gpusense.integrations import wgpu_py
 from gpusense.integrations.wgpu_py import _device, _host, _transfers
 
@@ -442,7 +442,7 @@ def test_an_error_after_the_import_is_not_the_programs(tmp_path, monkeypatch: py
     def ready() -> None:
         raise RuntimeError("ours")
 
-    finder = _after_import.watch("watched_module", ready)
+    finder = import_hook.watch("watched_module", ready)
     try:
         import watched_module
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusense._wgpu_clock import DRIFT_PPM, REANCHOR_NS, TOLERANCE_NS, GpuClock
+from gpusense.integrations.wgpu_py._gpu_clock import DRIFT_PPM, REANCHOR_NS, TOLERANCE_NS, GpuClock
 
 START = 1_790_000_000_000_000_000
 periods = st.sampled_from([1.0, 10.0, 83.333335876464844, 52.083332061767578, 41.66666793823242, 0.5])

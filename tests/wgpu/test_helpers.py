@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import gpusense
-from gpusense._records import ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuSync
+from gpusense._records.records import ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuSync
 from gpusense.integrations import wgpu_py
 
 
@@ -131,4 +131,4 @@ def test_facts_of_the_machine(driver) -> None:
     cards = gpusense.wgpu.cards()
     assert cards
     assert cards[0].heaps[0].size_bytes > 0
-    assert sys.modules["gpusense.backends._vulkan"]
+    assert sys.modules["gpusense.backends.wgpu.vulkan"]

@@ -9,7 +9,7 @@ import weakref
 import pytest
 from traced import Recording
 
-from gpusense._records import GpuKernel, GpuMemoryTransfer, GpuSync
+from gpusense._records.records import GpuKernel, GpuMemoryTransfer, GpuSync
 from gpusense.integrations import wgpu_py
 
 pytestmark = pytest.mark.usefixtures("settled")

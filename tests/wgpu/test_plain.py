@@ -6,8 +6,8 @@ import sys
 import pytest
 from traced import Recording
 
-from gpusense._records import GpuKernel, Unavailable
-from gpusense.backends import _vulkan
+from gpusense._records.records import GpuKernel, Unavailable
+from gpusense.backends.wgpu import vulkan
 from gpusense.integrations import wgpu_py
 from gpusense.integrations.wgpu_py import _passes, _plain
 
@@ -265,6 +265,6 @@ def test_every_wgpu(wheel: pathlib.Path, driver: None, run_python) -> None:
 
 
 def _vulkan_tells_the_period() -> None:
-    cards = _vulkan.cards()
+    cards = vulkan.cards()
     if isinstance(cards, Unavailable):
         pytest.skip(f"the length of a tick is unknown: {cards.reason}")

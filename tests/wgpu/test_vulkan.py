@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gpusense._capi import vulkan as capi
-from gpusense.backends import _vulkan
+from gpusense.backends.wgpu import vulkan
 
 HEADER = pathlib.Path("/usr/include/vulkan/vulkan_core.h")
 
@@ -57,7 +57,7 @@ def test_layouts_equal_the_header(compiler: list[str], tmp_path: pathlib.Path) -
 
 
 def test_facts_of_a_real_driver(driver: None) -> None:
-    cards = _vulkan.cards()
+    cards = vulkan.cards()
     assert cards, cards
     card = cards[0]
     assert card.name
@@ -65,19 +65,19 @@ def test_facts_of_a_real_driver(driver: None) -> None:
     assert card.heaps
     assert card.heaps[0].size_bytes > 1 << 20
     assert all((heap.budget_bytes is None) == (heap.usage_bytes is None) for heap in card.heaps)
-    assert _vulkan.matching(cards, card.vendor_id, card.device_id, card.name) == (card,)
-    assert _vulkan.matching(cards, card.vendor_id, card.device_id, "driver's other name for it") == (card,)
-    assert _vulkan.matching(cards, 1, 2, card.name) == ()
+    assert vulkan.matching(cards, card.vendor_id, card.device_id, card.name) == (card,)
+    assert vulkan.matching(cards, card.vendor_id, card.device_id, "driver's other name for it") == (card,)
+    assert vulkan.matching(cards, 1, 2, card.name) == ()
 
 
 def test_calibrated_readings_lie_between_two_looks_at_the_clock(driver: None) -> None:
-    cards = _vulkan.cards()
+    cards = vulkan.cards()
     assert cards
     card = cards[0]
     if not card.calibrated:
         pytest.skip("this driver has no VK_EXT_calibrated_timestamps")
-    clock = _vulkan.calibrator(card.vendor_id, card.device_id, card.name)
-    assert isinstance(clock, _vulkan.Calibrator), clock
+    clock = vulkan.calibrator(card.vendor_id, card.device_id, card.name)
+    assert isinstance(clock, vulkan.Calibrator), clock
     try:
         before = time.time_ns()
         samples = [clock.sample() for _ in range(20)]
@@ -95,20 +95,20 @@ def test_calibrated_readings_lie_between_two_looks_at_the_clock(driver: None) ->
 
 
 def test_a_card_nobody_knows_has_no_clock(driver: None) -> None:
-    answer = _vulkan.calibrator(0x1234, 0x5678, "No Such Card")
+    answer = vulkan.calibrator(0x1234, 0x5678, "No Such Card")
     assert not answer
     assert "No Such Card" in str(answer)
 
 
 def test_no_loader_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSENSE_LIBVULKAN", "/nowhere/libvulkan.so.1")
-    for answer in (_vulkan.cards(), _vulkan.calibrator(1, 2, "x")):
+    for answer in (vulkan.cards(), vulkan.calibrator(1, 2, "x")):
         assert not answer
         assert "/nowhere/libvulkan.so.1" in str(answer)
 
 
 def test_a_library_without_the_functions_is_a_reason(build_library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSENSE_LIBVULKAN", str(build_library("loadable.c", "libvulkan.so.1")))
-    answer = _vulkan.cards()
+    answer = vulkan.cards()
     assert not answer
     assert "vkCreateInstance" in str(answer)

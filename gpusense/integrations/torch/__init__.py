@@ -7,7 +7,7 @@ seen and what is not stands in docs/howto/torch.md.
 import sys
 from typing import Any, NamedTuple
 
-from ..._records import Unavailable
+from ..._records.records import Unavailable
 from .._patches import Patches, live_tracer, reason_for_nothing
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from time import time_ns
 from typing import Any
 
-from ... import _native
-from ..._nesting import LAST_ID, Frame, block_ids, bringers, innermost
+from ..._attribution.open_blocks import LAST_ID, Frame, block_ids, bringers, innermost
+from ..._runtime import threads
 from .._patches import Patches
 from ._entries import Entries, Pass
 from ._nodes import MAX_FLAT, MAX_INPUTS, NO_TENSORS, Hook, look
@@ -20,7 +20,7 @@ from ._state import State, around, frame_of
 
 _MAX_HOOKS = 4  # that a module keeps: as many of its calls as wait for their backward pass, usually
 _MAX_BELOW = 256  # hooks of the modules in one that it knows
-_get_ident = _native.thread_id()
+_get_ident = threads.thread_id()
 
 
 class Backward:

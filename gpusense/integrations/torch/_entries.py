@@ -14,9 +14,9 @@ from itertools import repeat
 from time import time_ns
 from typing import Any
 
-from ... import _log, _native, _process
-from ..._attribution import CLOSE, OPEN
-from ..._nesting import LAST_ID, Frame, Run, block_ids, innermost
+from ..._attribution.attributor import CLOSE, OPEN
+from ..._attribution.open_blocks import LAST_ID, Frame, Run, block_ids, innermost
+from ..._runtime import log, process, threads
 from ._nodes import Hook
 from ._state import frame_of
 
@@ -102,12 +102,12 @@ class Entries:
         self._comes_home = comes_home
         self._failed = failed
         self._left: deque[tuple[Hook, int, int, int]] = deque()
-        self._lock = _native.OwnedLock()
-        self._times, self._threads = iter(time_ns, None), iter(_native.thread_id(), None)
+        self._lock = threads.OwnedLock()
+        self._times, self._threads = iter(time_ns, None), iter(threads.thread_id(), None)
         self._ids: Any = None, None
         self.active: set[Pass] = set()  # with armed hooks; there are no entries where it is empty
         self._strays = 0
-        _process.register(self)
+        process.register(self)
 
     def arm(self, run: Pass, hook: Hook, siblings: Iterable[Hook]) -> None:
         """On the thread of ``run``, where ``hook`` was called, and its call is apart in ``run``."""
@@ -169,12 +169,12 @@ class Entries:
     def _stray(self) -> None:
         """A module ran backward on another thread than its sibling, although their outputs were on one device."""
         self._strays += 1
-        _log.once("torch-strays", "gpusense: a module's backward pass ran on an unexpected thread and got no block")
+        log.once("torch-strays", "gpusense: a module's backward pass ran on an unexpected thread and got no block")
 
     def at_exit(self) -> None: ...
 
     def after_fork_in_child(self) -> None:
-        self._lock = _native.OwnedLock()
+        self._lock = threads.OwnedLock()
         self._left.clear()
 
 

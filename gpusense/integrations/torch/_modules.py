@@ -11,8 +11,8 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
-from ... import _native
-from ..._nesting import LAST_ID, Frame, block_ids, innermost, running
+from ..._attribution.open_blocks import LAST_ID, Frame, block_ids, innermost, running
+from ..._runtime import threads
 from .._patches import Patches
 from ._backward import Backward
 from ._nodes import Hook
@@ -28,7 +28,7 @@ CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
 _OF_CODE = (
     "co_code", "co_names", "co_consts", "co_varnames", "co_freevars", "co_flags", "co_argcount", "co_kwonlyargcount",
 )  # fmt: skip
-_get_ident = _native.thread_id()
+_get_ident = threads.thread_id()
 _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a module may be found too short
 
 

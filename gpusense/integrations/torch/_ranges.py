@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
-from ..._block import Block
+from ..._tracing.block import Block
 from .._patches import Patches, close_block
 from ._state import State
 

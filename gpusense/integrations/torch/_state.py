@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from ... import _log
-from ..._nesting import Frame, Run
+from ..._attribution.open_blocks import Frame, Run
+from ..._runtime import log, package
 from .._patches import close_block
 
 #: How a DataLoader's last wait and a checkpoint's early stop end: by design.
@@ -129,14 +129,14 @@ class State:
         self.on["backward"] = options.backward
         self.errors: list[str] = []
         self.local = _Local()
-        self.package = sys.modules[__name__.rpartition(".integrations")[0]]
+        self.package = sys.modules[package.NAME]
 
     def fail(self, part: str) -> None:
         """In an ``except`` clause: the part ends; the program does not notice."""
         self.on[part] = False
         error = sys.exc_info()[1]
         self.errors.append(f"{part}: {type(error).__name__}: {error}")
-        _log.exception(f"torch {part}", f"gpusense: the torch integration's {part} failed once and was switched off")
+        log.exception(f"torch {part}", f"gpusense: the torch integration's {part} failed once and was switched off")
 
     def end(self) -> None:
         self.on.update(dict.fromkeys(PARTS, False))

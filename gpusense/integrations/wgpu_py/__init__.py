@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..._nesting import here
-from ..._records import Record, Unavailable
+from ..._attribution.open_blocks import here
+from ..._records.records import Record, Unavailable
+from ..._runtime import package
 from .._patches import MARK, Patches
 
 _MODULE = "wgpu.backends.wgpu_native._api"
@@ -49,7 +50,7 @@ def instrument(
     if _State.hooks is not None:
         return True
     if when_imported and _MODULE not in sys.modules:
-        from ..._after_import import watch
+        from ..._runtime.import_hook import watch
 
         def ready() -> None:
             _State.finder = None
@@ -138,7 +139,7 @@ def statistics() -> Statistics:
 
 
 def _package() -> Any:
-    return importlib.import_module(__name__.rpartition(".integrations")[0])
+    return importlib.import_module(package.NAME)
 
 
 def _live_tracer() -> Any:

@@ -7,8 +7,8 @@ daemon: the interpreter joins it before exit, instead of ending in the middle of
 import threading
 from typing import Any, NamedTuple
 
-from ..._records import Unavailable
-from ..._wgpu_clock import GpuClock
+from ..._records.records import Unavailable
+from ._gpu_clock import GpuClock
 
 
 class ClockSetup:
@@ -88,14 +88,14 @@ def _facts(card: tuple[Any, ...]) -> _Facts:
 
 
 def _ask_vulkan(vendor_id: int, device_id: int, name: str) -> _Facts:
-    from ...backends import _vulkan
+    from ...backends.wgpu import vulkan
 
-    cards = _vulkan.cards()
-    same = () if isinstance(cards, Unavailable) else _vulkan.matching(cards, vendor_id, device_id, name)
+    cards = vulkan.cards()
+    same = () if isinstance(cards, Unavailable) else vulkan.matching(cards, vendor_id, device_id, name)
     periods = {card.timestamp_period_ns for card in same}
     period = periods.pop() if len(periods) == 1 else None
     bits = min((card.timestamp_valid_bits for card in same), default=0) or 64
-    calibrator = _vulkan.calibrator(vendor_id, device_id, name)
+    calibrator = vulkan.calibrator(vendor_id, device_id, name)
     if isinstance(calibrator, Unavailable):
         return _Facts(str(calibrator), period, bits)
     return _Facts("", period, bits, calibrator.sample)

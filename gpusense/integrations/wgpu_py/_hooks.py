@@ -7,9 +7,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from ... import _log, _process
-from ..._alike import Alike, expanded
-from ..._records import Record
+from ..._aggregation.same_kernels import Alike, expanded
+from ..._records.records import Record
+from ..._runtime import log, process
 from ._batch import Timed
 from ._device import DeviceTimer
 from ._host import Host
@@ -60,7 +60,7 @@ class Hooks:
         self._errors = 0
         self._tracer = tracer
         self._takes_columns = tracer is not None
-        _process.register(self)
+        process.register(self)
         if tracer is not None:
             tracer.add_source(self)
 
@@ -111,10 +111,10 @@ class Hooks:
     def fail(self, where: str) -> None:
         """An error of ours: logged once a place; after a few of them the wrappers only pass through."""
         self._errors += 1
-        _log.exception(f"wgpu {where}", "gpusense: tracing wgpu failed in %s", where)
+        log.exception(f"wgpu {where}", "gpusense: tracing wgpu failed in %s", where)
         if self._errors >= MAX_ERRORS and self.on:
             self._off()
-            _log.once("wgpu off", "gpusense: wgpu tracing is off after %d errors", self._errors)
+            log.once("wgpu off", "gpusense: wgpu tracing is off after %d errors", self._errors)
 
     def pump(self, timer: DeviceTimer) -> None:
         """Moves ``timer`` along, and those whose programs have not submitted for a while."""

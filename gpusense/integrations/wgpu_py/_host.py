@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from ... import _log
+from ..._runtime import log
 
 #: (query set, first query, count, offset in the resolve buffer)
 Run = tuple[Any, int, int, int]
@@ -207,7 +207,7 @@ class _Callbacks:
             if action is not None:
                 action(int(status) == self._success)
         except Exception:  # noqa: BLE001 - cffi would print it into the program's stderr
-            _log.exception("wgpu callback", "gpusense: a wgpu callback failed")
+            log.exception("wgpu callback", "gpusense: a wgpu callback failed")
 
 
 #: By wgpu-py's backend module: held until the process ends.

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ..._alike import Alike
+from ..._aggregation.same_kernels import Alike
 from ..._capi.wgpu_usage import usage_text
-from ..._records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
-from ..._wgpu_clock import GpuClock
+from ..._records.records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
 from ._batch import Timed, whole
 from ._device import DeviceTimer
+from ._gpu_clock import GpuClock
 from ._pass import AT, BLOCK, BYTES, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass
 
 TOO_LONG = "the pass is longer than the time between its submission and its end"

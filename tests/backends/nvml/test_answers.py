@@ -6,10 +6,10 @@ import pytest
 from nvml_fake import EVERYTHING
 
 from gpusense._capi import nvml as c
-from gpusense._metrics import GROUPS
-from gpusense._protocols import Backend
-from gpusense._records import Unavailable
-from gpusense.backends import nvml
+from gpusense._records.metrics import GROUPS
+from gpusense._records.protocols import Backend
+from gpusense._records.records import Unavailable
+from gpusense.backends.nvml import source as nvml
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 

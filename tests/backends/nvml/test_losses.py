@@ -9,7 +9,7 @@ import pytest
 from nvml_fake import EVERYTHING
 
 from gpusense._capi import nvml as c
-from gpusense._metrics import GROUPS
+from gpusense._records.metrics import GROUPS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 
@@ -261,7 +261,7 @@ def test_one_sleeps_and_the_other_is_sampled_by_its_address(fake):
 def test_a_server_whose_devices_never_sleep_is_not_asked_each_time(fake, monkeypatch):
     fake.pci("0000:1b:00.0", control="on")
     source = fake.source()
-    monkeypatch.setattr("gpusense.backends._host.asleep", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr("gpusense.backends.host.asleep", lambda *_: pytest.fail("asked"))
     assert source.sample(source.devices()[0], ("fast",)).state == "ok"
 
 
@@ -296,7 +296,7 @@ def test_a_lane_that_alone_fails_does_not_condemn_the_device(fake):
 
 def test_lanes_on_two_threads_never_pass_on_a_handle_that_was_lost_meanwhile(fake, monkeypatch):
     """The fake aborts on a NULL handle."""
-    monkeypatch.setattr("gpusense.backends.nvml_device._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("gpusense.backends.nvml.device._FIRST_PAUSE_S", 0.0)
     source = fake.source()
     (device,) = source.devices()
     states, stop = set(), threading.Event()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from nvml_fake import EVERYTHING
 
 from gpusense._capi import nvml as c
-from gpusense.backends.nvml_library import as_text
-from gpusense.backends.nvml_reader import ByteCounter
+from gpusense.backends.nvml.library import as_text
+from gpusense.backends.nvml.reader import ByteCounter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 

@@ -1,0 +1,418 @@
+"""The one way of every record: decode, attribute, keep or count, hand on. Pure: bytes and records in, lists out.
+
+Live capture feeds buffers as they come; a session file is replayed through the same code. Used by one thread at a time.
+What decodes and selects is here; ``placement`` attributes, keeps and counts.
+
+A buffer is decoded at once, because it must go back; what it held waits (as columns) until the markers of all blocks
+that were opened or closed before it have arrived, because only then launch order can tell its block.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .._attribution.attributor import Boundary, Ids, Widener
+from .._decode import layouts
+from .._decode.batch import Batch
+from .._decode.decode import batches, numbers
+from .._decode.drafts import Draft, Drafts, drafts_of
+from .._decode.launches import Launches
+from .._decode.names_cache import Described, Names
+from .._decode.record import record as decode_record
+from .._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from .ledger import Ledger, Owners
+from .placement import HELPERS, Placer, Work
+from .placement import owner_of as owner_of
+from .same_kernels import Alike
+from .stretches import Cutter, Stretches
+from .sums import BlockTotals, Watched
+from .threshold import Threshold
+from .wait_lines import Lines
+
+#: Names by address: ``(short, demangled or None, as the driver gave it or None)``.
+AnyNames = Callable[[int], Described]
+
+MARKER_BYTES = 4  # that a marker sets, where it is a memset
+MANY = 128  # kernels are counted in stretches; fewer are counted sooner one by one
+SLICE = 1280  # records decoded at a time: a buffer of kernels, well under a millisecond
+#: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
+MARKER_PATIENCE_NS = 30_000_000_000
+
+_KIND_NAMES = {
+    layouts.KERNEL: "kernel",
+    layouts.CONCURRENT_KERNEL: "kernel",
+    layouts.MEMCPY: "transfer",
+    layouts.MEMCPY2: "transfer",
+    layouts.MEMSET: "memset",
+    layouts.SYNCHRONIZATION: "sync",
+    layouts.MEMORY2: "allocation",
+    layouts.DRIVER: "launch",
+    layouts.UNIFIED_MEMORY_COUNTER: "unified_memory",
+}
+
+_WITH_LINES = frozenset({"sync", "transfer"})  # what calls in which the host waits leave
+
+
+class Marker(NamedTuple):
+    """How the boundary calls of blocks look among the records: kind, key column, and stream where that tells them."""
+
+    kind: int
+    key: int
+    context: int | None = None
+    stream: int | None = None
+    tokens: bool = False  # the key of each record is the token of its boundary
+
+
+class Limits(NamedTuple):
+    """What is kept one by one."""
+
+    threshold_ns: int = 100_000
+    trace_all: bool = False
+    max_per_second: int = 5_000
+    max_records: int = 200_000  # in memory; the oldest are then only counted
+    devices: frozenset[int] | None = None  # CUDA ordinals to look at; None: all
+    kinds: frozenset[int] | None = None  # CUPTI's kinds to look at; others come where another copy asks for them
+
+
+class Pipeline:
+    """Counts and keeps; see the module's head. ``emit`` gets each list of kept records."""
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        emit: Callable[[list[Record]], None] | None = None,
+        start_ns: int = 0,
+        marker: Marker | None = None,
+        occupancy: Callable[[GpuKernel], float | None] | None = None,
+        watched: Watched | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.start_ns = start_ns
+        self.marker = marker
+        self._ledger = Ledger(self.limits.max_records, emit)
+        self.kept = self._ledger.kept
+        self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
+        self._placer = Placer(self._ledger, self.threshold, occupancy, watched)
+        self.attribution, self.watched = self._placer.attribution, self._placer.watched
+        self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
+        self.launches = Launches()  # how much CUPTI slowed them
+        self.lines = Lines()  # of synchronising calls; each comes before its records
+        self._widener = Widener()
+        self._cutter = Cutter()
+        self._waiting: deque[Work] = deque()
+        self._seen = self._invalid = self._pre_session = self._unknown = 0
+
+    @property
+    def owners(self) -> dict[int, Path]:
+        """Graph node id → path of the block that captured it."""
+        return self._placer.owners
+
+    @owners.setter
+    def owners(self, owners: dict[int, Path]) -> None:
+        self._placer.owners = owners
+
+    @property
+    def occupancy(self) -> Callable[[GpuKernel], float | None] | None:
+        return self._placer.drafts.occupancy
+
+    @occupancy.setter
+    def occupancy(self, occupancy: Callable[[GpuKernel], float | None] | None) -> None:
+        self._placer.drafts = Drafts(occupancy)
+
+    def configure(self, limits: Limits) -> None:
+        self.limits = limits
+        self.threshold.configure(limits.threshold_ns, limits.max_per_second)
+        self._ledger.limit(limits.max_records)
+
+    def go_on_from(self, old: "Pipeline") -> None:
+        """Blocks that are open stay open, and correlation ids keep their upper half."""
+        self._placer.go_on_from(old._placer)
+        self.attribution, self.watched = old.attribution, old.watched
+        self._widener, self.lines = old._widener, old.lines
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def feed(
+        self,
+        buffer: memoryview,
+        thread: int,
+        strides: Mapping[int, int],
+        names: AnyNames,
+        *,
+        now_ns: int = 0,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        """Decodes one buffer, in slices, with ``pause`` between the parts of the work: whoever else wants the GIL waits
+        for the whole of one. The buffer is not needed afterwards."""
+        offset, size = 0, len(buffer)
+        launches = self.launches if self.launches.wanted else None
+        while offset < size:
+            found, tally = batches(buffer, strides, offset=offset, limit=SLICE, launches=launches, pause=pause)
+            offset = tally.offset
+            self._seen += tally.seen
+            self._invalid += tally.invalid
+            self._unknown += tally.unknown_kinds
+            if pause is not None:
+                pause()
+            for batch in found:
+                self._take(buffer, batch, thread, names, now_ns, pause)
+            if pause is not None:
+                pause()
+
+    def restart_ids(self) -> None:
+        """CUPTI was taken out of the process and is in it again: correlation ids begin anew."""
+        self._widener.restart()
+
+    def boundary(self, event: Boundary, corr: int | None = None) -> None:
+        """A block was opened or closed."""
+        self.attribution.boundary(event, corr)
+
+    def boundary_after(self, event: Boundary, newest: int) -> None:
+        """As :meth:`boundary`, where the newest correlation id at that moment was read: launches from the next id on
+        come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
+        self.attribution.boundary(event, self._widener.widen_one((newest + 1) & 0xFFFFFFFF))
+
+    def boundaries_after(self, items: Iterable[Sequence[Any]]) -> None:
+        """As :meth:`boundary_after` for many: each holds what a :class:`Boundary` does, and ``newest``."""
+        self.attribution.boundaries_after(items, self._widener)
+
+    def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:
+        """Finished records of any source: threshold, counts, sinks."""
+        self.threshold.refill(now_ns)
+        placer, keep_all = self._placer, self.limits.trace_all
+        for item in records:
+            if type(item) is BlockRecord:
+                self._seen += 1
+                placer.finish_block(item, keep_all)
+            elif isinstance(item, Alike):
+                self._seen += len(item)
+                placer.finish_all(item, keep_all)
+            else:
+                self._seen += 1
+                placer.finish(item, keep_all)
+        self._ledger.hand_on()
+
+    def refuse(self, count: int) -> None:
+        """Counts records that were seen and are impossible."""
+        self._seen += count
+        self._placer.invalid += count
+
+    def cycle(
+        self,
+        now_ns: int,
+        final: bool = False,
+        *,
+        patience_ns: int | None = None,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        """Attributes what can be attributed now and hands kept records on. ``final``: no marker will come any more.
+        ``pause``: as for :meth:`feed`."""
+        self.attribution.give_up(now_ns + 1 if final else now_ns - (patience_ns or MARKER_PATIENCE_NS))
+        limit = self.attribution.waiting_since()
+        waiting = self._waiting
+        for _ in range(len(waiting)):
+            work = waiting.popleft()
+            if limit is None or final or work.newest_ns < limit:
+                self._placer.place(work, pause)
+                self._ledger.piles.tidy(pause)
+                if pause is not None:
+                    pause()
+            else:
+                waiting.append(work)
+        self._ledger.hand_on()
+        self.watched.sweep()
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def aggregates(self) -> list[Aggregate]:
+        return self._ledger.aggregates()
+
+    def totals(self, block_id: int) -> BlockTotals | None:
+        """What was launched inside a watched block so far; a copy."""
+        totals = self.watched.get(block_id)
+        return totals.copy() if totals is not None else None
+
+    def busy(self) -> list[DeviceBusy]:
+        return self._ledger.busy()
+
+    def counters(self) -> Counters:
+        """Seen = kept + aggregated + invalid + pre-session, once nothing waits for its marker."""
+        works = list(self._waiting)  # gpusense's threads go on taking and adding
+        waiting = sum(work.batch.count for work in works if work.kind not in HELPERS)
+        return Counters(
+            seen=self._seen - waiting,
+            kept=self._ledger.stored,
+            aggregated=self._ledger.counted,
+            invalid=self._invalid + self._placer.invalid,
+            pre_session=self._pre_session,
+            ambiguous=self._placer.ambiguous,
+            unknown_kinds=self._unknown,
+            lost_markers=self.attribution.lost_markers,
+            inherited=self._placer.inherited,
+        )
+
+    @property
+    def newest_correlation(self) -> int:
+        return self._widener.newest
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits for a marker."""
+        return not self._waiting and self.attribution.waiting_since() is None
+
+    # --- decode -----------------------------------------------------------------------------------------------------
+
+    def _take(
+        self,
+        buffer: memoryview,
+        batch: Batch,
+        thread: int,
+        names: AnyNames,
+        now_ns: int,
+        pause: Callable[[], None] | None,
+    ) -> None:
+        if not self._wanted(batch.kind):
+            self._leave_out(batch, ())
+            return
+        if self.others_markers and batch.kind == layouts.MEMSET:
+            batch = self._without_others_markers(batch)
+        if self.marker is not None and batch.kind == self.marker.kind:
+            batch = self._markers(batch, thread)
+        kind = _KIND_NAMES.get(batch.kind)
+        if kind in HELPERS:
+            batch = self._help(batch)
+        if kind is None or not batch.count:
+            return
+        batch = self._select(batch)
+        if not batch.count:
+            return
+        ids = self._ids(batch)
+        known, short, stretches = self._named(batch, names) if kind == "kernel" else ({}, {}, None)
+        lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
+        if lines is not None and kind == "sync":
+            batch = batch.with_keys(self._ledger.piles.keys_with_lines(batch.key, lines))
+        slow = self._slow(batch, now_ns)
+        kept: dict[int, Record] | dict[int, Draft] = {}
+        if kind == "kernel":
+            kept = drafts_of(buffer, batch, slow, ids, lambda pointer: known.get(pointer) or names(pointer), pause)
+        else:
+            for i in slow:
+                item = decode_record(buffer, batch, i, names)._replace(correlation_id=ids.wide(i))
+                kept[i] = _with_line(item, lines[i]) if lines is not None else item  # type: ignore[assignment]
+        owners = self._owners(buffer, batch) if self._placer.owners else None
+        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners, stretches))
+
+    def _named(
+        self, batch: Batch, names: AnyNames
+    ) -> tuple[Mapping[int, Described], Mapping[int, str], Stretches | None]:
+        """The names of a batch of kernels by address, the short ones, and the addresses in stretches, where they are
+        many."""
+        keys = batch.eights("key") if batch.count >= MANY else None
+        durations = batch.eights("duration") if keys is not None else None
+        if keys is None or durations is None:
+            return *_described(names, frozenset(batch.key)), None
+        stretches = self._cutter.cut(keys.data, durations.data)
+        return *_described(names, self._cutter.distinct(stretches)), stretches
+
+    def _ids(self, batch: Batch) -> Ids:
+        column = batch.ascending_ids()
+        ids = self._widener.ascending(column) if column is not None else None
+        return ids or self._widener.ids(batch.correlation)
+
+    def _owners(self, buffer: memoryview, batch: Batch) -> Owners | None:
+        """Who captured each record; None where that is known of none."""
+        nodes = numbers(buffer, batch, "graph_node")
+        if nodes is None or not any(nodes):
+            return None
+        find = self._placer.owners.get
+        found: Owners = [find(node) for node in nodes]
+        sources = numbers(buffer, batch, "source_graph_node")
+        if sources is not None:
+            found = [owner or find(source) for owner, source in zip(found, sources, strict=True)]
+        return found if any(found) else None
+
+    def _wanted(self, kind: int) -> bool:
+        kinds, marker = self.limits.kinds, self.marker
+        return kinds is None or kind in kinds or (marker is not None and kind == marker.kind)
+
+    def _help(self, batch: Batch) -> Batch:
+        """Of records that are only ever summed up: calls that launch go on, counters are added at once."""
+        if batch.kind == layouts.DRIVER:
+            return batch.pick([i for i, key in enumerate(batch.key) if key in layouts.LAUNCH_CALLS])
+        self._ledger.count_migrations(batch)
+        return batch.pick(())
+
+    def _markers(self, batch: Batch, thread: int) -> Batch:
+        """Hands our own boundary calls to attribution; returns the batch without them."""
+        marker = self.marker
+        assert marker is not None
+        rest = []
+        rows = zip(batch.key, batch.stream, batch.correlation, batch.thread, batch.start, strict=True)
+        for i, (key, stream, correlation, caller, start) in enumerate(rows):
+            ours = (marker.tokens or key == marker.key) and (marker.stream is None or stream == marker.stream)
+            if ours and marker.tokens:
+                corr = self._widener.widen([correlation])[1]
+                ours = self.attribution.token(key, corr) or marker.stream is not None
+            elif ours:
+                corr = self._widener.widen([correlation])[1]
+                ours = self.attribution.marker(thread or caller, start, corr)
+            if not ours:
+                rest.append(i)
+        return self._leave_out(batch, rest)
+
+    def _without_others_markers(self, batch: Batch) -> Batch:
+        if self.others_markers.isdisjoint(batch.stream):
+            return batch
+        rows = enumerate(zip(batch.stream, batch.bytes, strict=True))
+        ours = self.others_markers
+        return self._leave_out(batch, [i for i, (stream, size) in rows if stream not in ours or size != MARKER_BYTES])
+
+    def _leave_out(self, batch: Batch, rest: Sequence[int]) -> Batch:
+        """Only ``rest`` is work that this session sees."""
+        if batch.kind in layouts.WORK_KINDS:
+            self._seen -= batch.count - len(rest)
+        return batch if len(rest) == batch.count else batch.pick(rest)
+
+    def _select(self, batch: Batch) -> Batch:
+        """Without work from before the session and of devices that were not asked for."""
+        if batch.earliest < self.start_ns:
+            good = [i for i, start in enumerate(batch.start) if start >= self.start_ns]
+            self._pre_session += batch.count - len(good)
+            batch = batch.pick(good)
+        devices = self.limits.devices
+        if devices is not None and batch.count and not devices.issuperset(batch.device):
+            good = [i for i, device in enumerate(batch.device) if device is None or device in devices]
+            self._seen -= batch.count - len(good)
+            batch = batch.pick(good)
+        return batch
+
+    def _slow(self, batch: Batch, now_ns: int) -> Sequence[int]:
+        """Indices of the records to keep."""
+        if batch.kind == layouts.DRIVER:
+            return ()
+        if self.limits.trace_all:
+            return range(batch.count)
+        threshold = self.threshold
+        threshold.refill(now_ns)
+        if batch.kind == layouts.MEMORY2:  # what is alive can only be told from every one
+            return [i for i in range(batch.count) if threshold.spend()]
+        if not batch.reaches(threshold.effective_ns):
+            return ()
+        return threshold.choose(batch.duration, batch.longest)
+
+
+def _described(names: AnyNames, pointers: frozenset[int]) -> tuple[Mapping[int, Described], Mapping[int, str]]:
+    if isinstance(names, Names):
+        return names.many(pointers)
+    known = {pointer: names(pointer) for pointer in pointers}
+    return known, {pointer: text[0] for pointer, text in known.items()}
+
+
+def _with_line(item: Any, line: str | None) -> Any:
+    """A copy says it among its attributes: few are made by a call that waits."""
+    if line is None:
+        return item
+    if type(item) is GpuSync:
+        return item._replace(source_line=line)
+    return item._replace(attributes={**(item.attributes or {}), "source_line": line})

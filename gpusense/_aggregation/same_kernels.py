@@ -1,0 +1,103 @@
+"""Kernels that have much in common, as columns: what they share once, and their times. Pure.
+
+Of a program's wgpu passes most are like one before and below the threshold. A record for each, made and taken apart
+again only to be counted, costs more than all the rest of timing them; so they travel as columns, and whoever needs a
+record makes it. What comes of them is the same.
+"""
+
+from collections.abc import Iterable
+from itertools import compress
+from operator import add, le
+from typing import TYPE_CHECKING, Any
+
+from .._records.records import GpuKernel, Record
+
+if TYPE_CHECKING:
+    from .ledger import Ledger
+    from .threshold import Threshold
+
+_make: Any = tuple.__new__  # of a record out of a row that is known to be complete
+_START, _END = GpuKernel._fields.index("start_ns"), GpuKernel._fields.index("end_ns")
+
+
+class Alike:
+    """``kinds``: records without times, all of one backend and device; ``which`` of them each kernel is; its start
+    and duration. In order of their starts; at least one."""
+
+    __slots__ = ("durations", "kinds", "starts", "which")
+
+    def __init__(self, kinds: list[GpuKernel], which: list[int], starts: list[int], durations: list[int]) -> None:
+        if not all(map(le, starts, starts[1:])):
+            order = sorted(range(len(starts)), key=starts.__getitem__)
+            which, starts, durations = ([column[at] for at in order] for column in (which, starts, durations))
+        self.kinds, self.which, self.starts, self.durations = kinds, which, starts, durations
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def records(self) -> list[GpuKernel]:
+        return _records(self.kinds, self.which, self.starts, self.durations)
+
+    def at(self, chosen: list[int]) -> list[GpuKernel]:
+        """The records of some."""
+        which, starts, durations = self.which, self.starts, self.durations
+        return _records(
+            self.kinds, [which[i] for i in chosen], [starts[i] for i in chosen], [durations[i] for i in chosen]
+        )
+
+    def by_kind(self, without: list[int]) -> list[tuple[GpuKernel, list[int]]]:
+        """The durations of each kind, but for some."""
+        which, durations = self.which, self.durations
+        if without:
+            rest = [True] * len(which)
+            for at in without:
+                rest[at] = False
+            which, durations = list(compress(which, rest)), list(compress(durations, rest))
+        if len(self.kinds) == 1:
+            piles = [durations]
+        else:
+            piles = [[] for _ in self.kinds]
+            for number, duration in zip(which, durations, strict=True):
+                piles[number].append(duration)
+        return [(kind, pile) for kind, pile in zip(self.kinds, piles, strict=True) if pile]
+
+    @property
+    def sound(self) -> bool:
+        """No time is impossible."""
+        return self.starts[0] > 0 and min(self.durations) >= 0
+
+    def settle(self, threshold: "Threshold", slow_ns: int, ledger: "Ledger") -> None:
+        """Keeps or counts each, as one record after the other would be."""
+        starts, durations, first = self.starts, self.durations, self.kinds[0]
+        kept: list[int] = []
+        if max(durations) >= threshold.effective_ns:
+            slow = enumerate(durations)
+            kept = [at for at, duration in slow if duration >= threshold.effective_ns and threshold.spend()]
+        ledger.occupy_all(first.backend, first.device, True, starts, list(map(add, starts, durations)))
+        for item in self.at(kept):
+            slow_one = item.end_ns - item.start_ns >= slow_ns
+            ledger.store(item if item.is_slow is slow_one else item._replace(is_slow=slow_one))
+        for kind, rest in self.by_kind(kept):
+            ledger.demote_all(kind, rest)
+
+
+def _records(kinds: list[GpuKernel], which: list[int], starts: list[int], durations: list[int]) -> list[GpuKernel]:
+    rows = [list(kind) for kind in kinds]
+    made: list[GpuKernel] = []
+    make, keep, first, last = _make, made.append, _START, _END
+    for number, start, duration in zip(which, starts, durations, strict=True):
+        row = rows[number]
+        row[first], row[last] = start, start + duration
+        keep(make(GpuKernel, row))
+    return made
+
+
+def expanded(items: Iterable[Record | Alike]) -> list[Record]:
+    """Records, those of columns one by one."""
+    made: list[Record] = []
+    for item in items:
+        if isinstance(item, Alike):
+            made += item.records()
+        else:
+            made.append(item)
+    return made

@@ -1,0 +1,228 @@
+"""Which device is which: one entry a physical GPU over all sources, and what CUDA_VISIBLE_DEVICES shows. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .records import DeviceInfo
+
+#: Who is believed first where sources differ. A source that is not listed comes last.
+PRECEDENCE = ("cuda", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu")
+
+
+class Visible(NamedTuple):
+    """One entry of CUDA_VISIBLE_DEVICES: the place of the device, and the MIG instance if it names one."""
+
+    place: int | None  # None: a MIG instance whose parent nobody knows
+    mig: str | None = None
+
+
+def normal_pci(text: str | None) -> str | None:
+    """A PCI address as "0000:1b:00.0": lower case, domain of at least four digits; None where it is none."""
+    parts = (text or "").strip().lower().split(":")
+    if len(parts) == 2:
+        parts.insert(0, "0")
+    try:
+        domain, bus = int(parts[0], 16), int(parts[1], 16)
+        slot, _, function = parts[2].partition(".")
+        return f"{domain:04x}:{bus:02x}:{int(slot, 16):02x}.{int(function or '0', 16):x}"
+    except (IndexError, ValueError):
+        return None
+
+
+def merge(devices_by_backend: Mapping[str, Iterable[DeviceInfo]]) -> tuple[DeviceInfo, ...]:
+    """One entry a physical device: the sources' entries joined by PCI address or UUID.
+
+    A source without either (an adapter list) joins the only device of that vendor and name, if there is exactly one.
+    In CUDA's order where CUDA is live, then NVML's, then by PCI address; ``index`` is the place in the result.
+    """
+    groups: list[list[tuple[str, DeviceInfo]]] = []
+    for backend in sorted(devices_by_backend, key=_rank):
+        for device in devices_by_backend[backend]:
+            _group_of(device, backend, groups).append((backend, device))
+    merged = sorted((_join(group) for group in groups), key=_order)
+    return tuple(device._replace(index=place) for place, device in enumerate(merged))
+
+
+def same(one: DeviceInfo, other: DeviceInfo) -> bool:
+    """Whether two entries are the same physical device, by PCI address or UUID."""
+    mine, theirs = normal_pci(one.pci_bus_id), normal_pci(other.pci_bus_id)
+    if mine is not None and theirs is not None:
+        return mine == theirs
+    return one.uuid is not None and one.uuid == other.uuid
+
+
+def key(device: DeviceInfo) -> tuple[int, str]:
+    """What tells a device from others that were sampled: foreign sources may give two the same index."""
+    return device.index, device.uuid or device.pci_bus_id or ""
+
+
+def visible(
+    value: str | None, devices: Sequence[DeviceInfo], instances: Mapping[str, int] | None = None
+) -> tuple[Visible, ...]:
+    """What CUDA_VISIBLE_DEVICES=``value`` leaves of ``devices`` (in CUDA's own order), as the driver reads it.
+
+    None shows all, "" none. Entries are ordinals, UUIDs or unambiguous UUID prefixes, or one MIG instance; the first
+    invalid entry ends the list ("1,-1,2" is 1); a device named twice leaves none. ``instances``: MIG UUID → place of
+    its device.
+    """
+    if value is None:
+        return tuple(Visible(place) for place in range(len(devices)))
+    found: list[Visible] = []
+    for entry in value.split(","):
+        item = _resolve(entry.strip(), devices, instances or {})
+        if item is None:
+            break
+        if item in found:
+            return ()
+        found.append(item)
+        if item.mig is not None:
+            return tuple(found[:1]) if found[0].mig is not None else tuple(found[:-1])
+    return tuple(found)
+
+
+def select(
+    wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo]", devices: Sequence[DeviceInfo]
+) -> tuple[DeviceInfo, ...]:
+    """The devices named by index, UUID, UUID prefix, PCI address or their own entry, in the order of ``devices``.
+
+    Raises ValueError for a name that fits none or several.
+    """
+    names: Iterable[Any] = (wanted,) if isinstance(wanted, (int, str, DeviceInfo)) else wanted
+    places = {_select_one(name, devices) for name in names}
+    return tuple(device for place, device in enumerate(devices) if place in places)
+
+
+def _select_one(name: int | str | DeviceInfo, devices: Sequence[DeviceInfo]) -> int:
+    text = str(name).strip()
+    if isinstance(name, DeviceInfo):
+        fits = [place for place, device in enumerate(devices) if device == name or same(device, name)]
+        name = name.uuid or name.pci_bus_id or name.name
+    elif text.isdigit():
+        fits = [place for place, device in enumerate(devices) if device.index == int(text)]
+    else:
+        address = normal_pci(text)
+        fits = [
+            place
+            for place, device in enumerate(devices)
+            if (address is not None and normal_pci(device.pci_bus_id) == address) or _begins(device, text)
+        ]
+    if len(fits) != 1:
+        known = ", ".join(f"{device.index}: {device.uuid or device.pci_bus_id or device.name}" for device in devices)
+        raise ValueError(f"{name!r} names {len(fits) or 'no'} devices; there are: {known or 'none'}")
+    return fits[0]
+
+
+def _begins(device: DeviceInfo, text: str) -> bool:
+    return bool(text) and device.uuid is not None and device.uuid.lower().startswith(text.lower())
+
+
+def _resolve(entry: str, devices: Sequence[DeviceInfo], instances: Mapping[str, int]) -> Visible | None:
+    if entry.startswith("MIG-"):
+        return _resolve_mig(entry, devices, instances)
+    if entry.startswith("GPU-"):
+        fits = [place for place, device in enumerate(devices) if _begins(device, entry)]
+        return Visible(fits[0]) if len(fits) == 1 else None
+    digits = _leading_number(entry)
+    return Visible(digits) if digits is not None and digits < len(devices) else None
+
+
+def _resolve_mig(entry: str, devices: Sequence[DeviceInfo], instances: Mapping[str, int]) -> Visible | None:
+    known = [uuid for uuid in instances if uuid.lower().startswith(entry.lower())]
+    if len(known) == 1:
+        return Visible(instances[known[0]], known[0])
+    if entry.startswith("MIG-GPU-"):  # the form of drivers before 470: MIG-<GPU uuid>/<instance>/<instance>
+        parent = entry[len("MIG-") :].partition("/")[0]
+        fits = [place for place, device in enumerate(devices) if _begins(device, parent)]
+        return Visible(fits[0], entry) if len(fits) == 1 else None
+    return None if len(known) > 1 else Visible(None, entry)
+
+
+def _leading_number(entry: str) -> int | None:
+    """The number an entry begins with, as strtoul reads it ("1gpu" is 1); None without one, or below zero."""
+    sign = entry[:1] in ("+", "-")
+    end = int(sign)
+    while end < len(entry) and entry[end] in "0123456789":
+        end += 1
+    if end == int(sign) or end > 9:
+        return None
+    number = int(entry[:end])
+    return number if number >= 0 and entry[:1] != "-" else None
+
+
+def _rank(backend: str) -> tuple[int, str]:
+    return (PRECEDENCE.index(backend) if backend in PRECEDENCE else len(PRECEDENCE), backend)
+
+
+def _group_of(
+    device: DeviceInfo, backend: str, groups: list[list[tuple[str, DeviceInfo]]]
+) -> list[tuple[str, DeviceInfo]]:
+    for group in groups:
+        if any(same(device, other) for _, other in group):
+            return group
+    if device.pci_bus_id is None and device.uuid is None:
+        key = _called(device)
+        fits = [group for group in groups if any(name != backend and _called(other) == key for name, other in group)]
+        if len(fits) == 1:
+            return fits[0]
+    groups.append([])
+    return groups[-1]
+
+
+def _called(device: DeviceInfo) -> tuple[str, str]:
+    return device.vendor, device.name.casefold().removeprefix("nvidia ").strip()
+
+
+def _join(group: list[tuple[str, DeviceInfo]]) -> DeviceInfo:
+    """The first source's entry with what it lacks taken from the others."""
+    joined = group[0][1]
+    for _, other in group[1:]:
+        missing: dict[str, Any] = {
+            name: theirs
+            for name, ours, theirs in zip(joined._fields, joined, other, strict=True)
+            if ours is None and theirs is not None
+        }
+        extra = tuple(pair for pair in other.details if pair not in joined.details)
+        joined = joined._replace(**missing, details=joined.details + extra)
+    if joined.uuid is not None and joined.uuid.startswith("MIG-"):
+        joined = _whole(joined, group)
+    sources = tuple(dict.fromkeys(backend for backend, _ in group))
+    return joined._replace(pci_bus_id=normal_pci(joined.pci_bus_id) or joined.pci_bus_id, sources=sources)
+
+
+def _whole(joined: DeviceInfo, group: list[tuple[str, DeviceInfo]]) -> DeviceInfo:
+    """CUDA describes a MIG instance; the entry is of the whole device, the instance a detail of it."""
+    for _, other in group:
+        if other.uuid is not None and not other.uuid.startswith("MIG-"):
+            return joined._replace(
+                uuid=other.uuid,
+                name=other.name,
+                memory_total_bytes=other.memory_total_bytes,
+                details=(*joined.details, ("mig_uuid", str(joined.uuid))),
+            )
+    return joined
+
+
+def _order(device: DeviceInfo) -> tuple[int, int, str, int]:
+    if device.cuda_index is not None:
+        return 0, device.cuda_index, "", 0
+    if device.nvml_index is not None:
+        return 1, device.nvml_index, "", 0
+    return 2, 0, normal_pci(device.pci_bus_id) or "~", device.index
+
+
+def chosen(
+    wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None",
+    devices: tuple[DeviceInfo, ...],
+    cuda_visible_devices: str | None,
+) -> tuple[DeviceInfo, ...]:
+    """Those of ``devices`` that are asked for as :func:`select` takes them, or as "visible"; all for None."""
+    if wanted is None:
+        return devices
+    names = (wanted,) if isinstance(wanted, (int, str, DeviceInfo)) else tuple(wanted)
+    shown: tuple[DeviceInfo, ...] = ()
+    if "visible" in names:
+        nvidia = tuple(device for device in devices if device.vendor == "nvidia")
+        places = {item.place for item in visible(cuda_visible_devices, nvidia)}
+        shown = tuple(device for place, device in enumerate(nvidia) if place in places)
+    named = select([name for name in names if name != "visible"], devices)
+    return tuple(device for device in devices if device in shown or device in named)

@@ -1,0 +1,145 @@
+"""Records and attributes as a program gives them, made into what every report and file reckons with, or refused. Pure.
+
+A value of another type than its field has would fail much later: on the recording thread, in the file, in a report, and
+take the records beside it along. Numbers of other types become Python's, lists tuples; attributes are copied, because
+the program may go on to change its own.
+"""
+
+import math
+from collections.abc import Callable
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from .records import Dim3, Record
+
+_Reader = Callable[[Any], Any]
+
+_MAX_INT = 1 << 63
+_SIZES = frozenset({"bytes", "elements", "wait_ns"})  # unknown is None
+
+_readers_of: dict[type, dict[str, _Reader]] = {}
+
+
+def fitted(record: Record) -> Record:
+    """``record`` with values of the types that its fields have; raises ``TypeError`` or ``ValueError`` for others."""
+    cls: Any = type(record)
+    readers, defaults, changes = readers_of(cls), cls._field_defaults, {}
+    for name, value in zip(cls._fields, record, strict=True):
+        if name in defaults and value is defaults[name]:
+            continue
+        fit = readers[name](value)
+        if fit is not value:
+            changes[name] = fit
+    return record._replace(**changes) if changes else record
+
+
+def readers_of(cls: Any) -> dict[str, _Reader]:
+    """What turns a value into one for each field of the record ``cls``, or raises."""
+    found = _readers_of.get(cls)
+    if found is None:
+        found = _readers_of[cls] = {name: _field(name, cls.__annotations__[name]) for name in cls._fields}
+    return found
+
+
+def whole(value: Any) -> int:
+    """A whole number of at most 64 bits; text is none."""
+    if type(value) is not int:
+        if isinstance(value, (str, bytes, bytearray)):
+            raise TypeError(f"{value!r:.40} is no number")
+        value = int(value)
+    if -_MAX_INT <= value < _MAX_INT:
+        number: int = value
+        return number
+    raise ValueError("a number of more than 64 bits")
+
+
+def attributes_of(given: Any) -> dict[Any, Any]:
+    """A copy of a mapping; raises where it is none."""
+    if type(given) is dict:
+        return given.copy()
+    if not hasattr(given, "keys"):
+        raise TypeError(f"attributes are {type(given).__name__} instead of a mapping")
+    return dict(given)
+
+
+def _field(name: str, hint: Any) -> _Reader:
+    if name in _SIZES:
+        return _size if hint is int else _optional(_size)
+    return _reader(hint)
+
+
+def _reader(hint: Any) -> _Reader:
+    if hint == Dim3:
+        return _dim3
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    origin, members = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (member,) = (member for member in members if member is not NoneType)
+        return _optional(_reader(member))
+    if origin is Literal:
+        return _choice(members)
+    if origin is tuple:
+        return _tuple(members[0])
+    if origin is dict:
+        return attributes_of
+    raise TypeError(f"no reader for {hint!r}")
+
+
+def _optional(reader: _Reader) -> _Reader:
+    return lambda value: None if value is None else reader(value)
+
+
+def _choice(choices: tuple[str, ...]) -> _Reader:
+    def read(value: Any) -> str:
+        if isinstance(value, str) and value in choices:
+            return choices[choices.index(value)]
+        raise ValueError(f"{value!r:.40} is none of {', '.join(choices)}")
+
+    return read
+
+
+def _tuple(member: type) -> _Reader:
+    reader = _reader(member)
+
+    def read(value: Any) -> Any:
+        if type(value) is tuple and all(type(item) is member for item in value) and member is str:
+            return value
+        if not isinstance(value, (tuple, list)):
+            raise TypeError(f"{type(value).__name__} instead of a tuple")
+        return tuple([reader(item) for item in value])
+
+    return read
+
+
+def _dim3(value: Any) -> tuple[int, ...]:
+    """Blocks or threads in up to three dimensions, as CUDA takes them."""
+    given = value if isinstance(value, (tuple, list)) else (value,)
+    if not 1 <= len(given) <= 3:
+        raise ValueError(f"{len(given)} dimensions instead of three")
+    return (*map(whole, given), 1, 1)[:3]
+
+
+def _size(value: Any) -> int:
+    number = whole(value)
+    if number < 0:
+        raise ValueError(f"a negative number, {number}")
+    return number
+
+
+def _real(value: Any) -> float:
+    number = float(value)
+    if isinstance(value, (str, bytes, bytearray)) or not math.isfinite(number):
+        raise ValueError(f"{value!r:.40} is no number")
+    return number
+
+
+def _text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} instead of text")
+
+
+_SCALARS: dict[Any, _Reader] = {int: whole, float: _real, str: _text, bool: bool}

@@ -1,0 +1,53 @@
+"""Doing something right after a module has been imported, by a finder that takes itself out again."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+from . import log
+
+
+def watch(name: str, ready: Callable[[], None]) -> "_Finder":
+    """Calls ``ready()`` once ``name`` has been executed; ``remove()`` of the result takes that back."""
+    finder = _Finder(name, ready)
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, name: str, ready: Callable[[], None]) -> None:
+        self.name, self.ready = name, ready
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _After(spec.loader, self.ready)
+        return spec
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+class _After(Loader):
+    """The module's own loader, with a step after it."""
+
+    def __init__(self, inner: Any, ready: Callable[[], None]) -> None:
+        self._inner, self._ready = inner, ready
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._inner  # as if we had never been there
+        self._inner.exec_module(module)
+        try:
+            self._ready()
+        except Exception:  # noqa: BLE001 - never into the program's import
+            log.exception(f"after import {module.__name__}", "gpusense: %s could not be instrumented", module.__name__)

@@ -1,0 +1,45 @@
+"""Loggers named after this package wherever it lives, imported on first message, each warning once a process.
+
+Nothing here raises: handlers are the host's, memory may be gone, and at interpreter shutdown nothing can be imported.
+"""
+
+from . import package
+
+_said: set[str] = set()
+
+
+def _logger() -> "logging.Logger":  # type: ignore[name-defined]  # noqa: F821
+    import logging
+
+    logger = logging.getLogger(package.NAME)
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return logger
+
+
+def debug(message: str, *args: object) -> None:
+    _say("debug", message, args)
+
+
+def once(key: str, message: str, *args: object) -> None:
+    """A WARNING the first time ``key`` occurs in this process, DEBUG afterwards."""
+    if key in _said:
+        _say("debug", message, args)
+        return
+    _said.add(key)
+    _say("warning", message, args)
+
+
+def exception(key: str, message: str, *args: object) -> None:
+    """As :func:`once`, with the traceback of the exception being handled."""
+    if key in _said:
+        return
+    _said.add(key)
+    _say("warning", message, args, exc_info=True)
+
+
+def _say(level: str, message: str, args: tuple[object, ...], exc_info: bool = False) -> None:
+    try:
+        getattr(_logger(), level)(message, *args, exc_info=exc_info)
+    except Exception:  # noqa: BLE001 - see the module's head
+        pass

@@ -1,0 +1,150 @@
+"""Fork, exit and thread start, for the whole package: the one registrar of hooks.
+
+Hooks hold their owners weakly. In a forked child no lock is taken that the parent may have held: owners get
+``after_fork_in_child`` and replace what they have. A thread that cannot be started (the interpreter is shutting down)
+is expected.
+
+Since 3.12 a fork warns where the process has more than one thread. Owners end theirs before it (``before_fork``) and
+start it again in the parent (``after_fork_in_parent``), so that gpusense's thread is not what a program is warned of.
+"""
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextvars import Context
+from time import monotonic
+from typing import Any, TypeVar
+
+from . import threads
+
+_Answer = TypeVar("_Answer")
+PATIENCE_S = 5.0  # with a driver: one that hangs never returns
+
+_owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_exits: list["weakref.ref[Any]"] = []
+_registered = False
+
+
+def warns_of_threads(version: tuple[int, ...]) -> bool:
+    """Whether a fork of this Python warns of threads that were there, and not of those that its hooks start again.
+
+    3.13.0 to 3.13.9 and 3.14.0 count after the hooks, so ending a thread for the fork does not help there.
+    """
+    return version >= (3, 12) and not (3, 13) <= version < (3, 13, 10) and version != (3, 14, 0)
+
+
+def register(owner: Any) -> None:
+    """Calls ``owner.after_fork_in_child()`` in forked children and ``owner.at_exit()`` before the interpreter ends.
+
+    Where the owner has them, also ``before_fork()`` and ``after_fork_in_parent()``.
+    """
+    global _registered
+    _owners.add(owner)
+    _exits[:] = [known for known in _exits if known() is not None]
+    _exits.append(weakref.ref(owner))
+    if not _registered:
+        _registered = True
+        atexit.register(_run_exits)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_after_fork)
+            if warns_of_threads(sys.version_info[:3]):
+                os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
+
+
+def _run_exits() -> None:
+    for reference in reversed(_exits):
+        owner = reference()
+        if owner is not None:
+            _quietly(owner.at_exit)
+
+
+def _after_fork() -> None:
+    for owner in list(_owners):
+        _quietly(owner.after_fork_in_child)
+
+
+def _before_fork() -> None:
+    _tell("before_fork")
+
+
+def _after_fork_in_parent() -> None:
+    _tell("after_fork_in_parent")
+
+
+def _tell(hook: str) -> None:
+    for owner in list(_owners):
+        action = getattr(owner, hook, None)
+        if action is not None:
+            _quietly(action)
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - never into the host's exit or fork
+        from . import log
+
+        log.exception("process-hook", "gpusense: a fork or exit hook failed")
+
+
+def daemon_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """A thread with no context variables of the program's, to be started: where threads inherit them (an option since
+    3.14, usual in free-threaded builds) it would keep them alive, and lie in the block that was open."""
+    if sys.version_info >= (3, 14):
+        return threading.Thread(target=target, name=name, daemon=True, context=Context())
+    return threading.Thread(target=target, name=name, daemon=True)
+
+
+def start_thread(target: Callable[[], None], name: str) -> Any:
+    """A running daemon thread (``is_alive``, ``join``), or None where no thread can be started."""
+    try:
+        # The constructor, too: a subinterpreter may forbid daemon threads.
+        thread = threads.Thread(target) if threads.patched("threading") else daemon_thread(target, name)
+        thread.start()
+    except (RuntimeError, MemoryError):  # "can't start new thread": limits, or the interpreter is shutting down
+        return None
+    return thread
+
+
+class _Question:
+    """Asked on a thread of its own, which may never end."""
+
+    def __init__(self, ask: Callable[[], Any], name: str) -> None:
+        self.pid = os.getpid()
+        self.answers: list[Any] = []
+        self._ask = ask
+        self._began = monotonic()
+        self._thread = start_thread(lambda: self.answers.append(ask()), name)
+
+    @property
+    def is_open(self) -> bool:
+        return self._thread is not None and self.pid == os.getpid() and self._thread.is_alive()
+
+    def wait(self) -> None:
+        if self._thread is None:
+            self.answers.append(self._ask())
+        else:
+            self._thread.join(max(0.0, self._began + PATIENCE_S - monotonic()))
+
+
+_open_questions: dict[str, _Question] = {}
+
+
+def answer(ask: Callable[[], _Answer], name: str, silent: _Answer) -> _Answer:
+    """What ``ask()``, which does not raise, gives on a thread of its own; ``silent`` where it gives nothing in time.
+
+    While that thread hangs, who asks under the same ``name`` waits for it and not beside it, and soon not at all.
+    """
+    question = _open_questions.get(name)
+    if question is None or not question.is_open:
+        question = _open_questions[name] = _Question(ask, name)
+    question.wait()
+    if not question.answers:
+        return silent
+    if _open_questions.get(name) is question:
+        _open_questions.pop(name, None)
+    found: _Answer = question.answers[0]
+    return found

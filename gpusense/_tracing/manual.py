@@ -1,0 +1,147 @@
+"""Records that the program makes itself, as its tracer takes them: nothing of them raises into the program."""
+
+from collections.abc import Callable, Iterable
+from time import time_ns
+from typing import Any
+from weakref import ref
+
+from .._aggregation.same_kernels import Alike
+from .._aggregation.sums import Late
+from .._attribution.open_blocks import here
+from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from .._records.validate import fitted, readers_of, whole
+from .._runtime import log, threads
+from .block import Block
+
+_get_ident = threads.thread_id()
+
+
+class ByHand:
+    """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
+
+    ignored_records: int
+    _append: Callable[[Any], None]
+    _watched: dict[int, ref[Any]]
+
+    def current_block(self) -> Block | None:
+        """The innermost open block of this thread or task."""
+        block = _innermost()
+        if block is not None and block._sampled and block.block_id not in self._watched:
+            self._watched[block.block_id] = Late(block)
+        return block
+
+    def record(self, records: Iterable[Record]) -> None:
+        """Finished records of any kind, with wall-clock nanoseconds; they go through threshold and sinks as all do."""
+        if type(records) in KINDS:  # one alone; it is iterable, too
+            records = (records,)  # type: ignore[assignment]
+        try:
+            items = iter(records)
+        except TypeError as error:
+            self._ignored(f"record {type(records)}", str(error))
+            return
+        for item in items:
+            try:
+                if type(item) in KINDS:
+                    self._append(fitted(item))
+                elif isinstance(item, Alike):
+                    self._append(item)
+                else:
+                    self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
+            except Exception as error:  # noqa: BLE001, PERF203 - the program's mistake is no reason to end it
+                self._ignored(f"record {type(item)}", f"{type(error).__name__}: {error}")
+
+    def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
+        if "block_id" not in fields:
+            block = _innermost()
+            if block is not None and block._sampled:
+                fields["block_id"] = block.block_id
+                fields.setdefault("path", block.path)
+        return fields
+
+    def record_kernel(
+        self,
+        name: str,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        *,
+        duration_ns: int | None = None,
+        **fields: Any,
+    ) -> None:
+        """One kernel or pass timed by the caller, in wall-clock nanoseconds (``time.time_ns()``).
+
+        Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not given is now. Further
+        ``fields`` are those of :class:`GpuKernel`. A record with an unknown field, or with a value that does not fit
+        its field, is left out, logged once and counted as ``ignored_records`` of :meth:`status`.
+        """
+        self._add(GpuKernel, name, (start_ns, end_ns, duration_ns), fields)
+
+    def record_transfer(
+        self,
+        name: str,
+        direction: str,
+        bytes: int = 0,
+        *,
+        duration_ns: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        **fields: Any,
+    ) -> None:
+        """One copy of ``bytes`` bytes timed by the caller, with times as for :meth:`record_kernel`.
+
+        ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" (between devices) or "on_device" (inside one). Further
+        ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is given.
+        """
+        values = {"timing": "host", "direction": direction, "bytes": bytes, **fields}
+        self._add(GpuMemoryTransfer, name, (start_ns, end_ns, duration_ns), values)
+
+    def record_compute_block(
+        self,
+        name: str,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+        elements: int | None = None,
+        *,
+        duration_ns: int | None = None,
+        **fields: Any,
+    ) -> None:
+        """CPU work timed by the caller, with times as for :meth:`record_kernel`, on the calling thread."""
+        values = {"elements": elements, "thread": _get_ident(), **fields}
+        self._add(ComputeBlock, name, (start_ns, end_ns, duration_ns), values)
+
+    def _add(self, kind: Any, name: Any, times: tuple[Any, Any, Any], values: dict[str, Any]) -> None:
+        try:
+            text = name if type(name) is str else str(name)
+            values["start_ns"], values["end_ns"] = _times(*times)
+            if kind is GpuMemoryTransfer:
+                values.setdefault("label", text)
+            readers = readers_of(kind)
+            for field, value in values.items():
+                if field not in readers:
+                    raise TypeError(f"{kind.__name__} has no field {field!r}")
+                if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
+                    values[field] = readers[field](value)
+            self._append(kind(name=text, **self._here(values)))
+        except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
+            self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
+
+    def _ignored(self, key: str, reason: str) -> None:
+        self.ignored_records += 1
+        log.once(key, "gpusense: a record is ignored: %s", reason)
+
+
+def _innermost() -> Block | None:
+    block: Block | None = here()
+    while block is not None and block.end_ns is not None:
+        block = block._outer
+    return block
+
+
+def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:
+    """Start and end from any two of the three; an end that is not given is now. Raises where one is no number."""
+    start, end, duration = (None if time is None else whole(time) for time in (start_ns, end_ns, duration_ns))
+    if start is not None:
+        if end is None:
+            end = start + duration if duration is not None else time_ns()
+        return start, end
+    end = end if end is not None else time_ns()
+    return end - (duration or 0), end

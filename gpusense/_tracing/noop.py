@@ -1,0 +1,241 @@
+"""The tracer that does nothing, with the same methods and result types; no ``if`` is left on its path."""
+
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+_LIMIT = 1000  # distinct names remembered
+
+
+class NoopBlock:
+    """What ``trace()`` gives while nothing is recorded. As a decorator it looks again at each call, so that enabling
+    works later; under ``GPUSENSE=off`` it returns the function itself."""
+
+    __slots__ = ("attributes", "links", "name")
+
+    block_id = 0
+    parent_id = None
+    path: tuple[str, ...] = ()
+    start_ns = 0
+    end_ns = 0
+    thread = 0
+
+    def __init__(self, name: Any = None, attributes: Any = None, links: Any = None) -> None:
+        self.name = name
+        self.attributes = attributes
+        self.links = links
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: {why()}>"
+
+    def __enter__(self) -> "NoopBlock":  # noqa: PYI034 - typing.Self is of 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __call__(self, function: Any) -> Any:
+        from .._runtime.config import mode
+
+        if mode() == "off":
+            return function
+        from .decorator import decorated
+
+        return decorated(function, self.name, self.attributes, self.links)
+
+    def wait(self, timeout_s: float = 0.0) -> bool:
+        return True
+
+    def summary(self, timeout_s: float = 0.0) -> Any:
+        from .summary import BlockSummary
+
+        return BlockSummary(name=str(self.name), reason=why())
+
+
+class NoopComputeBlock(NoopBlock):
+    """What ``compute_block()`` gives while nothing is recorded: as a decorator it stays CPU work once enabled."""
+
+    __slots__ = ("elements",)
+
+    def __init__(self, name: Any, elements: int | None = None, attributes: Any = None) -> None:
+        super().__init__(name, attributes)
+        self.elements = elements
+
+    def __call__(self, function: Any) -> Any:
+        from .._runtime.config import mode
+
+        if mode() == "off":
+            return function
+        from .decorator import compute_decorated
+
+        return compute_decorated(function, self.name, self.elements, self.attributes)
+
+
+class _Blocks(dict[Any, NoopBlock]):
+    """One shared block a name, so that an idle ``with`` allocates nothing."""
+
+    def __missing__(self, name: Any) -> NoopBlock:
+        block = NoopBlock(name)
+        if len(self) < _LIMIT:
+            self[name] = block
+        return block
+
+
+_reason = "gpusense is off (GPUSENSE=off)"
+
+
+def why() -> str:
+    """Why nothing is recorded, as a sentence."""
+    return _reason
+
+
+class NoopTracer:
+    """Every method of :class:`Tracer`, empty and honest."""
+
+    active = False
+    metrics_source: Any = None
+
+    def __init__(self, reason: str = "", settings: Any = None) -> None:
+        global _reason
+        self._blocks = _Blocks()
+        self._compute_blocks: dict[str, NoopComputeBlock] = {}  # the last one of each name
+        self._config = settings
+        self.reason = reason or _reason
+        _reason = self.reason
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.reason}>"
+
+    @property
+    def config(self) -> Any:
+        from .._runtime.config import Settings
+
+        return self._config or Settings()
+
+    def trace(self, name: Any = None, attributes: Any = None, links: Any = None) -> NoopBlock:
+        if attributes is None and links is None:
+            try:
+                return self._blocks[name]
+            except Exception:  # noqa: BLE001 - a name that cannot be a key
+                pass
+        return NoopBlock(name, attributes, links)
+
+    def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
+        if attributes is not None:
+            return NoopComputeBlock(name, elements, attributes)
+        try:
+            block = self._compute_blocks[name]
+        except Exception:  # noqa: BLE001 - seen for the first time, or a name that cannot be a key
+            block = None
+        if block is None or block.elements != elements:
+            block = NoopComputeBlock(name, elements)
+            if type(name) is str and len(self._compute_blocks) < _LIMIT:
+                self._compute_blocks[name] = block
+        return block
+
+    def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> NoopBlock:
+        return self.trace(name)
+
+    def close_scope(self, block: Any) -> None:
+        """One that was opened while recording was on is closed: what comes later is not inside it."""
+        block.__exit__(None, None, None)
+
+    def current_block(self) -> None:
+        return None
+
+    def record(self, records: Any) -> None:
+        return None
+
+    def record_kernel(self, name: str, start_ns: int = 0, end_ns: int = 0, **fields: Any) -> None:
+        return None
+
+    def record_transfer(self, name: str, direction: str, bytes: int = 0, **fields: Any) -> None:
+        return None
+
+    def record_compute_block(
+        self, name: str, start_ns: int = 0, end_ns: int = 0, elements: int | None = None, **fields: Any
+    ) -> None:
+        return None
+
+    def add_sink(self, sink: Any) -> None:
+        return None
+
+    def remove_sink(self, sink: Any) -> None:
+        return None
+
+    def add_source(self, source: Any) -> None:
+        return None
+
+    def remove_source(self, source: Any) -> None:
+        return None
+
+    def add_watcher(self, watcher: Any) -> None:
+        return None
+
+    def add_block_listener(self, listener: Any) -> None:
+        return None
+
+    def remove_block_listener(self, listener: Any) -> None:
+        return None
+
+    def session(self) -> Any:
+        from ..session import Session
+
+        return Session(meta={"mode": "off", "reason": self.reason, "backends": {}})
+
+    def summary(self) -> Any:
+        from .summary import summarise
+
+        return summarise(self.session())
+
+    def bottlenecks(self, top_n: int = 5) -> list[Any]:
+        return []
+
+    def print_summary(self, file: Any = None) -> None:
+        from .summary import print_summary
+
+        print_summary(self.session(), file)
+
+    def print_bottlenecks(self, top_n: int = 5, file: Any = None) -> None:
+        from .summary import print_bottlenecks
+
+        print_bottlenecks(self.session(), top_n, file)
+
+    @overload
+    def export_json(self, path: None = None) -> str: ...
+
+    @overload
+    def export_json(self, path: "str | PathLike[str]") -> None: ...
+
+    def export_json(self, path: Any = None) -> str | None:
+        from .summary import export_json
+
+        return export_json(self.session(), path)
+
+    def status(self) -> dict[str, Any]:
+        return {"state": "off", "reason": self.reason}
+
+    def enable(self) -> bool:
+        """Turns recording on for the whole process; False where it stays off (``GPUSENSE=off``)."""
+        from .select import enable
+
+        return enable()
+
+    def disable(self) -> None:
+        return None
+
+    def detach(self, *, without_graphs: bool = False) -> Any:
+        """Takes CUPTI out of the process where recording was on before; see :func:`gpusense.detach`."""
+        from .select import detach
+
+        return detach(without_graphs)
+
+    def reset(self) -> None:
+        return None
+
+    def flush(self, timeout_s: float = 1.0) -> bool:
+        return True
+
+    def close(self) -> None:
+        return None

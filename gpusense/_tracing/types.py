@@ -1,0 +1,55 @@
+"""What type checkers are told about blocks: a decorated function keeps its type. Never imported at run time."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from .summary import BlockSummary
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ComputeBlock(Protocol):
+    """What ``compute_block()`` gives."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+    def __call__(self, function: F, /) -> F: ...
+
+
+class Block(Protocol):
+    """What ``trace()`` gives, whether something is recorded or not."""
+
+    @property
+    def name(self) -> Any: ...
+
+    @property
+    def block_id(self) -> int: ...
+
+    @property
+    def parent_id(self) -> int | None: ...
+
+    @property
+    def path(self) -> tuple[str, ...]: ...
+
+    @property
+    def start_ns(self) -> int: ...
+
+    @property
+    def end_ns(self) -> int | None: ...
+
+    def __enter__(self) -> "Block": ...  # noqa: PYI034 - typing.Self is of 3.11
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+    def __call__(self, function: F, /) -> F: ...
+
+    def wait(self, timeout_s: float = ...) -> bool: ...
+
+    def summary(self, timeout_s: float = ...) -> BlockSummary: ...

@@ -1,0 +1,46 @@
+"""The clock by which CUPTI stamps records, where another tool has given it one of its own.
+
+torch.profiler gives it the processor's cycle counter, for good: once it has run, whoever captures next gets times that
+are neither nanoseconds nor of any epoch. It gives its own anew when it begins again, so that it may be replaced.
+"""
+
+import os
+from time import time_ns
+from typing import Any
+
+from ..._capi import cupti as capi
+from ..._capi.machine import clock_code, executable
+from ..._runtime.errors import BackendError
+
+_AWAY_NS = 1_000_000_000  # two readings of the wall clock are never so far apart
+
+_function: int | None = None  # immortal: CUPTI may call it until the process ends
+
+
+def keep_wall_clock(api: Any, now_ns: int) -> bool:
+    """Whether CUPTI's clock, which says ``now_ns``, had to be replaced. Raises :class:`BackendError` where it had to be
+    and that is not possible: times would be wrong."""
+    global _function
+    if abs(now_ns - time_ns()) < _AWAY_NS:
+        return False
+    call = "cuptiActivityRegisterTimestampCallback"
+    if not api.cuptiActivityRegisterTimestampCallback:
+        raise BackendError(call, 7, "another tool has given CUPTI a clock that is not the wall clock")
+    if _function is None:
+        _function = _mapped()
+    capi.check(call, api.cuptiActivityRegisterTimestampCallback(_function))
+    return True
+
+
+def _mapped() -> int:
+    code = clock_code.CODES.get(os.uname().machine) if executable.is_possible() else None
+    if code is None:
+        raise BackendError("clock", 7, "another tool has given CUPTI a clock of its own, and there is no code for ours")
+    image = code.image(executable.libc_address("clock_gettime"))
+    reasons = []
+    for mode in ("memfd", "mprotect"):
+        try:
+            return executable.map_code(image, mode)
+        except (OSError, AttributeError) as error:  # noqa: PERF203 - two
+            reasons.append(f"{mode}: {error}")
+    raise BackendError("clock", 7, f"another tool has given CUPTI a clock of its own; ours: {'; '.join(reasons)}")

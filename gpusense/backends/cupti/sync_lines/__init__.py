@@ -1,0 +1,1 @@
+"""Which line of Python a synchronising CUDA call came from; on only where it was asked for."""

@@ -1,0 +1,1 @@
+"""wgpu-native: adapters as devices, asked in a child process first."""

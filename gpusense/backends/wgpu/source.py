@@ -1,0 +1,153 @@
+"""wgpu adapters as devices: one entry a physical card, whatever backends reach it. Never touches a driver in-process.
+
+The adapters' facts come from a child process (:mod:`._wgpu_child`), asked once. Vulkan and Metal describe a card
+before DX12 and OpenGL do; memory, PCI address and the timestamp period come from Vulkan where its loader is present.
+"""
+
+from typing import Any
+
+from ..._capi import libraries
+from ..._capi.loading import load
+from ..._capi.wgpu import VENDORS, open_api
+from ..._records.protocols import Backend
+from ..._records.records import DeviceInfo, Unavailable
+from . import child
+
+KINDS = {"discrete": "discrete", "integrated": "integrated", "cpu": "cpu"}
+
+
+def open(timeout_s: float = child.TIMEOUT_S) -> Backend | Unavailable:
+    """The backend, or why it is not there. Starts one child process, bounded by ``timeout_s``."""
+    found = _library()
+    if isinstance(found, Unavailable):
+        return found
+    path, version = found
+    answer = child.ask(path, "adapters", timeout_s)
+    if isinstance(answer, Unavailable):
+        return answer
+    devices = merge(answer["adapters"], answer["cards"])
+    if not devices:
+        return Unavailable("wgpu", f"wgpu-native {version} finds no adapter", "install a Vulkan driver")
+    return Backend("wgpu", library=path, version=version, devices=Devices(devices))
+
+
+def self_test(timeout_s: float = child.TIMEOUT_S) -> dict[str, Any] | Unavailable:
+    """Whether this machine computes, times and reads back through wgpu, tried in a child process.
+
+    ``adapter``, ``backend``, ``correct``, ``gpu_ticks``, ``timestamp_period_ns`` (None before wgpu-native 27.0.4),
+    ``write_buffer_ns``, ``bytes``, ``validation_error_survived``.
+    """
+    found = _library()
+    if isinstance(found, Unavailable):
+        return found
+    answer = child.ask(found[0], "selftest", timeout_s)
+    return answer if isinstance(answer, Unavailable) else answer["selftest"]
+
+
+class Devices:
+    """What :func:`open` found."""
+
+    def __init__(self, found: tuple[DeviceInfo, ...]) -> None:
+        self._found = found
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        return self._found
+
+
+def merge(adapters: list[dict[str, Any]], cards: list[dict[str, Any]]) -> tuple[DeviceInfo, ...]:
+    """One :class:`DeviceInfo` a card, from every backend's adapters and Vulkan's own view of the cards."""
+    from .native import rank
+
+    groups: list[list[dict[str, Any]]] = []
+    for adapter in sorted(adapters, key=lambda one: rank(one["backend"])):
+        home = next((group for group in groups if _same_card(group, adapter)), None)
+        if home is None:
+            groups.append([adapter])
+        else:
+            home.append(adapter)
+    left = list(cards)
+    return tuple(_device(index, group, _take_card(group[0], left)) for index, group in enumerate(groups))
+
+
+def _library() -> tuple[str, str] | Unavailable:
+    """Path and version text of a wgpu-native whose ABI is known. Calls nothing but ``wgpuGetVersion``."""
+    found = load(libraries.WGPU)
+    if isinstance(found, Unavailable):
+        return found
+    api = open_api(found.library, found.path)
+    return api if isinstance(api, Unavailable) else (found.path, str(api.version))
+
+
+def _same_card(group: list[dict[str, Any]], adapter: dict[str, Any]) -> bool:
+    """Another backend's view of a card already seen. Each backend lists a card once; OpenGL knows no device id."""
+    if any(one["backend"] == adapter["backend"] for one in group):
+        return False
+    first = group[0]
+    if first["vendor_id"] and first["vendor_id"] == adapter["vendor_id"]:
+        return adapter["device_id"] in (0, first["device_id"])
+    return bool(first["name"]) and first["name"] == adapter["name"]
+
+
+def _take_card(adapter: dict[str, Any], cards: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Vulkan's view of ``adapter``, removed from ``cards`` so that an identical second card gets the next one."""
+    ids = (adapter["vendor_id"], adapter["device_id"])
+    same = [card for card in cards if (card["vendor_id"], card["device_id"]) == ids]
+    named = [card for card in same if card["name"] == adapter["name"]]
+    chosen = next(iter(named or same), None)
+    if chosen is not None:
+        cards.remove(chosen)
+    return chosen
+
+
+def vendor_of(vendor_id: int, name: str) -> str:
+    """From the id; Metal reports 0, there from the name; else "unknown"."""
+    known = VENDORS.get(vendor_id)
+    if known:
+        return known
+    lowered = name.lower()
+    return next((vendor for vendor in ("apple", "amd", "intel", "nvidia") if lowered.startswith(vendor)), "unknown")
+
+
+def _device(index: int, group: list[dict[str, Any]], card: dict[str, Any] | None) -> DeviceInfo:
+    first = group[0]
+    vendor = vendor_of(first["vendor_id"], first["name"])
+    driver = " ".join(part for part in (first["driver"], first["driver_info"]) if part)
+    details = [
+        ("adapter_backend", first["backend"]),
+        ("vendor_id", f"0x{first['vendor_id']:04x}"),
+        ("device_id", f"0x{first['device_id']:04x}"),
+        ("timestamp_query", "yes" if first["timestamp_query"] else "no"),
+    ]
+    details += [("also", f"{other['backend']}: {other['name']} ({other['driver_info']})") for other in group[1:]]
+    if card is not None:
+        details += _card_details(card)
+    local = [heap["size_bytes"] for heap in card["heaps"] if heap["device_local"]] if card else []
+    return DeviceInfo(
+        index=index,
+        name=first["name"] or (card or {}).get("name") or "unnamed adapter",
+        vendor=vendor,
+        backend="wgpu",
+        # On NVIDIA Vulkan's device UUID is the one NVML prints; elsewhere nothing else knows it.
+        uuid=f"GPU-{card['uuid']}" if card and vendor == "nvidia" else None,
+        pci_bus_id=card["pci_bus_id"] if card else None,
+        memory_total_bytes=sum(local) if local else None,
+        driver=driver or None,
+        kind=KINDS.get(first["type"] or ""),
+        sources=("wgpu",),
+        details=tuple(details),
+    )
+
+
+def _card_details(card: dict[str, Any]) -> list[tuple[str, str]]:
+    details = [
+        ("timestamp_period_ns", f"{card['timestamp_period_ns']:g}"),
+        ("timestamp_valid_bits", str(card["timestamp_valid_bits"])),
+        ("calibrated_timestamps", "yes" if card["calibrated"] else "no"),
+    ]
+    for number, heap in enumerate(card["heaps"]):
+        where = "device" if heap["device_local"] else "host"
+        text = f"{where}, {heap['size_bytes']} bytes"
+        if heap["budget_bytes"] is not None:
+            text += f", budget {heap['budget_bytes']} bytes"
+        details.append((f"heap_{number}", text))
+    return details

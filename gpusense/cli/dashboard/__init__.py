@@ -1,0 +1,1 @@
+"""``gpusense top``: frames drawn from a monitor's history, and the terminal they are drawn in."""

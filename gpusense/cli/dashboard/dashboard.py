@@ -1,0 +1,249 @@
+"""The dashboard behind ``gpusense top``: live from a monitor, or replayed from a session's samples."""
+
+import os
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
+
+from ..._records.metrics import GpuMetrics
+from .frame import HISTORY_S, State, frame
+from .graphs import Trails
+from .paint import Theme
+
+if TYPE_CHECKING:
+    from ...session import Session
+
+_SECOND = 1_000_000_000
+_SEEK_S = 5
+
+
+class View(NamedTuple):
+    """What the user chose: which device, and whether time stands still."""
+
+    selected: int = 0
+    paused: bool = False
+
+
+class Feed(Protocol):
+    """Where the samples come from."""
+
+    def state(self, view: View) -> State:
+        """What to draw now."""
+
+    def seek(self, seconds: float) -> bool:
+        """Moves in time, where that can be done."""
+
+
+class Live:
+    """The samples of a running monitor (anything with ``latest()`` and ``history(seconds, device)``).
+
+    ``absent()`` gives the sentences that explain an empty list of devices. ``focus(index)`` is told which device is
+    shown in full, and may answer with a monitor that knows more of it.
+    """
+
+    def __init__(
+        self,
+        monitor: Any,
+        absent: Callable[[], tuple[str, ...]] = tuple,
+        clock: Callable[[], int] = time.monotonic_ns,
+        focus: Callable[[int], Any] | None = None,
+    ) -> None:
+        self._monitor = monitor
+        self._focus = focus
+        self._absent = absent
+        self._clock = clock
+        self._reasons: tuple[str, ...] | None = None
+
+    def state(self, view: View) -> State:
+        latest: tuple[GpuMetrics, ...] = tuple(self._monitor.latest())
+        problem = getattr(self._monitor, "problem", None)
+        if not latest:
+            if self._reasons is None and problem is None:
+                self._reasons = self._absent()
+            return State(notes=(problem,) if problem else self._reasons or (), keys="q quit")
+        selected = view.selected % len(latest)
+        device = latest[selected].device
+        history: tuple[GpuMetrics, ...] = tuple(self._monitor.history(HISTORY_S, device))
+        closer = self._focus(device.index) if self._focus is not None else None
+        if closer is not None:
+            history, newest = _joined(history, tuple(closer.history(HISTORY_S))), closer.latest()
+            if newest and newest[0].monotonic_ns >= latest[selected].monotonic_ns:
+                latest = (*latest[:selected], newest[0], *latest[selected + 1 :])
+        return State(latest, history, selected, self._clock(), notes=(problem,) if problem else (), keys=_keys(latest))
+
+    def seek(self, seconds: float) -> bool:
+        return False
+
+
+class Replay:
+    """The samples of a recorded session, played at the speed they were taken."""
+
+    def __init__(self, session: "Session", clock: Callable[[], int] = time.monotonic_ns) -> None:
+        devices: dict[Any, list[GpuMetrics]] = {}
+        for sample in sorted(session.metrics, key=_time):
+            device = sample.device
+            # The graphs run on the recording's wall clock: its monotonic one may be another machine's.
+            on_wall = sample._replace(monotonic_ns=sample.time_ns)
+            devices.setdefault(device.uuid or device.pci_bus_id or device.index, []).append(on_wall)
+        self._devices = list(devices.values())
+        self.start_ns = min((samples[0].time_ns for samples in self._devices), default=0)
+        self.end_ns = max((samples[-1].time_ns for samples in self._devices), default=0)
+        self._live = _live_allocations(session)
+        self._clock = clock
+        self._position_ns = self.start_ns
+        self._before_ns: int | None = None
+
+    def state(self, view: View) -> State:
+        now = self._clock()
+        if self._before_ns is not None and not view.paused:
+            self._position_ns = min(self._position_ns + now - self._before_ns, self.end_ns)
+        self._before_ns = now
+        return self.at(self._position_ns, view)
+
+    def at(self, time_ns: int, view: View) -> State:
+        """What the dashboard showed at a moment of the recording."""
+        if not self._devices:
+            note = "the session holds no device metrics: record it where gpusense monitor finds a device"
+            return State(title="gpusense top, replay", notes=(note,), keys="q quit")
+        ends = [max(bisect_right(samples, time_ns, key=_time), 1) for samples in self._devices]
+        latest = tuple(samples[end - 1] for samples, end in zip(self._devices, ends, strict=True))
+        selected = view.selected % len(latest)
+        mine, end = self._devices[selected], ends[selected]
+        history = mine[bisect_right(mine, time_ns - HISTORY_S * _SECOND, key=_time) : end]
+        done, whole = ((moment - self.start_ns) / _SECOND for moment in (time_ns, self.end_ns))
+        return State(
+            latest,
+            history,
+            selected,
+            time_ns,
+            f"gpusense top, replay {done:.0f} s of {whole:.0f} s",
+            view.paused,
+            keys=f"{_keys(latest)}  left/right {_SEEK_S} s",
+            allocations=self._allocated(time_ns),
+        )
+
+    def seek(self, seconds: float) -> bool:
+        moved = self._position_ns + int(seconds * _SECOND)
+        self._position_ns = min(max(moved, self.start_ns), self.end_ns)
+        return True
+
+    def _allocated(self, time_ns: int) -> str | None:
+        """Live allocations at ``time_ns``, where the session recorded any."""
+        if not self._live:
+            return None
+        place = bisect_right(self._live, time_ns, key=lambda row: row[0])
+        _, count, size = self._live[place - 1] if place else (0, 0, 0)
+        return f"{count} live, {size / 2**20:.0f} MiB"
+
+
+def _joined(before: tuple[GpuMetrics, ...], after: tuple[GpuMetrics, ...]) -> tuple[GpuMetrics, ...]:
+    """What was seen before a closer look began, and what that saw."""
+    if not after:
+        return before
+    return before[: bisect_left(before, after[0].monotonic_ns, key=_taken)] + after
+
+
+def _taken(sample: GpuMetrics) -> int:
+    return sample.monotonic_ns
+
+
+def _time(sample: GpuMetrics) -> int:
+    return sample.time_ns
+
+
+def _live_allocations(session: "Session") -> list[tuple[int, int, int]]:
+    """(time, allocations alive, their bytes) after each event."""
+    live: dict[tuple[Any, int], int] = {}
+    size = 0
+    rows = []
+    for record in sorted(session.allocations, key=lambda record: record.start_ns):
+        key = (record.device, record.address)
+        size -= live.pop(key, 0)
+        if record.name != "free":
+            live[key] = record.bytes
+            size += record.bytes
+        rows.append((record.start_ns, len(live), size))
+    return rows
+
+
+def _keys(latest: Sequence[GpuMetrics]) -> str:
+    return "q quit  p pause" + ("  tab next GPU" if len(latest) > 1 else "")
+
+
+def press(key: str, view: View, feed: Feed) -> View | None:
+    """The view after a key; None to end."""
+    if key in ("q", "Q"):
+        return None
+    if key in ("p", "P", " "):
+        return view._replace(paused=not view.paused)
+    if key in ("tab", "down", "j"):
+        return view._replace(selected=view.selected + 1)
+    if key in ("shift-tab", "up", "k"):
+        return view._replace(selected=view.selected - 1)
+    if key in ("left", "right"):
+        step = 1 if key == "right" else -1
+        return view if feed.seek(step * _SEEK_S) else view._replace(selected=view.selected + step)
+    return view
+
+
+def run(
+    feed: Feed, screen: Any, theme: Theme, interval: float = 0.5, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Draws until the user quits. A key or a resize redraws at once, without taking new samples while paused."""
+    view, trails = View(), Trails()
+    frozen: State | None = None
+    due = clock()
+    while True:
+        if view.paused and frozen is not None and not isinstance(feed, Replay):
+            state = _frozen(frozen, view)
+        else:
+            state = feed.state(view)
+        frozen = state
+        width, height = screen.size()
+        screen.draw(frame(state._replace(paused=view.paused), width, height, theme, trails))
+        now = clock()
+        if now >= due:
+            due += interval * (int((now - due) / interval) + 1)
+        while True:
+            pressed = screen.wait(due - clock())
+            if pressed or clock() >= due or screen.size() != (width, height):
+                break
+        for key in pressed:
+            after = press(key, view, feed)
+            if after is None:
+                return
+            view = after
+
+
+def _frozen(state: State, view: View) -> State:
+    """The last picture while paused; another device shows its last sample, without a graph."""
+    if not state.latest or view.selected % len(state.latest) == state.selected:
+        return state
+    return state._replace(selected=view.selected % len(state.latest), history=())
+
+
+def once(samples: Sequence[GpuMetrics], width: int, theme: Theme, notes: tuple[str, ...] = ()) -> list[str]:
+    """Every device in full, one below the other, for a pipe or a glance."""
+    if not samples:
+        return _trimmed(frame(State(notes=notes, keys=""), width, 1000, theme))
+    lines = frame(State(tuple(samples)), width, 1, theme)  # the title alone
+    for sample in samples:
+        lines += _trimmed(frame(State((sample,), keys=""), width, 1000, theme))[1:]
+    return lines
+
+
+def _trimmed(lines: list[str]) -> list[str]:
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def theme_for(out: TextIO, in_ascii: bool = False) -> Theme:
+    """Colour where ``out`` is a terminal that has it and NO_COLOR is not set; ASCII where its encoding lacks blocks."""
+    terminal = out.isatty() and os.environ.get("TERM") != "dumb"
+    try:
+        "█▏⣿─▶°·×–".encode(getattr(out, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        in_ascii = True
+    return Theme(color=terminal and not os.environ.get("NO_COLOR"), ascii=in_ascii)

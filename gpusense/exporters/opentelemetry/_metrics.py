@@ -1,0 +1,283 @@
+"""Metrics through the SDK: device health from the running monitor, work done, and gpusense's own counters.
+
+Numbers go through the meter API of the application's provider, or of a private one that only our worker reads.
+Histograms are counted beforehand and handed to the same exporter as finished points, because one ``record()`` a kernel
+costs more than the kernel's span is worth. Readers that are asked (Prometheus) get the numbers, not the histograms.
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from opentelemetry import metrics
+from opentelemetry.metrics import Observation
+from opentelemetry.sdk.metrics import Histogram as HistogramInstrument
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Histogram,
+    HistogramDataPoint,
+    InMemoryMetricReader,
+    Metric,
+    MetricsData,
+    ResourceMetrics,
+    ScopeMetrics,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from ... import __version__
+from ..._records.metrics import GpuMetrics
+from ..._runtime import log
+from ._attributes import Redact, apply_redaction
+from ._histograms import Deltas, Series
+from ._instruments import INSTRUMENTS, Instrument
+from ._otlp import Otlp, hand_over
+from ._resource import SCHEMA_URL, SCOPE
+from ._target import has_ended
+from ._work import Work
+
+
+class Samples(Protocol):
+    """Where device samples come from."""
+
+    def latest(self) -> Sequence[GpuMetrics]: ...
+
+    def close(self) -> None: ...
+
+
+#: ``(name, unit, description, read)`` of gpusense's own counters.
+OwnCounter = tuple[str, str, str, Callable[[], Iterable[tuple[float, dict[str, Any]]]]]
+
+
+class _Slot:
+    """What the instruments of one provider read from. Instruments cannot be taken away again, so this is swapped."""
+
+    current: "Metrics | None" = None
+
+
+_slots: "weakref.WeakKeyDictionary[Any, _Slot]" = weakref.WeakKeyDictionary()
+
+
+class Metrics:
+    """``otlp`` given: a private provider, read by :meth:`export`. Else the application's, looked up at every tick."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        work: Work,
+        own: Sequence[OwnCounter],
+        device_ids: Callable[[Any], str | None],
+        resource: Callable[[], Any],
+        *,
+        provider: Any = None,
+        otlp: Otlp | None = None,
+        redact: Redact | None = None,
+    ) -> None:
+        self._samples = samples
+        self.work = work
+        self.own = own
+        self._device_ids = device_ids
+        self._resource = resource
+        self._given = provider
+        self._otlp = otlp
+        self._redact = redact
+        self._deltas: dict[str, Deltas] = {}
+        self._reader: Any = None
+        self._own_provider: Any = None
+        self._slot: _Slot | None = None
+        self.failed = 0  # exports of metrics that were not taken
+        self.muted = False  # another copy of gpusense counts the same for the same provider
+
+    def attach(self) -> bool:
+        """Registers the instruments where there is a provider; safe to call again and again."""
+        if self._muted():
+            if self._slot is not None and self._slot.current is self:
+                self._slot.current = None
+            return False
+        provider = self.provider()
+        if provider is None:
+            return False
+        slot = _slots.get(provider)
+        if slot is None:
+            slot = _slots[provider] = _Slot()
+            _register(provider, slot, self.own)
+        slot.current = self
+        self._slot = slot
+        return True
+
+    def close(self) -> None:
+        if self._slot is not None and self._slot.current is self:
+            self._slot.current = None
+        if self._otlp is not None:
+            self._otlp.close()
+        self._samples.close()
+
+    def forget(self, work: Work) -> None:
+        """In a forked child: counts begin again."""
+        self.work = work
+        self._deltas = {}
+        if self._otlp is not None:
+            self._otlp.forget()
+
+    def export(self, now_ns: int | None = None) -> None:
+        """Sends histograms, and with a private provider everything; on the calling thread, never raises."""
+        moment = time.time_ns() if now_ns is None else now_ns
+        if self._otlp is not None:
+            if self.attach():
+                temporality = _wanted(self._otlp.preferred_temporality)
+                if not self._otlp.export_metrics(self._everything(moment, temporality)):
+                    self.failed += 1
+            return
+        for exporter, lock in () if self._muted() else _exporters(self.provider()):
+            temporality = _wanted(getattr(exporter, "_preferred_temporality", None))
+            data = self._wrap([], self._histograms(moment, temporality))
+            if data is not None and not hand_over(exporter, data, lock):
+                self.failed += 1
+
+    def observe(self, instrument: Instrument) -> Iterator[Observation]:
+        """Values of one instrument for every device; a row that fails costs that device's row."""
+        for sample in self._samples.latest():
+            try:
+                values = list(instrument.read(sample))
+            except Exception:  # noqa: BLE001 - one device's odd value must not cost the others
+                log.exception(f"otel-{instrument.name}", "%s is left out", instrument.name)
+                continue
+            for value, attributes in values:
+                yield Observation(value, apply_redaction(self._redact, attributes)[0])
+
+    def observe_own(self, read: Callable[[], Iterable[tuple[float, dict[str, Any]]]]) -> Iterator[Observation]:
+        for value, attributes in read():
+            yield Observation(value, attributes)
+
+    def work_totals(self, kind: str, column: str) -> Iterator[tuple[float, dict[str, Any]]]:
+        for total in self.work.totals():
+            if total.kind == kind:
+                value = total.total_ns / 1e9 if column == "time" else getattr(total, column)
+                yield value, self._device(total.device)
+
+    @property
+    def to_application(self) -> bool:
+        """Whether a provider of the application's carries the numbers."""
+        return self._otlp is None
+
+    def _muted(self) -> bool:
+        return self.muted and self.to_application
+
+    def _device(self, device: Any) -> dict[str, Any]:
+        found = self._device_ids(device)
+        attributes = {"hw.id": found} if found is not None else {}
+        return attributes if device is None else {**attributes, "gpu.device.index": device}
+
+    def provider(self) -> Any:
+        if self._otlp is not None:
+            return self._private()
+        provider = self._given or metrics.get_meter_provider()
+        return provider if type(provider).__name__ not in ("_ProxyMeterProvider", "NoOpMeterProvider") else None
+
+    def _private(self) -> Any:
+        if self._reader is None:
+            from opentelemetry.sdk.metrics import MeterProvider
+
+            self._reader = InMemoryMetricReader()
+            # Its resource is never looked at: what is sent gets the pipeline's.
+            nothing = Resource.get_empty()
+            self._own_provider = MeterProvider([self._reader], resource=nothing, shutdown_on_exit=False)
+        return self._own_provider
+
+    def _everything(self, now_ns: int, temporality: Any) -> Any:
+        data = self._reader.get_metrics_data()
+        numbers: list[Any] = []
+        if data is not None:
+            for resource in data.resource_metrics:
+                for scope in resource.scope_metrics:
+                    numbers += scope.metrics
+        return self._wrap(numbers, self._histograms(now_ns, temporality)) or MetricsData([])
+
+    def _wrap(self, numbers: list[Any], histograms: list[Any]) -> Any:
+        if not numbers and not histograms:
+            return None
+        scope = InstrumentationScope(SCOPE, __version__, SCHEMA_URL)
+        resource = self._resource()
+        grouped = ScopeMetrics(scope, numbers + histograms, SCHEMA_URL)
+        return MetricsData([ResourceMetrics(resource, [grouped], resource.schema_url)])
+
+    def _histograms(self, now_ns: int, temporality: Any) -> list[Any]:
+        made = []
+        for name, unit, key, description, family in (
+            ("gpu.kernel.duration", "s", "gpu.kernel.name", "Time of kernels on the device", self.work.kernel_duration),
+            ("gpu.transfer.duration", "s", "gpu.transfer.name", "Time of copies", self.work.transfer_duration),
+            ("gpu.transfer.size", "By", "gpu.transfer.name", "Size of copies", self.work.transfer_size),
+        ):
+            series: list[Series] = family.read(now_ns)
+            if temporality == AggregationTemporality.DELTA:
+                series = self._deltas.setdefault(name, Deltas()).of(series, now_ns)
+            points = [self._point(row, key, now_ns) for row in series if row.histogram.count]
+            if points:
+                made.append(Metric(name, description, unit, Histogram(points, temporality)))
+        return made
+
+    def _point(self, row: Series, key: str, now_ns: int) -> Any:
+        histogram = row.histogram
+        attributes = {key: row.name, **self._device(row.device)}
+        return HistogramDataPoint(
+            attributes=apply_redaction(self._redact, attributes)[0],
+            start_time_unix_nano=histogram.start_ns,
+            time_unix_nano=max(now_ns, histogram.start_ns),  # the wall clock may have been set back
+            count=histogram.count,
+            sum=histogram.sum,
+            bucket_counts=list(histogram.counts),
+            explicit_bounds=list(histogram.bounds),
+            min=histogram.min,
+            max=histogram.max,
+        )
+
+
+def _register(provider: Any, slot: _Slot, own: Sequence[OwnCounter]) -> None:
+    meter = provider.get_meter(SCOPE, __version__, SCHEMA_URL)
+    create = {
+        "gauge": meter.create_observable_gauge,
+        "counter": meter.create_observable_counter,
+        "updowncounter": meter.create_observable_up_down_counter,
+    }
+    for row in INSTRUMENTS:
+        create[row.kind](row.name, [_callback(slot, row)], unit=row.unit, description=row.description)
+    for index, (name, unit, description, _read) in enumerate(own):
+        meter.create_observable_counter(name, [_own_callback(slot, index)], unit=unit, description=description)
+    for name, unit, description, kind, column in (
+        ("gpu.kernel.launches", "{launch}", "Kernels that ran", "kernel", "count"),
+        ("gpu.kernel.time", "s", "Time of all kernels together", "kernel", "time"),
+        ("gpu.transfer.count", "{transfer}", "Copies that ran", "transfer", "count"),
+        ("gpu.transfer.io", "By", "Bytes copied", "transfer", "bytes"),
+    ):
+        meter.create_observable_counter(name, [_work_callback(slot, kind, column)], unit=unit, description=description)
+
+
+def _callback(slot: _Slot, row: Instrument) -> Callable[[Any], Any]:
+    return lambda _options: list(slot.current.observe(row)) if slot.current is not None else []
+
+
+def _own_callback(slot: _Slot, index: int) -> Callable[[Any], Any]:
+    return lambda _options: list(slot.current.observe_own(slot.current.own[index][3])) if slot.current else []
+
+
+def _work_callback(slot: _Slot, kind: str, column: str) -> Callable[[Any], Any]:
+    def read(_options: Any) -> list[Observation]:
+        current = slot.current
+        return [Observation(*row) for row in current.work_totals(kind, column)] if current is not None else []
+
+    return read
+
+
+def _wanted(preferred: Any) -> Any:
+    found = (preferred or {}).get(HistogramInstrument)
+    return AggregationTemporality.DELTA if found == AggregationTemporality.DELTA else AggregationTemporality.CUMULATIVE
+
+
+def _exporters(provider: Any) -> list[tuple[Any, Any]]:
+    """Exporters behind the periodic readers of an SDK provider, each with the lock its reader exports under."""
+    config = getattr(provider, "_sdk_config", None)
+    readers: Any = getattr(provider, "_metric_readers", None) or getattr(config, "metric_readers", None) or ()
+    going = [reader for reader in readers if not has_ended(reader)]
+    found = [(getattr(reader, "_exporter", None), getattr(reader, "_export_lock", None)) for reader in going]
+    return [(exporter, lock) for exporter, lock in found if exporter is not None]

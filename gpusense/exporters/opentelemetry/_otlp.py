@@ -1,0 +1,227 @@
+"""The official OTLP/HTTP exporters, quiet, re-made after a fork, and halving what a receiver finds too large."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from ..._runtime import log
+
+_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http",
+)
+
+_quiet_threads: set[int] = set()
+
+
+class _Quiet(logging.Filter):
+    """Keeps the exporter's line a batch from the log while it runs for us; we say each reason once."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread not in _quiet_threads
+
+
+_quiet = _Quiet()
+
+
+def signal_url(endpoint: str, signal: str) -> str:
+    """The full URL of one signal from a base URL ("http://host:4318") or from the URL of any signal.
+
+    Raises ValueError for what is no such URL: the exporter would say nothing and send nothing.
+    """
+    if not isinstance(endpoint, str) or not endpoint.lower().startswith(("http://", "https://")):
+        raise ValueError(f"{endpoint!r} is not a URL of OTLP over HTTP, such as 'http://localhost:4318'")
+    base = endpoint.rstrip("/")
+    for known in ("traces", "metrics", "logs"):
+        base = base.removesuffix(f"/v1/{known}")
+    return f"{base}/v1/{signal}"
+
+
+class Otlp:
+    """One signal's exporter. Made on first use; ``export`` blocks for its timeout at most and never raises."""
+
+    def __init__(self, signal: str, endpoint: str | None, timeout_s: float | None = None) -> None:
+        self.signal = signal
+        self.url = signal_url(endpoint, signal) if endpoint else None
+        self._timeout_s = timeout_s
+        self._exporter: Any = None
+        self._status: int | None = None
+        self.why = ""  # something was not taken, last
+        self.largest: int | None = None  # spans a request, once a receiver refused more
+        self._encoding: Any = None
+
+    def export_spans(self, spans: Sequence[Any]) -> int:
+        """Sends ``spans``; returns how many were not taken."""
+        failed = 0
+        pending = [spans]
+        while pending:
+            batch = pending.pop()
+            if self.largest is not None and len(batch) > self.largest:
+                pending += [batch[self.largest :], batch[: self.largest]]
+                continue
+            if self._send(batch):
+                continue
+            if self._status == 413 and len(batch) > 1:
+                self.largest = max(len(batch) // 2, 1)
+                pending.append(batch)
+            else:
+                failed += len(batch)
+        return failed
+
+    def export_metrics(self, data: Any) -> bool:
+        return self._send(data)
+
+    @property
+    def preferred_temporality(self) -> Any:
+        return getattr(self.make(), "_preferred_temporality", None)
+
+    def close(self) -> None:
+        """Ends a running back-off at once. What is inside a socket call ends with its own timeout."""
+        if self._exporter is not None:
+            self._quietly(self._exporter.shutdown)
+
+    def forget(self) -> None:
+        """In a forked child: the parent's connection and threads are not ours."""
+        self._exporter = self._encoding = None
+        _quiet_threads.clear()
+
+    def _send(self, batch: Any) -> bool:
+        self._status = None
+        try:
+            result = self._quietly(lambda: self._export(batch))
+        except Exception as error:  # noqa: BLE001 - an exporter may fail in any way; it must cost its batch alone
+            self._say(type(error).__name__ + ": " + str(error))
+            return False
+        # The exporter takes a redirection for success, and follows none: what was sent is nowhere.
+        if getattr(result, "name", "") == "SUCCESS" and (self._status is None or 200 <= self._status < 300):
+            return True
+        self._say(f"status {self._status}" if self._status else "no answer")
+        return False
+
+    def _export(self, batch: Any) -> Any:
+        """Through the exporter's own client with what :mod:`._otel_encoding` makes, where it has one, else as ever."""
+        exporter = self.make()
+        data = self._encoded(exporter, batch) if self.signal == "traces" else None
+        if data is None:
+            return exporter.export(batch)
+        result = exporter._client.export(data)
+        self._status = self._status or getattr(result, "status_code", None)
+        return _RESULTS[bool(result.success)]
+
+    def _encoded(self, exporter: Any, batch: Any) -> bytes | None:
+        """The request; None where the exporter should make it: it is of another version, has ended, measures itself,
+        or would find it too large.
+        """
+        client = getattr(exporter, "_client", None)
+        if self._encoding is False or not hasattr(client, "export") or getattr(exporter, "_shutdown", True):
+            return None
+        if os.environ.get("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "").strip().lower() == "true":
+            return None
+        try:
+            from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+            from ._encoding import Encoding
+
+            self._encoding = self._encoding or Encoding()
+            data: bytes = self._encoding.request(batch, encode_spans).SerializePartialToString()
+        except Exception as error:  # noqa: BLE001 - the exporter's own way is always there
+            log.debug("spans are encoded by the exporter alone: %s", error)
+            self._encoding = False
+            return None
+        most = getattr(exporter, "_max_request_size", None)
+        return None if most and len(data) > most > 0 else data
+
+    def _say(self, why: str) -> None:
+        self.why = why
+        log.once(f"otlp-{self.signal}", "%s are not accepted by %s: %s", self.signal, self.url or "the endpoint", why)
+
+    def prepare(self) -> None:
+        """Makes the exporter ahead: its imports run ``eval``, which in an interpreter that is ending changes the exit
+        status of Ctrl-C. Raises ``ImportError`` alone; what else is wrong is told when something is to be sent.
+        """
+        try:
+            self.make()
+        except ImportError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            log.debug("the %s exporter could not be made ahead: %s", self.signal, error)
+
+    def make(self) -> Any:
+        """The SDK's exporter, made now if it was not yet; connects to nothing."""
+        if self._exporter is None:
+            self._check_protocol()
+            self._exporter = _make(self.signal, self.url, self._timeout_s, self._answered)
+        return self._exporter
+
+    def _check_protocol(self) -> None:
+        for name in (f"OTEL_EXPORTER_OTLP_{self.signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+            wanted = os.environ.get(name, "").strip().lower()
+            if wanted and wanted != "http/protobuf":
+                log.once("otlp-protocol", "%s=%s: gpusense sends OTLP over HTTP, to port 4318 as a rule", name, wanted)
+            if wanted:
+                return
+
+    def _answered(self, response: Any, *_arguments: Any, **_named: Any) -> None:
+        self._status = response.status_code
+
+    @staticmethod
+    def _quietly(call: Callable[[], Any]) -> Any:
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_quiet)  # added once, however often asked
+        thread = threading.get_ident()
+        _quiet_threads.add(thread)
+        try:
+            return call()
+        finally:
+            _quiet_threads.discard(thread)
+
+
+class _Result:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_RESULTS = {True: _Result("SUCCESS"), False: _Result("FAILURE")}
+
+
+def _make(signal: str, url: str | None, timeout_s: float | None, answered: Callable[..., None]) -> Any:
+    session = _session(answered)
+    if signal == "traces":
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return OTLPSpanExporter(endpoint=url, timeout=timeout_s, session=session)
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+    return OTLPMetricExporter(endpoint=url, timeout=timeout_s, session=session)
+
+
+def _session(answered: Callable[..., None]) -> Any:
+    """A requests session that tells us the status, which the exporter keeps to itself, and follows no redirection:
+    earlier exporters would, with a request that has lost its body. A credential provider named in the environment makes
+    the exporter's own session, so none is given then.
+    """
+    if any(name.endswith("CREDENTIAL_PROVIDER") and name.startswith("OTEL_PYTHON_EXPORTER") for name in os.environ):
+        return None
+    try:
+        import requests  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        return None
+    session: Any = requests.Session()
+    session.hooks["response"].append(answered)
+    session.get_redirect_target = lambda _response: None
+    return session
+
+
+def hand_over(exporter: Any, batch: Any, lock: Any) -> bool:
+    """Whether the application's own exporter took ``batch``; called under its owner's lock, where it has one."""
+    try:
+        with lock if lock is not None else nullcontext():
+            result = exporter.export(batch)
+    except Exception:  # noqa: BLE001 - a foreign exporter may fail in any way; it costs its batch
+        log.exception(f"otel-exporter-{type(exporter).__name__}", "%s failed", type(exporter).__name__)
+        return False
+    return getattr(result, "name", "SUCCESS") == "SUCCESS"

@@ -1,0 +1,172 @@
+"""A recorded session as spans with its original times, through the official exporter, on the calling thread."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from ..._records.records import BlockRecord, Record
+from ...session import Session
+from . import _spans as reasons
+from ._attributes import Redact, nanoseconds, text_limit
+from ._budget import Placed
+from ._otlp import Otlp
+from ._parents import Blocks, Ids, Place, from_traceparent
+from ._resource import build as build_resource
+from ._resource import detected
+from ._resource import scope as build_scope
+from ._spans import SpanBuilder
+from ._view import device_of
+from ._worker import without_instrumentation
+
+BATCH = 512
+
+
+class Replayed(NamedTuple):
+    """``sent``: spans the endpoint took, the session's own among them; ``refused``: spans it did not take; ``skipped``:
+    records without a valid time, by reason; ``only_counted``: operations below the threshold, which have no times;
+    ``why``: spans were refused, last."""
+
+    sent: int
+    refused: int
+    skipped: dict[str, int]
+    only_counted: int
+    trace_id: str
+    why: str = ""
+
+
+def replay(
+    session: Session,
+    endpoint: str | None,
+    *,
+    redact: Redact | None = None,
+    timeout_s: float | None = None,
+    environ: Mapping[str, str] = os.environ,
+    resource: Resource | None = None,
+) -> Replayed:
+    """Sends every record of ``session`` below one span for the session. ``resource``: what :func:`prepare` returned."""
+    otlp = Otlp("traces", endpoint, timeout_s)
+    otlp.prepare()  # without the package nothing can be sent: not the endpoint has refused it then
+    source = _Source(session, redact, environ, resource)
+    try:
+        with without_instrumentation():
+            total, refused = _send(source, otlp)
+    finally:
+        otlp.close()
+    counted = sum(row.count for row in session.aggregates)
+    trace_id = format(source.root.trace_id, "032x")
+    return Replayed(total - refused, refused, dict(source.skipped), counted, trace_id, otlp.why if refused else "")
+
+
+def _send(source: "_Source", otlp: Otlp) -> tuple[int, int]:
+    """Spans there were until nobody took any, and those of them that were refused."""
+    refused = total = 0
+    batch: list[Any] = []
+    for span in source.spans():
+        batch.append(span)
+        total += 1
+        if len(batch) == BATCH:
+            refused += otlp.export_spans(batch)
+            batch = []
+            if refused == total:  # nobody is there: the rest would wait for nothing
+                break
+    return total, refused + (otlp.export_spans(batch) if batch else 0)
+
+
+def prepare() -> Resource:
+    """Imports what exporting needs, the session's and the live one's, and asks the SDK's detectors for the resource.
+
+    When the interpreter ends it is late for both: detectors find no thread pool to run in, and imports run ``eval``,
+    after which the interpreter forgets that Ctrl-C ended the program.
+    """
+    resource = detected()
+    for _ in _Source(Session(), None, {}, resource).spans():
+        pass
+    for signal in ("traces", "metrics"):
+        otlp = Otlp(signal, "http://localhost:4318")
+        otlp.make()
+        otlp.close()
+    return resource
+
+
+class _Source:
+    """Ids are digests of what identifies the session, so that a second export gives the same ones."""
+
+    def __init__(
+        self, session: Session, redact: Redact | None, environ: Mapping[str, str], resource: Resource | None
+    ) -> None:
+        self._session = session
+        self._remote = from_traceparent(environ)
+        self._drawn = 0
+        meta = session.meta
+        self._seed = repr([meta.get(key) for key in ("pid", "start_ns", "rank", "version")]).encode()
+        trace_id = self._remote.trace_id if self._remote is not None else self._digest(b"trace", 16)
+        self.root = SpanContext(trace_id, self._digest(b"root", 8), False, TraceFlags(TraceFlags.SAMPLED))
+        self.skipped: Counter[str] = Counter()
+        self._ids = Ids(self._next_id, lambda: trace_id, lambda *_: (True, None))
+        resource = build_resource(resource or detected(), meta, session.devices, redact)
+        self._scopes: dict[tuple[str, Any, Any], Any] = {}
+        self._redact = redact
+        self._known: set[int | None] = {record.block_id for record in session.blocks}
+        self._blocks = Blocks(lambda: None, lambda: self.root)
+        self._builder = SpanBuilder(self._blocks, self._scope, lambda _start: self.root, redact, text_limit(environ))
+        self._builder.begin(resource)
+
+    def spans(self) -> Iterator[Any]:
+        for block in self._session.blocks:
+            self._blocks.put(block.block_id, self._place(block))
+        times = [
+            time for record in self._session.records for time in (record.start_ns, record.end_ns) if nanoseconds(time)
+        ]
+        for record in self._session.records:
+            span = self._span(record)
+            if span is not None:
+                yield span
+        meta = self._session.meta
+        start = nanoseconds(meta.get("start_ns")) or min(times, default=1)
+        end = max([nanoseconds(meta.get("end_ns")) or start, *times])
+        yield self._builder.root("gpusense.session", self.root, self._remote, _facts(self._session), start, end, False)
+
+    def _span(self, record: Record) -> Any:
+        found = self._builder.locate(record)
+        if not isinstance(found, Placed):
+            self.skipped[found] += 1
+            return None
+        try:
+            return self._builder.build(found, self._ids)
+        except Exception:  # noqa: BLE001 - one odd record of a file must not cost the others
+            self.skipped[reasons.INVALID] += 1
+            return None
+
+    def _place(self, record: BlockRecord) -> Place:
+        parent = self._context(record.parent_id) if record.parent_id in self._known else self.root
+        return Place(self._context(record.block_id), parent)
+
+    def _context(self, block_id: int | None) -> SpanContext:
+        span_id = self._digest(b"block%d" % (block_id or 0), 8)
+        return SpanContext(self.root.trace_id, span_id, False, self.root.trace_flags)
+
+    def _next_id(self) -> int:
+        self._drawn += 1
+        return self._digest(b"span%d" % self._drawn, 8)
+
+    def _digest(self, what: bytes, size: int) -> int:
+        return int.from_bytes(hashlib.blake2b(what, key=self._seed[:64], digest_size=size).digest(), "big") or 1
+
+    def _scope(self, backend: str, device: Any, context: Any) -> Any:
+        known = self._scopes.get((backend, device, context))
+        if known is None:
+            info = device_of(self._session.devices, backend, device)
+            threshold = self._session.meta.get("threshold_ns")
+            known = build_scope(backend, device, context, info, threshold, self._redact)
+            self._scopes[backend, device, context] = known
+        return known
+
+
+def _facts(session: Session) -> dict[str, Any]:
+    counters = session.counters
+    return {"gpusense.records.seen": counters.seen, "gpusense.records.kept": counters.kept}

@@ -1,0 +1,149 @@
+"""Resource and instrumentation scopes: what is constant for the process or for a device, said once a batch."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry.sdk import resources as sdk
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from ... import __version__
+from ..._records.records import DeviceInfo
+from ..._runtime import log, package
+from ._attributes import Attributes, Redact, apply_redaction, clean
+from ._instruments import hardware_id
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+SCOPE = package.NAME  # the host's name for us where we are vendored
+
+_RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "PMIX_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+#: What a backend makes visible, for ``gpu.capabilities``.
+_CAPABILITIES = {
+    "cupti": ("kernels", "transfers"),
+    "wgpu": ("passes", "transfers"),
+    "nvml": ("metrics",),
+    "amd_sysfs": ("metrics",),
+    "rocm_smi": ("metrics",),
+    "drm_files": ("metrics",),
+}
+
+
+class _HashedResource(Resource):  # type: ignore[misc]
+    """A resource that hashes itself once. The SDK's serialises all attributes to JSON for every span of a batch."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__(dict(base.attributes), base.schema_url)
+        self._hash: int = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+
+def detected() -> Any:
+    """What the SDK's detectors say of this process, also while the interpreter ends.
+
+    Then the thread pool they run in starts no thread any more (Python 3.12 refuses the thread, earlier ones the pool
+    itself), and they run here, one after the other.
+    """
+    try:
+        return Resource.create()
+    except RuntimeError:
+        return _detected_here()
+
+
+def _detected_here() -> Any:
+    """As ``Resource.create``, without threads. A release that does not tell its detectors has the one of ``OTEL_*``."""
+    detectors = getattr(sdk, "_build_resource_detectors", lambda: [sdk.OTELResourceDetector()])()
+    found = getattr(sdk, "_DEFAULT_RESOURCE", None) or Resource.get_empty()
+    for detector in detectors:
+        try:
+            found = found.merge(detector.detect())
+        except Exception:  # noqa: PERF203 - there are two or three
+            if detector.raise_on_error:
+                raise
+            log.exception(f"otel-detector-{type(detector).__name__}", "%s says nothing", type(detector).__name__)
+    if not found.attributes.get("service.name"):
+        program = os.path.basename(sys.executable or "")
+        found = found.merge(Resource({"service.name": f"unknown_service:{program}" if program else "unknown_service"}))
+    return found
+
+
+def build(base: Any, meta: Mapping[str, Any], devices: tuple[DeviceInfo, ...], redact: Redact | None = None) -> Any:
+    """The application's resource with ours added; the application's values win."""
+    ours, _lost = apply_redaction(redact, attributes(meta, devices))
+    return _HashedResource(Resource(ours).merge(base))
+
+
+def attributes(
+    meta: Mapping[str, Any], devices: tuple[DeviceInfo, ...], environ: Mapping[str, str] = os.environ
+) -> Attributes:
+    """Resource attributes of a process, empty ones left out."""
+    backends = meta.get("backends") or {}
+    rank, size = rank_of(meta, environ)
+    found: Attributes = {
+        "gpusense.version": __version__,
+        "gpu.backends": sorted(backends),
+        "gpu.capabilities": sorted({word for name in backends for word in _CAPABILITIES.get(name, ())}),
+        "gpu.uuids": [device.uuid for device in devices if device.uuid],
+        "gpu.names": sorted({device.name for device in devices}),
+        "gpu.compute_capabilities": sorted({_dotted(device) for device in devices if device.compute_capability}),
+        "gpu.rank": rank,
+        "gpu.world_size": size,
+        "hw.driver_version": next((device.driver for device in devices if device.driver), None),
+    }
+    for name, version in backends.items():
+        found[f"gpu.{name}.version"] = version
+    cleaned = {key: clean(value) for key, value in found.items()}
+    return {key: value for key, value in cleaned.items() if value is not None and value != []}
+
+
+def rank_of(meta: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
+    """Rank and world size: as recorded, else as a launcher's variables say, else None for both."""
+    if meta.get("rank") is not None:
+        return meta["rank"], meta.get("world_size")
+    for rank, size in _RANKS:
+        if rank in environ:
+            return _number(environ[rank]), _number(environ.get(size))
+    return None, None
+
+
+def scope(
+    backend: str,
+    index: Any,
+    context: Any,
+    device: DeviceInfo | None,
+    threshold_ns: int | None,
+    redact: Redact | None = None,
+) -> Any:
+    """The instrumentation scope of one backend's spans in one context of one device."""
+    values: Attributes = {
+        "gpu.backend": backend,
+        "gpu.device.index": clean(index),
+        "gpu.context.id": clean(context),
+        "gpu.threshold_ns": threshold_ns,
+    }
+    if device is not None:
+        values |= {"hw.id": hardware_id(device), "hw.name": device.name, "gpu.sm_count": device.sm_count}
+    kept, _lost = apply_redaction(redact, {key: value for key, value in values.items() if value is not None})
+    return InstrumentationScope(SCOPE, __version__, SCHEMA_URL, kept)
+
+
+def _dotted(device: DeviceInfo) -> str:
+    major, minor = device.compute_capability or (0, 0)
+    return f"{major}.{minor}"
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdecimal() else None

@@ -1,0 +1,399 @@
+"""Watches devices from inside the process: ``snapshot()`` now, ``start_background()`` for history and callbacks.
+
+Everything here works without a GPU: there are then no devices, and :func:`sources` says why.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import NamedTuple
+
+from .._records import device_identity
+from .._records.metrics import GpuMetrics, OwnUsage
+from .._records.protocols import Backend, MetricsSource
+from .._records.records import DeviceInfo, Unavailable
+from .._runtime import log, process
+from ._callbacks import Dispatcher
+from ._history import History
+from ._lane_threads import Rounds
+from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats, ask
+from ._sources import Opening
+from ._window import Window as Window
+
+Devices = "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.005, 1e9
+_COROUTINE = 0x80  # inspect.CO_COROUTINE, without what inspect costs
+# Locks are reentrant: a signal handler or finaliser of the program may ask or stop a monitor in the middle of a call.
+_lock = threading.RLock()
+_opening: Opening | None = None
+_override: MetricsSource | None = None  # set by gpusense.testing
+_samplers: dict[tuple[int, DeviceInfo], DeviceSampler] = {}
+_current: "Monitor | None" = None
+
+
+class MonitorStats(NamedTuple):
+    """What monitoring itself did and cost. ``samplers`` are shared with other monitors of the same devices."""
+
+    samples: int  # taken into this monitor's history
+    ticks: int
+    late: int  # began more than a tenth of the interval after their deadline
+    skipped: int  # deadlines that passed while an earlier tick ran
+    mean_cost_ns: float  # of one sample, wall time
+    max_cost_ns: int
+    callbacks: int
+    callbacks_dropped: int
+    callback_errors: int
+    callback_ns: int
+    samplers: tuple[SamplerStats, ...] = ()
+
+
+class Monitor(History):
+    """A running monitor; made by :func:`start_background`. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        callback: Callable[[GpuMetrics], object] | None,
+        on_error: Callable[[BaseException], object] | None,
+        *,
+        interval: float,
+        history: int,
+        medium_interval: float,
+        slow_interval: float,
+        process_interval: float,
+        gpm: bool,
+        pcie: str,
+        clock: Clock,
+    ) -> None:
+        super().__init__(history, int(interval * SECOND), clock)
+        self.process_ns = int(process_interval * SECOND)
+        self.gpm = gpm
+        self.continuous = pcie == "continuous"
+        #: Why no samples arrive (a driver that does not answer, a device name that fits none), or None.
+        self.problem: str | None = None
+        self.lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
+        self._samplers: list[tuple[tuple[int, DeviceInfo], DeviceSampler]] = []
+        self._final: MonitorStats | None = None
+        self._dispatcher = (
+            Dispatcher(callback, on_error, monotonic_ns=clock.monotonic_ns) if callback is not None else None
+        )
+
+    @property
+    def running(self) -> bool:
+        """False after :meth:`stop` and in a forked child."""
+        return not self._stopped
+
+    @property
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """The devices being watched."""
+        return tuple(sampler.device for _, sampler in self._samplers)
+
+    def stats(self) -> MonitorStats:
+        """Ticks, losses and cost so far; after ``stop()`` those until then."""
+        if self._final is not None:
+            return self._final
+        each = tuple(sampler.stats() for _, sampler in self._samplers)
+        samples = sum(one.samples for one in each)
+        calls = self._dispatcher
+        return MonitorStats(
+            samples=self._taken,
+            ticks=sum(one.ticks for one in each),
+            late=sum(one.late for one in each),
+            skipped=sum(one.skipped for one in each),
+            mean_cost_ns=sum(one.mean_cost_ns * one.samples for one in each) / samples if samples else 0.0,
+            max_cost_ns=max((one.max_cost_ns for one in each), default=0),
+            callbacks=calls.calls if calls else 0,
+            callbacks_dropped=calls.dropped if calls else 0,
+            callback_errors=calls.errors if calls else 0,
+            callback_ns=calls.spent_ns if calls else 0,
+            samplers=each,
+        )
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Ends sampling for this monitor; its history stays readable. No callback begins after this returns.
+
+        May be called again, from any thread, and from the callback. Waits up to ``timeout`` seconds for a callback
+        or driver calls that are under way.
+        """
+        global _current
+        deadline_s = time.monotonic() + timeout
+        with self._lock:
+            samplers = [] if self._stopped else self._samplers
+            self._stopped = True
+        if self._dispatcher is not None:
+            self._dispatcher.stop(timeout)
+        self._final = self._final or self.stats()
+        for key, sampler in samplers:
+            self._leave(key, sampler)
+        for _, sampler in samplers:
+            sampler.join(deadline_s)
+        if _current is self:
+            _current = None
+
+    def __enter__(self) -> "Monitor":  # noqa: PYI034  (typing.Self is Python 3.11)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def accept(self, sample: GpuMetrics) -> None:
+        """Takes one sample from a sampler; not for users."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._remember(sample)
+        if self._dispatcher is not None:
+            self._dispatcher.put(sample)
+
+    def _begin(
+        self, source: MetricsSource, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+    ) -> None:
+        try:
+            if self._dispatcher is not None:
+                self._dispatcher.start()
+            for device in _wanted(source, wanted):
+                self._attach(source, device)
+        except RuntimeError as error:  # the interpreter is ending and starts no more threads
+            self.problem = str(error)
+            return
+        self.problem = None
+
+    def _attach(self, source: MetricsSource, device: DeviceInfo) -> None:
+        with _lock, self._lock:
+            if self._stopped:
+                return
+            key = (id(source), device)
+            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self.lanes_ns, _rounds(source))
+            sampler.attach(self)
+            _samplers[key] = sampler
+            self._samplers.append((key, sampler))
+            if self._stopped:  # by a signal handler on this thread, which could not know of this sampler yet
+                self._leave(key, sampler)
+
+    def _leave(self, key: tuple[int, DeviceInfo], sampler: DeviceSampler) -> None:
+        with _lock:
+            if sampler.retire(self) and _samplers.get(key) is sampler:
+                del _samplers[key]
+
+    def _begin_later(
+        self, opening: Opening, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+    ) -> None:
+        opening.ready.wait()
+        try:
+            self._begin(opening.merged(), wanted)
+        except ValueError as error:
+            self.problem = str(error)
+
+    def at_exit(self) -> None:
+        """Ends sampling without waiting for a driver call under way; NVML is left to the end of the process."""
+        self.stop(timeout=0.2)
+
+    def after_fork_in_child(self) -> None:
+        """The child has none of our threads: this monitor is over, its history stays."""
+        self._lock = threading.RLock()
+        self._stopped = True
+        self._dispatcher = None
+        self.problem = "this process was forked; start a monitor of its own"
+
+
+def start_background(
+    callback: Callable[[GpuMetrics], object] | None = None,
+    interval: float = 0.1,
+    devices: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None" = None,
+    history: int = 600,
+    on_error: Callable[[BaseException], object] | None = None,
+    *,
+    medium_interval: float = 1.0,
+    slow_interval: float = 10.0,
+    process_interval: float = 10.0,
+    gpm: bool = False,
+    pcie: str = "sampled",
+    open_timeout: float = 2.0,
+    source: MetricsSource | None = None,
+    clock: Clock | None = None,
+) -> Monitor:
+    """A running :class:`Monitor`; ``callback(metrics)`` is called once a device and sample, on a thread of its own.
+
+    ``interval`` seconds between samples (at least 0.005), ``history`` samples kept a device. ``devices``: all by
+    default, or indices, UUIDs or their beginnings, PCI addresses, entries of :func:`gpusense.devices`, or "visible" for
+    those CUDA_VISIBLE_DEVICES shows.
+    ``gpm`` adds SM, tensor and memory activity on Hopper and later. ``process_interval``: how old the list of processes
+    may be. ``pcie="continuous"`` measures all PCIe traffic where "sampled" looks at 25 ms every 2 s, because reading a
+    byte counter costs 0.2 ms on an H100; ``metrics.pcie.rate_window_s`` says what a rate is the mean of.
+
+    Returns within ``open_timeout`` seconds even if a driver hangs: ``monitor.problem`` then says so, and sampling
+    begins when it answers.
+
+    Raises ValueError for an interval or history that makes no sense, and for a device name that fits none; TypeError
+    for a callback that cannot be called, or is ``async def`` (it would have to be awaited, and nobody does).
+    """
+    global _current
+    _check(interval, history, medium_interval, slow_interval, process_interval)
+    _check_callable("callback", callback)
+    _check_callable("on_error", on_error)
+    if pcie not in ("sampled", "continuous"):
+        raise ValueError(f'pcie must be "sampled" or "continuous", not {pcie!r}')
+    monitor = Monitor(
+        callback,
+        on_error,
+        interval=interval,
+        history=history,
+        medium_interval=medium_interval,
+        slow_interval=slow_interval,
+        process_interval=process_interval,
+        gpm=gpm,
+        pcie=pcie,
+        clock=clock or Clock(),
+    )
+    source = source or _override
+    opening = None if source is not None else _open()
+    if opening is not None and opening.ready.wait(open_timeout):
+        source = opening.merged()
+    if source is not None:
+        _wanted(source, devices)
+    process.register(monitor)
+    _current = monitor
+    if source is not None:
+        monitor._begin(source, devices)
+    elif opening is not None:
+        monitor.problem = opening.problem or "no answer yet"
+        log.once("monitor slow open", "gpusense monitor: %s; sampling begins when it does", monitor.problem)
+        process.start_thread(lambda: monitor._begin_later(opening, devices), "gpusense-open")
+    return monitor
+
+
+def snapshot(
+    devices: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None" = None,
+    *,
+    gpm: bool = False,
+    timeout: float = 5.0,
+) -> tuple[GpuMetrics, ...]:
+    """One full sample of every device (or of those named), now; empty without devices.
+
+    Rates need two readings: the first snapshot of a process has none, and says so. Empty also where a driver did not
+    answer within ``timeout`` seconds (logged). Raises ValueError for a device name that fits none.
+    """
+    source = _source(timeout)
+    if source is None:
+        return ()
+    lanes = ("fast", "medium", "slow", *(("gpm",) if gpm else ()))
+    return tuple(ask(source, device, lanes, Clock()) for device in _wanted(source, devices))
+
+
+def own_usage(*, timeout: float = 5.0) -> tuple[OwnUsage, ...]:
+    """What this process itself uses of every device: memory and, where the driver tells, its share of the SMs.
+
+    None with a reason where the driver's process list cannot be joined to this process: in a container its pids are
+    the host's.
+    """
+    pid = os.getpid()
+    source = _source(timeout)
+    if source is None:
+        return ()
+    return tuple(_own(source.sample(device, ("medium",)), pid) for device in source.devices())
+
+
+def sources(timeout: float = 5.0) -> tuple[Backend | Unavailable, ...]:
+    """Every metrics backend of this process: open, or unavailable with the reason."""
+    opening = _open()
+    if not opening.ready.wait(timeout):
+        return (Unavailable("monitor", opening.problem or "not open yet"),)
+    return opening.backends
+
+
+def current() -> Monitor | None:
+    """The monitor started last, while it runs."""
+    return _current
+
+
+def _rounds(source: MetricsSource) -> Rounds | None:
+    """What samples the devices of ``source`` already, or None."""
+    return next((sampler.rounds for (known, _), sampler in _samplers.items() if known == id(source)), None)
+
+
+def _source(timeout: float) -> MetricsSource | None:
+    if _override is not None:
+        return _override
+    opening = _open()
+    if not opening.ready.wait(timeout):
+        log.once("monitor slow open", "gpusense monitor: %s", opening.problem)
+        return None
+    return opening.merged()
+
+
+def _open() -> Opening:
+    global _opening
+    with _lock:
+        if _opening is None:
+            _opening = Opening()
+        return _opening
+
+
+def _wanted(
+    source: MetricsSource, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+) -> tuple[DeviceInfo, ...]:
+    return device_identity.chosen(wanted, source.devices(), os.environ.get(_VISIBLE))
+
+
+def why_none() -> tuple[Unavailable, ...]:
+    """Why there is no device of those that were asked for; not for users."""
+    source = _source(0.0)  # whoever asks has waited
+    count = len(source.devices()) if source is not None else 0
+    shown = os.environ.get(_VISIBLE)
+    if count and shown is not None:  # then "visible" was asked for
+        devices = "the device" if count == 1 else f"any of the {count} devices"
+        return (Unavailable(_VISIBLE, f"{shown!r} does not show {devices} of this machine"),)
+    return tuple(one for one in sources() if isinstance(one, Unavailable))
+
+
+def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
+    if sample.processes is None:
+        return OwnUsage(sample.device, pid, reason=sample.reason("processes"))
+    for row in sample.processes:
+        if row.pid == pid and row.visible:
+            return OwnUsage(sample.device, pid, row.memory_used_bytes, row.gpu_percent)
+    if any(row.visible is False and row.name is None for row in sample.processes):
+        return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")
+    return OwnUsage(sample.device, pid, memory_used_bytes=0)
+
+
+def _check(interval: float, history: int, *lanes: float) -> None:
+    for name, value in (("interval", interval), *(("a lane's interval", lane) for lane in lanes)):
+        if not (isinstance(value, (int, float)) and value >= _SHORTEST_INTERVAL_S):
+            raise ValueError(f"{name} must be at least {_SHORTEST_INTERVAL_S} seconds, not {value!r}")
+        if value > _LONGEST_INTERVAL_S:
+            raise ValueError(f"{name} must be at most {_LONGEST_INTERVAL_S:.0e} seconds, not {value!r}")
+    if not isinstance(history, int) or not 1 <= history <= sys.maxsize:
+        raise ValueError(f"history must be a positive number of samples, not {history!r}")
+
+
+def _check_callable(name: str, given: object) -> None:
+    if given is None:
+        return
+    if not callable(given):
+        raise TypeError(f"{name} must be callable, not {given!r}")
+    if getattr(getattr(given, "__code__", None), "co_flags", 0) & _COROUTINE:
+        raise TypeError(f"{name} must not be a coroutine function: it is called on a thread, and nobody would await it")
+
+
+class _Shared:
+    """What all monitors share, after a fork: nothing. The next call opens the drivers anew."""
+
+    def after_fork_in_child(self) -> None:
+        global _lock, _opening, _current
+        _lock = threading.RLock()
+        _opening = _current = None
+        _samplers.clear()
+
+    def at_exit(self) -> None:
+        """Each monitor ends itself."""
+
+
+_shared = _Shared()
+process.register(_shared)

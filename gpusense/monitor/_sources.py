@@ -1,0 +1,141 @@
+"""Every metrics source of this process, opened once, off the caller's thread, and joined to one view of the devices."""
+
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from .._records.device_identity import merge, same
+from .._records.metrics import GpuMetrics, fill
+from .._records.protocols import Backend
+from .._records.records import DeviceInfo, Unavailable
+from .._runtime import log, package
+from ..backends import BACKENDS
+
+#: Asked for metrics, in this order; the first that knows a device is sampled in every lane, others fill gaps.
+METRIC_BACKENDS = ("nvml", "amd_sysfs", "rocm_smi", "drm_files")
+
+
+class Merged:
+    """One metrics source over all: a device known to several is one device."""
+
+    checked = True  # the backends give no NaN
+
+    def __init__(self, devices: tuple[DeviceInfo, ...], parts: dict[int, list[tuple[Any, DeviceInfo]]]) -> None:
+        self._devices = devices
+        self._parts = parts  # index → (source, the source's own entry)
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        return self._devices
+
+    def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:
+        """The first source's sample; what it lacks comes from the others, which are asked in the slower lanes only."""
+        (first, own), *others = self._parts[device.index]
+        found: GpuMetrics = first.sample(own, lanes)
+        slower = [lane for lane in lanes if lane in ("medium", "slow")]
+        if slower and found.state == "ok":
+            for source, entry in others:
+                found = fill(found, source.sample(entry, ("fast", *slower)))
+        return found._replace(device=device)
+
+    def counter_period_s(self, device: DeviceInfo) -> float | None:
+        source, own = self._parts[device.index][0]
+        return source.counter_period_s(own) if hasattr(source, "counter_period_s") else None
+
+    def watch(self) -> None:
+        for source in self._sources():
+            if hasattr(source, "watch"):
+                source.watch()
+
+    def unwatch(self) -> None:
+        for source in self._sources():
+            if hasattr(source, "unwatch"):
+                source.unwatch()
+
+    def _sources(self) -> list[Any]:
+        return list({id(source): source for parts in self._parts.values() for source, _ in parts}.values())
+
+
+class Opening:
+    """The backends of this process, opened on a thread of its own: a driver that hangs never holds the caller."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+        self.backends: tuple[Backend | Unavailable, ...] = ()
+        self._merged: Merged | None = None
+        self._lock = threading.RLock()  # a signal handler may ask in the middle of an answer
+        self._asking = ""
+        thread = threading.Thread(target=self._run, name="gpusense-open", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the interpreter is ending
+            self.backends = (Unavailable("monitor", str(error)),)
+            self.ready.set()
+
+    @property
+    def problem(self) -> str | None:
+        """What is still waited for, or None."""
+        return None if self.ready.is_set() else f"{self._asking or 'a backend'} has not answered yet"
+
+    def merged(self) -> Merged:
+        """The joined view; the same object as long as the devices and their order are the same."""
+        with self._lock:
+            merged = self._merge()
+            if self._merged is None or self._merged.devices() != merged.devices():
+                self._merged = merged
+            return self._merged
+
+    def _run(self) -> None:
+        found = []
+        for name in METRIC_BACKENDS:
+            self._asking = name
+            found.append(open_backend(name))
+        self.backends = tuple(found)
+        self.ready.set()
+
+    def _merge(self) -> Merged:
+        sources: dict[str, Any] = {b.name: b.metrics for b in self.backends if isinstance(b, Backend) and b.metrics}
+        listed = {name: _devices(source) for name, source in sources.items()}
+        devices = merge({"cuda": _cuda_devices(), **listed})
+        parts: dict[int, list[tuple[Any, DeviceInfo]]] = {}
+        for device in devices:
+            every = [(sources[name], entry) for name, entries in listed.items() for entry in entries]
+            known = [part for part in every if same(device, part[1])]
+            if not known:  # an entry without address or UUID stands for itself
+                known = [part for part in every if part[1].name == device.name]
+            if known:
+                parts[device.index] = known
+        sampled = tuple(device for device in devices if device.index in parts)
+        return Merged(sampled, parts)
+
+
+def open_backend(name: str) -> Backend | Unavailable:
+    """A backend by name, or why not; never raises."""
+    try:
+        module = import_module(f"{package.NAME}.backends.{dict(BACKENDS).get(name, name)}")
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith(f"{package.NAME}.backends."):
+            return Unavailable(name, str(error))
+        return Unavailable(name, "not part of this copy of the package")
+    try:
+        opened: Backend | Unavailable = module.open()
+    except Exception as error:  # noqa: BLE001  absence must never break the program
+        log.exception(f"open {name}", "backend %s failed to open", name)
+        return Unavailable(name, f"{type(error).__name__}: {error}")
+    return opened
+
+
+def _devices(source: Any) -> tuple[DeviceInfo, ...]:
+    try:
+        return tuple(source.devices())
+    except Exception:  # noqa: BLE001  the driver went away since it was opened
+        return ()
+
+
+def _cuda_devices() -> tuple[DeviceInfo, ...]:
+    """CUDA's own list and order where it is live; nothing is loaded or initialised for it."""
+    try:
+        from ..backends import cuda
+    except ImportError:  # a copy of the package without it
+        return ()
+    return _devices(cuda)

@@ -1,0 +1,238 @@
+"""The timeline's events as columns; beyond a limit short neighbours are joined, and the page says how."""
+
+from array import array
+from typing import Any
+
+from ..._records.records import KINDS
+from ...analysis.busy import is_collective, window
+from ...analysis.facts import Facts
+from ...analysis.idle import Gap
+from ...analysis.words import clean, count_text, time_text
+from ...session import Session
+from ..series import REASONS
+from ..tracks import end_of, label, levels, tracks
+
+#: Kernels with a colour of their own, heaviest first; the others share one.
+RANKED_COLOURS = 8
+_COPY_COLOURS = {"cpu_to_gpu": "up", "gpu_to_cpu": "down"}
+#: Rows beyond this are not drawn; the page says how many.
+_ROW_LIMIT = 240
+_DEPTH_LIMIT = 32
+_NAME_LIMIT = 512
+#: Beyond so many gaps those below the resolution are left out.
+_GAP_LIMIT = 50_000
+_JOINED = 0xFFFFFFFF
+
+
+class Events:
+    """Columns of all rows one after another; ``facts`` tells where each row begins."""
+
+    def __init__(self, start_ns: int) -> None:
+        self.start_ns = start_ns
+        self.start = array("d")  # nanoseconds from start_ns
+        self.length = array("d")
+        self.name = array("I")  # place in names; 0xffffffff for joined events
+        self.path = array("I")  # place in paths; for joined events how many they are
+        self.names: list[str] = []
+        self.colours: list[str] = []
+        self.paths: list[str] = []
+        self.rows: list[dict[str, Any]] = []
+        self.facts: dict[str, Any] = {}
+        self.ranks: dict[str, int] = {}  # heaviest kernels → number of their colour
+        self._records: dict[tuple[str, str, str | None, str | None], int] = {}
+        self._names: dict[tuple[str, str], int] = {}
+        self._paths: dict[tuple[str, ...], int] = {}
+
+    def row(self, group: str, name: str, *, busy: bool) -> None:
+        """Begins a row; ``busy``: its events are work of a device."""
+        self.rows.append({"group": group, "name": name, "at": len(self.start), "busy": busy})
+
+    def add(self, start: int, end: int, name: int, path: int) -> None:
+        self.start.append(start - self.start_ns)
+        self.length.append(end - start)
+        self.name.append(name)
+        self.path.append(path)
+
+    def name_id(self, name: str, colour: str) -> int:
+        found = self._names.get((name, colour))
+        if found is None:
+            found = self._names[name, colour] = len(self.names)
+            self.names.append(clean(name, _NAME_LIMIT))
+            self.colours.append(colour)
+        return found
+
+    def record_id(self, record: Any, ranks: dict[str, int]) -> int:
+        kind, direction = KINDS[type(record)], getattr(record, "direction", None)
+        line = getattr(record, "source_line", None)
+        found = self._records.get((kind, record.name, direction, line))
+        if found is None:
+            colour = colour_word(kind, record.name, direction, ranks)
+            name = label(record.name) + (f" at {line}" if line else "")
+            found = self._records[kind, record.name, direction, line] = self.name_id(name, colour)
+        return found
+
+    def path_id(self, path: tuple[str, ...]) -> int:
+        found = self._paths.get(path)
+        if found is None:
+            found = self._paths[path] = len(self.paths)
+            self.paths.append(clean(" › ".join(path), _NAME_LIMIT) if path else "")
+        return found
+
+
+def events(session: Session, facts: Facts, limit: int) -> Events:
+    """Rows for every track and, below each device, for the reasons it was idle."""
+    whole = window(session)
+    made = Events(whole[0] if whole else session.meta.get("start_ns") or 0)
+    ranks = made.ranks = _ranks(facts)
+    lines, deep = _lines(session)
+    total = sum(len(records) for _, _, _, records in lines)
+    floor, joined, short_gaps = _floor(lines, limit, total), 0, 0
+    resolution = max(1, facts.window_ns // 8192)
+    idle = {(row.backend, row.device): row for row in facts.idle}
+    skipped = max(0, len(lines) - _ROW_LIMIT) + deep
+    lines = _chosen(lines)
+    for at, (group, name, device, records) in enumerate(lines):
+        made.row(group, name, busy=device is not None)
+        joined += _fill(made, records, ranks, floor, resolution)
+        following = lines[at + 1][2] if at + 1 < len(lines) else None
+        if device is not None and device != following and device in idle and idle[device].gaps:
+            short_gaps += _idle_row(made, group, idle[device].gaps, resolution)
+    made.facts = {
+        "start_ns": str(made.start_ns),
+        "span": facts.window_ns,
+        "rows": made.rows,
+        "names": made.names,
+        "colours": made.colours,
+        "paths": made.paths,
+        "events": total,
+        "note": _note(session, total, joined, floor, skipped, time_text(resolution) if short_gaps else ""),
+        "unseen": _unseen(session, made.start_ns, facts.window_ns),
+    }
+    return made
+
+
+_Line = tuple[str, str, "tuple[str, int | None] | None", list[Any]]
+
+
+def _lines(session: Session) -> tuple[list[_Line], int]:
+    """(group, label, device, records) of every row, and how many rows of deep nesting were left out."""
+    lines: list[_Line] = []
+    deep = 0
+    for track in tracks(session):
+        rows = levels(track.records) if track.nested else [track.records]
+        deep += max(0, len(rows) - _DEPTH_LIMIT)
+        for depth, records in enumerate(rows[:_DEPTH_LIMIT]):
+            lines.append((track.group, "" if depth or track.lane else track.name, track.device, records))
+    return lines, deep
+
+
+def _chosen(lines: list[_Line]) -> list[_Line]:
+    """As many rows as a page can show: at least half of them are the devices', where these have so many."""
+    hosts = [line for line in lines if line[2] is None]
+    devices = lines[len(hosts) :]
+    hosts = hosts[: max(_ROW_LIMIT - len(devices), _ROW_LIMIT // 2)]
+    return hosts + devices[: _ROW_LIMIT - len(hosts)]
+
+
+def _ranks(facts: Facts) -> dict[str, int]:
+    names: dict[str, int] = {}
+    for row in facts.device_operations:
+        if (
+            row.kind == "kernel"
+            and not is_collective(row.name)
+            and row.name not in names
+            and len(names) < RANKED_COLOURS
+        ):
+            names[row.name] = len(names)
+    return names
+
+
+def colour_word(kind: str, name: str, direction: str | None, ranks: dict[str, int]) -> str:
+    """A word for the palette: "k0"…"k7" for the heaviest kernels, "kernel", "collective", "up", "down", …"""
+    if kind == "kernel":
+        if name in ranks:
+            return f"k{ranks[name]}"
+        return "collective" if is_collective(name) else "kernel"
+    if kind == "transfer":
+        return _COPY_COLOURS.get(direction or "", "copy")
+    return {"memset": "memset", "sync": "synchronisation", "block": "block", "compute": "cpu"}.get(kind, "other")
+
+
+def _floor(lines: list[tuple[str, str, Any, list[Any]]], limit: int, total: int) -> int:
+    """Shortest length that is drawn one by one: 0, or such that about half the limit is as long."""
+    if total <= limit:
+        return 0
+    lengths: array[int] = array("q", (end_of(record) - record.start_ns for line in lines for record in line[3]))
+    ordered: list[int] = sorted(lengths, reverse=True)
+    return ordered[max(1, limit // 2) - 1] + 1
+
+
+def _fill(made: Events, records: list[Any], ranks: dict[str, int], floor: int, resolution: int) -> int:
+    """Adds a row's events; returns how many were joined. Runs of short ones become one event a few pixels wide."""
+    joined = 0
+    run: list[int] = []  # start, end, count
+    for record in records:
+        start, end = record.start_ns, end_of(record)
+        if end - start < floor:
+            joined += 1
+            if run and start - run[1] <= resolution and end - run[0] <= 4 * resolution:
+                run[1], run[2] = max(run[1], end), run[2] + 1
+                continue
+            _close(made, run)
+            run = [start, end, 1]
+            continue
+        _close(made, run)
+        run = []
+        made.add(start, end, made.record_id(record, ranks), made.path_id(record.path))
+    _close(made, run)
+    return joined
+
+
+def _close(made: Events, run: list[int]) -> None:
+    if run:
+        made.add(run[0], run[1], _JOINED, run[2])
+
+
+def _idle_row(made: Events, group: str, gaps: "tuple[Gap, ...]", resolution: int) -> int:
+    """Adds a device's idle gaps with their reasons; returns how many were too short to draw in a large run."""
+    made.row(group, "idle: why", busy=False)
+    nowhere, left_out = made.path_id(()), 0
+    floor = resolution if len(gaps) > _GAP_LIMIT else 0
+    for gap in gaps:
+        if gap.end_ns - gap.start_ns >= floor:
+            name = made.name_id(REASONS[gap.reason], f"gap-{gap.reason}")
+            made.add(gap.start_ns, gap.end_ns, name, nowhere)
+        else:
+            left_out += 1
+    return left_out
+
+
+def _note(session: Session, total: int, joined: int, floor: int, skipped: int, gap_floor: str) -> str:
+    parts = []
+    if joined:
+        parts.append(
+            f"{count_text(total, 'record')}: {joined:,} shorter than {time_text(floor)} are drawn joined with their "
+            "neighbours (grey). Every number on this page counts all of them."
+        )
+    if gap_floor:
+        parts.append(f"Idle gaps shorter than {gap_floor} are not drawn.")
+    if skipped:
+        parts.append(f"{count_text(skipped, 'row')} of the timeline not drawn.")
+    counted = session.counters.aggregated
+    if counted:
+        parts.append(
+            f"{count_text(counted, 'operation')} below the threshold "
+            f"({time_text(session.meta.get('threshold_ns'))}) were counted and cannot be drawn."
+        )
+    return " ".join(parts)
+
+
+def _unseen(session: Session, start_ns: int, span: int) -> list[list[Any]]:
+    return [
+        [
+            stretch.start_ns - start_ns,
+            (stretch.end_ns - start_ns) if stretch.end_ns is not None else span,
+            clean(stretch.reason),
+        ]
+        for stretch in session.unseen[:1000]
+    ]

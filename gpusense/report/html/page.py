@@ -1,0 +1,112 @@
+"""One offline HTML file: verdict, timeline, shares, flame graph, device metrics, table. No request, no dependency.
+
+Text reaches the page as escaped HTML or as JSON that the script inserts with ``textContent``; the content security
+policy allows only the one script and the one style sheet whose hashes it names.
+"""
+
+import base64
+import hashlib
+import html as markup
+import json
+import os
+from typing import IO, Any
+
+from ...session import Session
+from ..files import output
+from .data import PageData, page_data
+
+_PAGE = ("base.js", "timeline.js", "flame.js", "charts.js", "table.js", "page.js")
+#: Events drawn one by one; beyond it short ones are joined, and the page says so.
+EVENT_LIMIT = 200_000
+
+
+def write(
+    session: Session, target: "str | os.PathLike[str] | IO[str]", *, title: str = "", event_limit: int = EVENT_LIMIT
+) -> None:
+    """Writes the report to a path or an open text file. ``title`` names the run, for example its file."""
+    data = page_data(session, title=title, event_limit=event_limit)
+    with output(target) as file:
+        file.write(_head(data))
+        file.write('<script type="application/json" id="data">')
+        file.write(script_json(data.facts))
+        file.write("</script>\n")
+        for name, column in data.columns.items():
+            file.write(f'<script type="application/octet-stream;base64" id="column-{name}">')
+            raw = memoryview(column).cast("B")
+            step = 3 << 18  # a multiple of three, so that pieces of base64 can be joined
+            for at in range(0, len(raw), step):
+                file.write(base64.b64encode(raw[at : at + step]).decode("ascii"))
+            file.write("</script>\n")
+        file.write(f"<script>{_script()}</script>\n</body>\n</html>\n")
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element or open a comment."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def page_file(name: str) -> str:
+    """A file of the page, read from beside this module, wherever it was imported from."""
+    path = os.path.join(os.path.dirname(__file__), name)
+    loader = __spec__.loader if __spec__ is not None else None
+    data: bytes = loader.get_data(path)  # type: ignore[union-attr]  # the file and zip loaders both have it
+    return data.decode("utf-8").replace("\r\n", "\n")
+
+
+def policy(style: str, script: str | None = None) -> str:
+    """A content security policy under which exactly this style sheet and this script work, and no request leaves."""
+    allowed = f"style-src '{_hash(style)}'" + (f"; script-src '{_hash(script)}'" if script is not None else "")
+    return f"default-src 'none'; {allowed}; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _script() -> str:
+    return '"use strict";(() => {\n' + "\n".join(page_file(name) for name in _PAGE) + "})();"
+
+
+def escape(text: object) -> str:
+    """Text for an HTML document: markup inert, control characters and lone surrogates replaced."""
+    shown = "".join(char if char.isprintable() else "�" for char in str(text))
+    return markup.escape(shown, quote=True)
+
+
+def _head(data: PageData) -> str:
+    style = page_file("page.css")
+    verdict = data.facts["findings"][0]
+    evidence = "".join(f"<li>{escape(line)}</li>" for line in verdict["evidence"])
+    tiles = "".join(
+        f"<div class='tile'><dt>{escape(tile['label'])}</dt><dd>{escape(tile['value'])}</dd>"
+        f"<p>{escape(tile['note'])}</p></div>"
+        for tile in data.facts["tiles"]
+    )
+    fix = f"<p class='fix'><b>Try</b> {escape(verdict['fix'])}</p>" if verdict["fix"] else ""
+    saving = f" · could save up to {escape(verdict['saving'])}" if verdict["saving"] else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{escape(policy(style, _script()))}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(data.facts["title"])}</title>
+<style>{style}</style>
+</head>
+<body>
+<header><h1>gpusense</h1><p>{escape(data.facts["subtitle"])}</p><div id="tools"></div></header>
+<main>
+<section id="verdict" class="{escape(verdict["kind"])}">
+<h2>Verdict</h2>
+<p class="sentence">{escape(verdict["title"])}</p>
+<ul>{evidence}</ul>
+{fix}
+<p class="quiet">Confidence: {escape(verdict["confidence"])}{saving}</p>
+</section>
+<dl id="tiles">{tiles}</dl>
+<div id="page"><noscript>Timeline, flame graph and table need JavaScript. This file loads nothing.</noscript></div>
+</main>
+<footer id="foot"></footer>
+"""

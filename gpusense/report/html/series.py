@@ -1,0 +1,77 @@
+"""Device metrics and memory over time, thinned to what a chart can show: highest and lowest of every bucket stay."""
+
+from typing import Any
+
+from ...analysis.memory import place_of
+from ...analysis.words import clean
+from ...session import Session
+from ..series import device_series
+
+_POINTS = 1_200
+
+
+def series(session: Session, start_ns: int) -> list[dict[str, Any]]:
+    """Charts with at least two points, not all zero, by device."""
+    charts = []
+    for (_, number), label, unit, points in device_series(session):
+        if len(points) >= 2 and any(value for _, value in points):
+            shifted = [(time - start_ns, value) for time, value in points]
+            charts.append(_chart(f"GPU {number}", label, unit, shifted, 100 if unit == "%" else None))
+    return charts + _allocated(session, start_ns)
+
+
+def _allocated(session: Session, start_ns: int) -> list[dict[str, Any]]:
+    live: dict[int | None, dict[Any, int]] = {}
+    place_in = place_of(session)
+    points: dict[int | None, list[tuple[int, float]]] = {}
+    totals: dict[int | None, int] = {}
+    for record in sorted(session.allocations, key=lambda record: record.start_ns):
+        held = live.setdefault(record.device, {})
+        place = place_in(record)
+        change = -held.pop(place, 0)
+        if record.name == "alloc":
+            held[place] = record.bytes
+            change += record.bytes
+        totals[record.device] = totals.get(record.device, 0) + change
+        points.setdefault(record.device, []).append((record.start_ns - start_ns, totals[record.device]))
+    return [
+        _chart("GPU" if device is None else f"GPU {device}", _whose(session), "B", of, None, step=True)
+        for device, of in points.items()
+        if len(of) >= 2
+    ]
+
+
+def _whose(session: Session) -> str:
+    several = len(session.meta.get("processes") or ()) > 1
+    return "Allocated by these processes" if several else "Allocated by this process"
+
+
+def _chart(
+    device: str, label: str, unit: str, points: list[tuple[int, Any]], top: float | None, step: bool = False
+) -> dict[str, Any]:
+    kept = thin(points, _POINTS)
+    return {
+        "device": clean(device),
+        "label": label,
+        "unit": unit,
+        "top": top,
+        "step": step,
+        "of": len(points),
+        "t": [time for time, _ in kept],
+        "v": [value for _, value in kept],
+    }
+
+
+def thin(points: list[tuple[int, Any]], limit: int) -> list[tuple[int, Any]]:
+    """At most about ``limit`` points in order: first and last, and of every bucket the lowest and the highest."""
+    if len(points) <= limit:
+        return points
+    buckets = max(1, limit // 2)
+    kept = [points[0]]
+    for number in range(buckets):
+        low, high = number * len(points) // buckets, (number + 1) * len(points) // buckets
+        part = range(low, high)
+        places = {min(part, key=lambda at: points[at][1]), max(part, key=lambda at: points[at][1])}
+        kept += [points[at] for at in sorted(places)]
+    kept.append(points[-1])
+    return kept

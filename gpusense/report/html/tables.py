@@ -1,0 +1,230 @@
+"""The page's smaller tables, each only where the session has what it needs: text cells, ready to show."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...analysis.backends import side_by_side
+from ...analysis.energy import energy
+from ...analysis.facts import Facts
+from ...analysis.memory import memory
+from ...analysis.ranks import processes_of, ranks, split
+from ...analysis.roofline import roofline
+from ...analysis.words import clean, count_text, device_text, percent_text, rate_text, size_text, time_text
+from ...session import Session
+from ..tracks import DIRECTIONS, label
+
+_ROWS = 20
+_Rows = list[tuple[str, ...]]
+
+
+def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
+    """Tables with at least one row, each with a title, a note, heads and rows."""
+    places = [(row.backend, row.device) for row in facts.times] + [(row.backend, row.device) for row in facts.transfers]
+    several = len(set(places)) > 1
+    device = ("Device",) if several else ()
+    makers: tuple[tuple[str, str, tuple[str, ...], Callable[[], _Rows]], ...] = (
+        (
+            "Copies",
+            "reached rate against the fastest single copy and the link in theory",
+            ("Direction", *device, "Memory", "Calls", "Bytes", "Time", "Rate", "Fastest", "Link"),
+            lambda: _copies(facts, several),
+        ),
+        (
+            "Waits by line",
+            "the host waited for the device in calls from these lines of the program",
+            ("Line", "Calls", "Time", "Average", "Longest"),
+            lambda: _waits(facts),
+        ),
+        (
+            "Warm-up",
+            "first calls and passes apart from the steady state",
+            ("What", "First", "Then", "Calls", "Cost"),
+            lambda: _warm_up(facts, several),
+        ),
+        (
+            "Memory by block",
+            "allocations by the block that made them",
+            ("Block", "Device", "At the peak", "Own peak", "Never released"),
+            lambda: _memory(session),
+        ),
+        (
+            "Energy by block",
+            "of the whole device while the block was open",
+            ("Block", "Device", "Energy", "Passes", "Each", "Sampled"),
+            lambda: _energy(session),
+        ),
+        (
+            "Roofline",
+            "against single-precision peaks, from sizes given as attributes",
+            ("What", "Intensity", "Reached", "Attainable", "Share", "Bound by"),
+            lambda: _roofline(session),
+        ),
+        (
+            "Ranks",
+            "collectives matched across all ranks; clocks aligned where they end",
+            ("Rank", "Computes", "Communicates", "Exposed", "Waits for others", "Arrives last", "Clock apart"),
+            lambda: _ranks(session),
+        ),
+        (
+            "Side by side",
+            "the same operation on several backends",
+            ("Operation", "Where", "Calls", "Average", "Total"),
+            lambda: _backends(session, facts),
+        ),
+    )
+    tables = []
+    for title, note, heads, make in makers:
+        rows = make()
+        if rows:
+            tables.append(
+                {"title": title, "note": note, "heads": heads, "rows": rows[:_ROWS], "more": len(rows[_ROWS:])}
+            )
+    return tables
+
+
+def _copies(facts: Facts, several: bool) -> _Rows:
+    """``several``: with the device whose copies a row counts."""
+    rows: _Rows = []
+    for row in facts.transfers:
+        pair = "" if row.source_device is None else f" {row.source_device} → {row.destination_device}"
+        memory_kind = " → ".join(kind for kind in (row.source, row.destination) if kind) or "–"
+        rows.append(
+            (
+                DIRECTIONS.get(row.direction, clean(row.direction)) + pair,
+                *((device_text(row.device, row.backend),) if several else ()),
+                clean(memory_kind),
+                f"{row.count:,}",
+                size_text(row.bytes),
+                time_text(row.total_ns),
+                rate_text(row.bandwidth_bytes_per_s),
+                rate_text(row.peak_bytes_per_s),
+                rate_text(row.link_bytes_per_s),
+            )
+        )
+    return rows
+
+
+def _waits(facts: Facts) -> _Rows:
+    if not any(wait.source_line for wait in facts.waits):
+        return []
+    return [
+        (
+            clean(wait.source_line or "(not known)"),
+            f"{wait.count:,}",
+            time_text(wait.total_ns),
+            time_text(wait.avg_ns),
+            time_text(wait.max_ns),
+        )
+        for wait in facts.waits
+    ]
+
+
+def _warm_up(facts: Facts, several: bool) -> _Rows:
+    """``several``: with the device of a first call."""
+    rows: _Rows = [
+        (
+            f"{clean(' › '.join(row.path))}, {row.passes} of {count_text(row.of, 'pass', 'passes')}",
+            time_text(row.warm_up_ns / row.passes),
+            time_text(row.steady_ns),
+            f"{row.of:,}",
+            time_text(row.excess_ns),
+        )
+        for row in facts.warm_ups
+    ]
+    return rows + [
+        (
+            clean(label(row.name)) + (f" on GPU {row.device}" if several and row.device is not None else ""),
+            time_text(row.first_ns),
+            time_text(row.steady_ns),
+            f"{row.calls:,}",
+            time_text(row.excess_ns),
+        )
+        for row in facts.first_calls
+    ]
+
+
+def _memory(session: Session) -> _Rows:
+    return [
+        (
+            clean(" › ".join(block.path)) if block.path else "(outside any block)",
+            device_text(device.device, device.backend),
+            size_text(block.at_peak_bytes),
+            size_text(block.peak_bytes),
+            size_text(block.held_bytes),
+        )
+        for device in memory(session)
+        for block in device.blocks
+    ]
+
+
+def _energy(session: Session) -> _Rows:
+    return [
+        (
+            clean(" › ".join(block.path)),
+            f"GPU {device.device}",
+            joules_text(block.joules),
+            f"{block.passes:,}",
+            joules_text(block.joules_per_pass),
+            percent_text(block.sampled_share),
+        )
+        for device in energy(session)
+        for block in device.blocks
+        if block.sampled_share > 0
+    ]
+
+
+def joules_text(joules: float) -> str:
+    return f"{joules / 1000:.2f} kJ" if joules >= 999.5 else f"{joules:.3g} J"
+
+
+def _roofline(session: Session) -> _Rows:
+    return [
+        (
+            clean(point.name),
+            "–" if point.intensity is None else f"{point.intensity:.3g} flop/B",
+            flops_text(point.flops_per_s),
+            flops_text(point.attainable_flops_per_s),
+            percent_text(point.share),
+            point.bound or "–",
+        )
+        for point in roofline(session)
+    ]
+
+
+def flops_text(rate: float | None) -> str:
+    if rate is None:
+        return "–"
+    return f"{rate / 1e12:.3g} Tflop/s" if rate >= 1e12 else f"{rate / 1e9:.3g} Gflop/s"
+
+
+def _ranks(session: Session) -> _Rows:
+    if len(processes_of(session)) < 2:
+        return []
+    answer = ranks(split(session))
+    return [
+        (
+            clean(row.name),
+            time_text(row.compute_ns),
+            time_text(row.collective_ns),
+            time_text(row.collective_exposed_ns),
+            time_text(row.waited_ns if answer.collectives else None),
+            f"{row.last_arrivals:,} of {answer.collectives:,}",
+            time_text(row.clock_offset_ns),
+        )
+        for row in answer.ranks
+    ]
+
+
+def _backends(session: Session, facts: Facts) -> _Rows:
+    return [
+        (
+            DIRECTIONS.get(pair.name, clean(pair.name)),
+            row.backend if row.device is None else f"{row.backend} {row.device}",
+            f"{row.count:,}",
+            time_text(row.avg_ns),
+            time_text(row.total_ns),
+        )
+        for pair in side_by_side(session, facts.operations)
+        if len({row.backend for row in pair.sides}) > 1
+        for row in pair.sides
+    ]
