@@ -22,8 +22,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import pytest  # noqa: E402
-from scripted_devices import SECOND, sample  # noqa: E402
-from sysfs_trees import Tree  # noqa: E402
+from support.devices import (  # noqa: E402
+    SECOND,
+    Tree,
+    sample,
+)
 
 from gpusense.cli.dashboard import dashboard, screen  # noqa: E402
 from gpusense.cli.dashboard.frame import State, frame  # noqa: E402
@@ -126,8 +129,8 @@ def measure(source, devices: int, seconds: float) -> None:
 @contextlib.contextmanager
 def nvml(devices: int):
     """The scripted driver with ``devices`` devices, two processes on each and load that changes as we look."""
-    from needs import find_compiler
-    from nvml_fake import FakeNvml
+    from support.devices import FakeNvml
+    from support.machine import find_compiler
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 
-from cupti_bytes import STRIDES, T0, kernel, memcpy
+from support.cupti import STRIDES, T0, kernel, memcpy
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._attribution.attributor import CLOSE, OPEN, Boundary

@@ -73,7 +73,7 @@ def write(form: str, session, path: str) -> None:
 
 def diff(session, records: int):
     """The comparison with another run, which is there already."""
-    import sessions
+    from support import sessions
 
     from gpusense.report import compare
 
@@ -103,7 +103,7 @@ def child(form: str, records: int, folder: str) -> None:
         load(saved)
         path = saved
     else:
-        import sessions
+        from support import sessions
 
         session = sessions.crowd(records)
         prepared = {"viztracer": lambda: viztracer(session), "diff": lambda: diff(session, records)}.get(form)

@@ -99,7 +99,7 @@ def convert(path: str, target: str) -> int:
 
 def make(events: int, folder: str) -> None:
     """Records where there is no torch."""
-    import sessions
+    from support import sessions
 
     from gpusense.session import save
 

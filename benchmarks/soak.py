@@ -13,8 +13,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from asked_blocks import watch
-from cupti_bytes import STRIDES, T0, kernel, memcpy
+from support.cupti import STRIDES, T0, kernel, memcpy
+from support.sessions import watch
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._attribution.attributor import CLOSE, OPEN, Boundary

@@ -10,7 +10,9 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from needs import FAKES, ROOT, find_compiler, require
+from support.machine import FAKES, ROOT, find_compiler, require
+
+pytest_plugins = ["support.fixtures"]
 
 # Tests that a shell has started in the background ignore interrupts, and so do their programs.
 for _number, _usual in (

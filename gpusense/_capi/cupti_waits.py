@@ -1,6 +1,6 @@
 """Functions of the CUDA driver and runtime in which the calling thread waits for the device, by CUPTI's ids. Data only.
 
-Each has the name that cuptiGetCallbackName gives it; ``tests/backends/test_cupti_wheels.py`` asks the real libraries.
+Each has the name that cuptiGetCallbackName gives it; ``tests/backends/cupti/test_wheels.py`` asks the real libraries.
 ``_ptsz`` and ``_ptds`` are what a program calls that was compiled for a default stream a thread.
 """
 

@@ -1,6 +1,6 @@
 """NVML's facts: prototypes, struct layouts by offset, result codes and their classes, field ids, names of bits.
 
-Offsets are the same in every header from 11.7 to 13.5 (checked by tests/backends/test_nvml_abi.py). Field ids above 198
+Offsets are the same in every header from 11.7 to 13.5 (checked by tests/backends/nvml/test_abi.py). Field ids above 198
 moved between releases, except 202 and 204, and are not used.
 """
 

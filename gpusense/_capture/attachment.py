@@ -263,7 +263,7 @@ class Capture:
         return found
 
     def synchronise(self, timeout_s: float, elsewhere: Callable[[Callable[[], None]], bool]) -> bool:
-        """Waits for all work of this process on its devices, at most ``timeout_s``; see ``backends/cupti/synchronize.py``."""
+        """Waits for all work of this process on its devices, at most ``timeout_s``."""
         from ..backends.cupti import synchronize
 
         return synchronize.synchronise(timeout_s, elsewhere)

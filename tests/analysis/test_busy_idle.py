@@ -3,7 +3,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import H100, MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
+from support.sessions import H100, MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
 
 from gpusense._records.records import Aggregate, BlockRecord, DeviceBusy, UnseenStretch
 from gpusense.analysis import launch as launch_module

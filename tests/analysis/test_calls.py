@@ -4,7 +4,7 @@ import statistics
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sessions import compute, copy, kernel, memset, session, sync
+from support.sessions import compute, copy, kernel, memset, session, sync
 
 from gpusense.analysis.anomalies import anomalies
 from gpusense.analysis.calls import OPERATIONS, calls, duration_ns, ordered

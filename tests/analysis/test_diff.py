@@ -7,7 +7,7 @@ from math import comb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import HOSTILE, MS, T0, US, alloc, copy, kernel, session, sync, training
+from support.sessions import HOSTILE, MS, T0, US, alloc, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate, Counters, UnseenStretch
 from gpusense.analysis import diff as diff_module

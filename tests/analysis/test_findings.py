@@ -1,7 +1,7 @@
 import io
 
 import pytest
-from sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, kernel, sample, session, sync, training
+from support.sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, kernel, sample, session, sync, training
 
 from gpusense._records.records import Aggregate, Counters, DeviceBusy, UnseenStretch
 from gpusense._tracing.summary import print_summary

@@ -2,7 +2,7 @@ import random
 import statistics
 
 import pytest
-from sessions import US, block, copy, kernel, session, sync, training
+from support.sessions import US, block, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate
 from gpusense.analysis import findings, operations

@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from sessions import H100, MS, US, block, kernel, session
+from support.sessions import H100, MS, US, block, kernel, session
 
 from gpusense.analysis import findings
 from gpusense.analysis.idle import idle

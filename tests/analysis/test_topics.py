@@ -7,7 +7,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import H100, MS, US, alloc, block, compute, copy, kernel, memset, sample, session, sync, training
+from support.sessions import H100, MS, US, alloc, block, compute, copy, kernel, memset, sample, session, sync, training
 
 from gpusense._records.metrics import Pcie
 from gpusense._records.records import Aggregate

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from gpu_program import WORK, counts
+from support.programs import WORK, counts
 
 import gpusense
 from gpusense import cuda

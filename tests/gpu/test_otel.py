@@ -1,5 +1,5 @@
 """On a real NVIDIA GPU: a torch server whose request spans contain its kernels, by count against the session in memory
-and against the session file. ``tests/otel/test_server.py`` does the latter with scripted libraries.
+and against the session file. ``tests/exporters/opentelemetry/test_server.py`` does the latter with scripted libraries.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-import request_counts
+from support import request_counts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -1,7 +1,7 @@
 """``%%gpusense`` in a real IPython shell."""
 
 import pytest
-from needs import require
+from support.machine import require
 
 import gpusense
 

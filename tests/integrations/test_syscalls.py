@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from needs import ROOT, require
+from support.machine import ROOT, require
 
 import gpusense
 from gpusense import cli

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from live_programs import HEAD
-from needs import ROOT
+from support.machine import ROOT
+from support.programs import HEAD
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from live_programs import HEAD, clean
+from support.programs import HEAD, clean
 
 import gpusense
 

@@ -4,7 +4,7 @@ import functools
 import sys
 
 import pytest
-from live_programs import clean
+from support.programs import clean
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 

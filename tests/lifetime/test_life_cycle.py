@@ -4,7 +4,7 @@ import signal
 import sys
 
 import pytest
-from live_programs import HEAD, clean
+from support.programs import HEAD, clean
 
 import gpusense
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from needs import ROOT
+from support.machine import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 

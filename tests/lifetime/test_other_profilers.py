@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from live_programs import clean
+from support.programs import clean
 
 import gpusense
 

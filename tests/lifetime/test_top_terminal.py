@@ -9,14 +9,14 @@ import time
 import uuid
 
 import pytest
-from needs import HERE, ROOT, require
+from support.machine import HERE, ROOT, require
 
 #: N scripted devices at a moment that stands still, on the real terminal.
 PROGRAM = """
 import sys
 sys.path[:0] = [{root!r}, {tests!r}]
 from gpusense.cli.dashboard import screen as _terminal, dashboard
-from scripted_devices import SECOND, ScriptedMonitor
+from support.devices import SECOND, ScriptedMonitor
 clock = lambda: 100 * SECOND
 feed = dashboard.Live(ScriptedMonitor(int(sys.argv[1]), clock), lambda: ("nvml: no driver here",), clock)
 print("before")

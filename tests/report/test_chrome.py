@@ -2,7 +2,7 @@ import io
 import itertools
 import json
 
-from sessions import HOSTILE, T0, US, kernel, session, training
+from support.sessions import HOSTILE, T0, US, kernel, session, training
 
 from gpusense.report import chrome
 from gpusense.session import Session

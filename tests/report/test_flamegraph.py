@@ -3,7 +3,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import HOSTILE, US, block, copy, kernel, session, training
+from support.sessions import HOSTILE, US, block, copy, kernel, session, training
 
 from gpusense._records.records import Aggregate
 from gpusense.report import flamegraph

@@ -1,16 +1,13 @@
 import base64
 import hashlib
-import io
-import json
 import pathlib
 import random
 import re
-import struct
 import zipfile
-from html.parser import HTMLParser
 
 import pytest
-from sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
+from support.pages import page_of
+from support.sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
 
 from gpusense._records.records import Counters, UnseenStretch
 from gpusense.analysis import findings, operations
@@ -18,52 +15,6 @@ from gpusense.report.html import page as html
 from gpusense.report.html.series import thin
 from gpusense.report.tracks import end_of
 from gpusense.session import Session
-
-
-class Page(HTMLParser):
-    """What a browser would make of the file: elements, scripts and visible text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements, self.scripts, self.text, self._open = [], {}, [], None
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag == "script":
-            self._open = dict(attrs).get("id", "code")
-            self.scripts[self._open] = ""
-        elif tag == "style":
-            self._open = "style"
-            self.scripts["style"] = ""
-
-    def handle_endtag(self, tag):
-        if tag in ("script", "style"):
-            self._open = None
-
-    def handle_data(self, data):
-        if self._open:
-            self.scripts[self._open] += data
-        else:
-            self.text.append(data)
-
-    @property
-    def data(self):
-        return json.loads(self.scripts["data"])
-
-    def column(self, name):
-        raw = base64.b64decode(self.scripts[f"column-{name}"], validate=True)
-        code = "d" if name in ("start", "length") else "I"
-        return list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
-
-
-def page_of(run, **options):
-    file = io.StringIO()
-    html.write(run, file, **options)
-    text = file.getvalue()
-    text.encode("utf-8")  # lone surrogates would fail here
-    return Page(text)
 
 
 def drawn(page):

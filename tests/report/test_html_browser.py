@@ -1,9 +1,9 @@
 """The page in a real browser: no error, no request, hostile names inert, what it draws can be used."""
 
 import pytest
-from browser import Browser, find_browser
-from needs import require
-from sessions import HOSTILE, US, block, kernel, session, training
+from support.browser import Browser, find_browser
+from support.machine import require
+from support.sessions import HOSTILE, US, block, kernel, session, training
 
 from gpusense.report.html import page as html
 from gpusense.session import Session

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import H100, HOSTILE, MS, block, crowd, eventful, kernel, sample, session, training
+from support.sessions import H100, HOSTILE, MS, block, crowd, eventful, kernel, sample, session, training
 
 from gpusense._records import json_codec
 from gpusense._tracing.summary import export_json

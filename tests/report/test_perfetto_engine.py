@@ -8,9 +8,9 @@ import pathlib
 import threading
 
 import pytest
-from browser import Browser, find_browser
-from needs import require
-from sessions import HOSTILE, T0, US, block, kernel, session, training
+from support.browser import Browser, find_browser
+from support.machine import require
+from support.sessions import HOSTILE, T0, US, block, kernel, session, training
 
 from gpusense.report import chrome, perfetto
 from gpusense.report.tracks import end_of

@@ -6,7 +6,22 @@ import re
 import shlex
 
 import pytest
-from sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, eventful, kernel, sample, session, sync, training
+from support.sessions import (
+    H100,
+    HOSTILE,
+    MS,
+    T0,
+    US,
+    block,
+    compute,
+    copy,
+    eventful,
+    kernel,
+    sample,
+    session,
+    sync,
+    training,
+)
 
 from gpusense._records.records import Aggregate, Counters, UnseenStretch
 from gpusense._tracing.summary import print_summary

@@ -14,7 +14,9 @@ import statistics
 from collections import Counter, defaultdict
 
 import pytest
-from raw_two_gpus import (
+from support.pages import page_of
+from support.protobuf import fields, one
+from support.raw_two_gpus import (
     COPIES,
     DATA,
     DEVICE_WORK,
@@ -29,8 +31,6 @@ from raw_two_gpus import (
     points,
     raw_records,
 )
-from test_html import page_of
-from test_perfetto import fields, one
 
 from gpusense.analysis.idle import REASONS
 from gpusense.report import chrome, perfetto, text

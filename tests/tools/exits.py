@@ -14,7 +14,7 @@ import tempfile
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "lifetime")]
 
-from live_programs import HEAD  # noqa: E402
+from support.programs import HEAD  # noqa: E402
 from test_life_cycle import EXITS  # noqa: E402
 
 

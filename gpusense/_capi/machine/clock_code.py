@@ -2,8 +2,8 @@
 
 CUPTI stamps records by that clock itself, unless a tool has given it another: torch.profiler gives it the processor's
 cycle counter and leaves it there. CUPTI calls the function from any thread, with or without the GIL, for as long as the
-process lives. The address of ``clock_gettime`` stands behind the code. ``tests/unit/test_mailbox.py`` assembles the
-sources and compares.
+process lives. The address of ``clock_gettime`` stands behind the code.
+``tests/backends/cupti/test_mailbox.py`` assembles the sources and compares.
 """
 
 import struct

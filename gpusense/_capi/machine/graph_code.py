@@ -2,8 +2,8 @@
 
 CUPTI calls it on the thread that captures or instantiates, which may or may not hold the GIL, and perhaps under locks:
 a Python callback could hang there. It asks CUPTI for the ids of the node and of the one it was cloned from, takes the
-next row of a table, and returns; what does not fit is only counted. ``tests/unit/test_mailbox.py`` assembles the
-sources and compares.
+next row of a table, and returns; what does not fit is only counted. ``tests/backends/cupti/test_mailbox.py``
+assembles the sources and compares.
 """
 
 from typing import NamedTuple

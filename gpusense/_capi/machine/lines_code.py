@@ -7,7 +7,7 @@ thread that has no Python state, or that of another interpreter, is counted and 
 GIL; with ``ARMED`` 0 nothing at all is done. The garbage collector is off meanwhile, because finalisers may call CUDA.
 
 ``INSIDE`` counts the threads that are between the check of ``ARMED`` and their return. The ring is written and read
-with the GIL held, so it needs no lock. ``tests/unit/test_lines_code.py`` assembles, compares and runs the sources.
+with the GIL held, so it needs no lock. ``tests/capi/test_lines_code.py`` assembles, compares and runs the sources.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """The mailbox between CUPTI's threads and ours as machine code, with the assembly that it comes from. Data only.
 
-``tests/unit/test_mailbox.py`` assembles the sources and compares. Six functions, position independent, that touch
-nothing but their arguments and one control block whose address stands in the eight bytes before them. No lock, no
+``tests/backends/cupti/test_mailbox.py`` assembles the sources and compares. Six functions, position independent, that
+touch nothing but their arguments and one control block whose address stands in the eight bytes before them. No lock, no
 call, no allocation; every access to the control block and to the arena is bounded by numbers in the control block,
 so that a forked child, in which it is all zeros, finds no buffer to hand out, takes none in and cannot fault.
 

@@ -1,7 +1,7 @@
 """CUPTI's buffer callbacks: machine code where it can be mapped, ctypes callbacks with the reason where it cannot.
 
 A Python callback needs the GIL, and a library that calls it under a lock of its own hangs with a thread that waits for
-that lock and holds the GIL. The machine code (``_capi/machine/mailbox_code.py``) waits for nothing and outlives the interpreter:
+that lock and holds the GIL. The machine code (``_capi/machine``) waits for nothing and outlives the interpreter:
 CUPTI may hold a buffer, or the callbacks' addresses, until the process ends, so everything given to it is mapped with
 libc and never unmapped. There is one mailbox in use a process.
 """

@@ -1,7 +1,7 @@
 """A scripted libnvidia-ml."""
 
 import pytest
-from nvml_fake import FakeNvml
+from support.devices import FakeNvml
 
 
 @pytest.fixture

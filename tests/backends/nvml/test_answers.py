@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from nvml_fake import EVERYTHING
+from support.devices import EVERYTHING
 
 from gpusense._capi import nvml as c
 from gpusense._records.metrics import GROUPS

@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from nvml_fake import EVERYTHING
+from support.devices import EVERYTHING
 
 from gpusense._capi import nvml as c
 from gpusense.backends.nvml import source as nvml

@@ -6,7 +6,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvml_fake import EVERYTHING
+from support.devices import EVERYTHING
 
 from gpusense._capi import nvml as c
 from gpusense.backends.nvml.library import as_text

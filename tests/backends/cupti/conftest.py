@@ -1,0 +1,56 @@
+"""The scripted libcupti as a capture of it begins."""
+
+import shutil
+
+import pytest
+from support.cupti import SMALL, Fake, Receiver
+
+from gpusense._decode import layouts
+from gpusense.backends import cuda
+from gpusense.backends.cupti import activity as cupti
+from gpusense.backends.cupti import broker
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """CUDA looks live, and no copy has a subscription yet."""
+    monkeypatch.setattr(cuda, "is_live", lambda: True)
+    monkeypatch.setattr(cuda, "driver_version", lambda: (13, 0))
+    place = broker.interpreter_dict()
+    place.pop(broker.KEY, None)
+    yield place
+    place.pop(broker.KEY, None)
+
+
+@pytest.fixture
+def load_fake(build_library, monkeypatch, tmp_path):
+    def load(*flags):
+        # A copy of its own: the library's state is per file.
+        path = shutil.copy(build_library("libcupti.c", "libcupti.so.13", *flags), tmp_path / "libcupti.so.13")
+        monkeypatch.setenv("GPUSENSE_LIBCUPTI", str(path))
+        return Fake(path)
+
+    return load
+
+
+@pytest.fixture
+def fake(load_fake, fresh):
+    return load_fake()
+
+
+@pytest.fixture
+def start(fresh):
+    started = []
+
+    def begin(kinds=layouts.DEFAULT_KINDS, **options):
+        activity = cupti.CuptiActivity()
+        absent = activity.load()
+        assert absent is None, absent
+        receiver = Receiver(activity.strides, activity.name)
+        activity.start(kinds, receiver, **{**SMALL, **options})
+        started.append(activity)
+        return activity, receiver
+
+    yield begin
+    for activity in started:
+        activity.stop()

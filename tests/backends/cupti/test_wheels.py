@@ -1,0 +1,297 @@
+"""The real libcupti as an oracle: its walk over fabricated buffers, its headers, what it answers without a driver.
+
+Set GPUSENSE_TEST_CUPTI to a folder filled by tests/tools/fetch_cupti.py; in CI it is filled here.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import random
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from gpusense._capi import cupti_waits
+from gpusense._capi.machine import lines_code
+from gpusense._decode import decode, layouts
+from gpusense._decode.walk import Piece, walk
+
+HERE = pathlib.Path(__file__).resolve().parent
+_spec = importlib.util.spec_from_file_location("fetch_cupti", HERE.parents[1] / "tools" / "fetch_cupti.py")
+fetch_cupti = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fetch_cupti)
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="the wheels taken are for Linux on x86-64"
+)
+RELEASES = list(fetch_cupti.RELEASES)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory):
+    named = os.environ.get("GPUSENSE_TEST_CUPTI")
+    if named:
+        return pathlib.Path(named)
+    if not os.environ.get("CI"):
+        pytest.skip("needs GPUSENSE_TEST_CUPTI, a folder filled by tests/tools/fetch_cupti.py")
+    folder = tmp_path_factory.mktemp("cupti")
+    fetch_cupti.fetch(folder)
+    return folder
+
+
+@pytest.fixture(params=RELEASES)
+def release(request, wheels):
+    assert fetch_cupti.library(wheels / request.param), f"no libcupti {request.param} in {wheels}"
+    return request.param
+
+
+def at(release):
+    return tuple(map(int, release.split(".")))
+
+
+def sizes_of(release):
+    """Stride by kind, as our tables have it for a release."""
+    return {
+        kind: [size for since, size in layout.sizes if at(since) <= at(release)][-1]
+        for kind, layout in layouts.LAYOUTS.items()
+    }
+
+
+ORACLE = """
+import ctypes, json, sys
+from gpusense._capi import cupti as capi
+from gpusense._capi.binding import bind
+from gpusense.backends.cupti import engine
+api = bind(ctypes.CDLL(sys.argv[1]), capi.PROTOTYPES)
+steps = []
+data = open(sys.argv[2], "rb").read()
+buffer = ctypes.create_string_buffer(data, len(data))
+record = ctypes.c_void_p()
+base = ctypes.addressof(buffer)
+while True:
+    code = api.cuptiActivityGetNextRecord(base, len(data), ctypes.byref(record))
+    if code:
+        break
+    steps.append(record.value - base)
+lacking = [name for name in capi.REQUIRED if not getattr(api, name)]
+print(json.dumps({"strides": engine.measure_strides(api), "steps": steps, "end": code, "lacking": lacking,
+                  "version": engine.version(api), "time": engine.timestamp_ns(api)}))
+"""
+
+
+@pytest.fixture
+def ask(run_python, wheels, tmp_path):
+    """What the real library of a release makes of a buffer."""
+
+    def walk(release, data=b""):
+        path = tmp_path / "buffer.bin"
+        path.write_bytes(data)
+        done = run_python(ORACLE, str(fetch_cupti.library(wheels / release)), str(path), timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return walk
+
+
+def test_measured_strides_are_those_of_our_tables(ask, release):
+    answer = ask(release)
+    assert {int(kind): size for kind, size in answer["strides"].items()} == sizes_of(release)
+    assert answer["lacking"] == []
+    assert answer["time"] > 1_700_000_000 * 10**9
+
+
+def fabricate(strides, seed, tail=b""):
+    source = random.Random(seed)
+    parts = []
+    for _ in range(300):
+        kind = source.choice(list(strides))
+        run = range(source.choice([1, 1, 2, 5, 60]))
+        parts += [struct.pack("<I", kind) + source.randbytes(strides[kind] - 4) for _ in run]
+    return b"".join(parts) + tail
+
+
+@pytest.mark.parametrize(
+    ("tail", "end"), [(b"", "whole"), (struct.pack("<I", 10) + bytes(60), "truncated"), (bytes(64), "unknown")]
+)
+def test_the_library_and_the_decoder_walk_alike(ask, release, tail, end):
+    strides = sizes_of(release)
+    data = fabricate(strides, seed=release + end, tail=tail)
+    answer = ask(release, data)
+    offsets = []
+    at_byte = 0
+    while at_byte < len(data):
+        piece = Piece(memoryview(data)[at_byte:])
+        for kind, place in walk(piece, strides, 700)[0].items():
+            for first, last in zip(place.begins, place.ends, strict=True):
+                offsets += range(at_byte + first * 4, at_byte + last * 4, strides[kind])
+        piece.close()
+        _, tally = decode.batches(memoryview(data), strides, offset=at_byte, limit=700)
+        at_byte = tally.offset
+    assert sorted(offsets) == answer["steps"]
+    assert (tally.unknown_kinds, tally.truncated) == {"whole": (0, 0), "truncated": (0, 1), "unknown": (1, 0)}[end]
+    # 12: the end; 21: a kind it does not know, for which 11.7 says 999.
+    assert answer["end"] in ({12} if end != "unknown" else {21, 999})
+
+
+NAMES = """
+import ctypes, json, sys
+from gpusense._capi import cupti as capi
+from gpusense._capi import cupti_waits
+from gpusense._capi.binding import bind
+api = bind(ctypes.CDLL(sys.argv[1]), capi.PROTOTYPES)
+found = []
+for domain, number in cupti_waits.CALLS:
+    name = ctypes.c_char_p()
+    code = api.cuptiGetCallbackName(domain, number, ctypes.byref(name))
+    found.append([domain, number, name.value.decode() if code == 0 else None])
+print(json.dumps(found))
+"""
+
+
+def test_ids_of_functions_that_wait_are_those_of_the_library(release, wheels, run_python):
+    done = run_python(NAMES, str(fetch_cupti.library(wheels / release)))
+    assert done.returncode == 0, done.stderr
+    tables = {cupti_waits.DOMAIN_DRIVER: cupti_waits.DRIVER, cupti_waits.DOMAIN_RUNTIME: cupti_waits.RUNTIME}
+    for domain, number, name in json.loads(done.stdout):
+        known = at(release) >= at(cupti_waits.SINCE.get((domain, number), "11.7"))
+        assert name == (tables[domain][number] if known else None)
+
+
+# --- the vendor's headers -------------------------------------------------------------------------------------------
+
+STUB = """
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+typedef int CUdevice, CUdevice_attribute, CUgraphNodeType, CUresult, CUlaunchAttributeID, CUstreamAttrID;
+typedef struct context *CUcontext; typedef struct stream *CUstream; typedef struct module *CUmodule;
+typedef struct function *CUfunction; typedef struct graph *CUgraph; typedef struct node *CUgraphNode;
+typedef struct instance *CUgraphExec; typedef unsigned long long CUdeviceptr;
+typedef struct { char bytes[16]; } CUuuid;
+typedef union { int one; char pad[64]; } CUlaunchAttributeValue, CUstreamAttrValue;
+typedef struct CUaccessPolicyWindow_st CUaccessPolicyWindow;
+"""
+
+# Struct of each record by the release that introduced it, and the vendor's member for each of our fields.
+VENDOR = {
+    layouts.CONCURRENT_KERNEL: (
+        {"11.7": "Kernel7", "11.8": "Kernel8", "12.0": "Kernel9", "13.0": "Kernel10", "13.1": "Kernel11"},
+        """kind registersPerThread start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ
+        staticSharedMemory dynamicSharedMemory localMemoryPerThread correlationId name queued submitted graphNodeId
+        graphId clusterX clusterY clusterZ priority sourceGraphId sourceGraphNodeId""",
+    ),
+    layouts.MEMCPY: (
+        {"11.7": "Memcpy5", "12.8": "Memcpy6"},
+        """kind copyKind srcKind dstKind bytes start end deviceId contextId streamId correlationId graphNodeId graphId
+        copyCount sourceGraphId sourceGraphNodeId""",
+    ),
+    layouts.MEMCPY2: (
+        {"11.7": "MemcpyPtoP4"},
+        """kind copyKind srcKind dstKind bytes start end deviceId contextId streamId srcDeviceId dstDeviceId
+        correlationId graphNodeId graphId""",
+    ),
+    layouts.MEMSET: (
+        {"11.7": "Memset4"},
+        """kind value bytes start end deviceId contextId streamId correlationId memoryKind graphNodeId graphId
+        sourceGraphId sourceGraphNodeId""",
+    ),
+    layouts.SYNCHRONIZATION: (
+        {"11.7": "Synchronization", "12.8": "Synchronization2"},
+        "kind type start end correlationId contextId streamId cudaEventId cudaEventSyncId returnValue",
+    ),
+    layouts.MEMORY2: (
+        {"11.7": "Memory3", "12.6": "Memory4"},
+        """kind memoryOperationType memoryKind correlationId address bytes timestamp processId deviceId contextId
+        streamId name isAsync memoryPoolConfig.memoryPoolType memoryPoolConfig.address memoryPoolConfig.utilizedSize
+        source""",
+    ),
+    layouts.EXTERNAL_CORRELATION: ({"11.7": "ExternalCorrelation"}, "kind externalKind externalId correlationId"),
+    layouts.RUNTIME: ({"11.7": "API"}, "kind cbid start end processId threadId correlationId returnValue"),
+    layouts.OVERHEAD: (
+        {"11.7": "Overhead", "12.3": "Overhead2", "12.4": "Overhead3"},
+        "kind overheadKind objectKind objectId.pt.processId objectId.pt.threadId start end correlationId",
+    ),
+    layouts.UNIFIED_MEMORY_COUNTER: (
+        {"11.7": "UnifiedMemoryCounter2", "12.8": "UnifiedMemoryCounter3"},
+        "kind counterKind value start end address srcId dstId streamId processId flags",
+    ),
+    layouts.DEVICE: (
+        {"11.7": "Device4", "12.2": "Device5"},
+        """kind flags globalMemoryBandwidth globalMemorySize coreClockRate numMemcpyEngines numMultiprocessors
+        maxWarpsPerMultiprocessor maxBlocksPerMultiprocessor maxSharedMemoryPerMultiprocessor
+        maxRegistersPerMultiprocessor computeCapabilityMajor computeCapabilityMinor id uuid name isCudaVisible
+        isMigEnabled gpuInstanceId computeInstanceId migUuid""",
+    ),
+    layouts.CONTEXT: (
+        {"11.7": "Context", "12.4": "Context2", "12.5": "Context3", "13.1": "Context4"},
+        "kind contextId deviceId nullStreamId parentContextId isGreenContext processId",
+    ),
+}
+
+
+def test_offsets_and_sizes_are_those_of_the_vendors_headers(release, wheels, compiler, tmp_path):
+    (tmp_path / "cuda.h").write_text(STUB)
+    (tmp_path / "builtin_types.h").write_text('#include "cuda.h"\n')
+    lines, expected = [], []
+    for kind, (structs, members) in VENDOR.items():
+        layout = layouts.LAYOUTS[kind]
+        struct_name = "CUpti_Activity" + [name for since, name in structs.items() if at(since) <= at(release)][-1]
+        lines.append(f'printf("%zu 0\\n", sizeof({struct_name}));')
+        expected.append((sizes_of(release)[kind], 0))
+        for field, member in zip(layout.fields, members.split(), strict=True):
+            if not field.since or at(field.since) <= at(release):
+                size = f"sizeof((({struct_name} *)0)->{member})"
+                lines.append(f'printf("%zu %zu\\n", offsetof({struct_name}, {member}), {size});')
+                expected.append((field.offset, field.end - field.offset))
+    constants = {
+        "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL": layouts.CONCURRENT_KERNEL,
+        "CUPTI_ACTIVITY_KIND_MEMCPY": layouts.MEMCPY,
+        "CUPTI_ACTIVITY_KIND_MEMCPY2": layouts.MEMCPY2,
+        "CUPTI_ACTIVITY_KIND_MEMSET": layouts.MEMSET,
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": layouts.SYNCHRONIZATION,
+        "CUPTI_ACTIVITY_KIND_MEMORY2": layouts.MEMORY2,
+        "CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION": layouts.EXTERNAL_CORRELATION,
+        "CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER": layouts.UNIFIED_MEMORY_COUNTER,
+        "CUPTI_ACTIVITY_MEMCPY_KIND_PTOP": layouts.COPY_PEER,
+        "CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC": max(layouts.MEMORY_KINDS),
+        "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE": layouts.CONTEXT_SYNCHRONIZE,
+        "CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE": layouts.RELEASE,
+        "CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2": layouts.EXTERNAL_CUSTOM2,
+        "CUPTI_SYNCHRONIZATION_INVALID_VALUE": layouts.NOT_APPLICABLE,
+    }
+    for name, value in constants.items():
+        lines.append(f'printf("%zu 0\\n", (size_t)(uint32_t){name});')
+        expected.append((value, 0))
+    source, program = tmp_path / "header.c", tmp_path / "header"
+    source.write_text("#include <stdio.h>\n#include <cupti_activity.h>\nint main(void) {\n" + "\n".join(lines) + "}\n")
+    folders = [f"-I{tmp_path}", f"-I{wheels / release / 'include'}"]
+    subprocess.run([*compiler, "-w", *folders, "-o", str(program), str(source)], check=True, timeout=120)
+    printed = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10).stdout
+    assert [tuple(map(int, line.split())) for line in printed.splitlines()] == expected
+
+
+def test_what_a_callback_reads_is_where_the_vendors_header_has_it(release, wheels, compiler, tmp_path):
+    (tmp_path / "cuda.h").write_text(STUB)
+    (tmp_path / "builtin_types.h").write_text('#include "cuda.h"\n')
+    members = {"callbackSite": (lines_code.CALL_SITE, 4), "correlationId": (lines_code.CALL_CORRELATION, 4)}
+    constants = {
+        "CUPTI_API_ENTER": lines_code.ENTER,
+        "CUPTI_CB_DOMAIN_DRIVER_API": cupti_waits.DOMAIN_DRIVER,
+        "CUPTI_CB_DOMAIN_RUNTIME_API": cupti_waits.DOMAIN_RUNTIME,
+    }
+    lines = [
+        f'printf("%zu %zu\\n", offsetof(CUpti_CallbackData, {name}), sizeof(((CUpti_CallbackData *)0)->{name}));'
+        for name in members
+    ]
+    lines += [f'printf("%zu 0\\n", (size_t){name});' for name in constants]
+    source, program = tmp_path / "header.c", tmp_path / "header"
+    source.write_text("#include <stdio.h>\n#include <cupti_callbacks.h>\nint main(void) {\n" + "\n".join(lines) + "}\n")
+    folders = [f"-I{tmp_path}", f"-I{wheels / release / 'include'}"]
+    subprocess.run([*compiler, "-w", *folders, "-o", str(program), str(source)], check=True, timeout=120)
+    printed = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10).stdout
+    expected = [*members.values(), *((value, 0) for value in constants.values())]
+    assert [tuple(map(int, line.split())) for line in printed.splitlines()] == expected

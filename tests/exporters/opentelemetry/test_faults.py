@@ -1,0 +1,457 @@
+"""Endpoints that refuse, keep silent, are slow, answer 413, 429, 503; exits, forks and off switches around them."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from servers import free_port, receiver, silent
+from support.machine import require
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+pytestmark = pytest.mark.network
+
+
+def run(otel, tracer, url, spans=20, **settings):
+    """What became of ``spans`` kernels below one block."""
+    otel.instrument(tracer=tracer, endpoint=url, metrics=False, max_spans_per_s=0, **settings)
+    with tracer.trace("step"):
+        for number in range(spans):
+            tracer.kernel(f"k{number}")
+    otel.flush(20)
+    status = otel.status()
+    assert status["received"] == status["exported"] + status["folded"] + sum(status["dropped"].values())
+    return status
+
+
+def test_too_large_is_halved_until_it_fits_and_stays_so(otel, tracer):
+    with receiver(limit=20_000) as got:
+        status = run(otel, tracer, got.url, spans=400)
+        assert status["dropped"] == {}
+        assert len(got.spans) == status["exported"] == 401
+        refused = got.requests - len(got.paths)
+        with tracer.trace("again"):
+            for number in range(400):
+                tracer.kernel(f"k{number}")
+        assert otel.flush(20)
+        assert len(got.spans) == 802
+        assert got.requests - len(got.paths) == refused
+
+
+def test_unavailable_for_a_moment(otel, tracer):
+    with receiver(fail_first=(1, 503), headers=[("Retry-After", "0")]) as got:
+        assert run(otel, tracer, got.url)["dropped"] == {}
+        assert len(got.spans) == 21
+
+
+@pytest.mark.parametrize("answer", [200, 404, 500])
+def test_the_span_of_a_process_without_gpu_work_may_be_refused_too(otel, tracer, answer):
+    with receiver(status=answer) as got:
+        otel.instrument(tracer=tracer, endpoint=got.url, metrics=False, private=True)
+        otel.start_root_span().end(0)
+        assert otel.uninstrument(20) is (answer == 200)
+
+
+@pytest.mark.parametrize("answer", [400, 429, 503])
+def test_refusals_are_counted(otel, tracer, answer, caplog):
+    require(importlib.util.find_spec("opentelemetry.exporter.otlp.common"), "an exporter that heeds Retry-After")
+    with receiver(status=answer, headers=[("Retry-After", "3600")]) as got:
+        assert run(otel, tracer, got.url)["dropped"] == {"export_failed": 21}
+    assert len(caplog.records) <= 1
+
+
+@pytest.mark.parametrize("answer", [204, 302, 307])
+def test_a_redirection_has_taken_nothing(otel, tracer, caplog, monkeypatch, answer):
+    """It counted as success, and what was sent was nowhere."""
+    from gpusense._runtime import log
+
+    monkeypatch.setattr(log, "_said", set())
+    with receiver() as other, receiver(status=answer, headers=[("Location", other.url + "/login")]) as got:
+        status = run(otel, tracer, got.url)
+        requests = got.requests
+        assert otel.uninstrument() is (answer == 204)
+        assert (requests, other.requests) == (1, 0)  # neither sent again nor followed
+    if answer == 204:
+        assert (status["dropped"], caplog.records) == ({}, [])
+        return
+    assert status["dropped"] == {"export_failed": 21}
+    (said,) = caplog.records
+    assert said.getMessage() == f"traces are not accepted by {got.url}/v1/traces: status {answer}"
+
+
+def test_a_redirection_of_metrics_is_told(monkeypatch):
+    from opentelemetry.sdk.metrics.export import MetricsData
+
+    from gpusense._runtime import log
+    from gpusense.exporters.opentelemetry._otlp import Otlp
+
+    monkeypatch.setattr(log, "_said", set())
+    with receiver(status=302) as got:
+        otlp = Otlp("metrics", got.url)
+        assert not otlp.export_metrics(MetricsData(resource_metrics=[]))
+        assert otlp.why == "status 302"
+        otlp.close()
+
+
+def test_an_exporter_that_follows_redirections_sends_nothing_elsewhere():
+    """Earlier ones ask ``requests`` to follow, which repeats a POST as a GET without its body."""
+    from gpusense.exporters.opentelemetry import _otlp
+
+    statuses = []
+    session = _otlp._session(lambda response, *_, **__: statuses.append(response.status_code))
+    with receiver() as other, receiver(status=302, headers=[("Location", other.url)]) as got, session:
+        assert session.post(got.url + "/v1/traces", data=b"").status_code == 302
+        assert other.requests == 0
+    assert statuses == [302]
+
+
+def test_a_backend_that_takes_no_metrics_gets_its_spans(otel, tracer, caplog):
+    """As Jaeger and Tempo, whose answer to ``/v1/metrics`` is 404."""
+    with receiver(unknown="/v1/metrics") as got:
+        otel.instrument(tracer=tracer, endpoint=got.url, exit_timeout_s=10)
+        otel._active.settings = otel._active.settings._replace(metric_interval_s=0)
+        for _ in range(3):
+            with tracer.trace("step"):
+                tracer.kernel()
+            assert otel.flush(20)
+        assert otel.uninstrument()
+        assert len(got.spans) == 6
+        assert got.requests - len(got.paths) >= 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_protocol_that_is_not_spoken_is_said(otel, tracer, monkeypatch, caplog):
+    from gpusense._runtime import log
+
+    monkeypatch.setattr(log, "_said", set())
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with receiver() as got:
+        assert run(otel, tracer, got.url)["dropped"] == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        "OTEL_EXPORTER_OTLP_PROTOCOL=grpc: gpusense sends OTLP over HTTP, to port 4318 as a rule"
+    ]
+    otel.uninstrument()
+    caplog.clear()
+    monkeypatch.setattr(log, "_said", set())
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    with receiver() as got:
+        assert run(otel, tracer, got.url)["dropped"] == {}
+    assert not caplog.records
+
+
+def test_a_slow_endpoint_never_slows_the_application(otel, tracer):
+    with receiver(delay_s=0.5) as got:
+        otel.instrument(tracer=tracer, endpoint=got.url, metrics=False)
+        began = time.perf_counter()
+        for _ in range(50):
+            with tracer.trace("step"):
+                tracer.kernel()
+            tracer.flush()
+        assert time.perf_counter() - began < 0.5  # one answer alone takes as long
+        assert otel.flush(20)
+        assert otel.status()["exported"] == 100
+        assert len(got.spans) == 100
+
+
+def test_queue_is_bounded_while_the_endpoint_hangs(otel, tracer, monkeypatch):
+    with silent() as url:
+        otel.instrument(tracer=tracer, endpoint=url, metrics=False, exit_timeout_s=0.2)
+        otel._active.inbox.limit = 100
+        for _ in range(30):
+            for _ in range(10):
+                tracer.kernel()
+            tracer.flush()
+        assert len(otel._active.inbox.take()) <= 100
+        assert otel.status()["dropped"].get("queue_full", 0) >= 190
+        began = time.monotonic()
+        otel.uninstrument()
+        assert time.monotonic() - began < 3
+
+
+SCRIPT = """
+import sys, time, os
+sys.path.insert(0, {here!r})
+import gpusense
+from gpusense.exporters import opentelemetry as otel
+assert otel.instrument(private=True)
+tracer = gpusense.get_tracer()
+{body}
+"""
+STEP = """
+with tracer.trace("step"):
+    for i in range(10):
+        tracer.record_kernel(f"k{i}", duration_ns=200_000)
+"""
+
+
+def child(body, timeout=30, **env):
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "OTEL"))}
+    environ |= {"PYTHONPATH": str(ROOT), "GPUSENSE": "on", **env}
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT.format(here=str(HERE), body=body)],
+        capture_output=True, text=True, timeout=timeout, env=environ,
+    )  # fmt: skip
+    return done, time.monotonic() - began
+
+
+def quick_child_s():
+    """What a child takes that exports nothing: start and imports."""
+    began = time.monotonic()
+    child("otel.uninstrument(0); os._exit(0)")
+    return time.monotonic() - began
+
+
+def test_normal_exit_sends_all(otel):
+    with receiver() as got:
+        done, _ = child(STEP + "sys.exit(5)", OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+        assert len(got.spans) == 11
+        assert got.paths[0] == "/v1/traces"
+        assert {metric.name for metric in got.metrics} >= {"gpusense.records", "gpu.kernel.duration"}
+
+
+@pytest.mark.parametrize("fault", ["refused", "silent"])
+def test_exit_is_not_held_up(fault):
+    base = quick_child_s()
+    with silent() as url:
+        endpoint = url if fault == "silent" else f"http://127.0.0.1:{free_port()}"
+        done, took = child(STEP + "sys.exit(5)", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+    assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+    assert took - base < 3.0
+
+
+def test_both_sides_of_a_fork_send_exactly_once():
+    body = """
+with tracer.trace("before"):
+    tracer.record_kernel("parent", duration_ns=200_000)
+tracer.flush()
+pid = os.fork()
+if pid == 0:
+    gpusense.enable()
+    otel.flush(5)
+    with gpusense.trace("child"):
+        gpusense.record_kernel("child", duration_ns=200_000)
+    sys.exit(0)
+os.waitpid(pid, 0)
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(span.name for span in got.spans) == ["before", "child", "gpu_kernel: child", "gpu_kernel: parent"]
+
+
+def test_a_forked_web_worker_records_its_requests():
+    body = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+provider = TracerProvider()
+trace.set_tracer_provider(provider)
+otel.flush(5)
+pid = os.fork()
+if pid == 0:
+    with provider.get_tracer("app").start_as_current_span("GET /"):
+        gpusense.record_kernel("child", duration_ns=200_000)
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [span.name for span in got.spans] == ["gpu_kernel: child"]
+        assert got.spans[0].parent_span_id
+
+
+def test_a_forked_child_without_a_request_sends_its_blocks():
+    """Nothing but a block tells that it works: no span of the application begins, nobody flushes."""
+    body = """
+otel.flush(5)
+pid = os.fork()
+if pid == 0:
+    for number in range(3):
+        with gpusense.trace(f"child {number}"):
+            gpusense.record_kernel("child", duration_ns=200_000)
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        blocks = {span.span_id for span in got.spans if span.name.startswith("child")}
+        kernels = [span for span in got.spans if span.name == "gpu_kernel: child"]
+    assert len(blocks) == len(kernels) == 3
+    assert {span.parent_span_id for span in kernels} == blocks
+
+
+def test_a_worker_of_multiprocessing_that_instruments_itself():
+    body = """
+otel.uninstrument()
+import multiprocessing
+def work():
+    otel.instrument(private=True)
+    with gpusense.trace("worker"):
+        gpusense.record_kernel("in_worker", duration_ns=200_000)
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(span.name for span in got.spans) == ["gpu_kernel: in_worker", "worker"]
+
+
+def test_a_worker_of_multiprocessing_sends_before_it_ends():
+    body = """
+import multiprocessing
+def work():
+    gpusense.enable()
+    otel.flush(5)
+    with gpusense.trace("worker"):
+        gpusense.record_kernel("in_worker", duration_ns=200_000)
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert sorted(span.name for span in got.spans) == ["gpu_kernel: in_worker", "worker"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="needs signals")
+def test_killed_by_a_signal_that_the_application_handles():
+    body = STEP + "import signal; signal.signal(15, lambda *_: sys.exit(7)); os.kill(os.getpid(), 15); time.sleep(20)"
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert done.returncode == 7
+        assert len(got.spans) == 11
+
+
+@pytest.mark.parametrize("switch", ["GPUSENSE=off", "GPUSENSE_OTEL=off", "OTEL_SDK_DISABLED=true"])
+def test_off_is_read_before_anything_is_imported(switch):
+    code = """
+import sys
+import gpusense
+from gpusense.exporters import opentelemetry as otel
+assert not any(name.split(".")[0] == "opentelemetry" for name in sys.modules)
+otel.Instrumentor().instrument(skip_dep_check=True)
+assert otel.instrument() is False
+assert otel.start_root_span() is None
+assert otel.flush() and otel.uninstrument() and otel.status() is None
+assert not any(name.split(".")[0] == "opentelemetry" for name in sys.modules)
+"""
+    name, _, value = switch.partition("=")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), name: value}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_importing_gpusense_imports_no_opentelemetry():
+    code = """
+import sys, json
+import gpusense, gpusense.exporters, gpusense.exporters.opentelemetry
+gpusense.get_tracer()
+print(json.dumps([name for name in sys.modules if name.split(".")[0] in ("opentelemetry", "google", "requests")]))
+"""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "GPUSENSE": "on"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=30)
+    assert json.loads(done.stdout) == []
+
+
+def test_exporters_named_none_send_nothing():
+    with receiver() as got:
+        done, _ = child(
+            STEP,
+            OTEL_EXPORTER_OTLP_ENDPOINT=got.url,
+            OTEL_TRACES_EXPORTER="none",
+            OTEL_METRICS_EXPORTER="none",
+        )
+        assert (done.returncode, done.stderr, got.requests) == (0, "", 0)
+
+
+def test_the_instrumentor_lets_nothing_out_but_import_errors(otel, monkeypatch):
+    def fail(**_settings):
+        raise RuntimeError("anything")
+
+    def absent(**_settings):
+        raise ImportError("opentelemetry.sdk")
+
+    monkeypatch.setattr(otel, "instrument", fail)
+    otel.Instrumentor().instrument(skip_dep_check=True)
+    monkeypatch.setattr(otel, "instrument", absent)
+    with pytest.raises(ImportError):
+        otel.Instrumentor().instrument()
+    otel.Instrumentor().uninstrument()
+
+
+def test_a_vendored_copy_exports_under_its_hosts_name(tmp_path):
+    host = tmp_path / "host" / "_vendor"
+    host.mkdir(parents=True)
+    (tmp_path / "host" / "__init__.py").touch()
+    (host / "__init__.py").touch()
+    shutil.copytree(ROOT / "gpusense", host / "gpusense", ignore=shutil.ignore_patterns("__pycache__"))
+    code = """
+import sys
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from host._vendor import gpusense
+from host._vendor.gpusense.exporters import opentelemetry as otel
+class Exporter(SpanExporter):
+    def export(self, spans):
+        print(*sorted((span.name, span.instrumentation_scope.name) for span in spans))
+        return SpanExportResult.SUCCESS
+otel.instrument(exporter=Exporter(), metrics=False)
+with gpusense.trace("step"):
+    gpusense.record_kernel("sgemm", duration_ns=200_000)
+otel.uninstrument()
+assert "gpusense" not in sys.modules
+"""
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "GPUSENSE": "on"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=60)
+    name = "host._vendor.gpusense"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == f"('gpu_kernel: sgemm', '{name}') ('step', '{name}')"
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="a GPU is here")
+def test_without_a_gpu_the_applications_spans_are_as_they_were():
+    body = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+otel.flush(5)
+assert not tracer.active
+with provider.get_tracer("app").start_as_current_span("GET /"), gpusense.trace("forward"):
+    gpusense.record_kernel("sgemm", duration_ns=200_000)
+otel.flush(5)
+assert [span.name for span in exporter.get_finished_spans()] == ["GET /"]
+assert otel.status() == {"received": 0, "exported": 0, "folded": 0, "scopes": 0, "dropped": {}}
+"""
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url, GPUSENSE="auto", OTEL_METRICS_EXPORTER="none")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert got.spans == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX only")
+def test_ctrl_c_keeps_its_exit_status():
+    body = STEP + "import signal; os.kill(os.getpid(), signal.SIGINT); time.sleep(20)"
+    with receiver() as got:
+        done, _ = child(body, OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
+        assert done.returncode == -signal.SIGINT, done.stderr
+        assert len(got.spans) == 11

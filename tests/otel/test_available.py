@@ -1,7 +1,0 @@
-import importlib.util
-
-from needs import require
-
-
-def test_the_packages_of_the_extra_are_here():
-    require(importlib.util.find_spec("opentelemetry"), "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http")

@@ -1,0 +1,228 @@
+"""The documentation against the code: marked fences run, settings, verbs and JSON shapes are those of the package."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support.machine import ROOT
+
+from gpusense import cli
+from gpusense._runtime import config
+from gpusense.session import _format
+
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+FENCE = re.compile(
+    r"<!-- (run|file: (?P<name>[\w.]+)) -->\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+
+#: Executes steps of one page: Python in one namespace, shell commands, and files to save.
+DRIVER = """
+import json, subprocess, sys
+names = {"__name__": "__main__"}
+for language, name, text in json.load(open(sys.argv[1], encoding="utf-8")):
+    if name:
+        open(name, "w", encoding="utf-8").write(text)
+    elif language == "python":
+        exec(compile(text, "fence", "exec"), names)
+    else:
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], capture_output=True, text=True)
+        assert done.returncode == 0, f"{text}\\n{done.stdout}\\n{done.stderr}"
+"""
+
+
+def steps(page: pathlib.Path) -> list[tuple[str, str | None, str]]:
+    text = page.read_text("utf-8")
+    return [(found["language"], found["name"], found["text"]) for found in FENCE.finditer(text)]
+
+
+RUNNABLE = [page for page in PAGES if steps(page)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell commands are for a POSIX shell")
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
+def test_marked_fences_run_without_a_gpu(page, tmp_path):
+    command = tmp_path / "bin" / "gpusense"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpusense "$@"\n')
+    command.chmod(0o755)
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(steps(page)), "utf-8")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "OTEL"))}
+    environ.update(
+        PATH=os.pathsep.join([str(command.parent), os.path.dirname(sys.executable), environ.get("PATH", "")]),
+        PYTHONPATH=str(ROOT),
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(plan)], cwd=work, env=environ, capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def rows(page: str, heading: str = "") -> Iterator[list[str]]:
+    """Cells of the table rows of a page, below a heading, without their code marks."""
+    text = (DOCS / page).read_text("utf-8")
+    text = text.partition(f"\n{heading}")[2] if heading else text
+    for line in text.splitlines():
+        if line.startswith("## ") and heading:
+            return
+        if line.startswith("|") and not line.startswith("|---"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_every_setting_stands_in_the_reference_with_its_variable_default_and_range():
+    told = {cells[0].strip("`"): cells for cells in rows("reference/configuration.md") if len(cells) == 5}
+    del told["setting"]
+    assert list(told) == list(config.Settings._fields)
+    for name, default in config.Settings._field_defaults.items():
+        _, variable, shown, limits, _ = told[name]
+        assert variable.strip("`") == ("GPUSENSE" if name == "mode" else f"GPUSENSE_{name.upper()}")
+        assert shown == f"`{json.dumps(default) if isinstance(default, str) else repr(default)}`"
+        if name in config._RANGES:
+            low, high = config._RANGES[name]
+            assert [float(word) for word in limits.split("…")] == [low, pytest.approx(high)], name
+
+
+def test_variables_that_the_code_reads_stand_in_the_reference():
+    text = (DOCS / "reference/configuration.md").read_text("utf-8")
+    for path in (ROOT / "gpusense").rglob("*.py"):
+        for name in re.findall(r"\bGPUSENSE_[A-Z_]+\b", path.read_text("utf-8")):
+            assert name.endswith("_") or f"`{name}`" in text or f"`{name}=" in text, f"{path.name} reads {name}"
+
+
+def test_every_verb_describes_itself_and_its_arguments():
+    for name in cli._present():
+        parser = cli.parser_of(name)
+        assert parser.description, name
+        assert "`" not in parser.description
+        for action in parser._actions:
+            assert action.help, f"{name} {action.dest}"
+
+
+def command(*arguments: str, cwd: pathlib.Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpusense", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+PROGRAM = """
+import gpusense
+with gpusense.trace("step"):
+    gpusense.record_transfer("mesh", "cpu_to_gpu", bytes=1000, duration_ns=1_000_000)
+    gpusense.record_kernel("sgemm", duration_ns=1_000_000, device=0)
+    with gpusense.compute_block("sum", elements=10):
+        pass
+"""
+
+
+def section(name: str) -> str:
+    """The part of the JSON page whose heading names a schema or command."""
+    text = (DOCS / "reference/json.md").read_text("utf-8")
+    (found,) = [part for part in re.split(r"^## ", text, flags=re.MULTILINE) if name in part.partition("\n")[0]]
+    return found
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("session")
+    (folder / "program.py").write_text(PROGRAM, "utf-8")
+    command("run", "-o", "run.gpusense", "program.py", cwd=folder)
+    return folder
+
+
+def test_report_json_has_the_fields_of_the_page(session):
+    shown = json.loads(command("report", "run.gpusense", "--json", cwd=session))
+    told = [
+        cells[0].strip("`") for cells in rows("reference/json.md", "## `gpusense report --json`") if len(cells) == 2
+    ]
+    kinds = {"kernel", "transfer", "memset", "sync", "allocation", "compute", "block", "syscall"}
+    assert set(shown) == set(told) - {"field", "kind"} - kinds
+    assert shown["schema"] in section("gpusense.report/1")
+    for name in {
+        *shown["meta"],
+        *shown["counters"],
+        *shown["operations"][0],
+        *shown["analysis"],
+        *shown["findings"][0],
+    }:
+        assert f"`{name}`" in section("gpusense.report/1"), name
+    for record in shown["records"] + shown["blocks"]:
+        for name in record:
+            assert f"`{name}`" in section("gpusense.report/1"), f"{record['kind']}.{name}"
+
+
+def test_every_field_of_an_analysis_stands_in_its_row_of_the_page():
+    from support.sessions import eventful
+
+    from gpusense.report.json import to_dict
+
+    report = to_dict(eventful())
+    told = {
+        cells[0].strip("`"): set(re.findall(r"`(\w+)`", cells[2]))
+        for cells in rows("reference/json.md", "## `gpusense report --json`")
+        if len(cells) == 3 and cells[0] != "topic"
+    }
+    assert list(told) == list(report["analysis"])
+    for topic, found in report["analysis"].items():
+        inner = [entry for row in found for value in row.values() if isinstance(value, list) for entry in value]
+        names = {name for row in (*found, *inner) if isinstance(row, dict) for name in row}
+        if topic == "backends":  # a side is an operation
+            names -= set(report["operations"][0]) - {"kind", "name"}
+        assert told[topic] == names, topic
+
+
+def test_export_json_is_the_same_shape(session):
+    from gpusense import load
+    from gpusense._tracing.summary import export_json
+
+    shown = json.loads(command("report", "run.gpusense", "--json", cwd=session))
+    assert set(json.loads(export_json(load(session / "run.gpusense")))) == set(shown)
+
+
+def test_doctor_and_metrics_json_have_the_fields_of_the_page(tmp_path):
+    import gpusense.testing as fakes
+    from gpusense._records.metrics import GpuMetrics
+    from gpusense._records.metrics_json import line
+
+    doctor = json.loads(command("doctor", "--json", cwd=tmp_path))
+    assert doctor["schema"] in section("gpusense.doctor/1")
+    for name in {*doctor, *doctor["backends"][0]} - {"schema"}:
+        assert f"`{name}`" in section("gpusense.doctor/1"), name
+    once = json.loads(command("monitor", "--once", "--json", cwd=tmp_path))
+    sample = fakes.metrics(fakes.device(), {"power.draw_watts": 3.0})
+    for name in {*once, *line((sample,)), *GpuMetrics._fields}:
+        assert f"`{name}`" in section("gpusense.metrics/1"), name
+
+
+def test_the_page_of_the_session_file_names_its_version_and_its_chunks():
+    text = (DOCS / "reference/session-format.md").read_text("utf-8")
+    assert f"| 8 | 2 | major version: {_format.MAJOR} |" in text
+    assert f"| 10 | 2 | minor version: {_format.MINOR} |" in text
+    for number, name in _format.TYPES.items():
+        assert f"| {number} | {name} |" in text
+
+
+def test_diff_json_has_the_fields_of_the_page(session):
+    shown = json.loads(command("diff", "run.gpusense", "run.gpusense", "--json", "--fail-over", "10%", cwd=session))
+    for name in {*shown, *shown["counts"][0], *shown["times"][0]}:
+        assert f"`{name}`" in section("gpusense diff --json"), name
+
+
+def test_links_between_pages_and_to_files_lead_somewhere():
+    for page in [*PAGES, ROOT / "README.md"]:
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"

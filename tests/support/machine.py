@@ -1,0 +1,78 @@
+"""What tests need of the machine: compilers, assemblers. Skipped elsewhere, a failure in CI."""
+
+import os
+import pathlib
+import platform
+import shutil
+import struct
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parents[1]
+ROOT = HERE.parent
+FAKES = HERE / "fakes"
+
+
+def require(condition: object, what: str) -> None:
+    """Skips on a developer's machine, fails in CI: a test skipped everywhere is a failure."""
+    if condition:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"CI must have {what}")
+    pytest.skip(f"needs {what}")
+
+
+def find_compiler() -> list[str] | None:
+    """The command that compiles C here: ``$CC``, cc, gcc, clang, or the one in the ziglang wheel."""
+    if os.environ.get("CC"):
+        return os.environ["CC"].split()
+    for name in ("cc", "gcc", "clang"):
+        path = shutil.which(name)
+        if path:
+            return [path]
+    try:
+        import ziglang  # noqa: F401
+    except ImportError:
+        return None
+    return [sys.executable, "-m", "ziglang", "cc"]
+
+
+NATIVE = platform.machine() if sys.platform == "linux" else None
+
+
+def assembler(machine: str) -> list[str] | None:
+    """A command that assembles for ``machine``: binutils, LLVM, or the clang in the ziglang wheel."""
+    names = [f"{machine}-linux-gnu-as", *(["as"] if machine == NATIVE else [])]
+    for path in filter(None, map(shutil.which, names)):
+        return [path]
+    if shutil.which("llvm-mc"):
+        return ["llvm-mc", "-filetype=obj", f"-triple={machine}-linux-gnu"]
+    try:
+        import ziglang  # noqa: F401
+    except ImportError:
+        return None
+    return [sys.executable, "-m", "ziglang", "cc", "-c", "-target", f"{machine}-linux-gnu"]
+
+
+def text_and_symbols(path: pathlib.Path) -> tuple[bytes, dict[str, int]]:
+    """The .text section and the symbols of a 64-bit ELF object."""
+    raw = path.read_bytes()
+    assert raw[:5] == b"\x7fELF\x02"
+    (table,) = struct.unpack_from("<Q", raw, 40)
+    size, count, names_at = struct.unpack_from("<HHH", raw, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", raw, table + size * i) for i in range(count)]
+
+    def string(section, offset):
+        begin = sections[section][4] + offset
+        return raw[begin : raw.index(b"\0", begin)].decode()
+
+    text, symbols = b"", {}
+    for name, kind, _, _, offset, length, link, *_ in sections:
+        if string(names_at, name) == ".text":
+            text = raw[offset : offset + length]
+        if kind == 2:
+            for at in range(offset, offset + length, 24):
+                number, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", raw, at)
+                symbols[string(link, number)] = value
+    return text, symbols
