@@ -17,7 +17,8 @@ reading is a part of the whole, though not of each. Ratios of one run only: thes
     python benchmarks/gpu/overhead.py [--seconds 60] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 
 The processes of one workload start together, since importing torch takes longest, and then measure in turn, ten seconds
-each, until all have had theirs: the machine's speed drifts, and no tool gets a better minute than another.
+each, until all have had theirs: the machine's speed drifts, and no tool gets a better minute than another. With
+``--against FOLDER``, another checkout of gpusense, each tool is measured with that one, too, in turn with this one.
 """
 
 import argparse
@@ -160,9 +161,14 @@ def wait_for_turn(said):
     sys.stdin.readline()
 
 
-def measure(workload, tools, seconds):
+def measure(workload, tools, seconds, against=None):
     """One row a tool; the processes wait until it is their turn."""
-    waiting = [(tool, *start(workload, tool, seconds)) for tool in tools]
+    waiting = []
+    for tool in tools:
+        waiting.append((tool, *start(workload, tool, seconds, __file__)))
+        if against:
+            script = pathlib.Path(against).resolve() / "benchmarks" / "gpu" / "overhead.py"
+            waiting.append((f"{tool}, other", *start(workload, tool, seconds, script)))
     for _, process, _ in waiting:
         process.stdout.readline()
     while waiting:
@@ -171,7 +177,7 @@ def measure(workload, tools, seconds):
         if said == "next\n":
             waiting.append((tool, process, errors))
         elif said.startswith("{"):
-            show(json.loads(said))
+            show({**json.loads(said), "tool": tool})
         else:
             errors.seek(0)
             reason = (errors.read().strip().splitlines() or ["no output"])[-1][:100]
@@ -192,9 +198,9 @@ def take_turn(process):
         limit.cancel()
 
 
-def start(workload, tool, seconds):
+def start(workload, tool, seconds, script):
     """A process, and the file that its errors go to."""
-    command = [sys.executable, __file__, "--seconds", str(seconds), "--child", workload, tool]
+    command = [sys.executable, str(script), "--seconds", str(seconds), "--child", workload, tool]
     pipe, errors = subprocess.PIPE, tempfile.TemporaryFile("w+")  # noqa: SIM115 - read once the process has ended
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True), errors
 
@@ -214,6 +220,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--workloads", default="small,big,graph,copies,storm")
     parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--against", metavar="FOLDER")
     parser.add_argument("--child", nargs=2)
     arguments = parser.parse_args()
     if arguments.child:
@@ -222,7 +229,7 @@ def main():
     ratios = "".join(f"{name:>25}" for name in ("median, 95 %", "Hodges-Lehmann, 95 %", "left, Hodges-Lehmann"))
     print(f"{head}{ratios} pairs{'CPU':>8}{'stop s':>8}  facts")
     for workload in arguments.workloads.split(","):
-        measure(workload, arguments.tools.split(","), arguments.seconds)
+        measure(workload, arguments.tools.split(","), arguments.seconds, arguments.against)
 
 
 if __name__ == "__main__":
