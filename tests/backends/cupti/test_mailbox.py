@@ -14,14 +14,13 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machine import assembler, text_and_symbols
+from support.machine import FAKES, assembler, text_and_symbols
 
 from gpusense._capi.machine import clock_code, executable, function_object, graph_code
 from gpusense._capi.machine import mailbox_code as code
 from gpusense._capi.machine import mailbox_layout as layout
 from gpusense.backends.cupti import mailbox as boxes
 
-FAKES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fakes")
 LINUX = sys.platform == "linux"
 NATIVE = platform.machine() if LINUX else None
 
