@@ -19,7 +19,7 @@ from .._records.records import BlockRecord, Path, Record
 from .._runtime import log, threads
 from .._runtime.config import Settings
 from ..session import _format as file
-from ..session._following import Following
+from ..session._replay import Following
 from ..session._writer import Writer
 from .attachment import Capture
 from .recorder import Recorder
@@ -269,7 +269,8 @@ class FileRecorder(Recorder):
 
     def session(self) -> Any:
         """What the file holds by now."""
-        from ..session import ended_early, load
+        from ..session import load
+        from ..session._builder import ended_early
 
         if self._end_ns is None:
             self._keep_samples()
