@@ -10,10 +10,11 @@ from .._records.records import BUDGET, DeviceInfo, UnseenStretch
 from .._runtime import log, threads
 from .._runtime.config import Settings
 from .attachment import Capture
-from .duty import Duty
+from .budget import BudgetKeeper
+from .worker import FIRST_WAIT_S
 
 TICK_S = 0.1
-FIRST_WAIT_S = 0.005
+
 MAX_WAIT_S = 1.0  # that blocks wait, all together, while another thread attaches: what they launch is to be seen
 RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come to the blocks around them
 
@@ -40,7 +41,7 @@ class Capturing:
         self.left_out: Callable[[], dict[str, int]] = dict  # what of the program's is in no record, as counters
         self.start_ns = time_ns()
         self.unseen: list[UnseenStretch] = []
-        self._duty = Duty(self.unseen)
+        self._budget = BudgetKeeper(self.unseen)
         self._lock = threads.OwnedLock()  # of everything that is recorded
         self._attaching = threads.OwnedLock()
         self._last_poke = 0.0
@@ -149,15 +150,15 @@ class Capturing:
 
     def _follow_budget(self, on: bool) -> None:
         """Capture on, or off for a while, as a round has decided."""
-        duty, capture = self._duty, self.capture
+        budget, capture = self._budget, self.capture
         if on or capture is None:
             self._end_rest()
             return
-        if not duty.outside:
-            duty.observe(False, capture)
-            if capture.running and duty.leaves_now(capture):
+        if not budget.outside:
+            budget.switch(False, capture)
+            if capture.running and budget.leaves_now(capture):
                 self._rest_without(capture)
-        if not duty.keeps:  # the program has ended the budget meanwhile
+        if not budget.keeps:  # the program has ended the budget meanwhile
             capture.sharing.rest(False)
             self._end_rest()
 
@@ -165,23 +166,23 @@ class Capturing:
         """The rest goes on with CUPTI out of the process."""
         capture.flush()
         with self._attaching:
-            if self.disabled or self._duty.outside or not capture.running:
+            if self.disabled or self._budget.outside or not capture.running:
                 return  # another thread was faster
             self._mark_no_more()
             self.armed = False
             refused = capture.rest_without(BUDGET)
             with self._lock:
-                self._duty.look(capture)
-                self._duty.went_out(refused)
+                self._budget.note(capture)
+                self._budget.went_out(refused)
 
     def _end_rest(self) -> None:
         """Where a rest of the budget lasts, it ends now."""
-        duty, capture = self._duty, self.capture
-        if not duty.outside:
-            duty.observe(True, capture)
+        budget, capture = self._budget, self.capture
+        if not budget.outside:
+            budget.switch(True, capture)
             return
         with self._attaching:
-            back = duty.outside and capture is not None and capture.rearm(duty.came_back())
+            back = budget.outside and capture is not None and capture.rearm(budget.came_back())
             if back:
                 self._arm()
         if back:
@@ -194,11 +195,11 @@ class Capturing:
 
     def pause_capture(self) -> None:
         """Ends capture for now; :meth:`resume_capture` begins it again."""
-        if not self._duty.outside:
-            self._duty.observe(True, self.capture)
+        if not self._budget.outside:
+            self._budget.switch(True, self.capture)
         self.flush(0.5)
         with self._attaching:
-            outside = self._duty.outside
+            outside = self._budget.outside
             self._mark_no_more()
             self.armed = False
             self.disabled = True
@@ -206,8 +207,8 @@ class Capturing:
                 self._stop(self.capture)
                 with self._lock:
                     if outside:
-                        self._tell(UnseenStretch(self._duty.came_back(), time_ns(), BUDGET))
-                    self._duty.look(self.capture)
+                        self._tell(UnseenStretch(self._budget.came_back(), time_ns(), BUDGET))
+                    self._budget.note(self.capture)
                 self.unseen.append(UnseenStretch(time_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
@@ -232,7 +233,7 @@ class Capturing:
                 self._stop(capture)
                 if self._lock.acquire(timeout=0.5):
                     try:
-                        self._duty.look(capture)
+                        self._budget.note(capture)
                     finally:
                         self._lock.release()
 
@@ -298,5 +299,5 @@ class Capturing:
 
     def unseen_stretches(self) -> list[UnseenStretch]:
         """Also the one that lasts, with no end."""
-        lasting = [self._duty.lasting(), self.capture.unseen_now() if self.capture is not None else None]
+        lasting = [self._budget.lasting(), self.capture.unseen_now() if self.capture is not None else None]
         return [*self.unseen, *(stretch for stretch in lasting if stretch is not None)]

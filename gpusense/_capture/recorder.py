@@ -27,8 +27,8 @@ from .._runtime.config import Settings
 from .attachment import Capture
 from .capturing import Capturing
 from .hang import HangWatch
-from .pauses import Pauses
 from .sinks import Delivery, is_the_programs
+from .worker import Pauses
 
 EVENTS_AT_ONCE = 64  # without a pause
 
@@ -65,7 +65,7 @@ class Recorder(Capturing):
         self._slowed_ns = 0  # of the program's launches, for the budget
         self.pipeline = self._new_pipeline()
         self._hang = self._new_hang_watch()
-        self._duty.begin(settings.overhead_budget, settings.detach_in_rests)
+        self._budget.begin(settings.overhead_budget, settings.detach_in_rests)
 
     def _new_hang_watch(self) -> HangWatch | None:
         after_s = self.settings.hang_after
@@ -90,11 +90,11 @@ class Recorder(Capturing):
             self.pipeline.configure(self._limits())
         if any(getattr(old, name) != getattr(settings, name) for name in ("overhead_budget", "detach_in_rests")):
             with self._lock:
-                self._duty.look(self.capture)  # a rest may have begun since
+                self._budget.note(self.capture)  # a rest may have begun since
             self._end_rest()
             with self._lock:
-                self._duty.look(self.capture)
-                self._duty.begin(settings.overhead_budget, settings.detach_in_rests)
+                self._budget.note(self.capture)
+                self._budget.begin(settings.overhead_budget, settings.detach_in_rests)
                 self.pipeline.threshold.raise_floor(0)
         capture = self.capture
         if capture is None:
@@ -159,7 +159,7 @@ class Recorder(Capturing):
                 self._pause.begin()
                 self._take_events()
                 launches = self.pipeline.launches
-                launches.wanted = self._duty.keeps
+                launches.wanted = self._budget.keeps
                 self._read(buffer, thread)
                 self._slowed_ns += launches.take()
                 self._read_ns = time_ns()
@@ -224,10 +224,10 @@ class Recorder(Capturing):
             self._in_rounds.discard(ident)
         self._tick_cpu_ns += int((thread_time() - began) * 1e9) + delivery.take_cpu_ns()
         with self._lock:
-            self._duty.look(self.capture)
+            self._budget.note(self.capture)
             if self.pipeline.launches.graphs:
-                self._duty.stay("CUDA graphs were replayed, and their next replay might fail")
-            on = self._duty.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture, self._slowed_ns)
+                self._budget.stay("CUDA graphs were replayed, and their next replay might fail")
+            on = self._budget.step(self._tick_cpu_ns, self.pipeline.threshold, self.capture, self._slowed_ns)
         self._follow_budget(on)
         return handed
 
@@ -405,7 +405,7 @@ class Recorder(Capturing):
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
                 "thread_s": self.spent_s,
-                **self._duty.facts(self._end_ns or time_ns(), self.pipeline.threshold),
+                **self._budget.facts(self._end_ns or time_ns(), self.pipeline.threshold),
             },
         }
 

@@ -74,11 +74,11 @@ def test_a_recorder_adds_them_up_where_a_budget_is_kept(mode, tmp_path):
     buffer = memoryview(b"".join(kernel(T0, T0 + 100, 1 + i) for i in range(24)))
     made._on_buffer(buffer, 5)
     assert made._slowed_ns == 0
-    made._duty.begin(0.02)
+    made._budget.begin(0.02)
     made._on_buffer(buffer, 5)
     made._on_buffer(buffer, 5)
     assert made._slowed_ns == 2 * 24 * LAUNCH_NS
-    made._duty.begin(None)
+    made._budget.begin(None)
     made._on_buffer(buffer, 5)
     assert made._slowed_ns == 2 * 24 * LAUNCH_NS
     assert not made.unseen
