@@ -5,12 +5,12 @@ from typing import Any
 
 from .._aggregation.pipeline import Limits, Marker, Pipeline, owner_of
 from .._aggregation.sums import Watched
-from .._attribution.attributor import CLOSE, LEAVE, OPEN, Boundary
-from .._attribution.crossings import unpacked
+from .._attribution.boundaries import CLOSE, LEAVE, OPEN, Boundary
 from .._decode.names_cache import NameCache, Names
 from .._records.records import GpuKernel, Path
 from . import Builder, Session, rows_left_out
 from . import _format as file
+from ._block_chunks import unpacked
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
