@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests")
 from support.cupti import STRIDES, T0, kernel, memcpy
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
-from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
+from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
 from gpusense._decode.names_cache import NameCache, Names
 
 RECORDS = 1200  # in a buffer of 256 KiB

@@ -17,7 +17,7 @@ from support.cupti import STRIDES, T0, kernel, memcpy
 from support.sessions import watch
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
-from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
+from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
 from gpusense._decode.names_cache import NameCache
 
 RECORDS = 1200

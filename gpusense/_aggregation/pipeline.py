@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._attribution.attributor import Boundary, Ids, Widener
+from .._attribution.attributor import Ids, Widener
+from .._attribution.boundaries import Boundary, Placed
 from .._decode import layouts
 from .._decode.batch import Batch
 from .._decode.decode import batches, numbers
@@ -173,8 +174,8 @@ class Pipeline:
         come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
         self.attribution.boundary(event, self._widener.widen_one((newest + 1) & 0xFFFFFFFF))
 
-    def boundaries_after(self, items: Iterable[Sequence[Any]]) -> None:
-        """As :meth:`boundary_after` for many: each holds what a :class:`Boundary` does, and ``newest``."""
+    def boundaries_after(self, items: Iterable[Placed]) -> None:
+        """As :meth:`boundary_after` for many."""
         self.attribution.boundaries_after(items, self._widener)
 
     def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:

@@ -17,16 +17,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count, islice, takewhile
 from operator import gt
-from typing import Any, NamedTuple
 
 from .._decode.correlation_ids import Ids as Ids
 from .._decode.correlation_ids import Widener as Widener
 from .._records.records import Path
-from .timelines import CLOSE as CLOSE
+from .boundaries import CLOSE, OPEN, Boundary, Placed
 from .timelines import ENDED, UNCERTAIN, Events, Timeline, chain
-from .timelines import LEAVE as LEAVE
-from .timelines import OPEN as OPEN
-from .timelines import SWITCH as SWITCH
 from .timelines import Leaves as Leaves
 from .turns import Forgotten, Threads
 
@@ -35,25 +31,6 @@ BRACKET_SLACK_NS = 2_000
 THREAD_MASK = 0xFFFFFFFF
 MAX_EVENTS = 100_000
 MAX_BLOCKS = 100_000
-
-
-class Boundary(NamedTuple):
-    """A block was opened or closed, or a thread went on in another one. ``before_ns`` and ``after_ns`` bracket the
-    marker call.
-
-    Where switches between tasks are seen, ``parent_id`` of CLOSE and SWITCH is the block that the thread is in from
-    here on (0: none), until a SWITCH with None: from then on order decides, with all that is open. LEAVE: order
-    decides, and of the blocks of the thread only ``parent_id`` and those around it count as open.
-    """
-
-    op: int
-    block_id: int  # 0 for SWITCH and LEAVE, which open and close nothing
-    parent_id: int | None
-    thread: int
-    before_ns: int
-    after_ns: int
-    name: str = ""
-    token: int = 0  # what the marker call carries into its record; 0: none
 
 
 def _around(queue: "deque[Boundary]", at_ns: int) -> tuple[int, int, Boundary] | None:
@@ -110,25 +87,24 @@ class Attributor:
         else:
             self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
 
-    def boundaries_after(self, items: Iterable[Sequence[Any]], widener: Widener) -> None:
-        """As :meth:`boundary` for each of ``items``: what a :class:`Boundary` holds, and the 32 bits of the newest
-        correlation id when it was crossed. Launches from the next id on come after it."""
+    def boundaries_after(self, items: Iterable[Placed], widener: Widener) -> None:
+        """As :meth:`boundary` for each of ``items``, which hold 32 bits of the newest id."""
         parents, names, homes, widen = self._parents, self._names, self._homes, widener.widen_one
         every: Events = [], []
         threads: dict[int, Events] = {}
-        for op, block, parent, thread, before_ns, _, name, _, newest in items:
+        for _, op, block, parent, thread, time_ns, name, newest in items:
             if op == OPEN:
                 parents[block] = parent
                 names[block] = name
                 homes[block] = thread
                 if parent is None:
                     self._rooted.add(thread & THREAD_MASK)
-            row = before_ns, op, block, parent
+            row = time_ns, op, block, parent
             corr = widen((newest + 1) & 0xFFFFFFFF)
             if op == CLOSE and (home := homes.pop(block, thread)) != thread:
                 corrs, rows = threads.get(home) or threads.setdefault(home, ([], []))
                 corrs.append(corr)
-                rows += (before_ns, ENDED, block, None)
+                rows += (time_ns, ENDED, block, None)
             corrs, rows = threads.get(thread) or threads.setdefault(thread, ([], []))
             corrs.append(corr)
             rows += row

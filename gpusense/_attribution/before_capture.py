@@ -1,6 +1,6 @@
 """Blocks and switches from before anything could be marked. Pure."""
 
-from .attributor import CLOSE, LEAVE, OPEN, SWITCH, Boundary
+from .boundaries import CLOSE, LEAVE, OPEN, SWITCH, Boundary
 
 
 class Unmarked:

@@ -13,9 +13,8 @@ from itertools import count
 from time import time_ns
 from typing import Any
 
-from .._records.records import BlockRecord
 from .._runtime import threads
-from .timelines import CLOSE
+from .boundaries import CLOSE, FRAME_ENDED, PLACED, Frame, Item
 
 #: The innermost open block of each thread and task, but for frames.
 innermost: ContextVar[Any] = ContextVar("gpusense_block", default=None)
@@ -24,44 +23,6 @@ block_ids = count(1)
 LAST_ID = 0xFFFFFFFF  # more from ``newest()``: it may have missed some
 
 _get_ident = threads.thread_id()
-
-
-class Frame:
-    """One open scope of a :class:`Run`: of a module, with what it is (``place.name``, ``place.attributes``), or of a
-    block that was opened inside the run, without a place.
-
-    ``block``: None until somebody asks. ``number``: its id. ``corr``: the newest correlation id when it opened, or -1
-    where it had a block from the start. Made by ``Frame.__new__``: a constructor is one function more where it counts.
-    """
-
-    __slots__ = ("before", "block", "corr", "number", "outer", "place", "run", "start_ns")
-    place: Any
-    run: "Run"
-    outer: "Frame | None"
-    block: Any
-    number: int
-    start_ns: int
-    corr: int
-    before: Any  # for the integration
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """Names, outermost first."""
-        if self.block is not None:
-            found: tuple[str, ...] = self.block.path
-            return found
-        around = self.outer.path if self.outer is not None else ()
-        return (*around, self.place.name)
-
-    def record(self, end_ns: int) -> BlockRecord:
-        """Of the block that it would have been; it lies in another one."""
-        outer: Any = self.outer
-        place, path = self.place, outer.path
-        fields = (
-            place.name, self.number, outer.number, (*path, place.name), self.start_ns, end_ns, self.run.thread,
-            place.attributes, None,
-        )  # fmt: skip
-        return tuple.__new__(BlockRecord, fields)  # a NamedTuple's own constructor is one function of Python more
 
 
 class Run:
@@ -80,7 +41,7 @@ class Run:
         self.base: Any = None  # the innermost block among the frames: what ``innermost`` gives meanwhile
         self.lean = False  # whether frames may be opened, and closed, without a block
         self.calls = False  # that, for the calls of modules
-        self.append: Callable[[Any], None] = _nothing
+        self.append: Callable[[Item], None] = _nothing
         self.newest: Callable[[], int] = _nought
         self.ahead: Callable[[], None] | None = None
         self._around: Run | None = None
@@ -114,7 +75,7 @@ class Run:
             if self.lean:
                 end, corr = time_ns(), self.newest()
                 if corr <= LAST_ID:
-                    self.append((frame, end, corr))
+                    self.append((FRAME_ENDED, frame, end, corr))
                     self.frame = frame.outer
                     return None
             block = _become(frame)
@@ -130,7 +91,7 @@ class Run:
         self.lean = self.calls = False
         self.frame = frames[0].outer
         for frame in frames:
-            self.append([CLOSE, frame.number, None, self.thread, now, now, "", 0, corr])
+            self.append((PLACED, CLOSE, frame.number, None, self.thread, now, "", corr))
 
 
 #: Of each thread, while it has one.

@@ -9,7 +9,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from typing import Any
 
-OPEN, CLOSE, SWITCH, LEAVE = 1, 0, 2, 3
+from .boundaries import CLOSE, LEAVE, OPEN, SWITCH
+
 ENDED = 8  # another thread closed the block
 UNCERTAIN = 4  # with one of these: the call was somewhere between this event's neighbours
 OUTSIDE = 0  # among several candidates: no block at all

@@ -9,8 +9,7 @@ from typing import Any
 
 from .._aggregation.same_kernels import Alike, expanded
 from .._aggregation.sums import BlockTotals
-from .._attribution.attributor import Boundary
-from .._attribution.crossings import AT_ONCE, Packer, taken_apart
+from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
 from .._decode.decode import name_pointers
 from .._decode.names import base_name, text
 from .._decode.names_cache import MAX_NAMES, RECHECK_S
@@ -19,6 +18,7 @@ from .._records.records import BlockRecord, Path, Record
 from .._runtime import log, threads
 from .._runtime.config import Settings
 from ..session import _format as file
+from ..session._block_chunks import AT_ONCE, Packer
 from ..session._replay import Following
 from ..session._writer import Writer
 from .attachment import Capture
@@ -141,24 +141,24 @@ class FileRecorder(Recorder):
         if records:
             self.writer.rows(file.RECORDS, records)
 
-    def _place_after(self, crossings: list[Any]) -> list[Any]:
+    def _place_after(self, items: list[PlacedItem]) -> list[BlockRecord]:
         if self._rows:
             self._write_boundaries()
-        for first in range(0, len(crossings), AT_ONCE):
-            self._blocks += map(block_text, self._packer.add(crossings[first : first + AT_ONCE]))
+        for first in range(0, len(items), AT_ONCE):
+            self._blocks += map(block_text, self._packer.add(items[first : first + AT_ONCE]))
             if self._packer.full:
                 self._write_boundaries()
         if self._delivery.awaited:
-            self._delivery.put([*taken_apart(crossings)[1]])
+            self._delivery.put([*taken_apart(items)[1]])
         return []
 
-    def _boundary(self, item: list[Any]) -> None:
-        if item[7] or self.capture is None:
+    def _boundary(self, event: Boundary) -> None:
+        if event.token or self.capture is None:
             if self._packer:
                 self._write_boundaries()
-            self._rows.append([*item, None if item[7] else 0])
+            self._rows.append([*event, None if event.token else 0])
         else:
-            super()._boundary(item)
+            super()._boundary(event)
 
     def _consume(self, most: int | None = None) -> None:
         super()._consume(most)

@@ -8,7 +8,8 @@ belongs to the block of its original. Nodes made before or beside a capture that
 import threading
 from typing import Any
 
-from .._attribution.attributor import CLOSE, OPEN, Attributor, Boundary
+from .._attribution.attributor import Attributor
+from .._attribution.boundaries import CLOSE, OPEN, Boundary
 from .._records.records import Path, Unavailable
 
 

@@ -1,9 +1,8 @@
 """Joins capture, pipeline and sinks of one tracer; all of it runs on gpusense's own threads but what queues.
 
-Threads of the program only append to ``events`` (a deque: atomic): boundaries as lists of the fields of a
-:class:`Boundary`, and of the newest id where that was read; frames and closed blocks, see :func:`taken_apart`;
-tokens of marker calls that failed; finished records. The recording thread calls :meth:`Recorder.tick`; CUPTI's buffers
-arrive on the broker's drain thread. One lock serialises the two; sinks are called without it.
+Threads of the program only append to ``events`` (a deque: atomic), items of the kinds in ``boundaries``. The
+recording thread calls :meth:`Recorder.tick`; CUPTI's buffers arrive on the broker's drain thread. One lock serialises
+the two; sinks are called without it.
 """
 
 import os
@@ -15,12 +14,22 @@ from typing import Any
 from .._aggregation.pipeline import Limits, Pipeline
 from .._aggregation.same_kernels import Alike
 from .._aggregation.sums import BlockTotals
-from .._attribution.attributor import OPEN, Boundary
 from .._attribution.before_capture import Unmarked
-from .._attribution.crossings import taken_apart
-from .._attribution.open_blocks import Frame, bringers
+from .._attribution.boundaries import (
+    CLOSED,
+    LAST_PLACED,
+    LOST,
+    OPEN,
+    RECORD,
+    Boundary,
+    PlacedItem,
+    boundary_of,
+    record_of,
+    taken_apart,
+)
+from .._attribution.open_blocks import bringers
 from .._decode.names_cache import NameCache, Names
-from .._records.records import Counters, Path, Record, UnseenStretch
+from .._records.records import BlockRecord, Counters, Path, Record, UnseenStretch
 from .._runtime import log, threads
 from .._runtime.clock import Anchor
 from .._runtime.config import Settings
@@ -37,7 +46,6 @@ SINK_WAIT_S = 0.5
 DONE_PATIENCE_NS = 1_500_000_000
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
-BOUNDARY_FIELDS = len(Boundary._fields)  # of what the program's threads leave; where read, the newest id follows
 MAX_OWNERS = 500_000  # of graph nodes; the oldest are then forgotten
 
 
@@ -145,9 +153,9 @@ class Recorder(Capturing):
     def _place(self, event: Boundary, corr: int | None) -> None:
         self.pipeline.boundary(event, corr)
 
-    def _place_after(self, crossings: list[Any]) -> list[Any]:
+    def _place_after(self, items: list[PlacedItem]) -> list[BlockRecord]:
         """Boundaries where the newest id was read, see :func:`taken_apart`; gives the records of those that ended."""
-        rows, records = taken_apart(crossings)
+        rows, records = taken_apart(items)
         self.pipeline.boundaries_after(rows)
         return records
 
@@ -290,27 +298,27 @@ class Recorder(Capturing):
         for bring in bringers[:]:
             bring()
         events = self.events
-        crossings: list[Any] = []
+        placed: list[PlacedItem] = []
         manual: list[Any] = []
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events) if most is None else min(most, len(events))):
             item = events.popleft()
-            kind = type(item)
-            if kind is Frame or kind is tuple or (kind is list and len(item) > BOUNDARY_FIELDS):
-                crossings.append(item)
+            kind = item[0]
+            if kind <= LAST_PLACED:
+                placed.append(item)
                 continue
-            if kind is int:
-                self.pipeline.attribution.lose(item)
+            if kind == LOST:
+                self.pipeline.attribution.lose(item[1])
                 continue
-            if crossings:  # the newest id is one of theirs
-                manual += self._place_after(crossings)
-                crossings = []
-            if kind is list:
-                self._boundary(item)
+            if placed:  # the newest id is one of theirs
+                manual += self._place_after(placed)
+                placed = []
+            if kind in (CLOSED, RECORD):
+                manual.append(record_of(item))
             else:
-                manual.append(item)
-        if crossings:
-            manual += self._place_after(crossings)
+                self._boundary(boundary_of(item))
+        if placed:
+            manual += self._place_after(placed)
         if manual:
             self._manual(manual)
 
@@ -321,8 +329,8 @@ class Recorder(Capturing):
     def _manual(self, records: Iterable[Record | Alike]) -> None:
         self.pipeline.record(records, time_ns())
 
-    def _boundary(self, item: list[Any]) -> None:
-        event = Boundary(*item)
+    def _boundary(self, event: Boundary) -> None:
+        """Without a newest id."""
         if event.token:
             self._place(event, None)
             return

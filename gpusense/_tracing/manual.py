@@ -7,6 +7,7 @@ from weakref import ref
 
 from .._aggregation.same_kernels import Alike
 from .._aggregation.sums import Late
+from .._attribution.boundaries import RECORD, Item
 from .._attribution.open_blocks import here
 from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from .._records.validate import fitted, readers_of, whole
@@ -20,7 +21,7 @@ class ByHand:
     """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
     ignored_records: int
-    _append: Callable[[Any], None]
+    _append: Callable[[Item], None]
     _watched: dict[int, ref[Any]]
 
     def current_block(self) -> Block | None:
@@ -42,9 +43,9 @@ class ByHand:
         for item in items:
             try:
                 if type(item) in KINDS:
-                    self._append(fitted(item))
+                    self._append((RECORD, fitted(item)))
                 elif isinstance(item, Alike):
-                    self._append(item)
+                    self._append((RECORD, item))
                 else:
                     self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
             except Exception as error:  # noqa: BLE001, PERF203 - the program's mistake is no reason to end it
@@ -120,7 +121,7 @@ class ByHand:
                     raise TypeError(f"{kind.__name__} has no field {field!r}")
                 if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
                     values[field] = readers[field](value)
-            self._append(kind(name=text, **self._here(values)))
+            self._append((RECORD, kind(name=text, **self._here(values))))
         except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
             self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
 

@@ -9,7 +9,7 @@ from time import time_ns
 from typing import Any
 from weakref import ref
 
-from .._attribution.attributor import OPEN
+from .._attribution.boundaries import ENDED, OPEN, PLACED, Item
 from .._attribution.open_blocks import LAST_ID, block_ids, entered, here, innermost, left, running
 from .._runtime import threads
 from .block import Block
@@ -28,7 +28,7 @@ class Scopes:
     _recorder: Any
     _steps: Any
     _listeners: tuple[Any, ...]
-    _append: Callable[[Any], None]
+    _append: Callable[[Item], None]
     _watched: dict[int, ref[Any]]
 
     def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> Block:
@@ -72,7 +72,7 @@ class Scopes:
                 return self._open_slowly(name, attributes, None)
             if running:
                 entered(block)
-            self._append([OPEN, number, block.parent_id, thread, now, now, name, 0, corr])
+            self._append((PLACED, OPEN, number, block.parent_id, thread, now, name, corr))
             return block  # in here: an interrupt may come at any line
         except Exception:  # noqa: BLE001 - whatever fails in us, the span of others goes on
             self.failed_blocks += 1
@@ -120,8 +120,8 @@ class Scopes:
                 left(block)
             end = block.end_ns = time_ns()
             self._append((
-                block.block_id, None, _get_ident(), end, corr, block.name, block.parent_id, block.path, block.start_ns,
-                block.thread, None if attributes is None else attributes.copy(), block.error,
+                ENDED, None, _get_ident(), corr, block.name, block.block_id, block.parent_id, block.path,
+                block.start_ns, end, block.thread, None if attributes is None else attributes.copy(), block.error,
             ))  # fmt: skip
         except Exception:  # noqa: BLE001 - as in open_scope
             self.failed_blocks += 1
@@ -129,7 +129,7 @@ class Scopes:
             if block.end_ns is None:
                 block.end_ns = time_ns()
 
-    def ways_of_frames(self, block: Block) -> tuple[Callable[[Any], None], Callable[[], int]] | None:
+    def ways_of_frames(self, block: Block) -> tuple[Callable[[Item], None], Callable[[], int]] | None:
         """For frames inside ``block``: where they are left, and what gives the newest correlation id; None where only
         blocks will do."""
         recorder = self._recorder

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .._attribution.attributor import LEAVE, SWITCH
+from .._attribution.boundaries import LEAVE, SWITCH
 from .._attribution.open_blocks import innermost
 from .._runtime import log, threads
 from .block import Block

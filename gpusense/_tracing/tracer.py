@@ -7,12 +7,25 @@ from itertools import count
 from time import time_ns
 from typing import TYPE_CHECKING, Any, overload
 
-from .._attribution.attributor import CLOSE, OPEN, SWITCH
+from .._attribution.boundaries import (
+    CLOSE,
+    CLOSED,
+    ENDED,
+    LOST,
+    MARKED,
+    OPEN,
+    PLACED,
+    SWITCH,
+    UNPLACED,
+    Closed,
+    Item,
+    MarkedBoundary,
+)
 from .._attribution.open_blocks import LAST_ID, end_frames, running
 from .._attribution.open_blocks import forget_in_child as forget_frames
 from .._capture.recorder import Recorder
 from .._capture.worker import Worker
-from .._records.records import BlockRecord, Record
+from .._records.records import Record
 from .._records.validate import attributes_of
 from .._runtime import log, package, process, threads
 from .._runtime.config import Settings
@@ -31,8 +44,6 @@ if TYPE_CHECKING:
 _tokens = count(1)
 _get_ident = threads.thread_id()
 
-#: A call that has not returned yet is taken to end within this time after it began.
-OPEN_ENDED_NS = 50_000_000
 #: Ending capture, and handing out what is left: no exit takes longer because of us.
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
@@ -48,7 +59,7 @@ class Tracer(Scopes, ByHand):
         self.metrics_source: Any = None
         self._recorder: Recorder = recorder
         self._watched = recorder.pipeline.watched.blocks
-        self._append = recorder.events.append
+        self._append: Callable[[Item], None] = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
         self._share = 1 - 1e-9  # so that the first block is opened
         self.failed_blocks = self.ignored_records = 0
@@ -115,28 +126,38 @@ class Tracer(Scopes, ByHand):
         # What runs at each boundary stands here once more, instead of in a call: blocks of a framework's modules lie
         # between long stretches of its own code, and each function of ours is then slow to reach.
         if marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
-            self._append([OPEN, block.block_id, block.parent_id, block.thread, before, before, block.name, 0, corr])
+            self._append((PLACED, OPEN, block.block_id, block.parent_id, block.thread, before, block.name, corr))
         else:
-            until = before + OPEN_ENDED_NS
-            self._mark([OPEN, block.block_id, block.parent_id, block.thread, before, until, block.name, 0], marker)
+            self._mark(marker, OPEN, block.block_id, block.parent_id, block.thread, before, block.name)
         if self._listeners:
             for listener in self._listeners:
                 self._tell(listener, "block_opened", block)
 
-    def _mark(self, event: list[Any], marker: Callable[[int], Any] | None) -> None:
-        """Leaves ``event`` in the queue, around a marker where one can be made."""
+    def _mark(
+        self,
+        marker: Callable[[int], Any] | None,
+        op: int,
+        block_id: int,
+        parent_id: int | None,
+        thread: int,
+        before_ns: int,
+        name: str,
+    ) -> int:
+        """Leaves a boundary in the queue, around a marker where one can be made; gives the time after that."""
         if marker is None:
-            self._append(event)
-            return
-        token = event[7] = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
-        self._append(event)  # before the call: its record may be read before it returns
+            self._append((UNPLACED, op, block_id, parent_id, thread, before_ns, name))
+            return before_ns
+        token = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
+        event = MarkedBoundary(op, block_id, parent_id, thread, before_ns, name, token)
+        self._append((MARKED, event))  # before the call: its record may be read before it returns
         failed: Any = True
         try:
             failed = marker(token)
         finally:
-            event[5] = time_ns()
+            event.after_ns = time_ns()
             if failed:
-                self._append(token)  # no record will come
+                self._append((LOST, token))
+        return event.after_ns
 
     def _closed(self, block: Block) -> None:
         recorder = self._recorder
@@ -151,21 +172,18 @@ class Tracer(Scopes, ByHand):
                 if attributes is not None:
                     attributes = attributes.copy() if type(attributes) is dict else _owned(attributes)
                 self._append((
-                    block.block_id, leaf, thread, end, corr, block.name, block.parent_id, block.path, block.start_ns,
-                    block.thread, attributes, block.error,
+                    ENDED, leaf, thread, corr, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
+                    end, block.thread, attributes, block.error,
                 ))  # fmt: skip
                 return
-            self._append([CLOSE, block.block_id, leaf, thread, end, end, "", 0, corr])
+            self._append((PLACED, CLOSE, block.block_id, leaf, thread, end, "", corr))
         else:
-            event: list[Any] = [CLOSE, block.block_id, leaf, thread, end, end + OPEN_ENDED_NS, "", 0]
-            self._mark(event, marker)
-            if event[7]:
-                end = int(event[5])
+            end = self._mark(marker, CLOSE, block.block_id, leaf, thread, end, "")
         block.end_ns = end
         if self._listeners:
             for listener in self._listeners:
                 self._tell(listener, "block_closed", block)
-        self._append(_record_of(block))
+        self._append(_closed(block, end))
 
     def _switched(self, op: int, thread: int, leaf: int | None) -> bool:
         """Launches of ``thread`` belong to another block from now on; see :data:`Mark`."""
@@ -173,17 +191,15 @@ class Tracer(Scopes, ByHand):
             return False
         recorder = self._recorder
         marker, newest = recorder.marker, recorder.newest
-        event = _switch(op, thread, leaf)
+        now = time_ns()
         if marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
-            event[5] = event[4]
-            event.append(corr)
-            self._append(event)
+            self._append((PLACED, op, 0, leaf, thread, now, "", corr))
         else:
-            self._mark(event, marker)
+            self._mark(marker, op, 0, leaf, thread, now, "")
         return True
 
     def _switched_unmarked(self, op: int, thread: int, leaf: int | None) -> bool:
-        self._append(_switch(op, thread, leaf))
+        self._append((UNPLACED, op, 0, leaf, thread, time_ns(), ""))
         return True
 
     def _follow_steps(self) -> bool:
@@ -366,22 +382,12 @@ class Tracer(Scopes, ByHand):
             self.close()
 
 
-def _record_of(block: Block) -> BlockRecord:
-    """Of a block that was closed. A NamedTuple's own constructor is one function of Python more."""
-    return tuple.__new__(
-        BlockRecord,
-        (
-            block.name,
-            block.block_id,
-            block.parent_id,
-            block.path,
-            block.start_ns,
-            block.end_ns,
-            block.thread,
-            None if block.attributes is None else _owned(block.attributes),
-            block.error,
-        ),
-    )
+def _closed(block: Block, end_ns: int) -> Closed:
+    attributes = None if block.attributes is None else _owned(block.attributes)
+    return (
+        CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns, end_ns, block.thread,
+        attributes, block.error,
+    )  # fmt: skip
 
 
 def _owned(attributes: Any) -> dict[Any, Any] | None:
@@ -391,11 +397,6 @@ def _owned(attributes: Any) -> dict[Any, Any] | None:
     except Exception as error:  # noqa: BLE001 - the block itself is worth having
         log.once("attributes", "gpusense: attributes of a block are left out: %s: %s", type(error).__name__, error)
         return None
-
-
-def _switch(op: int, thread: int, leaf: int | None) -> list[Any]:
-    before = time_ns()
-    return [op, 0, leaf, thread, before, before + OPEN_ENDED_NS, "", 0]
 
 
 __all__ = ["Tracer"]

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from .._aggregation.pipeline import Limits, Marker, Pipeline, owner_of
 from .._aggregation.sums import Watched
-from .._attribution.attributor import CLOSE, LEAVE, OPEN, Boundary
-from .._attribution.crossings import unpacked
+from .._attribution.boundaries import CLOSE, LEAVE, OPEN, Boundary
 from .._decode.names_cache import NameCache, Names
 from .._records.records import GpuKernel, Path
 from .._runtime import threads
 from .._runtime.errors import SessionError
 from . import _format as file
+from ._block_chunks import unpacked
 from ._builder import Builder, rows_left_out
 from ._session import Session
 

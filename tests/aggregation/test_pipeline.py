@@ -12,7 +12,7 @@ from support.sessions import watch
 
 from gpusense._aggregation import placement
 from gpusense._aggregation.pipeline import Limits, Marker, Pipeline
-from gpusense._attribution.attributor import CLOSE, OPEN, SWITCH, Boundary
+from gpusense._attribution.boundaries import CLOSE, OPEN, PLACED, SWITCH, Boundary
 from gpusense._records.records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
 
 MAIN, AUTOGRAD = 0x7001, 0x7002
@@ -564,11 +564,11 @@ def test_kernels_in_stretches_are_counted_as_one_by_one(seed):
     while newest < count:
         newest += draw.randint(0, 40)
         if around and draw.random() < 0.5:
-            rows.append([CLOSE, around.pop(), None, MAIN, T0, T0, "", 0, newest])
+            rows.append((PLACED, CLOSE, around.pop(), None, MAIN, T0, "", newest))
         else:
             block += 1
             parent = around[-1] if around else None
-            rows.append([OPEN, block, parent, MAIN, T0, T0, f"b{block % 5}", 0, newest])
+            rows.append((PLACED, OPEN, block, parent, MAIN, T0, f"b{block % 5}", newest))
             around.append(block)
     keys = draw.choices([0x100, 0x140, 0x180, 0x11C0], k=draw.randint(1, 40))
     first = draw.choice([1, 2**32 - 100, draw.randrange(1, 2**32)])  # ids wrap
@@ -580,7 +580,7 @@ def test_kernels_in_stretches_are_counted_as_one_by_one(seed):
     for way in ("stretches", "asked", "one by one"):
         made, _ = pipeline()
         made._widener.newest = first - 1
-        made.boundaries_after([[*row[:-1], (first - 1 + row[-1]) & 0xFFFFFFFF] for row in rows])
+        made.boundaries_after([(*row[:-1], (first - 1 + row[-1]) & 0xFFFFFFFF) for row in rows])
         keep = watch(made, 10**9) if way == "asked" else None
         for begin in range(0, count, 1 if way == "one by one" else 200):
             part = records[begin : begin + (1 if way == "one by one" else 200)]

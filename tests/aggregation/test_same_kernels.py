@@ -7,6 +7,7 @@ from support.sessions import watch
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._aggregation.same_kernels import Alike, expanded
+from gpusense._attribution.boundaries import RECORD
 from gpusense._capture.file_store import FileRecorder
 from gpusense._capture.recorder import Recorder
 from gpusense._records.records import GpuKernel, GpuSync
@@ -125,7 +126,7 @@ def test_a_file_holds_every_record(tmp_path):
     recorder = FileRecorder(Settings(), None, str(tmp_path / "run.gpusense"))
     told = []
     recorder.add_sink(told.extend)
-    recorder.events.append(columns(BATCH))
+    recorder.events.append((RECORD, columns(BATCH)))
     recorder.tick()
     recorder.close()
     assert told == records(BATCH)

@@ -18,7 +18,7 @@ from gpusense._aggregation.groups import Groups
 from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._aggregation.stretches import Cutter, spread
 from gpusense._aggregation.sums import Piles
-from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
+from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
 
 #: Addresses that differ in their low, their second, their third byte.
 ADDRESSES = [0x7F00_0000 + (i << shift) for shift in (0, 8, 16) for i in range(1, 40)]

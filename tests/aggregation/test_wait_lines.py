@@ -168,7 +168,7 @@ def test_more_lines_than_are_told_apart_are_summed_without_line(monkeypatch):
 
 
 def test_blocks_and_totals_know_nothing_of_lines():
-    from gpusense._attribution.attributor import OPEN, Boundary
+    from gpusense._attribution.boundaries import OPEN, Boundary
 
     made = Pipeline(Limits(100_000), start_ns=T0)
     watch(made, 1)

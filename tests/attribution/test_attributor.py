@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Ids, Widener
+from gpusense._attribution.attributor import Attributor, Ids, Widener
 from gpusense._attribution.before_capture import Unmarked
+from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
 
 HOOKS = 7  # a thread, as autograd's
 
@@ -469,10 +470,10 @@ def test_many_boundaries_at_once_are_forgotten_in_time(monkeypatch):
     monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
     monkeypatch.setattr(_attribution, "MAX_BLOCKS", 100)
     attributor, widener = Attributor(), Widener()
-    attributor.boundaries_after([[OPEN, 1, None, 5, 0, 0, "root", 0, 0xFFFFFFFF]], widener)
+    attributor.boundaries_after([(PLACED, OPEN, 1, None, 5, 0, "root", 0xFFFFFFFF)], widener)
     for i in range(2, 1000, 2):
         attributor.boundaries_after(
-            [[op, j, 1, 5, i, i, "x", 0, i * 2 + n] for n, (op, j) in enumerate([(OPEN, i), (CLOSE, i)])], widener
+            [(PLACED, op, j, 1, 5, i, "x", i * 2 + n) for n, (op, j) in enumerate([(OPEN, i), (CLOSE, i)])], widener
         )
         assert len(attributor._threads[5].corrs) <= 100
         assert len(attributor._all.corrs) <= 100
@@ -535,7 +536,7 @@ def test_ids_that_begin_anew_are_later_than_all_before():
 def ended_elsewhere(attributor, way, op, block, parent, thread, corr):
     event = Boundary(op, block, parent, thread, corr * 10, corr * 10 + 5, f"b{block}", corr if way == "marked" else 0)
     if way == "read":
-        attributor.boundaries_after([[*event, corr - 1]], Widener())
+        attributor.boundaries_after([(PLACED, *event[:5], event.name, corr - 1)], Widener())
         return
     attributor.boundary(event, corr if way == "known" else None)
     if way == "marked":

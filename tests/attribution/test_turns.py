@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusense._attribution import attributor as _attribution
-from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
+from gpusense._attribution.attributor import Attributor, Widener
+from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
 
 MOST = 120
 IN_TIME = MOST // 2 - 1  # events and timelines that may be added before a record is read
@@ -32,7 +33,7 @@ class Told:
         before, _attribution.MAX_EVENTS = _attribution.MAX_EVENTS, self.most
         try:
             if not self.marked:
-                self.attributor.boundaries_after([[*event[:7], 0, corr - 1]], self.widener)
+                self.attributor.boundaries_after([(PLACED, *event[:5], event.name, corr - 1)], self.widener)
                 return
             self.attributor.boundary(event)
             if lost:

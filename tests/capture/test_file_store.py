@@ -9,7 +9,7 @@ from support.cupti import STRIDES, kernel, view
 
 import gpusense
 from gpusense import testing
-from gpusense._attribution.attributor import CLOSE, OPEN
+from gpusense._attribution.boundaries import CLOSE, ENDED, MARKED, OPEN, PLACED, MarkedBoundary
 from gpusense._capture import file_store
 from gpusense._records.metrics import GpuMetrics
 from gpusense._runtime.config import Settings
@@ -164,10 +164,10 @@ def test_a_program_may_forget_what_was_recorded(recording):
 def test_boundaries_that_were_read_and_marked_stay_in_order(recorder, monkeypatch):
     monkeypatch.setattr(recorder, "capture", SimpleNamespace(lines=lambda: None, status=dict, versions=dict))
     recorder.events += [
-        [OPEN, 1, None, 5, 10, 10, "read", 0, 3],
-        [OPEN, 2, 1, 5, 20, 25, "marked", 7],
-        [CLOSE, 2, 1, 5, 30, 35, "", 8],
-        (1, None, 5, 40, 9, "read", None, ("read",), 10, 5, None, None),
+        (PLACED, OPEN, 1, None, 5, 10, "read", 3),
+        (MARKED, MarkedBoundary(OPEN, 2, 1, 5, 20, "marked", 7)),
+        (MARKED, MarkedBoundary(CLOSE, 2, 1, 5, 30, "", 8)),
+        (ENDED, None, 5, 9, "read", 1, None, ("read",), 10, 40, 5, None, None),
     ]
     recorder._consume()
     recorder.writer.release()
@@ -181,8 +181,8 @@ def test_many_blocks_at_once_are_split_over_chunks(recorder):
     for i in range(10_000):
         attributes = {"text": f"{i}" * 700}
         recorder.events += [
-            [OPEN, i + 1, None, 5, 10, 10, "a", 0, i],
-            (i + 1, None, 5, 20, i, "a", None, ("a",), 10, 5, attributes, None),
+            (PLACED, OPEN, i + 1, None, 5, 10, "a", i),
+            (ENDED, None, 5, i, "a", i + 1, None, ("a",), 10, 20, 5, attributes, None),
         ]
     recorder._consume()
     recorder.writer.release()

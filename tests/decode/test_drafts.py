@@ -7,7 +7,7 @@ import pytest
 from support.cupti import KERNEL, T0, memcpy
 
 from gpusense._aggregation.pipeline import MANY, Limits, Pipeline
-from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
+from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
 from gpusense._decode import decode, drafts, layouts
 
 NAMES = {0x1000 + i * 64: (f"k{i}", f"k{i}(int)", f"_Z2k{i}i") for i in range(9)}

@@ -12,6 +12,7 @@ from torch_shape import paths
 
 import gpusense
 from gpusense._attribution import open_blocks
+from gpusense._attribution.boundaries import FRAME_FOLLOWED
 from gpusense._runtime import log
 from gpusense.integrations import torch as integration
 from gpusense.integrations.torch import _backward
@@ -254,7 +255,7 @@ def test_an_interrupt_while_frames_are_made(setting):
     tracer, real = setting.tracer, setting.tracer._append
 
     def interrupted(item):
-        if type(item) is tuple and type(item[0]) is open_blocks.Frame and len(item) == 4:
+        if item[0] == FRAME_FOLLOWED:
             tracer._append = real
             raise KeyboardInterrupt
         real(item)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import gpusense
 from gpusense._attribution import open_blocks
+from gpusense._attribution.boundaries import FRAME_OPENED
 from gpusense._tracing.scopes import Scopes
 from gpusense.integrations import torch as integration
 
@@ -191,7 +192,7 @@ def told(request, monkeypatch, tracer):
                 patched.setattr(Scopes, "ways_of_frames", lambda self, block: None)
             else:
                 real = tracer._append
-                patched.setattr(tracer, "_append", lambda item: (made.append(type(item)), real(item)))
+                patched.setattr(tracer, "_append", lambda item: (made.append(item[0]), real(item)))
             tracer.reset()
             tracer._recorder.pipeline = tracer._recorder._new_pipeline()
             tracer._watched = tracer._recorder.pipeline.watched.blocks
@@ -200,7 +201,7 @@ def told(request, monkeypatch, tracer):
                 program = Program(torch, tracer, todo, asks)
                 program.run()
                 tracer._recorder.marker = None
-                return program.told(), made.count(open_blocks.Frame)
+                return program.told(), made.count(FRAME_OPENED)
             finally:
                 integration.uninstrument()
 

@@ -240,7 +240,7 @@ tracer.flush(5)  # what was marked while it began is not looked at here
 began = tracer._recorder.counters().lost_markers
 from gpusense._attribution import open_blocks
 from gpusense.integrations import torch as integration
-frames, made, become = [], open_blocks.Frame, open_blocks._become
+frames, become = [], open_blocks._become
 open_blocks._become = lambda frame: frames.append(frame.path) or become(frame)
 integration.instrument(min_us=0, depth=3)
 counts = {}

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import gpusense
-from gpusense._attribution.attributor import LEAVE, SWITCH
+from gpusense._attribution.boundaries import LEAVE, SWITCH, UNPLACED
 from gpusense._runtime import log
 from gpusense._tracing import scopes
 from gpusense._tracing.tasks import Steps
@@ -153,8 +153,8 @@ def test_without_room_for_more_order_decides(tracer, loop, monkeypatch):
     monkeypatch.setattr(scopes, "MAX_WAITING", -1)
     tracer._steps._inside[tracer._steps._get_ident()] = 7
     loop.run_until_complete(pair())
-    switches = [event[:3] for event in got if type(event) is list and event[0] in (SWITCH, LEAVE)]
-    assert switches == [[SWITCH, 0, None]]
+    switches = [item[1:4] for item in got if item[0] == UNPLACED and item[1] in (SWITCH, LEAVE)]
+    assert switches == [(SWITCH, 0, None)]
     tracer._steps.off()
 
 

@@ -17,6 +17,7 @@ from support.sessions import blocks
 import gpusense
 from gpusense import session as session_module
 from gpusense._aggregation import sums
+from gpusense._attribution.boundaries import OPEN
 from gpusense._capture.recorder import Recorder
 from gpusense._records.records import GpuMemoryTransfer
 from gpusense._runtime import config
@@ -394,8 +395,7 @@ def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
     monkeypatch.setattr(_tracer, "_tokens", count(0xFFFFFFFF))
     tokens = []
     for _ in range(3):
-        event = [0] * 8
-        tracer._mark(event, lambda token: tokens.append(token))
+        tracer._mark(tokens.append, OPEN, 1, None, 5, 0, "a")
     assert tokens == [0xFFFFFFFF, 1, 2]
 
 

@@ -11,7 +11,8 @@ from functools import partial
 from time import time_ns
 from typing import Any
 
-from ..._attribution.open_blocks import LAST_ID, Frame, block_ids, bringers, innermost
+from ..._attribution.boundaries import FRAME_OPENED, Frame
+from ..._attribution.open_blocks import LAST_ID, block_ids, bringers, innermost
 from ..._runtime import threads
 from .._patches import Patches
 from ._entries import Entries, Pass
@@ -288,7 +289,7 @@ class Backward:
         frame.number, frame.place, frame.block = next(block_ids), call.place, None
         frame.run, frame.outer = run, run.frame
         frame.start_ns, frame.corr = time_ns(), corr
-        run.append(frame)
+        run.append((FRAME_OPENED, frame))
         run.apart(call, frame)
         return True
 

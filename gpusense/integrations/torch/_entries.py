@@ -14,8 +14,8 @@ from itertools import repeat
 from time import time_ns
 from typing import Any
 
-from ..._attribution.attributor import CLOSE, OPEN
-from ..._attribution.open_blocks import LAST_ID, Frame, Run, block_ids, innermost
+from ..._attribution.boundaries import CLOSE, FRAME_FOLLOWED, OPEN, RECORD, Frame
+from ..._attribution.open_blocks import LAST_ID, Run, block_ids, innermost
 from ..._runtime import log, process, threads
 from ._nodes import Hook
 from ._state import frame_of
@@ -83,7 +83,7 @@ class Pass(Run):
         frame.start_ns, frame.corr = now, corr
         try:
             if corr <= LAST_ID:
-                self.append((last, now, corr, frame))
+                self.append((FRAME_FOLLOWED, last, now, corr, frame))
             else:
                 _lose(self, last, frame, now)
             self.frame, self.call = frame, call
@@ -182,10 +182,10 @@ def _lose(run: Pass, last: Frame, frame: Frame, now: int) -> None:
     """The newest id could not be read where ``last`` ended and ``frame`` began: the places of both are lost."""
     tracer = run.base._tracer
     thread, outer = run.thread, last.outer
-    tracer._mark([CLOSE, last.number, None, thread, now, now, "", 0], _fails)
-    run.append(last.record(now))
+    tracer._mark(_fails, CLOSE, last.number, None, thread, now, "")
+    run.append((RECORD, last.record(now)))
     parent = outer.number if outer is not None else None
-    tracer._mark([OPEN, frame.number, parent, thread, now, now, frame.place.name, 0], _fails)
+    tracer._mark(_fails, OPEN, frame.number, parent, thread, now, frame.place.name)
 
 
 def _fails(_: int) -> bool:

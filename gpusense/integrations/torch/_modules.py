@@ -11,7 +11,8 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
-from ..._attribution.open_blocks import LAST_ID, Frame, block_ids, innermost, running
+from ..._attribution.boundaries import FRAME_ENDED, FRAME_OPENED, Frame
+from ..._attribution.open_blocks import LAST_ID, block_ids, innermost, running
 from ..._runtime import threads
 from .._patches import Patches
 from ._backward import Backward
@@ -117,7 +118,7 @@ class Modules:
                     corr = frame.corr = run.newest()
                     if corr <= LAST_ID:
                         opened = True
-                        run.append(frame)
+                        run.append((FRAME_OPENED, frame))
                         run.frame = frame
                 except Exception:  # noqa: BLE001 - the program's forward pass goes on
                     fail("modules")
@@ -135,7 +136,7 @@ class Modules:
                 return slowly(place, self, args, kwargs)
             try:
                 if frame.block is None and run.lean and (corr := run.newest()) <= LAST_ID:
-                    run.append((frame, time_ns(), corr))
+                    run.append((FRAME_ENDED, frame, time_ns(), corr))
                     run.frame = frame.outer
                 else:
                     left(frame, None)

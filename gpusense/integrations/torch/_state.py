@@ -6,7 +6,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from ..._attribution.open_blocks import Frame, Run
+from ..._attribution.boundaries import Frame
+from ..._attribution.open_blocks import Run
 from ..._runtime import log, package
 from .._patches import close_block
 

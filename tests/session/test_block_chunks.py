@@ -1,4 +1,4 @@
-"""Boundaries and blocks as numbers in a file, against the same as lists and records."""
+"""Boundaries and blocks as numbers in a file, against the same as rows and records."""
 
 import json
 from types import SimpleNamespace
@@ -8,9 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense._attribution.crossings import HEAD, ROW, Packer, taken_apart, unpacked
-from gpusense._attribution.open_blocks import Frame
-from gpusense._attribution.timelines import CLOSE, LEAVE, OPEN, SWITCH
+from gpusense._attribution.boundaries import (
+    CLOSE,
+    ENDED,
+    FRAME_ENDED,
+    FRAME_FOLLOWED,
+    FRAME_OPENED,
+    LEAVE,
+    OPEN,
+    PLACED,
+    SWITCH,
+    Frame,
+    taken_apart,
+)
+from gpusense.session._block_chunks import HEAD, ROW, Packer, unpacked
 
 T0 = 1_795_814_054_123_456_789
 TEXTS = st.one_of(
@@ -72,7 +83,7 @@ class Program:
         outer = self.open[-1] if self.open else None
         path = (*(outer["path"] if outer else ()), name)
         number, parent = self.next_number(), outer["number"] if outer else None
-        self.left.append([OPEN, number, parent, thread, now, now, name, 0, newest])
+        self.left.append((PLACED, OPEN, number, parent, thread, now, name, newest))
         self.open.append({"number": number, "path": path, "thread": thread, "start": now, "parent": parent})
 
     def block_ends(self):
@@ -87,33 +98,33 @@ class Program:
         )
         name = block["path"][-1] if self.draw(st.integers(0, 4)) else "renamed"
         self.left.append((
-            block["number"], leaf, here, now, newest, name, block["parent"], block["path"], block["start"],
+            ENDED, leaf, here, newest, name, block["number"], block["parent"], block["path"], block["start"], now,
             block["thread"], self.draw(ATTRIBUTES), error,
         ))  # fmt: skip
 
     def siblings(self):
-        """Frames inside a block, one after the other, the last ones in one crossing each; perhaps one around them."""
+        """Frames inside a block, one after the other, the last ones in one item each; perhaps one around them."""
         if not self.open:
             return
         block = self.open[-1]
         outer = outermost(block["number"], block["path"], block["thread"])
         if self.draw(st.booleans()):
             outer = frame(self.next_number(), self.places[0], outer, block["thread"], *self.later())
-            self.left.append(outer)
+            self.left.append((FRAME_OPENED, outer))
         last = None
         for place in self.draw(st.lists(st.sampled_from(self.places), min_size=1, max_size=3)):
             now, newest = self.later()
             made = frame(self.next_number(), place, outer, block["thread"], now, newest)
-            self.left.append(made if last is None else (last, now, newest, made))
+            self.left.append((FRAME_OPENED, made) if last is None else (FRAME_FOLLOWED, last, now, newest, made))
             last = made
-        self.left.append((last, *self.later()))
+        self.left.append((FRAME_ENDED, last, *self.later()))
         if outer.block is None:
-            self.left.append((outer, *self.later()))
+            self.left.append((FRAME_ENDED, outer, *self.later()))
 
     def task_switches(self):
         now, newest = self.later()
         op, leaf = self.draw(st.sampled_from([(SWITCH, 0), (SWITCH, 2), (SWITCH, None), (LEAVE, 0), (LEAVE, 1)]))
-        self.left.append([op, 0, leaf, 5, now, now, "", 0, newest])
+        self.left.append((PLACED, op, 0, leaf, 5, now, "", newest))
 
 
 @st.composite
@@ -144,9 +155,9 @@ def in_chunks(left, sizes):
 
 
 def unusual(item):
-    if type(item[0]) is Frame:
+    if item[0] != ENDED:
         return False
-    _, leaf, here, _, _, name, _, path, _, thread, attributes, error = item
+    _, leaf, here, _, name, _, _, path, _, _, thread, attributes, error = item
     return leaf is not None or here != thread or error or name != path[-1] or "long" in (attributes or {})
 
 
@@ -160,7 +171,7 @@ def test_a_reader_finds_the_boundaries_and_blocks_that_were_left(left, sizes):
     assert sorted(map(as_written, [*records, *rest]), key=lambda record: record.block_id) == sorted(
         map(as_written, ended), key=lambda record: record.block_id
     )
-    assert [record.block_id for record in rest] == [item[0] for item in left if type(item) is tuple and unusual(item)]
+    assert [record.block_id for record in rest] == [item[5] for item in left if unusual(item)]
 
 
 def test_equal_blocks_share_their_text():
@@ -169,7 +180,7 @@ def test_equal_blocks_share_their_text():
     place = Place("layers.0", {"torch.module": "Linear"})
     for i in range(100):
         made = frame(2 + i, place, outer, 5, T0 + i, i)
-        assert packer.add([made, (made, T0 + i + 1, i + 1)]) == []
+        assert packer.add([(FRAME_OPENED, made), (FRAME_ENDED, made, T0 + i + 1, i + 1)]) == []
     parts = packer.take()
     assert json.loads(parts[1]) == [[["step", "layers.0"], {"torch.module": "Linear"}]]
     assert sum(map(len, parts)) == 8 + len(parts[1]) + len(parts[2]) + 200 * ROW * 8
@@ -205,14 +216,14 @@ def test_a_row_that_no_tracer_writes_costs_itself_alone(row, reason):
     good = (OPEN, 2, 0, 5, T0, 1, 1, 0), (CLOSE, 2, 0, 5, T0 + 7, 2, 2, T0)
     found = unpacked(payload([good[0], row, good[1]]), {})
     assert (found.refused, found.reason) == (1, reason)
-    assert [boundary[:2] for boundary in found.boundaries] == [[OPEN, 2], [CLOSE, 2]]
+    assert [boundary[1:3] for boundary in found.boundaries] == [(OPEN, 2), (CLOSE, 2)]
     assert [(record.path, record.start_ns, record.end_ns) for record in found.records] == [(("step",), T0, T0 + 7)]
 
 
 def test_a_block_that_ends_before_it_begins_is_counted_and_ends_all_the_same():
     found = unpacked(payload([(CLOSE, 2, 0, 5, T0, 2, 2, T0 + 1)]), {})
     assert (found.reversed, found.refused, found.records) == (1, 0, [])
-    assert [boundary[:2] for boundary in found.boundaries] == [[CLOSE, 2]]
+    assert [boundary[1:3] for boundary in found.boundaries] == [(CLOSE, 2)]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""Boundaries where the newest correlation id was read, with the blocks that ended there: as lists and records, which
-live mode places, or as numbers, which file mode writes. Pure.
+"""The chunk of a file for boundaries where the newest correlation id was read, with the blocks that ended there. Pure.
 
 A framework's modules make most of them, thousands a second, and their ends come again and again with the same path and
-attributes. In a file that is an *entry*, told once a chunk, and each boundary is :data:`ROW` numbers of 64 bits.
+attributes. In a file that is an *entry*, said once a chunk, and each boundary is :data:`ROW` numbers of 64 bits.
 """
 
 import struct
@@ -11,55 +10,32 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from .._attribution.boundaries import (
+    CLOSE,
+    ENDED,
+    FRAME_FOLLOWED,
+    FRAME_OPENED,
+    LEAVE,
+    OPEN,
+    PLACED,
+    Ended,
+    Frame,
+    Placed,
+    PlacedItem,
+)
 from .._records.json_codec import loads, object_text, text_of
 from .._records.records import BlockRecord, Path
-from .open_blocks import Frame
-from .timelines import CLOSE, LEAVE, OPEN
 
 #: Op, block, parent and 1 (0: none), thread, time, newest id, entry and 1 (0: none), start of the block (0: no record).
 ROW = 8
 HEAD = struct.Struct("<II")  # bytes of the entries, which are JSON, without padding; rows
-AT_ONCE = 256  # crossings, after which to look whether there are enough for a chunk
+AT_ONCE = 256  # items, after which to look whether there are enough for a chunk
 _MANY_ROWS, _MUCH_TEXT = 4096, 1 << 20
 _LONG_TEXT = 4 << 10  # of the attributes of a block, which has a record of its own then
 
 
-def taken_apart(crossings: list[Any]) -> tuple[list[list[Any]], list[BlockRecord]]:
-    """Boundaries, each with the newest id behind it, and the records of the blocks that ended.
-
-    ``crossings`` are what the program's threads leave: a boundary as such a list; a block that ended as a tuple, below;
-    a frame as it is, and, ended, in a tuple with time and id, perhaps with the frame that was opened in its place.
-    """
-    rows: list[list[Any]] = []
-    records: list[BlockRecord] = []
-    for item in crossings:
-        if type(item) is list:
-            rows.append(item)
-        elif type(item) is Frame:
-            rows.append(_opened(item, item.start_ns, item.corr))
-        elif type(item[0]) is Frame:
-            frame, end, newest, *next_one = item
-            rows.append([CLOSE, frame.number, None, frame.run.thread, end, end, "", 0, newest])
-            records.append(frame.record(end))
-            if next_one:
-                rows.append(_opened(next_one[0], end, newest))
-        else:
-            block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error = item
-            rows.append([CLOSE, block_id, leaf, here, end, end, "", 0, newest])
-            # A NamedTuple's own constructor is one function of Python more.
-            fields = name, block_id, parent, path, start, end, thread, attributes, error
-            records.append(tuple.__new__(BlockRecord, fields))
-    return rows, records
-
-
-def _opened(frame: Frame, start_ns: int, newest: int) -> list[Any]:
-    outer = frame.outer
-    parent = outer.number if outer is not None else None
-    return [OPEN, frame.number, parent, frame.run.thread, start_ns, start_ns, frame.place.name, 0, newest]
-
-
 class Packer:
-    """Crossings on their way into a file."""
+    """Items of the queue on their way into a file."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -76,51 +52,47 @@ class Packer:
         """Whether a chunk should be made now."""
         return len(self._numbers) >= _MANY_ROWS * ROW or self._length >= _MUCH_TEXT
 
-    def add(self, crossings: list[Any]) -> list[BlockRecord]:
+    def add(self, items: list[PlacedItem]) -> list[BlockRecord]:
         """Takes what :func:`taken_apart` does; gives the records back that are none of the usual ones."""
-        numbers, frame_entry = self._numbers, self._frame_entry
+        numbers = self._numbers
         rest: list[BlockRecord] = []
-        frame: Any
-        for item in crossings:
-            if type(item) is list:
-                op, block, parent, thread, time, _, name, _, newest = item
+        for item in items:
+            if item[0] == PLACED:
+                _, op, block, parent, thread, time, name, newest = item
                 entry = self._entry(name, None) if op == OPEN else 0
                 numbers += (op, block, 0 if parent is None else parent + 1, thread, time, newest, entry, 0)
-            elif type(item) is Frame:
-                frame = item
-                outer, thread = frame.outer.number + 1, frame.run.thread
-                numbers += (OPEN, frame.number, outer, thread, frame.start_ns, frame.corr, frame_entry(frame), 0)
-            elif type(item[0]) is Frame:
-                frame, end, newest, *next_one = item
-                thread, outer = frame.run.thread, frame.outer.number + 1
-                numbers += (CLOSE, frame.number, outer, thread, end, newest, frame_entry(frame), frame.start_ns)
-                if next_one:
-                    frame = next_one[0]
-                    outer = frame.outer.number + 1
-                    numbers += (OPEN, frame.number, outer, thread, end, newest, frame_entry(frame), 0)
-            else:
+            elif item[0] == ENDED:
                 self._ended(item, rest)
+            elif item[0] == FRAME_OPENED:
+                self._frame(OPEN, item[1], item[1].start_ns, item[1].corr)
+            else:
+                frame, time, newest = item[1:4]
+                self._frame(CLOSE, frame, time, newest)
+                if item[0] == FRAME_FOLLOWED:
+                    self._frame(OPEN, item[4], time, newest)
         return rest
 
-    def _ended(self, item: tuple[Any, ...], rest: list[BlockRecord]) -> None:
-        block_id, leaf, here, end, newest, name, parent, path, start, thread, attributes, error = item
-        if leaf is None and here == thread and error is None and name == path[-1]:
-            told = None if attributes is None else object_text(attributes)
-            if told is None or len(told) < _LONG_TEXT:
+    def _ended(self, item: Ended, rest: list[BlockRecord]) -> None:
+        _, inside, here, newest, *fields = item
+        record = BlockRecord._make(fields)
+        name, block, parent, path, start, end, thread, attributes, error = record
+        if inside is None and here == thread and error is None and name == path[-1]:
+            text = None if attributes is None else object_text(attributes)
+            if text is None or len(text) < _LONG_TEXT:
                 outer = 0 if parent is None else parent + 1
-                self._numbers += (CLOSE, block_id, outer, here, end, newest, self._entry(path, told), start)
+                self._numbers += (CLOSE, block, outer, here, end, newest, self._entry(path, text), start)
                 return
-        self._numbers += (CLOSE, block_id, 0 if leaf is None else leaf + 1, here, end, newest, 0, 0)
-        fields = name, block_id, parent, path, start, end, thread, attributes, error
-        rest.append(tuple.__new__(BlockRecord, fields))
+        self._numbers += (CLOSE, block, 0 if inside is None else inside + 1, here, end, newest, 0, 0)
+        rest.append(record)
 
-    def _frame_entry(self, frame: Any) -> int:
-        place, outer = frame.place, frame.outer
-        key = place, outer.path
-        number = self._entries.get(key)
-        if number is None:
-            number = self._new(key, (*key[1], place.name), object_text(place.attributes))
-        return number
+    def _frame(self, op: int, frame: Frame, time: int, newest: int) -> None:
+        outer: Any = frame.outer  # a frame lies in another one
+        key = frame.place, outer.path
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._new(key, (*key[1], frame.place.name), object_text(frame.place.attributes))
+        start = frame.start_ns if op == CLOSE else 0
+        self._numbers += (op, frame.number, outer.number + 1, frame.run.thread, time, newest, entry, start)
 
     def _entry(self, path: str | Path, attributes: str | None) -> int:
         """``path``: or the name alone, of a block that begins. ``attributes``: as text."""
@@ -149,7 +121,7 @@ class Packer:
 class Unpacked(NamedTuple):
     """What a chunk holds. ``boundaries``: as of :func:`taken_apart`."""
 
-    boundaries: list[list[Any]]
+    boundaries: list[Placed]
     records: list[BlockRecord]
     reversed: int  # records that end before they begin
     refused: int  # rows that no tracer writes
@@ -159,7 +131,7 @@ class Unpacked(NamedTuple):
 def unpacked(payload: bytes, shared: dict[Path, Path]) -> Unpacked:
     """``ValueError`` where the chunk as a whole is none that :class:`Packer` makes. ``shared`` has each path once."""
     entries, rows = _parts(payload, shared)
-    boundaries: list[list[Any]] = []
+    boundaries: list[Placed] = []
     records: list[BlockRecord] = []
     backward = refused = 0
     reason = ""
@@ -171,15 +143,15 @@ def unpacked(payload: bytes, shared: dict[Path, Path]) -> Unpacked:
             if op == CLOSE and start:
                 if type(path) is str:
                     raise ValueError("a block without a path")
-                boundaries.append([op, block, None, thread, time, time, "", 0, newest])
+                boundaries.append((PLACED, op, block, None, thread, time, "", newest))
                 if start > time:
                     backward += 1
                     continue
                 fields = path[-1], block, parent, path, start, time, thread, attributes, None
-                records.append(tuple.__new__(BlockRecord, fields))
+                records.append(BlockRecord._make(fields))
             else:
                 name = path if type(path) is str else path[-1]
-                boundaries.append([op, block, parent, thread, time, time, name, 0, newest])
+                boundaries.append((PLACED, op, block, parent, thread, time, name, newest))
         except (ValueError, IndexError) as error:  # somebody may have made the file up
             refused += 1
             reason = reason or str(error)
