@@ -44,7 +44,7 @@ def main():
     while time.monotonic() < settled:
         step()
     ratios, share_on, rests = (rested if given.detach else against_away)(recorder, step, given.seconds)
-    facts = recorder._budget.facts(time.time_ns(), recorder.pipeline.threshold)
+    facts = recorder._budget.facts(time.time_ns(), recorder.store.threshold)
     state = run.tracer.status()
     session = run.finish()
     if len(ratios) < 3:

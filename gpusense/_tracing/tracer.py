@@ -23,7 +23,7 @@ from .._attribution.boundaries import (
 )
 from .._attribution.open_blocks import LAST_ID, end_frames, running
 from .._attribution.open_blocks import forget_in_child as forget_frames
-from .._capture.recorder import Recorder
+from .._capture.recorder import Owner, Recorder
 from .._capture.worker import Worker
 from .._records.records import Record
 from .._records.validate import attributes_of
@@ -58,7 +58,7 @@ class Tracer(Scopes, ByHand):
         self.config = settings
         self.metrics_source: Any = None
         self._recorder: Recorder = recorder
-        self._watched = recorder.pipeline.watched.blocks
+        self._watched = recorder.store.watched.blocks
         self._append: Callable[[Item], None] = recorder.events.append
         self._listeners: tuple[Any, ...] = ()
         self._share = 1 - 1e-9  # so that the first block is opened
@@ -67,11 +67,8 @@ class Tracer(Scopes, ByHand):
         self._left_behind = False
         self._steps: Steps | None = None  # of tasks, with exact attribution
         self._worker = Worker(recorder)
-        recorder.wake = self._worker.wake
-        recorder.metrics_source = self._metrics
-        recorder.elsewhere = self._worker.errand
-        recorder.on_own_thread = self._worker.is_current
-        recorder.left_out = self._left_out
+        worker = self._worker
+        recorder.belong_to(Owner(worker.wake, worker.errand, worker.is_current, self._metrics, self._left_out))
         process.register(self)
         self._worker.start()
         self._follow_steps()
@@ -231,11 +228,11 @@ class Tracer(Scopes, ByHand):
 
     def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         """``sink(records)`` on gpusense's thread from now on; a sink that raises is removed."""
-        self._recorder.add_sink(sink)
+        self._recorder.sinks.add(sink)
 
     def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         """Gives ``sink`` nothing from now on."""
-        self._recorder.remove_sink(sink)
+        self._recorder.sinks.remove(sink)
 
     def add_source(self, source: Any) -> None:
         """``source.flush(timeout_s)`` before results are read, ``source.status()`` (a dict) under ``source.name``."""
@@ -339,7 +336,7 @@ class Tracer(Scopes, ByHand):
     def reset(self) -> None:
         """Forgets everything recorded so far."""
         self._recorder.reset()
-        self._watched = self._recorder.pipeline.watched.blocks
+        self._watched = self._recorder.store.watched.blocks
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """Reads what the device has finished and hands it to the sinks; False where that took too long."""
