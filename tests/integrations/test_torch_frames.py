@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import gpusense
 from gpusense._attribution import open_blocks
 from gpusense._attribution.boundaries import FRAME_OPENED
-from gpusense._tracing.scopes import Scopes
+from gpusense._tracing.block import Blocks
 from gpusense.integrations import torch as integration
 
 #: What a module does, one after the other; lists are what happens inside.
@@ -47,7 +47,7 @@ class Program:
         self.newest = 0
         self.launched, self.asked, self.errors = [], [], []
         self.model = self.module_of([("module", todo), "launch", ("module", [*todo])])
-        tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: self.newest)
+        tracer.recorder.marker, tracer.recorder.newest = (lambda token: None), (lambda: self.newest)
         torch.autograd.Variable._execution_engine.observe = self.observe
 
     def module_of(self, todo):
@@ -131,13 +131,13 @@ class Program:
     def ask(self):
         block = self.tracer.current_block()
         self.asked.append(
-            (block.path, block.name, block.end_ns, block._outer.path if block._outer else None) if block else None
+            (block.path, block.name, block.end_ns, block.outer.path if block.outer else None) if block else None
         )
 
     def observe(self, node):
         self.launch()
         if node.sequence % 5 == 0:
-            self.tracer._recorder.tick()  # as gpusense's own thread does at any moment
+            self.tracer.recorder.tick()  # as gpusense's own thread does at any moment
         if self.asks and node.sequence % 3 == 0:
             self.ask()
 
@@ -160,7 +160,7 @@ class Program:
             assert block.start_ns <= block.end_ns
             parent = by_id.get(block.parent_id)
             assert block.path == ((*parent.path, block.name) if parent else (block.name,))
-        attribution = self.tracer._recorder.pipeline.attribution
+        attribution = self.tracer.recorder.pipeline.attribution
         assert attribution.resolve(threading.get_ident(), self.newest + 1)[0] == (), "a block was left open"
         owners = []
         for thread, number in self.launched:
@@ -189,18 +189,18 @@ def told(request, monkeypatch, tracer):
         made = []
         with monkeypatch.context() as patched:
             if not frames:
-                patched.setattr(Scopes, "ways_of_frames", lambda self, block: None)
+                patched.setattr(Blocks, "ways_of_frames", lambda self, block: None)
             else:
                 real = tracer._append
                 patched.setattr(tracer, "_append", lambda item: (made.append(item[0]), real(item)))
             tracer.reset()
-            tracer._recorder.pipeline = tracer._recorder._new_pipeline()
-            tracer._watched = tracer._recorder.pipeline.watched.blocks
+            tracer.recorder.pipeline = tracer.recorder._new_pipeline()
+            tracer.watched = tracer.recorder.pipeline.watched.blocks
             integration.instrument(min_us=min_us, depth=depth)
             try:
                 program = Program(torch, tracer, todo, asks)
                 program.run()
-                tracer._recorder.marker = None
+                tracer.recorder.marker = None
                 return program.told(), made.count(FRAME_OPENED)
             finally:
                 integration.uninstrument()
