@@ -56,6 +56,6 @@ def test_trace_live_without_kernels(benchmark, live):
         for _ in range(1000):
             with gpusense.trace("x"):
                 pass
-        live._recorder.events.clear()
+        live.recorder.events.clear()
 
     benchmark(once)

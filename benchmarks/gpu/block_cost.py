@@ -41,7 +41,7 @@ def main():
     card = cuda.Device(0)
     spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
     run = select.start_session(mode="live")
-    recorder = run.tracer._recorder
+    recorder = run.tracer.recorder
     while recorder.marker is None:
         with gpusense.trace("waiting"):
             time.sleep(0.01)

@@ -72,7 +72,7 @@ class Gpusense:
     def start(self):
         self.package.enable(); self.tracer = self.package.get_tracer()
         deadline = time.monotonic() + 1.2
-        while time.monotonic() < deadline and not self.tracer._recorder.capture.running:
+        while time.monotonic() < deadline and not self.tracer.recorder.capture.running:
             with self.package.trace("waiting"): time.sleep(0.01)
     def stop(self): self.package.disable()
     def count(self):

@@ -46,7 +46,7 @@ class Reading:
         from gpusense._decode import layouts
 
         self.kinds = layouts.DEFAULT_KINDS
-        self.recorder = run.tracer._recorder
+        self.recorder = run.tracer.recorder
         self.wait()
         self.hub = self.recorder.capture._activity.shared["flush"].__self__
         self.engine = self.hub._engine

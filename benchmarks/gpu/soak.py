@@ -77,7 +77,7 @@ def main():
     module = cuda.Module.from_ptx(_workload.PTX, card)
     path = os.path.join(tempfile.mkdtemp(), "soak.gpusense")
     run = select.start_session(mode=given.mode, path=path)
-    recorder = run.tracer._recorder
+    recorder = run.tracer.recorder
     while not recorder.capture.running:
         with gpusense.trace("waiting"):
             time.sleep(0.01)

@@ -54,7 +54,7 @@ def cost(mode, seconds, depth, way, workload, share):
         step()
     torch.cuda.synchronize()
     run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
-    while not run.tracer._recorder.capture.running:
+    while not run.tracer.recorder.capture.running:
         time.sleep(0.01)
 
     gc.collect()
@@ -66,7 +66,7 @@ def cost(mode, seconds, depth, way, workload, share):
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
-    recorder = run.tracer._recorder
+    recorder = run.tracer.recorder
 
     def phase():
         """Seconds of a step, and CPU seconds of gpusense's threads in it, on average."""

@@ -282,9 +282,9 @@ class Watched:
         if block is None or block.block_id != block_id:
             self.blocks.pop(block_id, None)
             return None
-        totals: BlockTotals | None = block._totals
+        totals: BlockTotals | None = block.totals
         if totals is None or totals.block_id != block_id:
-            totals = block._totals = BlockTotals()
+            totals = block.totals = BlockTotals()
             totals.block_id = block_id
             totals.late = type(found) is Late
         return totals

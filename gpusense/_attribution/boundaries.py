@@ -39,16 +39,14 @@ class Boundary(NamedTuple):
     token: int = 0  # what the marker call carries into its record; 0: none
 
 
-class MarkedBoundary:
-    """A boundary with a marker call of ours around it, which may not have returned yet when this is read."""
+class MarkerCall:
+    """The call that marks a boundary and carries ``token`` into its record. ``ended_ns``: 0 until it has returned."""
 
-    __slots__ = ("after_ns", "before_ns", "block_id", "name", "op", "parent_id", "thread", "token")
+    __slots__ = ("ended_ns", "token")
 
-    def __init__(
-        self, op: int, block_id: int, parent_id: int | None, thread: int, before_ns: int, name: str, token: int
-    ) -> None:
-        self.op, self.block_id, self.parent_id, self.thread = op, block_id, parent_id, thread
-        self.before_ns, self.after_ns, self.name, self.token = before_ns, before_ns + OPEN_ENDED_NS, name, token
+    def __init__(self, token: int) -> None:
+        self.token = token
+        self.ended_ns = 0
 
 
 class Frame:
@@ -113,7 +111,8 @@ FrameOpened = tuple[Literal[2], Frame]
 FrameEnded = tuple[Literal[3], Frame, int, int]
 #: The same, with the frame that was opened in its place.
 FrameFollowed = tuple[Literal[4], Frame, int, int, Frame]
-Marked = tuple[Literal[5], MarkedBoundary]
+#: A boundary with a marker: op, block, parent, thread, time and name, and the call, which may not have returned yet.
+Marked = tuple[Literal[5], int, int, int | None, int, int, str, MarkerCall]
 #: A boundary where nothing could say its place: op, block, parent, thread, time, name.
 Unplaced = tuple[Literal[6], int, int, int | None, int, int, str]
 #: The marker call with this token failed: no record will come.
@@ -159,14 +158,12 @@ def _opened(frame: Frame, start_ns: int, newest: int) -> Placed:
 
 def boundary_of(item: Marked | Unplaced) -> Boundary:
     """The boundary of an item without a newest id; where that is one with a marker, it has a token."""
-    if item[0] == MARKED:
-        event = item[1]
-        return Boundary(
-            event.op, event.block_id, event.parent_id, event.thread, event.before_ns, event.after_ns, event.name,
-            event.token,
-        )  # fmt: skip
-    _, op, block, parent, thread, before_ns, name = item
-    return Boundary(op, block, parent, thread, before_ns, before_ns + OPEN_ENDED_NS, name)
+    op, block, parent, thread, before_ns, name = item[1:7]
+    after_ns = before_ns + OPEN_ENDED_NS
+    if item[0] == UNPLACED:
+        return Boundary(op, block, parent, thread, before_ns, after_ns, name)
+    call = item[7]
+    return Boundary(op, block, parent, thread, before_ns, call.ended_ns or after_ns, name, call.token)
 
 
 def record_of(item: Closed | Recorded) -> Any:

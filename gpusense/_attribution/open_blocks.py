@@ -49,7 +49,7 @@ class Run:
     def begin(self, block: Any, frame: Frame, calls: bool = False) -> None:
         """What is opened on this thread inside ``block``, the innermost one with ``frame`` as its frame, may be frames
         from now on, where that is enough for its tracer. ``calls``: what modules open that are called."""
-        tracer = getattr(block, "_tracer", None)  # a block that does nothing has none
+        tracer = getattr(block, "tracer", None)  # a block that does nothing has none
         ways = tracer.ways_of_frames(block) if tracer is not None else None
         if ways is not None:
             self.append, self.newest = ways
@@ -147,10 +147,10 @@ def _become(frame: Frame) -> Any:
         at = at.outer
     outer = at.block
     for at in reversed(frames):
-        block = type(outer)(outer._tracer, at.place.name, at.place.attributes, None)
+        block = type(outer)(outer.tracer, at.place.name, at.place.attributes, None)
         block.block_id, block.thread, block.start_ns, block.path = at.number, at.run.thread, at.start_ns, at.path
-        block._outer, block.parent_id = outer, outer.block_id
-        block._open = block._sampled = True
+        block.outer, block.parent_id = outer, outer.block_id
+        block.is_open = block.recorded = True
         at.block = outer = block
     return outer
 
@@ -158,7 +158,7 @@ def _become(frame: Frame) -> Any:
 def entered(block: Any) -> None:
     """A block became the innermost one of its thread or task, where threads have runs."""
     run = running.get(_get_ident())
-    if run is None or run.base is not block._outer or run.frame is None:
+    if run is None or run.base is not block.outer or run.frame is None:
         return
     frame = Frame.__new__(Frame)
     frame.place, frame.run, frame.outer, frame.corr = None, run, run.frame, -1

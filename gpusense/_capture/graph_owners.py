@@ -34,7 +34,7 @@ class GraphOwners:
             self._depth += 1
             if self._depth > 1:
                 return self._log is not None
-            capture = self._tracer._recorder.capture
+            capture = self._tracer.recorder.capture
             log = capture.node_log() if capture is not None else None
             absent = log.begin() if log is not None else Unavailable("cupti", "no GPU work is captured")
             if absent is not None:
@@ -48,7 +48,7 @@ class GraphOwners:
     def _open(self, block: Any) -> None:
         """The chain of blocks that are open already, outermost first."""
         if block is not None:
-            self._open(block._outer)
+            self._open(block.outer)
             if block.end_ns is None:
                 self.block_opened(block)
 
@@ -69,7 +69,7 @@ class GraphOwners:
             log, self._log = self._log, None
             nodes, overflowed = log.end()
             self.overflowed += overflowed
-            recorder = self._tracer._recorder
+            recorder = self._tracer.recorder
             known, fresh = recorder.store.owners, dict[int, Path]()
             for index, node in enumerate(nodes):
                 if node.original_id:

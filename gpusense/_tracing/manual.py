@@ -17,18 +17,18 @@ from .block import Block
 _get_ident = threads.thread_id()
 
 
-class ByHand:
+class ManualRecords:
     """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
-    ignored_records: int
+    ignored_records = 0
     _append: Callable[[Item], None]
-    _watched: dict[int, ref[Any]]
+    watched: dict[int, ref[Any]]
 
     def current_block(self) -> Block | None:
         """The innermost open block of this thread or task."""
         block = _innermost()
-        if block is not None and block._sampled and block.block_id not in self._watched:
-            self._watched[block.block_id] = Late(block)
+        if block is not None and block.recorded and block.block_id not in self.watched:
+            self.watched[block.block_id] = Late(block)
         return block
 
     def record(self, records: Iterable[Record]) -> None:
@@ -54,7 +54,7 @@ class ByHand:
     def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
         if "block_id" not in fields:
             block = _innermost()
-            if block is not None and block._sampled:
+            if block is not None and block.recorded:
                 fields["block_id"] = block.block_id
                 fields.setdefault("path", block.path)
         return fields
@@ -133,7 +133,7 @@ class ByHand:
 def _innermost() -> Block | None:
     block: Block | None = here()
     while block is not None and block.end_ns is not None:
-        block = block._outer
+        block = block.outer
     return block
 
 

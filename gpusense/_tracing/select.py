@@ -204,8 +204,8 @@ def enable() -> bool:
             if not made._worker.started:
                 return False
             _tracer = made
-    _tracer._recorder.resume_capture()
-    _tracer._follow_steps()
+    _tracer.recorder.resume_capture()
+    _tracer.follow_tasks()
     _activate(_tracer)
     return True
 
@@ -222,8 +222,8 @@ def disable() -> None:
         if made is not None:  # as in _rebuild
             _activate(made)
         return
-    live._recorder.pause_capture()
-    live._follow_steps()
+    live.recorder.pause_capture()
+    live.follow_tasks()
     _activate(_Disabled(live))
 
 
@@ -232,10 +232,10 @@ def detach(without_graphs: bool = False) -> Unavailable | None:
     live = _tracer
     if live is None:
         return None
-    capture = live._recorder.capture
+    capture = live.recorder.capture
     # Asked first: what follows interrupts it.
     reason = capture.keeps_cupti() if capture is not None and not without_graphs else ""
-    if not live._recorder.synchronise(2.0):
+    if not live.recorder.synchronise(2.0):
         reason = "the device still works; CUPTI must not be taken away meanwhile"
     disable()
     if capture is None:
@@ -286,7 +286,7 @@ def forget_in_child(tracer: Any) -> None:
     from .. import _activate, _active_tracer, _Undecided
 
     was_active, _tracer = _active_tracer() is tracer, None
-    recorder = tracer._recorder
+    recorder = tracer.recorder
     if recorder.store.mode == "file":
         _forked = "this process was forked from one that gpusense run records"
     elif recorder.capture is not None and recorder.capture.cuda_was_live:
@@ -340,7 +340,7 @@ class _Run:
     def finish(self) -> Any:
         """The whole session, after a bounded wait for what the device still does."""
         tracer = self.tracer
-        recorder = tracer._recorder
+        recorder = tracer.recorder
         recorder.synchronise(2.0)
         tracer.close()
         return recorder.session()

@@ -14,13 +14,12 @@ from typing import Any
 from .._attribution.boundaries import LEAVE, SWITCH
 from .._attribution.open_blocks import innermost
 from .._runtime import log, threads
-from .block import Block
 
 #: ``mark(op, thread, leaf)``: SWITCH or LEAVE, see :class:`Boundary`. False where there is no room for more.
 Mark = Callable[[int, int, int | None], bool]
 
 
-class Steps:
+class TaskSwitches:
     """Follows the threads that run tasks. ``mark`` is called on the thread that it names, but from :meth:`off`."""
 
     def __init__(self, mark: Mark) -> None:
@@ -31,7 +30,7 @@ class Steps:
         ] = {}  # thread → the block its launches belong to; only threads whose steps are seen
         self._changing = threads.OwnedLock()
         self._patches: list[_Patch] = []
-        self._trio: _TrioSteps | None = None
+        self._trio: _TrioSwitches | None = None
         self.active = self._ended = False
 
     # --- on and off -------------------------------------------------------------------------------------------------
@@ -74,9 +73,9 @@ class Steps:
 
     # --- blocks, from their tracer ----------------------------------------------------------------------------------
 
-    def opens(self, block: Block) -> None:
+    def opens(self, block: Any) -> None:
         """Before the boundary of ``block`` is marked on its thread."""
-        thread, outer = block.thread, _leaf(block._outer)
+        thread, outer = block.thread, _inside(block.outer)
         if thread not in self._inside and not self._joins_trio(thread, outer):
             return
         if self._inside[thread] == outer:
@@ -84,13 +83,13 @@ class Steps:
         else:  # something went on in another context without a step
             self._forget(thread)
 
-    def closes(self, block: Block) -> int | None:
+    def closes(self, block: Any) -> int | None:
         """As :meth:`opens`: the block that its thread is in afterwards, 0: none; None where order decides."""
         thread = self._get_ident()
         before = self._inside.get(thread)
         if before is None:
             return None
-        after = _leaf(innermost.get())
+        after = _inside(innermost.get())
         if before in (block.block_id, after):
             self._inside[thread] = after
             return after
@@ -102,7 +101,7 @@ class Steps:
         thread = self._get_ident()
         before = self._inside.get(thread)
         if before is not None:
-            leaf = _leaf(innermost.get())
+            leaf = _inside(innermost.get())
             if leaf != before:
                 self._switch(thread, leaf)
 
@@ -111,7 +110,7 @@ class Steps:
     def begins(self, context: Any) -> None:
         """A step in ``context`` is about to run on this thread."""
         block = context.get(innermost)
-        leaf = 0 if block is None else _leaf(block)
+        leaf = 0 if block is None else _inside(block)
         thread = self._get_ident()
         if self._inside.get(thread) != leaf:
             self._switch(thread, leaf)
@@ -125,7 +124,7 @@ class Steps:
         """No step follows on this thread for now; called in its own context."""
         thread = self._get_ident()
         if self._inside.pop(thread, None) is not None:
-            self._mark(LEAVE, thread, _leaf(innermost.get()))
+            self._mark(LEAVE, thread, _inside(innermost.get()))
 
     def _switch(self, thread: int, leaf: int) -> None:
         if self._mark(SWITCH, thread, leaf):
@@ -183,7 +182,7 @@ class Steps:
         if lowlevel is None or not self.active:
             return False
         if self._trio is None:
-            self._trio = _TrioSteps(self, lowlevel)
+            self._trio = _TrioSwitches(self, lowlevel)
         try:
             lowlevel.add_instrument(self._trio)
         except RuntimeError:  # this thread runs no trio
@@ -192,17 +191,17 @@ class Steps:
         return thread in self._inside
 
 
-class _TrioSteps:
+class _TrioSwitches:
     """An instrument of trio, one for all of its runs."""
 
-    def __init__(self, steps: Steps, lowlevel: Any) -> None:
-        self._steps = steps
+    def __init__(self, switches: TaskSwitches, lowlevel: Any) -> None:
+        self._switches = switches
         self._lowlevel = lowlevel
-        self._begins = _guarded(steps.begins)
-        self._leaves = _guarded(steps.leaves)
+        self._begins = _guarded(switches.begins)
+        self._leaves = _guarded(switches.leaves)
 
     def before_task_step(self, task: Any) -> None:
-        if self._steps.active:
+        if self._switches.active:
             self._begins(task.context)
         else:
             self._lowlevel.remove_instrument(self)
@@ -234,10 +233,10 @@ class _Patch:
             setattr(self._owner, self._name, self._original)
 
 
-def _leaf(block: Block | None) -> int:
+def _inside(block: Any) -> int:
     """The id of the innermost block that is open and recorded; 0: none."""
-    while block is not None and (block.end_ns is not None or not block._sampled):
-        block = block._outer
+    while block is not None and (block.end_ns is not None or not block.recorded):
+        block = block.outer
     return block.block_id if block is not None else 0
 
 

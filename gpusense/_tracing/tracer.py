@@ -1,39 +1,20 @@
-"""The live tracer: what the program calls. Blocks are in ``_block``, the thread that moves all along in ``_worker``."""
+"""The live tracer: what the program calls. Blocks are in ``block``, the thread that moves all along in ``_capture``."""
 
 import sys
 from collections import deque
 from collections.abc import Callable
-from itertools import count
-from time import time_ns
 from typing import TYPE_CHECKING, Any, overload
 
-from .._attribution.boundaries import (
-    CLOSE,
-    CLOSED,
-    ENDED,
-    LOST,
-    MARKED,
-    OPEN,
-    PLACED,
-    SWITCH,
-    UNPLACED,
-    Closed,
-    Item,
-    MarkedBoundary,
-)
-from .._attribution.open_blocks import LAST_ID, end_frames, running
+from .._attribution.open_blocks import end_frames, running
 from .._attribution.open_blocks import forget_in_child as forget_frames
 from .._capture.recorder import Owner, Recorder
 from .._capture.worker import Worker
 from .._records.records import Record
-from .._records.validate import attributes_of
-from .._runtime import log, package, process, threads
+from .._runtime import log, package, process
 from .._runtime.config import Settings
-from . import scopes
-from .block import Block, TimedBlock
-from .manual import ByHand
-from .scopes import Scopes
-from .tasks import Steps
+from .block import Block, Blocks, TimedBlock
+from .manual import ManualRecords
+from .tasks import TaskSwitches
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -41,37 +22,25 @@ if TYPE_CHECKING:
     from ..session import Session
     from .summary import Bottleneck, TraceSummary
 
-_tokens = count(1)
-_get_ident = threads.thread_id()
-
 #: Ending capture, and handing out what is left: no exit takes longer because of us.
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
 
-class Tracer(Scopes, ByHand):
+class Tracer(Blocks, ManualRecords):
     """Records what this process does. All methods may be called from any thread and none raises into the program
     for a reason of gpusense's own."""
 
     active = True
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
-        self.config = settings
+        super().__init__(settings, recorder)
         self.metrics_source: Any = None
-        self._recorder: Recorder = recorder
-        self._watched = recorder.store.watched.blocks
-        self._append: Callable[[Item], None] = recorder.events.append
-        self._listeners: tuple[Any, ...] = ()
-        self._share = 1 - 1e-9  # so that the first block is opened
-        self.failed_blocks = self.ignored_records = 0
-        self._shed = threads.Count()
         self._left_behind = False
-        self._steps: Steps | None = None  # of tasks, with exact attribution
-        self._worker = Worker(recorder)
-        worker = self._worker
+        self._worker = worker = Worker(recorder)
         recorder.belong_to(Owner(worker.wake, worker.errand, worker.is_current, self._metrics, self._left_out))
         process.register(self)
         self._worker.start()
-        self._follow_steps()
+        self.follow_tasks()
 
     def _metrics(self) -> Any:
         """The monitor whose samples belong to this session: the one that was set, or the one that runs."""
@@ -86,162 +55,44 @@ class Tracer(Scopes, ByHand):
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
-        return TimedBlock(self, name, elements, attributes)
+        return TimedBlock(self.record_compute_block, name, elements, attributes)
 
-    def add_block_listener(self, listener: Any) -> None:
-        """``listener.block_opened(block)`` and ``.block_closed(block)`` on the block's own thread from now on."""
-        if listener not in self._listeners:
-            self._listeners = (*self._listeners, listener)
-            end_frames()
-
-    def remove_block_listener(self, listener: Any) -> None:
-        """Tells ``listener`` nothing from now on."""
-        self._listeners = tuple(known for known in self._listeners if known is not listener)
-
-    def _sample(self) -> bool:
-        if len(self._recorder.events) > scopes.MAX_WAITING:
-            self._shed.add()
-            return False
-        rate = self.config.sample_rate
-        if rate >= 1.0:
-            return True
-        self._share += rate
-        if self._share < 1.0:
-            return False
-        self._share -= 1.0
-        return True
-
-    def _opened(self, block: Block) -> None:
-        recorder = self._recorder
-        if recorder.armed:
-            recorder.poke()
-        if self._steps is not None:
-            self._steps.opens(block)
-        before = block.start_ns = time_ns()
-        block._sampled = True
-        marker, newest = recorder.marker, recorder.newest
-        # What runs at each boundary stands here once more, instead of in a call: blocks of a framework's modules lie
-        # between long stretches of its own code, and each function of ours is then slow to reach.
-        if marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
-            self._append((PLACED, OPEN, block.block_id, block.parent_id, block.thread, before, block.name, corr))
-        else:
-            self._mark(marker, OPEN, block.block_id, block.parent_id, block.thread, before, block.name)
-        if self._listeners:
-            for listener in self._listeners:
-                self._tell(listener, "block_opened", block)
-
-    def _mark(
-        self,
-        marker: Callable[[int], Any] | None,
-        op: int,
-        block_id: int,
-        parent_id: int | None,
-        thread: int,
-        before_ns: int,
-        name: str,
-    ) -> int:
-        """Leaves a boundary in the queue, around a marker where one can be made; gives the time after that."""
-        if marker is None:
-            self._append((UNPLACED, op, block_id, parent_id, thread, before_ns, name))
-            return before_ns
-        token = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
-        event = MarkedBoundary(op, block_id, parent_id, thread, before_ns, name, token)
-        self._append((MARKED, event))  # before the call: its record may be read before it returns
-        failed: Any = True
-        try:
-            failed = marker(token)
-        finally:
-            event.after_ns = time_ns()
-            if failed:
-                self._append((LOST, token))
-        return event.after_ns
-
-    def _closed(self, block: Block) -> None:
-        recorder = self._recorder
-        leaf = self._steps.closes(block) if self._steps is not None else None
-        thread = _get_ident()
-        marker, newest = recorder.marker, recorder.newest
-        end = time_ns()
-        if marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
-            if not self._listeners:  # the usual case leaves one thing, of which gpusense's thread makes the record
-                block.end_ns = end
-                attributes = block.attributes
-                if attributes is not None:
-                    attributes = attributes.copy() if type(attributes) is dict else _owned(attributes)
-                self._append((
-                    ENDED, leaf, thread, corr, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
-                    end, block.thread, attributes, block.error,
-                ))  # fmt: skip
-                return
-            self._append((PLACED, CLOSE, block.block_id, leaf, thread, end, "", corr))
-        else:
-            end = self._mark(marker, CLOSE, block.block_id, leaf, thread, end, "")
-        block.end_ns = end
-        if self._listeners:
-            for listener in self._listeners:
-                self._tell(listener, "block_closed", block)
-        self._append(_closed(block, end))
-
-    def _switched(self, op: int, thread: int, leaf: int | None) -> bool:
-        """Launches of ``thread`` belong to another block from now on; see :data:`Mark`."""
-        if op == SWITCH and leaf is not None and len(self._recorder.events) > scopes.MAX_WAITING:
-            return False
-        recorder = self._recorder
-        marker, newest = recorder.marker, recorder.newest
-        now = time_ns()
-        if marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
-            self._append((PLACED, op, 0, leaf, thread, now, "", corr))
-        else:
-            self._mark(marker, op, 0, leaf, thread, now, "")
-        return True
-
-    def _switched_unmarked(self, op: int, thread: int, leaf: int | None) -> bool:
-        self._append((UNPLACED, op, 0, leaf, thread, time_ns(), ""))
-        return True
-
-    def _follow_steps(self) -> bool:
-        """Steps of tasks are followed as long as that is wanted and of use; once it is wanted, asked now and then."""
-        if self._steps is None:
+    def follow_tasks(self) -> bool:
+        """Tasks are followed as long as that is wanted and of use; once it is wanted, asked now and then."""
+        if self._tasks is None:
             if self.config.attribution != "exact":
                 return True
-            self._steps = Steps(self._switched)
-            self._worker.add_watcher(self._follow_steps)
-        if self.config.attribution == "exact" and self._recorder.tells_tasks:
-            self._steps.on()
+            self._tasks = TaskSwitches(self._switched)
+            self._worker.add_watcher(self.follow_tasks)
+        if self.config.attribution == "exact" and self.recorder.tells_tasks:
+            self._tasks.on()
             end_frames()
         else:
-            self._steps.off()
+            self._tasks.off()
         return False
 
-    def _end_steps(self) -> None:
-        if self._steps is not None:
-            self._steps.end(self._switched_unmarked)
-
-    def _tell(self, listener: Any, method: str, block: Block) -> None:
-        try:
-            getattr(listener, method)(block)
-        except Exception:  # noqa: BLE001 - a listener never reaches the program
-            self.remove_block_listener(listener)
-            log.exception(f"listener {listener!r}", "gpusense: a block listener raised and was removed")
+    def _end_tasks(self) -> None:
+        if self._tasks is not None:
+            self._tasks.end(self._switched_unmarked)
 
     # --- sinks ------------------------------------------------------------------------------------------------------
 
     def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         """``sink(records)`` on gpusense's thread from now on; a sink that raises is removed."""
-        self._recorder.sinks.add(sink)
+        self.recorder.sinks.add(sink)
 
     def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         """Gives ``sink`` nothing from now on."""
-        self._recorder.sinks.remove(sink)
+        self.recorder.sinks.remove(sink)
 
     def add_source(self, source: Any) -> None:
         """``source.flush(timeout_s)`` before results are read, ``source.status()`` (a dict) under ``source.name``."""
-        if source not in self._recorder.sources:
-            self._recorder.sources = (*self._recorder.sources, source)
+        if source not in self.recorder.sources:
+            self.recorder.sources = (*self.recorder.sources, source)
 
     def remove_source(self, source: Any) -> None:
         """Asks ``source`` nothing from now on."""
-        self._recorder.sources = tuple(known for known in self._recorder.sources if known is not source)
+        self.recorder.sources = tuple(known for known in self.recorder.sources if known is not source)
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
         """``watcher()`` on gpusense's thread, about every 0.1 s, until it gives True or raises."""
@@ -252,7 +103,7 @@ class Tracer(Scopes, ByHand):
     def session(self) -> "Session":
         """A :class:`Session` of everything recorded so far (a snapshot, independent of what follows)."""
         self.flush()
-        found: Session = self._recorder.session()
+        found: Session = self.recorder.session()
         return found
 
     def summary(self) -> "TraceSummary":
@@ -301,7 +152,7 @@ class Tracer(Scopes, ByHand):
         has in its buffers, "marked" where each end makes a call. ``sync_lines``, where they are asked for, says the
         same of the lines of waits; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory
         for example."""
-        return {**self._recorder.status(), **self._left_out()}
+        return {**self.recorder.status(), **self._left_out()}
 
     def _left_out(self) -> dict[str, int]:
         failed, shed, ignored = self.failed_blocks, self._shed.total(), self.ignored_records
@@ -330,22 +181,22 @@ class Tracer(Scopes, ByHand):
     def reconfigure(self, settings: Settings) -> None:
         """Goes on under other settings; what was recorded stays."""
         self.config = settings
-        self._recorder.reconfigure(settings)
-        self._follow_steps()
+        self.recorder.reconfigure(settings)
+        self.follow_tasks()
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""
-        self._recorder.reset()
-        self._watched = self._recorder.store.watched.blocks
+        self.recorder.reset()
+        self.watched = self.recorder.store.watched.blocks
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """Reads what the device has finished and hands it to the sinks; False where that took too long."""
-        return self._recorder.flush(timeout_s)
+        return self.recorder.flush(timeout_s)
 
     def close(self) -> None:
         """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does."""
-        recorder, worker = self._recorder, self._worker
-        self._end_steps()
+        recorder, worker = self.recorder, self._worker
+        self._end_tasks()
         if not worker.finish(recorder.end_capture, END_CAPTURE_S):
             log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
@@ -365,11 +216,11 @@ class Tracer(Scopes, ByHand):
         self._worker.forget_in_child()
         forget_frames()
         running.clear()
-        self._end_steps()
+        self._end_tasks()
         self._listeners = ()
         self._left_behind = True
-        self._recorder.after_fork_in_child()
-        self._append = self._recorder.events.append
+        self.recorder.after_fork_in_child()
+        self._append = self.recorder.events.append
         from .select import forget_in_child
 
         forget_in_child(self)
@@ -377,23 +228,6 @@ class Tracer(Scopes, ByHand):
     def at_exit(self) -> None:
         if not self._left_behind:
             self.close()
-
-
-def _closed(block: Block, end_ns: int) -> Closed:
-    attributes = None if block.attributes is None else _owned(block.attributes)
-    return (
-        CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns, end_ns, block.thread,
-        attributes, block.error,
-    )  # fmt: skip
-
-
-def _owned(attributes: Any) -> dict[Any, Any] | None:
-    """A copy for a record, because the program may go on with its own; None of what is no mapping, which is said."""
-    try:
-        return attributes_of(attributes)
-    except Exception as error:  # noqa: BLE001 - the block itself is worth having
-        log.once("attributes", "gpusense: attributes of a block are left out: %s: %s", type(error).__name__, error)
-        return None
 
 
 __all__ = ["Tracer"]

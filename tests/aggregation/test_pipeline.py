@@ -286,8 +286,8 @@ def test_nested_blocks_forward_and_backward():
     for item in out:
         by_path[item.path] = by_path.get(item.path, 0) + 1
     assert by_path == {("step", "forward"): 13, ("step", "backward"): 37, (): 2}
-    assert asked[1]._totals.rows["kernel", "k100"][:2] == [50, 50 * 400]
-    assert asked[2]._totals.rows["kernel", "k100"][0] == 13
+    assert asked[1].totals.rows["kernel", "k100"][:2] == [50, 50 * 400]
+    assert asked[2].totals.rows["kernel", "k100"][0] == 13
     assert made.counters().inherited == 37
 
 
@@ -302,8 +302,8 @@ def test_overlapping_blocks_of_two_threads_with_unknown_launcher_are_ambiguous()
     assert item.ambiguous == (1, 2)
     assert item.path == ()
     assert made.counters().ambiguous == 2
-    assert asked[1]._totals.ambiguous == asked[2]._totals.ambiguous == 2
-    assert asked[1]._totals.rows == {}
+    assert asked[1].totals.ambiguous == asked[2].totals.ambiguous == 2
+    assert asked[1].totals.rows == {}
 
 
 @pytest.mark.parametrize("count", [1, 500])
@@ -328,9 +328,9 @@ def test_blocks_that_are_asked_for_are_told_of_what_may_be_theirs(count):
     made.boundary(Boundary(OPEN, 2, 3, AUTOGRAD, T0, T0, "b"), 2)
     feed(made, *(kernel(T0 + i * 10, T0 + i * 10 + 5, 5 + i) for i in range(count)), thread=0)
     made.cycle(T0)
-    assert [asked[n]._totals.ambiguous for n in (1, 2, 3)] == [count, count, 0]
-    assert asked[1]._totals.rows == asked[2]._totals.rows == {}
-    assert [row[0] for row in asked[3]._totals.rows.values()] == [count]
+    assert [asked[n].totals.ambiguous for n in (1, 2, 3)] == [count, count, 0]
+    assert asked[1].totals.rows == asked[2].totals.rows == {}
+    assert [row[0] for row in asked[3].totals.rows.values()] == [count]
 
 
 @pytest.mark.parametrize("count", [2, 500])
@@ -341,7 +341,7 @@ def test_a_block_that_is_asked_for_is_told_of_what_may_be_its_where_nobody_asks_
     made.boundary(Boundary(OPEN, 2, None, AUTOGRAD, T0, T0, "b"), 2)
     feed(made, *(kernel(T0 + i * 10, T0 + i * 10 + 5, 5 + i) for i in range(count)), thread=0)
     made.cycle(T0)
-    assert asked[2]._totals.ambiguous == count
+    assert asked[2].totals.ambiguous == count
 
 
 def test_budget_raises_the_threshold_in_a_burst_and_comes_back():

@@ -18,7 +18,7 @@ from gpusense._attribution.boundaries import (
     UNPLACED,
     Boundary,
     Frame,
-    MarkedBoundary,
+    MarkerCall,
     boundary_of,
     record_of,
     taken_apart,
@@ -65,10 +65,11 @@ def test_frames_are_boundaries_and_records_of_the_blocks_that_they_would_have_be
 
 
 def test_the_call_of_a_marker_may_not_have_returned_yet():
-    event = MarkedBoundary(CLOSE, 2, None, 5, 10, "", 7)
-    assert boundary_of((MARKED, event)) == Boundary(CLOSE, 2, None, 5, 10, 10 + OPEN_ENDED_NS, "", 7)
-    event.after_ns = 15
-    assert boundary_of((MARKED, event)) == Boundary(CLOSE, 2, None, 5, 10, 15, "", 7)
+    call = MarkerCall(7)
+    item = (MARKED, CLOSE, 2, None, 5, 10, "", call)
+    assert boundary_of(item) == Boundary(CLOSE, 2, None, 5, 10, 10 + OPEN_ENDED_NS, "", 7)
+    call.ended_ns = 15
+    assert boundary_of(item) == Boundary(CLOSE, 2, None, 5, 10, 15, "", 7)
 
 
 def test_a_boundary_without_marker_has_no_token():

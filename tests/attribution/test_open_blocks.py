@@ -94,7 +94,7 @@ def test_frames_end_where_somebody_listens_or_ids_are_not_read(reading, run):
 @pytest.mark.parametrize("part", ["newest", "marker"])
 def test_no_frames_where_ids_are_not_read(reading, monkeypatch, part):
     with reading.trace("outer") as outer:
-        monkeypatch.setattr(reading._recorder, part, None)
+        monkeypatch.setattr(reading.recorder, part, None)
         assert reading.ways_of_frames(outer) is None
 
 
@@ -113,7 +113,7 @@ def test_after_an_interrupt_no_frame_is_left_open(reading, run):
     run.give_up(first, following)
     assert (run.frame.block, run.lean) == (outer, False)
     reading.flush()
-    attribution = reading._recorder.store.pipeline.attribution
+    attribution = reading.recorder.store.pipeline.attribution
     assert attribution.resolve(threading.get_ident(), 9) == ((outer.block_id,), False)
 
 

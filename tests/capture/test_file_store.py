@@ -10,7 +10,7 @@ from support.cupti import STRIDES, kernel, view
 
 import gpusense
 from gpusense import testing
-from gpusense._attribution.boundaries import CLOSE, ENDED, MARKED, OPEN, PLACED, MarkedBoundary
+from gpusense._attribution.boundaries import CLOSE, ENDED, MARKED, OPEN, PLACED, MarkerCall
 from gpusense._capture import file_store
 from gpusense._capture.recorder import Owner, Recorder
 from gpusense._records.metrics import GpuMetrics
@@ -166,8 +166,8 @@ def test_boundaries_that_were_read_and_marked_stay_in_order(recorder, monkeypatc
     monkeypatch.setattr(recorder, "capture", SimpleNamespace(lines=lambda: None, status=dict, versions=dict))
     recorder.events += [
         (PLACED, OPEN, 1, None, 5, 10, "read", 3),
-        (MARKED, MarkedBoundary(OPEN, 2, 1, 5, 20, "marked", 7)),
-        (MARKED, MarkedBoundary(CLOSE, 2, 1, 5, 30, "", 8)),
+        (MARKED, OPEN, 2, 1, 5, 20, "marked", MarkerCall(7)),
+        (MARKED, CLOSE, 2, 1, 5, 30, "", MarkerCall(8)),
         (ENDED, None, 5, 9, "read", 1, None, ("read",), 10, 40, 5, None, None),
     ]
     recorder._consume()

@@ -17,7 +17,7 @@ from gpusense._attribution.boundaries import (
     PLACED,
     RECORD,
     UNPLACED,
-    MarkedBoundary,
+    MarkerCall,
 )
 from gpusense._capture.recorder import Owner, Recorder
 from gpusense._decode.launches import Launches
@@ -100,9 +100,9 @@ def recorder():
 def test_the_queue_comes_to_the_store_in_its_order(recorder):
     first, second = ComputeBlock("a", 1, 2), ComputeBlock("b", 2, 3)
     begin, end = (PLACED, OPEN, 1, None, 5, 10, "a", 7), (PLACED, CLOSE, 1, None, 5, 20, "", 8)
-    marked = MarkedBoundary(OPEN, 2, None, 5, 30, "marked", 41)
+    marked = (MARKED, OPEN, 2, None, 5, 30, "marked", MarkerCall(41))
     recorder.store.answers["placed"] = [first]
-    recorder.events += [begin, end, (LOST, 40), (MARKED, marked), (RECORD, second), begin]
+    recorder.events += [begin, end, (LOST, 40), marked, (RECORD, second), begin]
     recorder.tick()
     names, calls = recorder.store.take()
     assert names == ["lose", "placed", "boundary", "placed", "records", "cycle", "beside"]

@@ -191,7 +191,7 @@ while time.monotonic() < end:
     steps += 1
     states.add(run.tracer.status()["state"])
 taken_out = run.tracer.status()["detached"]
-overhead = run.tracer._recorder.meta()["overhead"]
+overhead = run.tracer.recorder.meta()["overhead"]
 run.finish()
 session = gpusense.load(path) if mode == "file" else run.tracer.session()
 work = [(a.path, a.count) for a in session.aggregates if a.kind == "kernel"] + [(k.path, 1) for k in session.kernels]

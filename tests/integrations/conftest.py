@@ -29,5 +29,5 @@ def tracer(monkeypatch):
 def way(request, tracer):
     """With "frames" ids are read, as on CUDA 13: modules below a model are frames until somebody asks for a block."""
     if request.param == "frames":
-        tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), itertools.count(7).__next__
+        tracer.recorder.marker, tracer.recorder.newest = (lambda token: None), itertools.count(7).__next__
     return request.param

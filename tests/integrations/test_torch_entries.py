@@ -27,7 +27,7 @@ class Setting:
     def __init__(self, torch, tracer):
         self.torch, self.tracer = torch, tracer
         self.newest, self.missing, self.ran, self.at = 0, False, [], {}
-        tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), self.newest_id
+        tracer.recorder.marker, tracer.recorder.newest = (lambda token: None), self.newest_id
         self.engine = torch.autograd.Variable._execution_engine
         self.engine.observe = self.observe
         integration.instrument(min_us=0)
@@ -37,7 +37,7 @@ class Setting:
         """A model that has been called once: its modules have hooks of their own from then on."""
         self.model = self.torch.nn.Sequential(*(self.torch.nn.Linear() for _ in range(children)))
         self.step()
-        self.tracer._recorder.tick()
+        self.tracer.recorder.tick()
         self.tracer.reset()
 
     def newest_id(self):
@@ -56,8 +56,8 @@ class Setting:
 
     def owners(self):
         """Which block the launch of each node of the last step belongs to."""
-        self.tracer._recorder.tick()
-        attribution = self.tracer._recorder.store.pipeline.attribution
+        self.tracer.recorder.tick()
+        attribution = self.tracer.recorder.store.pipeline.attribution
         found = []
         for thread, number in self.ran:
             leaves, _ = attribution.resolve(thread, number)
@@ -116,7 +116,7 @@ def test_gpusenses_thread_makes_frames_while_the_pass_goes_on(setting):
     seen = []
 
     def tick():
-        setting.tracer._recorder.tick()
+        setting.tracer.recorder.tick()
         seen.extend(record.name for record in setting.tracer.session().blocks if "backward" in record.path)
 
     def elsewhere():
@@ -173,7 +173,7 @@ def test_what_ends_frames_ends_entries(setting, ends):
         if ends == "listener":
             setting.tracer.add_block_listener(Listener())
         elif ends == "detach":
-            setting.tracer._recorder._mark_no_more()
+            setting.tracer.recorder._mark_no_more()
         else:
             integration.uninstrument()
         assert not setting.entries_of[0]._left
@@ -204,7 +204,7 @@ def test_places_that_cannot_be_read_are_lost_and_counted(setting):
     assert (owners[:4], owners[8:]) == (OWNERS[:4], OWNERS[8:])
     assert all(one in found.split(" or ") for one, found in zip(OWNERS[4:8], owners[4:8], strict=True))
     assert setting.backward() == BACK
-    assert setting.tracer._recorder.counters().lost_markers == 2
+    assert setting.tracer.recorder.counters().lost_markers == 2
 
 
 def test_a_module_on_an_unexpected_thread_gets_no_block_and_entries_end(setting, caplog, monkeypatch):

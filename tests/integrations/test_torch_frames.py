@@ -17,7 +17,7 @@ import gpusense
 from gpusense._aggregation.pipeline import Pipeline
 from gpusense._attribution import open_blocks
 from gpusense._attribution.boundaries import FRAME_OPENED
-from gpusense._tracing.scopes import Scopes
+from gpusense._tracing.block import Blocks
 from gpusense.integrations import torch as integration
 
 #: What a module does, one after the other; lists are what happens inside.
@@ -48,7 +48,7 @@ class Program:
         self.newest = 0
         self.launched, self.asked, self.errors = [], [], []
         self.model = self.module_of([("module", todo), "launch", ("module", [*todo])])
-        tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: self.newest)
+        tracer.recorder.marker, tracer.recorder.newest = (lambda token: None), (lambda: self.newest)
         torch.autograd.Variable._execution_engine.observe = self.observe
 
     def module_of(self, todo):
@@ -132,13 +132,13 @@ class Program:
     def ask(self):
         block = self.tracer.current_block()
         self.asked.append(
-            (block.path, block.name, block.end_ns, block._outer.path if block._outer else None) if block else None
+            (block.path, block.name, block.end_ns, block.outer.path if block.outer else None) if block else None
         )
 
     def observe(self, node):
         self.launch()
         if node.sequence % 5 == 0:
-            self.tracer._recorder.tick()  # as gpusense's own thread does at any moment
+            self.tracer.recorder.tick()  # as gpusense's own thread does at any moment
         if self.asks and node.sequence % 3 == 0:
             self.ask()
 
@@ -161,7 +161,7 @@ class Program:
             assert block.start_ns <= block.end_ns
             parent = by_id.get(block.parent_id)
             assert block.path == ((*parent.path, block.name) if parent else (block.name,))
-        attribution = self.tracer._recorder.store.pipeline.attribution
+        attribution = self.tracer.recorder.store.pipeline.attribution
         assert attribution.resolve(threading.get_ident(), self.newest + 1)[0] == (), "a block was left open"
         owners = []
         for thread, number in self.launched:
@@ -190,19 +190,19 @@ def told(request, monkeypatch, tracer):
         made = []
         with monkeypatch.context() as patched:
             if not frames:
-                patched.setattr(Scopes, "ways_of_frames", lambda self, block: None)
+                patched.setattr(Blocks, "ways_of_frames", lambda self, block: None)
             else:
                 real = tracer._append
                 patched.setattr(tracer, "_append", lambda item: (made.append(item[0]), real(item)))
             tracer.reset()
-            store = tracer._recorder.store
-            store._use(Pipeline(store._limits(), emit=store._sinks.put, start_ns=tracer._recorder.start_ns))
-            tracer._watched = tracer._recorder.store.watched.blocks
+            store = tracer.recorder.store
+            store._use(Pipeline(store._limits(), emit=store._sinks.put, start_ns=tracer.recorder.start_ns))
+            tracer.watched = store.watched.blocks
             integration.instrument(min_us=min_us, depth=depth)
             try:
                 program = Program(torch, tracer, todo, asks)
                 program.run()
-                tracer._recorder.marker = None
+                tracer.recorder.marker = None
                 return program.told(), made.count(FRAME_OPENED)
             finally:
                 integration.uninstrument()

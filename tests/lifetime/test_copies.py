@@ -20,7 +20,7 @@ def both():
     for tracer, package in zip(first, (gpusense, second)):
         for _ in range(400):
             with package.trace("waiting"): pass
-            if tracer._recorder.marker: break
+            if tracer.recorder.marker: break
             time.sleep(0.005)
         else: raise SystemExit(str(tracer.status()))
     return first
@@ -156,9 +156,9 @@ while time.monotonic() < end and not any("another copy" in s.reason and s.end_ns
         launched += sum(_workload.run(gpusense.trace, 1).kernels.values())
     off.add(fake.fake_cupti_enabled(10))
 print(sorted(off))
-print([package.get_tracer()._recorder.meta()["overhead"]["budget"] for package in (gpusense, second)])
+print([package.get_tracer().recorder.meta()["overhead"]["budget"] for package in (gpusense, second)])
 gpusense.disable()
-print(fake.fake_cupti_enabled(10), second.get_tracer()._recorder.meta()["overhead"]["observed"] < 1)
+print(fake.fake_cupti_enabled(10), second.get_tracer().recorder.meta()["overhead"]["observed"] < 1)
 before = kernels(b.session())
 more = sum(_workload.run(second.trace, 1).kernels.values())
 b.flush()
@@ -227,13 +227,13 @@ def test_a_buffer_that_cannot_be_read_is_told(run):
     done = run(
         """
 tracer, _ = begin()
-feed = tracer._recorder.store.pipeline.feed
+feed = tracer.recorder.store.pipeline.feed
 def fail(*_, **__): raise MemoryError("none left")
-tracer._recorder.store.pipeline.feed = fail
+tracer.recorder.store.pipeline.feed = fail
 for _ in range(3):
     _workload.run(gpusense.trace, 1)
     tracer.flush()
-tracer._recorder.store.pipeline.feed = feed
+tracer.recorder.store.pipeline.feed = feed
 with gpusense.trace("good") as block: launched = _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == sum(launched.kernels.values()))
 stretch = tracer.session().unseen[-1]
@@ -252,12 +252,12 @@ other.ABI = 2
 a = gpusense.get_tracer()
 for _ in range(400):
     with gpusense.trace("waiting"): pass
-    if a._recorder.marker: break
+    if a.recorder.marker: break
     time.sleep(0.005)
 b = second.get_tracer()
 for _ in range(400):
     with second.trace("waiting"): pass
-    if b._recorder.capture.state == "unavailable": break
+    if b.recorder.capture.state == "unavailable": break
     time.sleep(0.005)
 print(b.status()["reason"])
 """

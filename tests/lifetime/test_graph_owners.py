@@ -28,7 +28,7 @@ else:
     gpusense.enable()
 tracer = gpusense.get_tracer()
 def kernels(session): return [row for row in session.aggregates if row.kind == "kernel"]
-while tracer._recorder.marker is None:
+while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])

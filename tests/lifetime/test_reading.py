@@ -24,9 +24,9 @@ path = sys.argv[1] if len(sys.argv) > 1 else None
 gpusense.configure(trace_all=True, max_records_per_second=10**9)
 def ready(tracer):
     deadline = time.monotonic() + 10
-    while tracer._recorder.marker is None and time.monotonic() < deadline:
+    while tracer.recorder.marker is None and time.monotonic() < deadline:
         with tracer.trace("waiting"): time.sleep(0.005)
-    assert tracer._recorder.marker is not None, tracer.status()
+    assert tracer.recorder.marker is not None, tracer.status()
 def begin(**settings):
     tracer = select.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
     ready(tracer)
@@ -74,7 +74,7 @@ tracer, cupti = begin(buffer_size=SIZE, buffers=64)
 before = memsets()
 stop = []
 def flush():
-    while not stop: tracer._recorder.capture.flush()
+    while not stop: tracer.recorder.capture.flush()
 flusher = threading.Thread(target=flush)
 flusher.start()
 lock = threading.Lock()
@@ -237,7 +237,7 @@ import fake_torch
 sys.modules["torch"] = torch = fake_torch.make(own_thread=OWN_THREAD)
 tracer, cupti = begin()
 tracer.flush(5)  # what was marked while it began is not looked at here
-began = tracer._recorder.counters().lost_markers
+began = tracer.recorder.counters().lost_markers
 from gpusense._attribution import open_blocks
 from gpusense.integrations import torch as integration
 frames, become = [], open_blocks._become

@@ -46,7 +46,7 @@ def tracer(monkeypatch):
 @pytest.fixture
 def reading(tracer):
     """A tracer that places its blocks by the newest correlation id, which is 7."""
-    tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: 7)
+    tracer.recorder.marker, tracer.recorder.newest = (lambda token: None), (lambda: 7)
     return tracer
 
 

@@ -13,7 +13,8 @@ import pytest
 import gpusense
 from gpusense import GpuKernel, session
 from gpusense._runtime import log
-from gpusense._tracing import noop, scopes, select, summary
+from gpusense._tracing import block as _block
+from gpusense._tracing import noop, select, summary
 from gpusense.analysis import findings
 from gpusense.report import chrome, flamegraph, perfetto, text
 from gpusense.report import json as report_json
@@ -281,10 +282,11 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
     for value in ("soon", "late"):
         gpusense.record_kernel("k", duration_ns=value)
     with monkeypatch.context() as patched:
-        patched.setattr(recording.tracer, "_opened", None)
-        with gpusense.trace("fails"):
-            pass
-        patched.setattr(scopes, "MAX_WAITING", -1)
+        with monkeypatch.context() as broken:
+            broken.setattr(recording.tracer, "_sample", None)
+            with gpusense.trace("fails"):
+                pass
+        patched.setattr(_block, "MAX_WAITING", -1)
         for _ in range(3):
             with gpusense.trace("shed"), gpusense.trace("inside"):
                 pass
@@ -318,7 +320,7 @@ def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -
     gpusense.record_kernel("k", duration_ns=10**6)
     recording.tracer.flush()
     if full:
-        recording.tracer._recorder.store.writer.failure = "No space left on device after 4711 bytes"
+        recording.tracer.recorder.store.writer.failure = "No space left on device after 4711 bytes"
     gpusense.record_kernel("k", duration_ns=10**6, attributes={"text": "x" * (10**3 if full else 1 << 20)})
     recording.finish()
     found = session.load(tmp_path / "run.gpusense")

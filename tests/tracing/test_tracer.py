@@ -21,8 +21,7 @@ from gpusense._attribution.boundaries import OPEN
 from gpusense._capture.recorder import Recorder
 from gpusense._records.records import GpuMemoryTransfer
 from gpusense._runtime import config
-from gpusense._tracing import scopes
-from gpusense._tracing import tracer as _tracer
+from gpusense._tracing import block as _block
 from gpusense.analysis.busy import device_times
 from gpusense.backends.cupti.sharing import Sharing
 from gpusense.session import Session
@@ -123,7 +122,7 @@ def test_blocks_that_many_threads_open_are_recorded_or_counted(tracer):
 
     running = [threading.Thread(target=work) for _ in range(threads)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scopes, "MAX_WAITING", 10)
+        patched.setattr(_block, "MAX_WAITING", 10)
         for thread in running:
             thread.start()
         for thread in running:
@@ -392,10 +391,10 @@ def test_a_copy_of_a_block_that_cannot_be_made_prints_nothing(tracer, monkeypatc
 
 def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
     """The one after 2**32 - 1 has 33 bits, and its record another value."""
-    monkeypatch.setattr(_tracer, "_tokens", count(0xFFFFFFFF))
+    monkeypatch.setattr(_block, "_tokens", count(0xFFFFFFFF))
     tokens = []
     for _ in range(3):
-        tracer._mark(tokens.append, OPEN, 1, None, 5, 0, "a")
+        tracer.mark(tokens.append, OPEN, 1, None, 5, 0, "a")
     assert tokens == [0xFFFFFFFF, 1, 2]
 
 
@@ -429,9 +428,9 @@ def test_many_blocks_keep_memory_flat(tracer):
         with gpusense.trace("x"), again:
             pass
     assert tracer.flush(30)
-    assert len(tracer._watched) < sums.SWEEP_AT
-    assert again.block_id in tracer._watched
-    assert len(tracer._recorder.events) == 0
+    assert len(tracer.watched) < sums.SWEEP_AT
+    assert again.block_id in tracer.watched
+    assert len(tracer.recorder.events) == 0
 
 
 def test_a_block_that_is_entered_again_has_what_was_launched_then(tracer):

@@ -49,7 +49,7 @@ class View:
         there the kernels are decoded after the program has ended.
         """
         tracer = self._tracer_of()
-        recorder = getattr(tracer, "_recorder", None)
+        recorder = getattr(tracer, "recorder", None)
         if recorder is None or recorder.store.mode != "file":
             return tracer.session()
         log.once("otel-file", "gpusense run writes a session file: kernels are not sent meanwhile, but with --live")

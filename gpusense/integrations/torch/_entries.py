@@ -180,12 +180,12 @@ class Entries:
 
 def _lose(run: Pass, last: Frame, frame: Frame, now: int) -> None:
     """The newest id could not be read where ``last`` ended and ``frame`` began: the places of both are lost."""
-    tracer = run.base._tracer
+    tracer = run.base.tracer
     thread, outer = run.thread, last.outer
-    tracer._mark(_fails, CLOSE, last.number, None, thread, now, "")
+    tracer.mark(_fails, CLOSE, last.number, None, thread, now, "")
     run.append((RECORD, last.record(now)))
     parent = outer.number if outer is not None else None
-    tracer._mark(_fails, OPEN, frame.number, parent, thread, now, frame.place.name)
+    tracer.mark(_fails, OPEN, frame.number, parent, thread, now, frame.place.name)
 
 
 def _fails(_: int) -> bool:

@@ -73,7 +73,7 @@ class Ranges:
                     block, before = opened
                     error = args[1] if len(args) > 1 else None
                     if before is error is None and type(block) is Block:  # as state would
-                        block._tracer.close_scope(block)
+                        block.tracer.close_scope(block)
                     else:
                         state.close_measured(block, before, error)
             except Exception:  # noqa: BLE001

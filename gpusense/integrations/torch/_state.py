@@ -168,7 +168,7 @@ class State:
                 }
             except Exception:  # noqa: BLE001
                 self.fail("memory")
-        tracer = getattr(block, "_tracer", None)  # a block that does nothing has none
+        tracer = getattr(block, "tracer", None)  # a block that does nothing has none
         if error is None and tracer is not None:
             tracer.close_scope(block)
         else:

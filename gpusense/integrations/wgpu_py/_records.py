@@ -152,7 +152,7 @@ def _kernel(timed: Pass, common: dict[str, Any]) -> GpuKernel:
 
 def _place(block: Any) -> tuple[tuple[str, ...], int | None]:
     """Path and id of a block; neither for one that sampling left out."""
-    if block is None or not getattr(block, "_sampled", True):
+    if block is None or not getattr(block, "recorded", True):
         return (), None
     return block.path, block.block_id
 

@@ -7,7 +7,8 @@ from itertools import count
 from support.sessions import blocks
 
 import gpusense
-from gpusense._tracing import noop, scopes
+from gpusense._tracing import block as _block
+from gpusense._tracing import noop
 
 
 def test_a_scope_below_what_is_no_block_of_a_live_tracer(tracer):
@@ -64,7 +65,7 @@ def test_scopes_without_a_block_around_them_are_sampled_and_shed(reading, monkey
     assert [block.name for block in reading.session().blocks].count("scope") == 25
     assert [block.name for block in reading.session().blocks].count("inside") == 25
     reading.config = reading.config._replace(sample_rate=1.0)
-    monkeypatch.setattr(scopes, "MAX_WAITING", -1)
+    monkeypatch.setattr(_block, "MAX_WAITING", -1)
     reading.close_scope(reading.open_scope("too many"))
     assert (reading.status()["shed_blocks"], "too many" in blocks(reading)) == (1, False)
 
@@ -74,7 +75,7 @@ def interrupted_at(number, call, *given):
     lines = count()
 
     def look(frame, event, _):
-        if frame.f_code.co_filename != scopes.__file__:
+        if frame.f_code.co_filename != _block.__file__:
             return None
         if event == "line" and next(lines) == number:
             raise KeyboardInterrupt
