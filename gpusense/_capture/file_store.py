@@ -12,7 +12,7 @@ from .._aggregation.sums import BlockTotals
 from .._attribution.attributor import Boundary
 from .._attribution.crossings import AT_ONCE, Packer, taken_apart
 from .._decode.decode import name_pointers
-from .._decode.names import base_name, text
+from .._decode.names import base_name
 from .._decode.names_cache import MAX_NAMES, RECHECK_S
 from .._records.json_codec import block_text
 from .._records.records import BlockRecord, Path, Record
@@ -116,7 +116,7 @@ class FileRecorder(Recorder):
         self.writer.rows(file.LINES, rows)
 
     def _name(self, pointer: int) -> str:
-        return base_name(text(self._known.get(pointer, b""))) or "?"
+        return base_name(self._known.get(pointer, b"")) or "?"
 
     def _keep_evidence(self) -> None:
         with self._lock:
