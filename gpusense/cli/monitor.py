@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from .. import monitor
+from .._records.json_codec import metrics_line
 from .._records.metrics import GpuMetrics
-from .._records.metrics_json import line
 from .._runtime.text import count_text, one_line
 from ..report.style import style_of
 
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
 def _once(devices: Any, args: argparse.Namespace) -> None:
     samples = monitor.snapshot(devices, gpm=args.gpm)
     if args.json:
-        _print(json.dumps(line(samples, **_absent(samples))))
+        _print(json.dumps(metrics_line(samples, **_absent(samples))))
         return
     for sample in samples:
         _print(describe(sample))
@@ -71,10 +71,10 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
     try:
         with monitor.start_background(take, args.interval, devices, history=1, gpm=args.gpm) as running:
             if not running.devices and running.problem is None:
-                _print(json.dumps(line((), **_absent(()))) if args.json else f"no device: {_why()}")
+                _print(json.dumps(metrics_line((), **_absent(()))) if args.json else f"no device: {_why()}")
                 return 0
             while (sample := waiting.get()) is not None:
-                _print(json.dumps(line((sample,))) if args.json else describe(sample))
+                _print(json.dumps(metrics_line((sample,))) if args.json else describe(sample))
     finally:
         signal.signal(signal.SIGTERM, before)
         if missed:
