@@ -274,7 +274,7 @@ class FileStore:
         meta = self._meta(known)
         self.writer.json(file.META, meta)
         self.writer.rows(file.DEVICES, known.devices())
-        self.writer.rows(file.UNSEEN, known.unseen_stretches())
+        self.writer.rows(file.UNSEEN, known.all_unseen())
         self.writer.rows(file.COUNTERS, [known.counters()])
         self.writer.close(end_ns=meta["end_ns"])
 

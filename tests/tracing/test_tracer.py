@@ -419,7 +419,7 @@ def test_a_buffer_whose_reading_is_interrupted_is_told():
     buffer = view(*[kernel(T0 + i * 1000, T0 + i * 1000 + 500, correlation=100 + i) for i in range(20)])
     with pytest.raises(KeyboardInterrupt):
         recorder.on_buffer(buffer, 5)
-    assert "KeyboardInterrupt" in recorder.unseen_stretches()[0].reason
+    assert "KeyboardInterrupt" in recorder.all_unseen()[0].reason
 
 
 def test_many_blocks_keep_memory_flat(tracer):
