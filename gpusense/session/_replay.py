@@ -134,7 +134,7 @@ class Replay:
                 continue
             if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
                 corr = self.pipeline.newest_correlation + 1
-            self.pipeline.boundary(boundary, corr)
+            self.pipeline.attribution.boundary(boundary, corr)
         if refused:
             self.damage.append(rows_left_out(refused, chunk, reason))
 
