@@ -52,7 +52,7 @@ class Capture:
         self._paused_ns: int | None = None
         self._refusal = ""  # of another profiler, while armed
         self._alive_ns = (0, 0)  # the last two times at which our callbacks were certainly ours
-        self._rested = ""  # why nobody captured until now, where that was a rest
+        self._rested = ""  # why nobody captured until now, where that was a pause of the budget
         self._losses_before: dict[str, int] | None = None
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
@@ -89,7 +89,7 @@ class Capture:
     # --- attach -----------------------------------------------------------------------------------------------------
 
     def try_attach(self, on_view: OnView) -> UnseenStretch | None:
-        """Begins capture if CUDA is live: the stretch in which work was not seen (without reason: none), else None."""
+        """Begins capture if CUDA is live: the time in which work was not seen (without reason: none), else None."""
         if self.state != "armed" or monotonic() < self._retry_at:
             return None
         if not self._is_live():
@@ -233,7 +233,7 @@ class Capture:
         return graph_nodes.NodeLog(self._activity)
 
     def unseen_now(self) -> UnseenStretch | None:
-        """The stretch without capture that still lasts."""
+        """The time without capture that still lasts."""
         if self.state == "paused":
             return UnseenStretch(self._paused_ns or time_ns(), None, self.reason)
         if self._cuda_live_ns is not None and (self._refusal or self.state == "unavailable"):
@@ -309,21 +309,21 @@ class Capture:
             return str(error)
         return ""
 
-    def rest_without(self, reason: str) -> str:
-        """Stops and takes CUPTI out of the process for a rest; "" or why it stayed. :meth:`rearm` ends the rest."""
+    def pause_outside(self, reason: str) -> str:
+        """Stops and takes CUPTI out of the process for a pause; "" or why it stayed. :meth:`rearm` ends the pause."""
         self.stop()
         refused = self.detach()
         self.state, self.reason = "resting", reason
         return refused
 
     def rearm(self, since_ns: int | None = None) -> bool:
-        """After :meth:`stop`, or a rest that began at ``since_ns``: ready to attach again; False where capture is not
+        """After :meth:`stop`, or a pause that began at ``since_ns``: ready to attach again; False where capture is not
         possible."""
         if self.state not in ("stopped", "resting"):
             return False
         self._rested = self.reason if self.state == "resting" else ""
         self.state, self.reason, self._refusal = "armed", "", ""
-        # What was done before is told, or was seen.
+        # What was done before is reported as unseen, or was seen.
         self._not_live_ns = (since_ns or time_ns()) if self._cuda_live_ns is not None else None
         return True
 

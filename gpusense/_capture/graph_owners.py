@@ -70,7 +70,7 @@ class GraphOwners:
             nodes, overflowed = log.end()
             self.overflowed += overflowed
             recorder = self._tracer.recorder
-            known, fresh = recorder.pipeline.owners, dict[int, Path]()
+            known, fresh = recorder.store.owners, dict[int, Path]()
             for index, node in enumerate(nodes):
                 if node.original_id:
                     owner = fresh.get(node.original_id) or known.get(node.original_id)

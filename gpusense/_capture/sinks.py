@@ -12,7 +12,7 @@ LONGEST_WAIT_S = 1e6  # a lock takes no infinite time
 Sink = Callable[[list[Record]], Any]
 
 
-class Delivery:
+class Sinks:
     """The sinks of one recorder, and what they have not been given yet."""
 
     def __init__(self, on_own_thread: Callable[[], bool] = lambda: False) -> None:
@@ -74,7 +74,7 @@ class Delivery:
 
     def hand_out_on(self, elsewhere: Callable[[Callable[[], None]], bool], timeout_s: float) -> bool:
         """As :meth:`hand_out`, on the thread that ``elsewhere`` has run what it is given, where there is one: a sink
-        may take long, and whoever asks has said how long to wait."""
+        may take long, and whoever asks says how long to wait."""
         done, handed = threads.Bell(), []
 
         def errand() -> None:

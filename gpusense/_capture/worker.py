@@ -1,24 +1,63 @@
-"""The recording thread: rounds of the recorder, watchers, and errands that must not hold the program."""
+"""The recording thread: cycles of the recorder, watchers, and errands that must not hold the program; and the pauses in
+which the program's threads get the GIL while it works."""
 
 from collections import deque
 from collections.abc import Callable
-from time import monotonic, sleep
-from typing import Any
+from time import monotonic, perf_counter_ns, sleep
+from typing import Any, Protocol
 
 from .._runtime import log, process, threads
-from .capturing import FIRST_WAIT_S
-from .recorder import Recorder
+from .attachment import Capture
 
-#: No fork waits longer for the thread to end; it goes on if a round takes longer.
+FIRST_WAIT_S = 0.005  # before the first cycle
+PAUSE_S = 0.0001
+AT_ONCE_NS = 500_000  # of work, after which there is a pause
+#: No fork waits longer for the thread to end; it goes on if a cycle takes longer.
 REST_S = 0.05
 #: Between two looks whether the system has given it up.
 GONE_S = 0.00002
 
 
+class Cycles(Protocol):
+    """What the thread does again and again: a recorder."""
+
+    @property
+    def capture(self) -> Capture | None: ...
+
+    spent_s: float
+
+    def tick(self, *, lazily: bool) -> Any: ...
+
+    def pace(self, waited_s: float) -> float:
+        """Seconds until the next cycle."""
+
+
+class Pauses:
+    """Called between two parts of the work, by one thread at a time, so that the program's threads get the GIL.
+
+    Whoever wants the GIL waits for the part that is under way, and then for being woken: pauses that come too soon cost
+    a busy program more than they give it.
+    """
+
+    __slots__ = ("_since",)
+
+    def __init__(self) -> None:
+        self._since = 0
+
+    def begin(self) -> None:
+        """The work begins."""
+        self._since = perf_counter_ns()
+
+    def __call__(self) -> None:
+        if perf_counter_ns() - self._since >= AT_ONCE_NS:
+            sleep(PAUSE_S)
+            self._since = perf_counter_ns()
+
+
 class Worker:
     """One thread that calls ``recorder.tick()`` until :meth:`end`. Every method may be called from any thread."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Cycles) -> None:
         self._recorder = recorder
         self._bell = threads.Bell()
         self._errands: deque[Callable[[], None]] = deque()
@@ -39,16 +78,16 @@ class Worker:
         return self._thread is not None
 
     def wake(self) -> None:
-        """Has the next round begin now."""
+        """Has the next cycle begin now."""
         self._bell.set()
 
     def end(self) -> None:
-        """No round begins after this."""
+        """No cycle begins after this."""
         self._ending = True
         self._bell.set()
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
-        """``watcher()`` after each round, until it gives True or raises."""
+        """``watcher()`` after each cycle, until it gives True or raises."""
         self._watchers = (*self._watchers, watcher)
 
     def is_current(self) -> bool:
@@ -113,7 +152,7 @@ class Worker:
     # --- forks ------------------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """Before a fork: ends the thread for now, unless its round takes long or the program has called from it.
+        """Before a fork: ends the thread for now, unless its cycle takes long or the program has called from it.
 
         Not while capture runs: CUDA has threads of its own, and a flush may take as long as CUPTI likes. Nor where
         gevent came after the thread: then ``threading`` complains on standard error when the thread ends.

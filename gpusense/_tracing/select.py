@@ -287,7 +287,7 @@ def forget_in_child(tracer: Any) -> None:
 
     was_active, _tracer = _active_tracer() is tracer, None
     recorder = tracer.recorder
-    if recorder.mode == "file":
+    if recorder.store.mode == "file":
         _forked = "this process was forked from one that gpusense run records"
     elif recorder.capture is not None and recorder.capture.cuda_was_live:
         _forked = "this process was forked from one that used CUDA, which does not work in it"
@@ -302,9 +302,11 @@ def forget_in_child(tracer: Any) -> None:
 def start_session(mode: str = "file", path: str | None = None, **changes: Any) -> Any:
     """For ``gpusense run``: an active tracer that records into ``path``; ``finish()`` gives the session."""
     global _tracer
+    from functools import partial
+
     from .. import _activate
     from .._capture.attachment import Capture
-    from .._capture.file_store import FileRecorder
+    from .._capture.file_store import FileStore
     from .._capture.recorder import Recorder
     from .tracer import Tracer
 
@@ -313,11 +315,10 @@ def start_session(mode: str = "file", path: str | None = None, **changes: Any) -
     absent = possible()
     left_out = _left_out(wanted) if absent is None else ""
     capture = Capture(wanted) if absent is None and not left_out else None
-    recorder: Recorder
     if mode == "file":
         if path is None:
             raise ValueError("a session file needs a path")
-        recorder = FileRecorder(wanted, capture, path)
+        recorder = Recorder(wanted, capture, partial(FileStore, path))
     else:
         recorder = Recorder(wanted, capture)
     recorder.absent = left_out or recorder.absent

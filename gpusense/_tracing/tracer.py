@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .._attribution.open_blocks import end_frames, running
 from .._attribution.open_blocks import forget_in_child as forget_frames
-from .._capture.recorder import Recorder
+from .._capture.recorder import Owner, Recorder
 from .._capture.worker import Worker
 from .._records.records import Record
 from .._runtime import log, package, process
@@ -36,14 +36,10 @@ class Tracer(Blocks, ManualRecords):
         super().__init__(settings, recorder)
         self.metrics_source: Any = None
         self._left_behind = False
-        self._worker = Worker(recorder)
-        recorder.wake = self._worker.wake
-        recorder.metrics_source = self._metrics
-        recorder.elsewhere = self._worker.errand
-        recorder.on_own_thread = self._worker.is_current
-        recorder.left_out = self._left_out
+        worker = self._worker = Worker(recorder)
+        recorder.belong_to(Owner(worker.wake, worker.errand, worker.is_current, self._metrics, self._left_out))
         process.register(self)
-        self._worker.start()
+        worker.start()
         self.follow_tasks()
 
     def _metrics(self) -> Any:
@@ -83,11 +79,11 @@ class Tracer(Blocks, ManualRecords):
 
     def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         """``sink(records)`` on gpusense's thread from now on; a sink that raises is removed."""
-        self.recorder.add_sink(sink)
+        self.recorder.sinks.add(sink)
 
     def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
         """Gives ``sink`` nothing from now on."""
-        self.recorder.remove_sink(sink)
+        self.recorder.sinks.remove(sink)
 
     def add_source(self, source: Any) -> None:
         """``source.flush(timeout_s)`` before results are read, ``source.status()`` (a dict) under ``source.name``."""
@@ -191,7 +187,7 @@ class Tracer(Blocks, ManualRecords):
     def reset(self) -> None:
         """Forgets everything recorded so far."""
         self.recorder.reset()
-        self.watched = self.recorder.pipeline.watched.blocks
+        self.watched = self.recorder.store.watched.blocks
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """Reads what the device has finished and hands it to the sinks; False where that took too long."""

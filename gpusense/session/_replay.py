@@ -1,20 +1,32 @@
-"""A session file with raw buffers, read through the same pipeline as live capture."""
+"""A session file with raw buffers, read through the same pipeline as live capture: whole, or as it is written.
+
+In file mode nothing is decoded until somebody asks a block what was launched inside; from then on :class:`Following`
+reads at each question what was written since.
+"""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from time import time_ns
+from typing import Any, TypeVar
 
 from .._aggregation.pipeline import Limits, Marker, Pipeline, owner_of
 from .._aggregation.sums import Watched
 from .._attribution.boundaries import CLOSE, LEAVE, OPEN, Boundary
 from .._decode.names_cache import NameCache, Names
 from .._records.records import GpuKernel, Path
-from . import Builder, Session, rows_left_out
+from .._runtime import threads
+from .._runtime.errors import SessionError
 from . import _format as file
 from ._block_chunks import unpacked
+from ._builder import Builder, rows_left_out
+from ._session import Session
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
 MAX_PATHS = 100_000  # that are remembered, to have each once
+#: No work is as long: all of it is counted, and next to nothing kept.
+_NEVER_NS, _KEPT = 1 << 62, 1
+
+_Found = TypeVar("_Found")
 
 
 class Replay:
@@ -71,7 +83,7 @@ class Replay:
             else:
                 self.builder.take(chunk)
         except Exception as error:  # noqa: BLE001 - somebody may have made the file up
-            self.damage.append(f"the chunk at offset {chunk.offset} was left out: {_told(error)}")
+            self.damage.append(f"the chunk at offset {chunk.offset} was left out: {_in_words(error)}")
 
     def take_meta(self, chunk: file.Chunk) -> None:
         """Owners of graph nodes come as graphs are captured, and all of them once more at the end."""
@@ -198,10 +210,11 @@ def _boundary(row: Any) -> tuple[Boundary, int | None, int | None]:
     return found, corr, newest
 
 
-def _told(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+#: What of a file goes through the pipeline; the rest is taken as it stands.
 _HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
     file.META: Replay.take_meta,
     file.NAME: Replay.take_names,
@@ -212,8 +225,6 @@ _HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
     file.LINES: Replay.take_lines,
     file.BLOCKS: Replay.take_blocks,
 }
-#: What of a file goes through the pipeline; the rest is taken as it stands.
-HANDLED = frozenset(_HANDLERS)
 
 
 def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
@@ -225,7 +236,7 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     try:
         pipeline.cycle(0, final=True)
     except Exception as error:  # noqa: BLE001 - as for a chunk
-        state.damage.append(f"the last records were left out: {_told(error)}")
+        state.damage.append(f"the last records were left out: {_in_words(error)}")
     session = state.builder.session()
     session.records = sorted(map(_owned_by(state.owners), pipeline.kept), key=lambda record: record.start_ns)
     session.aggregates = pipeline.aggregates()
@@ -249,6 +260,32 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     if state.damage:
         session.meta.setdefault("damage", []).extend(state.damage)
     return session
+
+
+class Following:
+    """Adds to the totals of ``watched`` blocks. Any thread may call; the one that asks decodes."""
+
+    def __init__(self, path: str, watched: Watched) -> None:
+        self._path = path
+        self._replay = Replay(_NEVER_NS, trace_all=False, max_records=_KEPT, watched=watched)
+        self._at = file.FILE_HEADER.size
+        self._lock = threads.OwnedLock()
+
+    def bring_up_to_date(self, then: Callable[[], _Found]) -> _Found:
+        """Adds what is new, and returns what ``then`` gives before anybody else adds."""
+        if self._lock.mine:  # a signal handler or finaliser asks while this thread reads
+            return then()
+        with self._lock:
+            try:
+                with file.Reader(self._path) as reader:
+                    for chunk, behind in reader.begin_at(self._at, _HANDLERS):
+                        self._at = behind
+                        if chunk is not None:
+                            self._replay.take(chunk)
+            except SessionError:  # the file is gone: nothing is new
+                pass
+            self._replay.pipeline.cycle(time_ns())
+            return then()
 
 
 def _owned_by(owners: dict[int, Path]) -> Callable[[Any], Any]:

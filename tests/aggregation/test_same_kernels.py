@@ -1,5 +1,7 @@
 """Kernels as columns: whatever takes them, what comes of them is what comes of their records one after the other."""
 
+from functools import partial
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draws import examples
@@ -8,7 +10,7 @@ from support.sessions import watch
 from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._aggregation.same_kernels import Alike, expanded
 from gpusense._attribution.boundaries import RECORD
-from gpusense._capture.file_store import FileRecorder
+from gpusense._capture.file_store import FileStore
 from gpusense._capture.recorder import Recorder
 from gpusense._records.records import GpuKernel, GpuSync
 from gpusense._runtime.config import Settings
@@ -123,13 +125,13 @@ def test_a_tracer_takes_columns():
 
 
 def test_a_file_holds_every_record(tmp_path):
-    recorder = FileRecorder(Settings(), None, str(tmp_path / "run.gpusense"))
+    recorder = Recorder(Settings(), None, partial(FileStore, str(tmp_path / "run.gpusense")))
     told = []
-    recorder.add_sink(told.extend)
+    recorder.sinks.add(told.extend)
     recorder.events.append((RECORD, columns(BATCH)))
     recorder.tick()
     recorder.close()
     assert told == records(BATCH)
-    session = load(recorder.writer.path)
+    session = load(recorder.store.writer.path)
     assert session.counters.seen == 3
     assert sum(row.count for row in session.aggregates) + len(session.kernels) == 3

@@ -113,7 +113,7 @@ def test_after_an_interrupt_no_frame_is_left_open(reading, run):
     run.give_up(first, following)
     assert (run.frame.block, run.lean) == (outer, False)
     reading.flush()
-    attribution = reading.recorder.pipeline.attribution
+    attribution = reading.recorder.store.pipeline.attribution
     assert attribution.resolve(threading.get_ident(), 9) == ((outer.block_id,), False)
 
 

@@ -1,4 +1,4 @@
-"""The recording thread around forks: ended before them, there again after them, and never two of it."""
+"""The recording thread around forks: ended before them, there again after them, and never two of it; its pauses."""
 
 import os
 import threading
@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from gpusense._capture import worker as _worker
 from gpusense._capture.worker import Worker
 from gpusense._runtime import process
 
@@ -180,3 +181,37 @@ def test_a_thread_that_gevent_would_complain_of_stays(worker, recorder, monkeypa
     assert alive(first)
     worker.go_on()
     assert recorder.again(worker) == first
+
+
+# --- pauses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Nanoseconds that pass only where a test says so, and in pauses."""
+    now, slept = [7], []
+    monkeypatch.setattr(_worker, "perf_counter_ns", lambda: now[0])
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += int(seconds * 1e9)
+
+    monkeypatch.setattr(_worker, "sleep", sleep)
+    return now, slept
+
+
+def test_pauses_come_when_they_are_due(clock):
+    now, slept = clock
+    pause = _worker.Pauses()
+    now[0] = 10**12
+    pause.begin()
+    found = []
+    for _ in range(10):
+        now[0] += 200_000
+        pause()
+        found.append(len(slept))
+    assert found == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    pause.begin()
+    now[0] += 499_999
+    pause()
+    assert slept == [_worker.PAUSE_S] * 3

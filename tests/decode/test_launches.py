@@ -1,13 +1,15 @@
 """How much launches are slowed is told from records alone, on the way that each mode takes through them anyway."""
 
 import random
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from support.cupti import STRIDES, T0, kernel, memcpy
 
 from gpusense._aggregation.pipeline import SLICE, Limits, Pipeline
-from gpusense._capture.file_store import FileRecorder
+from gpusense._capture.file_store import FileStore
+from gpusense._capture.live_store import LiveStore
 from gpusense._capture.recorder import Recorder
 from gpusense._decode.decode import name_pointers
 from gpusense._decode.launches import FURTHER_NS, LAUNCH_NS, Launches
@@ -62,24 +64,24 @@ def test_any_bytes():
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_a_recorder_adds_them_up_where_a_budget_is_kept(mode, tmp_path):
     settings = Settings()
-    made = FileRecorder(settings, None, str(tmp_path / "run")) if mode == "file" else Recorder(settings, None)
-    made.capture = SimpleNamespace(
+    made = Recorder(settings, None, partial(FileStore, str(tmp_path / "run")) if mode == "file" else LiveStore)
+    made.capture = made.store._capture = SimpleNamespace(
         strides=STRIDES,
         name=lambda at: b"k",
         lines=lambda: None,
         sharing=SimpleNamespace(others_markers=frozenset()),
     )
     if mode == "file":
-        made._write_layout(SimpleNamespace(**vars(made.capture), marker_shape=None, kinds=None))
+        made.store._write_layout(SimpleNamespace(**vars(made.capture), marker_shape=None, kinds=None, epoch=0))
     buffer = memoryview(b"".join(kernel(T0, T0 + 100, 1 + i) for i in range(24)))
-    made._on_buffer(buffer, 5)
+    made.on_buffer(buffer, 5)
     assert made._slowed_ns == 0
-    made._duty.begin(0.02)
-    made._on_buffer(buffer, 5)
-    made._on_buffer(buffer, 5)
+    made._budget.begin(0.02)
+    made.on_buffer(buffer, 5)
+    made.on_buffer(buffer, 5)
     assert made._slowed_ns == 2 * 24 * LAUNCH_NS
-    made._duty.begin(None)
-    made._on_buffer(buffer, 5)
+    made._budget.begin(None)
+    made.on_buffer(buffer, 5)
     assert made._slowed_ns == 2 * 24 * LAUNCH_NS
     assert not made.unseen
     made.capture = None

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpusense
+from gpusense._aggregation.pipeline import Pipeline
 from gpusense._attribution import open_blocks
 from gpusense._attribution.boundaries import FRAME_OPENED
 from gpusense._tracing.block import Blocks
@@ -160,7 +161,7 @@ class Program:
             assert block.start_ns <= block.end_ns
             parent = by_id.get(block.parent_id)
             assert block.path == ((*parent.path, block.name) if parent else (block.name,))
-        attribution = self.tracer.recorder.pipeline.attribution
+        attribution = self.tracer.recorder.store.pipeline.attribution
         assert attribution.resolve(threading.get_ident(), self.newest + 1)[0] == (), "a block was left open"
         owners = []
         for thread, number in self.launched:
@@ -194,8 +195,9 @@ def told(request, monkeypatch, tracer):
                 real = tracer._append
                 patched.setattr(tracer, "_append", lambda item: (made.append(item[0]), real(item)))
             tracer.reset()
-            tracer.recorder.pipeline = tracer.recorder._new_pipeline()
-            tracer.watched = tracer.recorder.pipeline.watched.blocks
+            store = tracer.recorder.store
+            store._use(Pipeline(store._limits(), emit=store._sinks.put, start_ns=tracer.recorder.start_ns))
+            tracer.watched = tracer.recorder.store.watched.blocks
             integration.instrument(min_us=min_us, depth=depth)
             try:
                 program = Program(torch, tracer, todo, asks)

@@ -119,7 +119,7 @@ for seed in seeds:
     tally["inherited"] += session.counters.inherited
     below = {}
     for block in tracer.session().blocks:
-        for other in (block.block_id, *tracer.recorder.pipeline.attribution.chain(block.block_id)[1:]):
+        for other in (block.block_id, *tracer.recorder.store.pipeline.attribution.chain(block.block_id)[1:]):
             below[other] = below.get(other, 0) + launched.get(block.block_id, 0)
     for block in keep:
         found, truth = block.summary(), below[block.block_id]

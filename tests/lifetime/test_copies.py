@@ -142,11 +142,11 @@ print(seen.seen == seen.kept + seen.aggregated + seen.invalid + seen.pre_session
 def test_the_smallest_overhead_budget_holds_for_all_and_the_other_copy_says_so(copies):
     done = copies(
         """
-from one.sense._capture import budget as _budget, capturing as _capturing
+from one.sense._capture import budget as _budget, recorder as _recorder
 from one.sense._decode import layouts as _layouts
-from two.sense._capture import budget as others_budget, capturing as others_capturing
+from two.sense._capture import budget as others_budget, recorder as others_recorder
 for module in (_budget, others_budget): module.PERIOD_NS, module.ON_NS = 100_000_000, 20_000_000
-for module in (_capturing, others_capturing): module.TICK_S = 0.01
+for module in (_recorder, others_recorder): module.TICK_S = 0.01
 second.configure(overhead_budget=0.5)
 a, b = both()
 gpusense.configure(overhead_budget=0.0001)
@@ -213,7 +213,7 @@ def test_a_copy_that_raises_is_dropped_alone(copies):
         """
 from two.sense._capture.recorder import Recorder
 def fail(*_): raise RuntimeError("broken copy")
-Recorder._on_buffer = fail
+Recorder.on_buffer = fail
 a, b = both()
 count = sum(_workload.run(gpusense.trace, 1).kernels.values())
 _workload.run(gpusense.trace, 1)
@@ -227,13 +227,13 @@ def test_a_buffer_that_cannot_be_read_is_told(run):
     done = run(
         """
 tracer, _ = begin()
-feed = tracer.recorder.pipeline.feed
+feed = tracer.recorder.store.pipeline.feed
 def fail(*_, **__): raise MemoryError("none left")
-tracer.recorder.pipeline.feed = fail
+tracer.recorder.store.pipeline.feed = fail
 for _ in range(3):
     _workload.run(gpusense.trace, 1)
     tracer.flush()
-tracer.recorder.pipeline.feed = feed
+tracer.recorder.store.pipeline.feed = feed
 with gpusense.trace("good") as block: launched = _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == sum(launched.kernels.values()))
 stretch = tracer.session().unseen[-1]

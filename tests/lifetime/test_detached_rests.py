@@ -9,9 +9,9 @@ from support.programs import clean
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
 SETUP = """
-from gpusense._capture import budget, capturing, duty
-budget.PERIOD_NS, budget.LONG_NS, budget.ON_NS, capturing.TICK_S = 100_000_000, 200_000_000, 20_000_000, 0.01
-duty.SETTLED_NS, duty.WORTH_NS = 20_000_000, 50_000_000
+from gpusense._capture import budget, recorder
+budget.PERIOD_NS, budget.LONG_NS, budget.ON_NS, recorder.TICK_S = 100_000_000, 200_000_000, 20_000_000, 0.01
+budget.SETTLED_NS, budget.WORTH_NS = 20_000_000, 50_000_000
 """
 PROGRAM = (
     """

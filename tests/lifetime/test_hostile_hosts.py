@@ -95,7 +95,7 @@ gevent.joinall([gevent.spawn(request, number) for number in range(5)])
 spent = time.monotonic()
 while time.monotonic() - spent < 0.3: pass  # no greenlet gets a turn, the threads of the system do
 print(good, status["state"], sorted(names) == [f"request {number}" for number in range(5)])
-print(tracer.recorder.pipeline.kept[-1].name)
+print(tracer.recorder.store.pipeline.kept[-1].name)
 """
     assert run(code + WORK + greenlets).splitlines() == ["True running True", "request 4"]
 

@@ -296,12 +296,12 @@ from gpusense._tracing import select
 tracer = select.start_session(mode="file", path="killed.gpusense").tracer
 running(tracer)
 recorder = tracer.recorder
-file_store.WRITE_S, recorder._samples_at = 60, time.monotonic() + 60
+file_store.WRITE_S, recorder.store._samples_at = 60, time.monotonic() + 60
 time.sleep(1)
 with gpusense.trace("step"):
     for _ in range(30): driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(900))
 recorder.capture.flush()
-recorder._read = lambda buffer, thread: None  # nor does another buffer write them
+recorder.store.add = lambda *_: None  # nor does another buffer write them
 time.sleep(1)
 os.kill(os.getpid(), 9)
 """

@@ -18,8 +18,8 @@ PROGRAM = (
     HEAD
     + """
 import gpusense
-from gpusense._capture import budget, capturing
-budget.PERIOD_NS, budget.ON_NS, capturing.TICK_S = 100_000_000, 20_000_000, 0.01
+from gpusense._capture import budget, recorder
+budget.PERIOD_NS, budget.ON_NS, recorder.TICK_S = 100_000_000, 20_000_000, 0.01
 gpusense.configure(kinds=("sync",))
 gpusense.enable()
 tracer = gpusense.get_tracer()

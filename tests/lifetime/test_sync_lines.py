@@ -454,11 +454,11 @@ print(sums(session()) == called, lines()["lost"])
 def test_nothing_is_noted_while_the_overhead_budget_keeps_capture_off(program):
     done = program("""
 gpusense.configure(overhead_budget=0.5)
-duty, wanted = tracer.recorder._duty, [True]
-duty.step = lambda *_: wanted[0]
+budget, wanted = tracer.recorder._budget, [True]
+budget.step = lambda *_: wanted[0]
 def switch(on):
     wanted[0] = on
-    until(lambda: (duty._lasting is None) == on)
+    until(lambda: (budget._lasting is None) == on)
 switch(False)
 waits(RUNTIME)
 print(lines()["noted"], lines()["running"])

@@ -17,9 +17,10 @@ from gpusense._records.records import (
     GpuKernel,
 )
 from gpusense._runtime.errors import SessionError
-from gpusense.session import Session, fold, load, save
+from gpusense.session import Session, load, save
 from gpusense.session import _format as file
-from gpusense.session._following import Following
+from gpusense.session._replay import Following
+from gpusense.session._session import fold
 from gpusense.session._writer import Writer
 
 

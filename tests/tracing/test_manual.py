@@ -320,7 +320,7 @@ def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -
     gpusense.record_kernel("k", duration_ns=10**6)
     recording.tracer.flush()
     if full:
-        recording.tracer.recorder.writer.failure = "No space left on device after 4711 bytes"
+        recording.tracer.recorder.store.writer.failure = "No space left on device after 4711 bytes"
     gpusense.record_kernel("k", duration_ns=10**6, attributes={"text": "x" * (10**3 if full else 1 << 20)})
     recording.finish()
     found = session.load(tmp_path / "run.gpusense")

@@ -401,7 +401,7 @@ def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
 def test_a_buffer_whose_reading_is_interrupted_is_told():
     """Ctrl-C during ``block.summary()``: it is the program's, and the records that it cost are told."""
     recorder = Recorder(config.Settings(), None)
-    recorder.start_ns = recorder.pipeline.start_ns = 0
+    recorder.start_ns = recorder.store.pipeline.start_ns = 0
 
     class Interrupted:
         strides, marker_shape, running, sharing = STRIDES, None, True, Sharing()
@@ -415,10 +415,10 @@ def test_a_buffer_whose_reading_is_interrupted_is_told():
         def unseen_now(self):
             return None
 
-    recorder.capture = Interrupted()
+    recorder.capture = recorder.store._capture = Interrupted()
     buffer = view(*[kernel(T0 + i * 1000, T0 + i * 1000 + 500, correlation=100 + i) for i in range(20)])
     with pytest.raises(KeyboardInterrupt):
-        recorder._on_buffer(buffer, 5)
+        recorder.on_buffer(buffer, 5)
     assert "KeyboardInterrupt" in recorder.unseen_stretches()[0].reason
 
 

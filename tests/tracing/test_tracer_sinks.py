@@ -226,7 +226,7 @@ def test_a_watcher_is_asked_until_it_is_done_or_raises(tracer, caplog):
     tracer.add_watcher(bad)
     tracer.add_watcher(done)
     while not finished.wait(0.01):
-        tracer.recorder.wake()
+        tracer._worker.wake()
     tracer.close()
     assert asked == {"done": 3, "bad": 1}
     assert "a watcher raised" in caplog.text

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..._capture.recorder import Recorder
 from ..._records.records import DeviceInfo
 from ..._runtime import log
 from ._attributes import Redact
@@ -51,10 +50,10 @@ class View:
         """
         tracer = self._tracer_of()
         recorder = getattr(tracer, "recorder", None)
-        if getattr(recorder, "mode", "") != "file":
+        if recorder is None or recorder.store.mode != "file":
             return tracer.session()
         log.once("otel-file", "gpusense run writes a session file: kernels are not sent meanwhile, but with --live")
-        return Recorder.session(recorder)  # type: ignore[arg-type]
+        return recorder.snapshot()
 
     def resource(self) -> Any:
         base = getattr(self._target.provider(), "resource", None)

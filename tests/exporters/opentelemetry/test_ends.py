@@ -355,19 +355,19 @@ def test_a_session_file_is_not_read_while_it_is_written(tmp_path):
     """A recorder that writes a file gives its session by reading the whole file back: never every ten seconds."""
     code = """
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from gpusense._capture.file_store import FileRecorder
+from gpusense._capture.file_store import FileStore
 from gpusense._tracing.select import start_session
 from gpusense.exporters import opentelemetry as otel
 import gpusense
 run = start_session("file", "s.gpusense")
-whole = FileRecorder.session
-FileRecorder.session = None
+whole = FileStore.session
+FileStore.session = None
 exporter = InMemorySpanExporter()
 otel.instrument(exporter=exporter, metrics=False)
 with gpusense.trace("step"):
     gpusense.record_kernel("sgemm", duration_ns=200_000)
 assert otel.uninstrument()
-FileRecorder.session = whole
+FileStore.session = whole
 print(*sorted(span.name for span in exporter.get_finished_spans()), *(k.name for k in run.finish().kernels), sep=", ")
 """
     environ = {"PYTHONPATH": str(ROOT), "GPUSENSE": "on"}

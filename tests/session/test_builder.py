@@ -20,7 +20,7 @@ from gpusense._records.records import (
     GpuSync,
     Syscall,
 )
-from gpusense.session import Session, _json_rows, load, save
+from gpusense.session import Session, _builder, load, save
 
 RECORDS = [
     GpuKernel("k", 1, 2),
@@ -44,7 +44,7 @@ def rows_of(records):
 def read(rows):
     """The records of ``rows``, read together; None where they must be read one by one."""
     try:
-        return _json_rows.records(rows, {})
+        return _builder.records(rows, {})
     except ValueError:
         return None
 
@@ -110,7 +110,7 @@ def test_one_wrong_tuple_among_right_ones_is_seen(members):
 def test_equal_names_paths_and_sizes_are_one_object():
     kernels = [GpuKernel(f"kernel {place % 2}", 0, 1, grid=(1, 2, 3), path=("a", "b")) for place in range(4)]
     shared = {}
-    first, second = _json_rows.records(rows_of(kernels), shared), _json_rows.records(rows_of(kernels), shared)
+    first, second = _builder.records(rows_of(kernels), shared), _builder.records(rows_of(kernels), shared)
     for one, other in ((first[0], first[2]), (first[1], second[3])):
         assert one.name is other.name
         assert one.path is other.path
