@@ -116,7 +116,7 @@ _importing: "set[int]" = set()  # threads
 
 
 def _selection() -> "Any":
-    """The module that decides. A signal handler or finaliser that interrupts its import must not import it as well:
+    """What decides. A signal handler or finaliser that interrupts its import must not import it as well:
     that breaks the first import before Python 3.12."""
     thread = _get_ident()
     _importing.add(thread)
@@ -124,7 +124,7 @@ def _selection() -> "Any":
         from ._tracing import select
     finally:
         _importing.discard(thread)
-    return select
+    return select.control
 
 
 def _decide() -> "Any":

@@ -111,13 +111,13 @@ def selftest(device: int = 0) -> SelfTest:
 
 
 def _traced(device: int) -> tuple[Any, dict[str, Any]]:
-    from ._tracing.select import start_session
+    from ._tracing.select import control
     from .cuda import _workload
 
     runs = []
 
     def ready() -> None:
-        runs.append(start_session(mode="live", trace_all=True))
+        runs.append(control.start_session(mode="live", trace_all=True))
         with runs[0].tracer.trace("selftest"):  # capture attaches at the latest when a block is opened
             pass
 

@@ -53,7 +53,7 @@ def cost(mode, seconds, depth, way, workload, share):
     for _ in range(20):
         step()
     torch.cuda.synchronize()
-    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
+    run = select.control.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
     while not run.tracer.recorder.capture.running:
         time.sleep(0.01)
 

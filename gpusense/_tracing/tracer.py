@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..session import Session
     from .summary import Bottleneck, TraceSummary
+    from .types import Switch
 
 #: Ending capture, and handing out what is left: no exit takes longer because of us.
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
@@ -28,12 +29,13 @@ END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
 class Tracer(Blocks, ManualRecords):
     """Records what this process does. All methods may be called from any thread and none raises into the program
-    for a reason of gpusense's own."""
+    for a reason of gpusense's own. ``control`` turns recording off and on for the whole process."""
 
     active = True
 
-    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+    def __init__(self, settings: Settings, recorder: Recorder, control: "Switch | None" = None) -> None:
         super().__init__(settings, recorder)
+        self._control = control
         self.metrics_source: Any = None
         self._left_behind = False
         worker = self._worker = Worker(recorder)
@@ -160,23 +162,23 @@ class Tracer(Blocks, ManualRecords):
 
     # --- life -------------------------------------------------------------------------------------------------------
 
+    @property
+    def started(self) -> bool:
+        """Whether there is a thread to record with."""
+        return self._worker.started
+
     def enable(self) -> bool:
         """Goes on after :meth:`disable`; False under ``GPUSENSE=off``."""
-        from .select import enable
-
-        return enable()
+        return self._control is not None and self._control.enable()
 
     def disable(self) -> None:
         """Stops capture and makes ``trace()`` do nothing until :meth:`enable`; what was recorded stays readable."""
-        from .select import disable
-
-        disable()
+        if self._control is not None:
+            self._control.disable()
 
     def detach(self, *, without_graphs: bool = False) -> Any:
         """Disables, and takes CUPTI out of the process; see :func:`gpusense.detach`."""
-        from .select import detach
-
-        return detach(without_graphs)
+        return self._control.detach(without_graphs) if self._control is not None else None
 
     def reconfigure(self, settings: Settings) -> None:
         """Goes on under other settings; what was recorded stays."""
@@ -221,9 +223,8 @@ class Tracer(Blocks, ManualRecords):
         self._left_behind = True
         self.recorder.after_fork_in_child()
         self._append = self.recorder.events.append
-        from .select import forget_in_child
-
-        forget_in_child(self)
+        if self._control is not None:
+            self._control.forget_in_child(self)
 
     def at_exit(self) -> None:
         if not self._left_behind:

@@ -121,7 +121,7 @@ def test_a_file_of_one_copy_leaves_out_the_other_too(copies, tmp_path):
         f"""
 from one.sense._tracing import select as _select
 path = {str(tmp_path / "run.gpusense")!r}
-_select.start_session(path=path, trace_all=True)
+_select.control.start_session(path=path, trace_all=True)
 running(gpusense.get_tracer())
 second.configure(kinds=("sync",), trace_all=True)
 a, b = both()

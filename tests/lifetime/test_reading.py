@@ -28,7 +28,7 @@ def ready(tracer):
         with tracer.trace("waiting"): time.sleep(0.005)
     assert tracer.recorder.marker is not None, tracer.status()
 def begin(**settings):
-    tracer = select.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
+    tracer = select.control.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
     ready(tracer)
     return tracer, ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 launched = {}

@@ -39,7 +39,7 @@ if os.environ.get("NO_CODE"):
 kinds = tuple(os.environ.get("KINDS", "sync_lines").split(","))
 path = os.environ.get("SESSION")
 if path:
-    run = select.start_session("file", path, kinds=kinds)
+    run = select.control.start_session("file", path, kinds=kinds)
 else:
     gpusense.configure(kinds=kinds)
     gpusense.enable()

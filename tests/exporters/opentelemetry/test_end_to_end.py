@@ -280,8 +280,8 @@ def test_the_export_verb(otel, rotel, tmp_path, capsys):
     path = tmp_path / "run.gpusense"
     code = f"""
 import gpusense
-from gpusense._tracing.select import start_session
-run = start_session("file", {str(path)!r}, trace_all=False)
+from gpusense._tracing.select import control
+run = control.start_session("file", {str(path)!r}, trace_all=False)
 with gpusense.trace("step"):
     gpusense.record_kernel("sgemm", duration_ns=300_000)
     gpusense.record_kernel("tiny", duration_ns=3_000)

@@ -356,10 +356,10 @@ def test_a_session_file_is_not_read_while_it_is_written(tmp_path):
     code = """
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from gpusense._capture.file_store import FileStore
-from gpusense._tracing.select import start_session
+from gpusense._tracing.select import control
 from gpusense.exporters import opentelemetry as otel
 import gpusense
-run = start_session("file", "s.gpusense")
+run = control.start_session("file", "s.gpusense")
 whole = FileStore.session
 FileStore.session = None
 exporter = InMemorySpanExporter()
