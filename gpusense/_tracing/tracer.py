@@ -37,6 +37,7 @@ class Tracer(Blocks, ManualRecords):
         super().__init__(settings, recorder)
         self._control = control
         self.metrics_source: Any = None
+        self.ignored_records = 0
         self._left_behind = False
         worker = self._worker = Worker(recorder)
         recorder.belong_to(Owner(worker.wake, worker.errand, worker.is_current, self._metrics, self._left_out))

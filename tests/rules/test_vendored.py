@@ -18,7 +18,7 @@ TESTS = ROOT / "tests"
 #: Tests of behaviour that run again inside a copy, with its name in place of ours.
 BEHAVIOUR = (
     *("tracing/test_tracer.py", "tracing/test_tracer_sinks.py", "tracing/test_tracer_settings.py"),
-    *("tracing/test_scopes.py", "aggregation/test_pipeline.py", "attribution/test_attributor.py"),
+    *("tracing/test_block.py", "aggregation/test_pipeline.py", "attribution/test_attributor.py"),
 )
 
 
