@@ -59,7 +59,7 @@ class Capture:
         self.kinds: frozenset[int] | None = None  # CUPTI's numbers for what was asked for, once capture has begun
         self.sharing = Sharing()
         self.epoch = 0  # times CUPTI was taken out of the process before: correlation ids begin anew with each
-        self.per_thread: bool | None = None  # whether buffers tell who launched; None before capture runs
+        self.per_thread: bool | None = None  # whether buffers say who launched; None before capture runs
 
     @property
     def running(self) -> bool:
@@ -111,12 +111,12 @@ class Capture:
             return None
         now = time_ns()
         reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
-        stretch = UnseenStretch(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._rested or reason)
+        unseen = UnseenStretch(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._rested or reason)
         self.state, self.reason, self._refusal, self._alive_ns = "running", "", "", (now, now)
         self._rested = ""
         if self._losses_before is None:
             self._losses_before = self._count_losses()
-        return stretch
+        return unseen
 
     def _is_live(self) -> bool:
         from ..backends import cuda
@@ -172,7 +172,7 @@ class Capture:
         return True
 
     def _read_instead(self) -> None:
-        """Where every record that is given to a block is written by the call that it is of."""
+        """Where the call that a record is of writes it, for each kind that blocks get."""
         if self.kinds is not None and self.kinds <= _READABLE:
             self.newest = self._plan.reading()
 
@@ -215,9 +215,9 @@ class Capture:
         if self.marker is not None:
             self._read_instead()
         now = time_ns()
-        stretch = UnseenStretch(self._paused_ns or now, now, self.reason)
+        unseen = UnseenStretch(self._paused_ns or now, now, self.reason)
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
-        return stretch
+        return unseen
 
     def hold_lines(self, held: bool) -> None:
         """No lines of waits are noted while their records are off."""
@@ -269,7 +269,7 @@ class Capture:
         return synchronize.synchronise(timeout_s, elsewhere)
 
     def ask(self) -> Callable[[], bool]:
-        """Begins to wait for all work; the function given back says whether it has ended."""
+        """Begins to wait for all work; the result says whether it has ended."""
         from ..backends.cupti import synchronize
 
         return synchronize.ask()

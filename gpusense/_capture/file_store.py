@@ -13,7 +13,7 @@ from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
 from .._decode.decode import name_pointers
 from .._decode.launches import Launches
-from .._decode.names import base_name, text
+from .._decode.names import base_name
 from .._decode.names_cache import MAX_NAMES, RECHECK_S
 from .._records.json_codec import block_text
 from .._records.records import BlockRecord, Counters, Path, Record
@@ -133,7 +133,7 @@ class FileStore:
             self.writer.release()
 
     def name(self, pointer: int) -> str:
-        return base_name(text(self._known.get(pointer, b""))) or "?"
+        return base_name(self._known.get(pointer, b"")) or "?"
 
     def lines(self, rows: list[tuple[int, str]]) -> None:
         self.writer.rows(file.LINES, rows)
@@ -274,7 +274,7 @@ class FileStore:
         meta = self._meta(known)
         self.writer.json(file.META, meta)
         self.writer.rows(file.DEVICES, known.devices())
-        self.writer.rows(file.UNSEEN, known.unseen_stretches())
+        self.writer.rows(file.UNSEEN, known.all_unseen())
         self.writer.rows(file.COUNTERS, [known.counters()])
         self.writer.close(end_ns=meta["end_ns"])
 

@@ -81,6 +81,6 @@ class GraphOwners:
             recorder.own(fresh)
 
     def _owner(self, thread: int, index: int) -> Path:
-        leaves, _ = self._order.resolve(thread, index)
-        certain = self._order.common_ancestors(leaves) if leaves else ()
+        innermost, _ = self._order.resolve(thread, index)
+        certain = self._order.common_ancestors(innermost) if innermost else ()
         return self._order.path(certain[0]) if certain else ()

@@ -123,7 +123,7 @@ class HangWatch:
         return idle >= self.after_s and now - self._asked >= self.after_s / 2
 
     def note(self) -> dict[str, Any]:
-        """The evidence of the hang that :meth:`due` told of, in ``found``; filled further by :meth:`read`."""
+        """The evidence of the hang that :meth:`due` noticed, in ``found``; filled further by :meth:`read`."""
         last: list[dict[str, Any]] = [
             {"device": device, "stream": stream, "last_completed": dict(done), **_NOTHING}
             for (device, stream), done in self._last.items()

@@ -99,11 +99,12 @@ class LiveStore:
         return records
 
     def boundary(self, event: Boundary, early: bool) -> None:
-        if self._capture is None:
+        if event.token:
+            self.pipeline.attribution.boundary(event)
+        elif self._capture is None:
             self.know(event)
-            return
-        behind = 0 if early else self.pipeline.newest_correlation + 1
-        self.pipeline.attribution.boundary(event, None if event.token else behind)
+        else:
+            self.pipeline.attribution.boundary(event, 0 if early else self.pipeline.newest_correlation + 1)
 
     def know(self, event: Boundary) -> None:
         if event.op == OPEN:

@@ -489,7 +489,7 @@ class Recorder:
     # --- what is known ----------------------------------------------------------------------------------------------
 
     def synchronise(self, timeout_s: float) -> bool:
-        """True once what the device was given has finished; at once where nothing is captured."""
+        """True once all work of the device has finished; at once where nothing is captured."""
         capture = self.capture
         return capture is None or not capture.running or capture.synchronise(timeout_s, self.owner.elsewhere)
 
@@ -503,12 +503,12 @@ class Recorder:
 
     @property
     def tells_tasks(self) -> bool:
-        """Whether launches can be told apart by task: not without capture, nor where buffers are shared by threads."""
+        """Whether launches can be kept apart by task: not without capture, nor where threads share buffers."""
         capture = self.capture
         return capture is not None and not capture.ended and capture.per_thread is not False
 
     def _attribution(self) -> dict[str, Any]:
-        """How launches are given to blocks, and why tasks are not told apart although that was asked for."""
+        """How launches come to blocks, and why tasks are not kept apart although that was asked for."""
         wanted = self.settings.attribution
         limits = []
         if wanted == "exact":
@@ -523,7 +523,7 @@ class Recorder:
             ]
         return {"attribution": wanted, "attribution_limits": limits}
 
-    def unseen_stretches(self) -> list[UnseenStretch]:
+    def all_unseen(self) -> list[UnseenStretch]:
         """When work was not seen, and why; also what lasts, with no end."""
         lasting = [self._budget.lasting(), self.capture.unseen_now() if self.capture is not None else None]
         return [*self.unseen, *(unseen for unseen in lasting if unseen is not None)]
@@ -633,7 +633,7 @@ class Recorder:
             aggregates=aggregates,
             metrics=self.samples(),
             busy=busy,
-            unseen=self.unseen_stretches(),
+            unseen=self.all_unseen(),
             counters=self.counters(),
         )
 

@@ -6,6 +6,8 @@ and hand-written PTX give. Each function reads its text once from left to right,
 
 import re
 
+from .._runtime.text import decoded
+
 UNNAMED = "(unnamed)"
 #: Kernels of CUTLASS that are a frame for their template argument, which is what runs; cuBLAS names its kernels so too.
 _FRAMES = ("Kernel", "Kernel2", "device_kernel")
@@ -18,18 +20,13 @@ _SIGNS = r"<=>|<<=|>>=|->\*|\(\)|\[\]|<<|>>|->|\+\+|--|&&|\|\||[<>=!+\-*/%&|^]=|
 _OPERATOR = re.compile(rf"operator(?:({_SIGNS})(?: (?=<))?|(?![A-Za-z0-9_])[^(<]*)")
 
 
-def text(raw: "bytes | str") -> str:
-    """A name as text; what is not UTF-8 becomes U+FFFD."""
-    return raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
-
-
 def base_name(name: "bytes | str") -> str:
     """The last component without namespaces, template arguments, parameters and return type; never empty.
 
     ``void at::native::reduce_kernel<512, 1>(R)`` → ``reduce_kernel``; ``triton_poi_fused_add_0`` stays as it is; what
     only frames another is passed by: ``void cutlass::Kernel2<cutlass_80_simt_sgemm>(P)`` → ``cutlass_80_simt_sgemm``.
     """
-    name = text(name).strip()
+    name = decoded(name).strip()
     if name.startswith("_Z"):
         found = _of_mangled(name)
         frame = _MANGLED_FRAME.search(name) if found in _FRAMES else None

@@ -72,10 +72,10 @@ class NameCache:
     def _work_out(text: bytes) -> tuple[Described, bool]:
         """And whether that is for good: a C++ runtime may come into the process later."""
         from .._capi.demangle import demangle, is_ready
+        from .._runtime.text import decoded
         from .names import base_name
-        from .names import text as as_text
 
-        raw = as_text(text)
+        raw = decoded(text)
         full = demangle(raw)
         described = base_name(full or raw) or "?", full, raw or None
         return described, full is not None or not raw.startswith("_Z") or is_ready()

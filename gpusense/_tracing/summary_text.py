@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._records.records import Path
-from .._runtime.text import count_text
+from .._runtime.text import UNKNOWN, count_text, encodable, printable, size_text, time_text
 
 if TYPE_CHECKING:
     from .summary import BlockOperation, BlockSummary, Bottleneck, TraceSummary
@@ -16,41 +16,25 @@ _MOST_BLOCKS, _MOST_FAILURES = 200, 5
 def block_text(summary: "BlockSummary") -> str:
     """A few lines for people."""
     if summary.kernel_count is None and not summary.operations:
-        return _harmless(f"{summary.name}: {summary.reason}")
-    parts = [f"{nanoseconds(summary.wall_ns)} wall"]
+        return printable(f"{summary.name}: {summary.reason}")
+    parts = [f"{time_text(summary.wall_ns)} wall"]
     if summary.kernel_count is not None:
-        parts.append(f"{nanoseconds(summary.gpu_ns)} in {count_text(summary.kernel_count, 'kernel')}")
+        parts.append(f"{time_text(summary.gpu_ns)} in {count_text(summary.kernel_count, 'kernel')}")
     if summary.transfer_count is not None:
-        size = (summary.transfer_bytes or 0) / 1e6
-        copies = count_text(summary.transfer_count, "transfer")
-        parts.append(f"{copies} ({size:.2f} MB in {nanoseconds(summary.transfer_ns)})")
+        copies, size = count_text(summary.transfer_count, "transfer"), size_text(summary.transfer_bytes or 0)
+        parts.append(f"{copies} ({size} in {time_text(summary.transfer_ns)})")
     if summary.wait_ns:
-        parts.append(f"{nanoseconds(summary.wait_ns)} waiting")
+        parts.append(f"{time_text(summary.wait_ns)} waiting")
     lines = [f"{summary.name}: {', '.join(parts)}"]
     lines += [
-        f"  {nanoseconds(row.total_ns):>10}  {row.count:>7} x  {row.kind:<8}  {row.name}"
+        f"  {time_text(row.total_ns):>10}  {row.count:>7} x  {row.kind:<8}  {row.name}"
         for row in summary.operations[:10]
     ]
     if summary.ambiguous:
         lines.append(f"  {summary.ambiguous} more may belong here or to a block of another thread or task")
     if summary.reason:
         lines.append(f"  {summary.reason}")
-    return "\n".join(map(_harmless, lines))
-
-
-def _harmless(line: str) -> str:
-    """``line`` with what a name could do to a terminal or a table made visible."""
-    return line if line.isprintable() else "".join(c if c.isprintable() else "�" for c in line)
-
-
-def nanoseconds(value: float | None) -> str:
-    """``1.23 ms``; a question mark for unknown."""
-    if value is None:
-        return "?"
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f} ns"
+    return "\n".join(map(printable, lines))
 
 
 def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
@@ -63,15 +47,15 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
     for depth, row in as_tree(summary.operations)[:_MOST_BLOCKS]:
         label = "  " * depth + row.name
         gpu_ns = row.gpu_ns if seen else None
-        times = "".join(f"{nanoseconds(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, gpu_ns))
-        lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count if seen else '?':>9}")
+        times = "".join(f"{time_text(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, gpu_ns))
+        lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count if seen else UNKNOWN:>9}")
     more = len(summary.operations) - _MOST_BLOCKS
     if more > 0:
         lines.append(f"… and {count_text(more, 'more block')}, which summary() has as well")
     if not summary.operations:
         lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
     counters = summary.counters
-    busy = nanoseconds(summary.gpu_busy_ns if seen else None)
+    busy = time_text(summary.gpu_busy_ns if seen else None)
     lines.append(
         f"GPU busy {busy}; {count_text(counters.seen, 'record')} seen, {counters.kept} kept, "
         f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
@@ -86,7 +70,7 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
     for block in failed[:_MOST_FAILURES]:
         lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")
         left = alive(session, block.end_ns)
-        lines += [f"  {row.bytes / 1e6:10.2f} MB in {row.allocations} from {_place(row.path)}" for row in left[:5]]
+        lines += [f"  {size_text(row.bytes):>10} in {row.allocations} from {_place(row.path)}" for row in left[:5]]
     if len(failed) > _MOST_FAILURES:
         lines.append(f"and {count_text(len(failed) - _MOST_FAILURES, 'more block')} ended so")
     if summary.observed_share is not None and summary.observed_share < 1:
@@ -134,7 +118,7 @@ def _waited(session: Any) -> list[str]:
         return []
     reason = lines_missing(session)
     return [f"lines of waits are not known: {reason}"] * bool(reason) + [
-        f"waited {nanoseconds(row.total_ns)} in {count_text(row.count, 'call')} at {row.source_line}"
+        f"waited {time_text(row.total_ns)} in {count_text(row.count, 'call')} at {row.source_line}"
         for row in waits(session)[:5]
         if row.source_line
     ]
@@ -153,7 +137,7 @@ def _gpu_work_was_seen(session: Any, summary: "TraceSummary") -> bool:
 def bottleneck_lines(rows: "Sequence[Bottleneck]") -> list[str]:
     """One a line, numbered."""
     lines = [
-        f"{i}. {row.name} ({row.kind}): {nanoseconds(row.total_ns)} in {count_text(row.count, 'call')}, {row.share:.0%}"
+        f"{i}. {row.name} ({row.kind}): {time_text(row.total_ns)} in {count_text(row.count, 'call')}, {row.share:.0%}"
         for i, row in enumerate(rows, 1)
     ]
     return lines or ["nothing was recorded"]
@@ -162,6 +146,5 @@ def bottleneck_lines(rows: "Sequence[Bottleneck]") -> list[str]:
 def write(lines: list[str], file: Any) -> None:
     """The lines on ``file``, or on standard output."""
     stream = file if file is not None else sys.stdout
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    text = "\n".join(map(_harmless, lines)) + "\n"
-    stream.write(text.encode(encoding, "replace").decode(encoding, "replace"))
+    text = "\n".join(map(printable, lines)) + "\n"
+    stream.write(encodable(text, getattr(stream, "encoding", None) or "utf-8"))

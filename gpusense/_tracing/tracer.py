@@ -210,13 +210,13 @@ class Tracer(Blocks, ManualRecords):
         worker.end()
 
     def before_fork(self) -> None:
-        self._worker.rest()
+        self._worker.before_fork()
 
     def after_fork_in_parent(self) -> None:
-        self._worker.go_on()
+        self._worker.after_fork_in_parent()
 
     def after_fork_in_child(self) -> None:
-        self._worker.forget_in_child()
+        self._worker.after_fork_in_child()
         forget_frames()
         running.clear()
         self._end_tasks()

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 
 from .._records.records import BUDGET
+from .._runtime.text import count_text, percent_text, time_text
 from .facts import Facts
 from .finding import Finding
 from .intervals import Interval, total, union
 from .unwritten import absent_text, untimed, untimed_text, unwritten
-from .words import count_text, percent_text, time_text
 
 
 def nothing_seen(facts: Facts) -> Iterator[Finding]:

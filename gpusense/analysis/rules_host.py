@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
+from .._runtime.text import count_text, device_text, one_line, percent_text, time_text
 from .facts import Facts
 from .finding import Finding
 from .idle import DeviceIdle
 from .launch import LaunchProfile
-from .words import clean, count_text, device_text, percent_text, time_text
 
 #: A finding about time must concern at least this share of the run.
 _WORTH = 0.05
@@ -94,11 +94,11 @@ def synchronisation(facts: Facts) -> Iterator[Finding]:
         known = [wait for wait in facts.waits if wait.source_line]
         if known:
             called = (
-                f"{clean(wait.source_line or '')} ({wait.count:,}×) for {time_text(wait.total_ns)}"
+                f"{one_line(wait.source_line or '')} ({wait.count:,}×) for {time_text(wait.total_ns)}"
                 for wait in known[:3]
             )
             lines.append(f"Called from {', '.join(called)}.")
-        most = f", mostly at {clean(known[0].source_line or '')}" if known else ""
+        most = f", mostly at {one_line(known[0].source_line or '')}" if known else ""
         yield Finding(
             "synchronisation",
             f"{device_text(row.device, row.backend)} runs empty {percent_text(row.synchronisation_ns / row.seen_ns)} "
@@ -135,7 +135,7 @@ def warm_up(facts: Facts) -> Iterator[Finding]:
             "first_calls",
             f"First calls of {count_text(len(calls), 'operation')} took {time_text(excess)} more than later ones.",
             tuple(
-                f"{clean(call.name)}: {time_text(call.first_ns)}, then {time_text(call.steady_ns)}."
+                f"{one_line(call.name)}: {time_text(call.first_ns)}, then {time_text(call.steady_ns)}."
                 for call in calls[:5]
             ),
             "Leave the first calls out when comparing; cache what they compile or tune.",
@@ -149,7 +149,7 @@ def _spent(spent: int, row: DeviceIdle) -> str:
 
 
 def _path(path: tuple[str, ...]) -> str:
-    return f"“{clean(' › '.join(path))}”"
+    return f"“{one_line(' › '.join(path))}”"
 
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (launch_bound, host_bound, synchronisation, warm_up)

@@ -1,8 +1,8 @@
 """What should be in a session and is not: what did not get into its file, what could not be recorded or not timed."""
 
 from .._records.records import Counters
+from .._runtime.text import count_text, size_text
 from ..session import Session
-from .words import count_text, size_text
 
 
 def unwritten(session: Session) -> list[str]:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import IO
 
+from .._runtime.text import printable
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.operation import DEVICE_KINDS
 from ..session import Session
@@ -54,8 +55,7 @@ def collapsed(session: Session) -> Iterator[str]:
 
 def frame(name: str) -> str:
     """A name as one frame: semicolons become colons, line breaks and control characters blanks."""
-    text = "".join(char if char.isprintable() else " " for char in name.replace(";", ":"))
-    return " ".join(text.split()) or "(unnamed)"
+    return " ".join(printable(name.replace(";", ":"), " ").split()) or "(unnamed)"
 
 
 def speedscope(session: Session) -> str:

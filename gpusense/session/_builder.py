@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, repeat
 from operator import itemgetter, lt
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 from .._records import json_codec
-from .._records.json_codec import _CLASSES, _MAX_INT, _REQUIRED, _defaults, _field_readers
+from .._records.hints import FieldType, Reader, field_type
+from .._records.json_codec import CLASSES, MAX_INT, REQUIRED, defaults_of, readers_of
 from .._records.metrics import GpuMetrics
 from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, Record, UnseenStretch
 from .._runtime.text import count_text
@@ -181,16 +181,16 @@ def records(rows: list[Any], shared: dict[Any, Any]) -> list[Record]:
 
 def _decoded(kind: str, rows: list[dict[str, Any]], shared: dict[Any, Any]) -> list[Any]:
     """Records of one kind whose rows have the same fields."""
-    cls = _CLASSES.get(kind)
+    cls = CLASSES.get(kind)
     if cls is None:
         raise ValueError("no such kind")
     columns = _columns_of.get(cls) or _columns_of.setdefault(cls, _columns(cls))
     share: _Share = shared.setdefault
     values: list[Iterable[Any]] = []
-    for name, default in _defaults(cls):
+    for name, default in defaults_of(cls):
         if name in rows[0]:
             values.append(columns[name](list(map(itemgetter(name), rows)), share))
-        elif default is _REQUIRED:
+        elif default is REQUIRED:
             raise ValueError(f"without {name}")
         else:
             values.append(repeat(default, len(rows)))
@@ -202,54 +202,52 @@ def _decoded(kind: str, rows: list[dict[str, Any]], shared: dict[Any, Any]) -> l
 
 
 def _columns(cls: Any) -> dict[str, _Column]:
-    readers = _field_readers(cls)
+    readers = readers_of(cls)
     return {name: _column(cls.__annotations__[name], readers[name]) for name in cls._fields}
 
 
-def _column(hint: Any, reader: Callable[[Any], Any]) -> _Column:
+def _column(hint: Any, reader: Reader) -> _Column:
     """As ``reader`` for a whole column; one by one where no quicker way is sure to give the same."""
-    members = [member for member in get_args(hint) if member is not NoneType]
-    if get_origin(hint) in (Union, UnionType) and len(members) == 1:
-        quick = _quick(members[0])
+    kind = field_type(hint)
+    quick = _quick(kind)
+    if kind.optional:
         return lambda values, share: _one_by_one(reader, values) if None in values else quick(reader, values, share)
-    quick = _quick(hint)
     return lambda values, share: quick(reader, values, share)
 
 
-_Quick = Callable[[Callable[[Any], Any], Sequence[Any], _Share], Iterable[Any]]
+_Quick = Callable[[Reader, Sequence[Any], _Share], Iterable[Any]]
 
 
-def _quick(hint: Any) -> _Quick:
-    if get_origin(hint) is tuple:
-        members = set(get_args(hint)) - {Ellipsis}
-        if members == {int} or members == {str}:
-            return partial(_tuples, members.pop())
-    return _QUICK.get(hint, lambda reader, values, share: _one_by_one(reader, values))
+def _quick(kind: FieldType) -> _Quick:
+    members = set(kind.members) - {Ellipsis}
+    if kind.base is tuple and members in ({int}, {str}):
+        return partial(_tuples, members.pop())
+    return _QUICK.get(kind.base, lambda reader, values, share: _one_by_one(reader, values))
 
 
-def _one_by_one(reader: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+def _one_by_one(reader: Reader, values: Sequence[Any]) -> list[Any]:
     return list(map(reader, values))
 
 
-def _ints(_reader: Callable[[Any], Any], values: Sequence[Any], _share: _Share) -> Sequence[Any]:
-    if set(map(type, values)) != {int} or not -_MAX_INT < min(values) <= max(values) < _MAX_INT:
+def _ints(_reader: Reader, values: Sequence[Any], _share: _Share) -> Sequence[Any]:
+    if set(map(type, values)) != {int} or not -MAX_INT < min(values) <= max(values) < MAX_INT:
         raise ValueError("not all are whole numbers")
     return values
 
 
-def _floats(_reader: Callable[[Any], Any], values: Sequence[Any], _share: _Share) -> Sequence[Any]:
+def _floats(_reader: Reader, values: Sequence[Any], _share: _Share) -> Sequence[Any]:
     if set(map(type, values)) - {int, float} or not all(map(math.isfinite, values)):
         raise ValueError("not all are numbers")
     return list(map(float, values))
 
 
-def _texts(_reader: Callable[[Any], Any], values: Sequence[Any], share: _Share) -> Sequence[Any]:
+def _texts(_reader: Reader, values: Sequence[Any], share: _Share) -> Sequence[Any]:
     if set(map(type, values)) != {str}:
         raise ValueError("not all are text")
     return list(map(share, values, values))
 
 
-def _tuples(member: type, reader: Callable[[Any], Any], values: Sequence[Any], share: _Share) -> Sequence[Any]:
+def _tuples(member: type, reader: Reader, values: Sequence[Any], share: _Share) -> Sequence[Any]:
     """Of members of one type: each different one is read, the others are the same."""
     if set(map(type, values)) != {list} or set(map(type, chain.from_iterable(values))) - {member}:
         raise ValueError(f"not all are lists of {member.__name__}")

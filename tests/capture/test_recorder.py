@@ -165,12 +165,12 @@ def test_buffers_that_fail_for_one_reason_are_one_unseen_time(recorder):
     recorder.store.failure = MemoryError("none left")
     for _ in range(3):
         recorder.on_buffer(memoryview(b""), 7)
-    (unseen,) = recorder.unseen_stretches()
+    (unseen,) = recorder.all_unseen()
     assert unseen.reason == "records could not be read: MemoryError: none left"
     recorder.store.failure = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         recorder.on_buffer(memoryview(b""), 7)
-    assert len(recorder.unseen_stretches()) == 2
+    assert len(recorder.all_unseen()) == 2
 
 
 def test_what_came_before_a_change_is_written_before_it(recorder):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpusense._capi import demangle as demangling
 from gpusense._capi.demangle import demangle
-from gpusense._decode.names import UNNAMED, base_name, text
+from gpusense._decode.names import UNNAMED, base_name
 from gpusense._decode.names_cache import NameCache, Names
 
 TORCH_COPY = (
@@ -140,11 +140,6 @@ def test_last_component_is_found_in_both_forms(names, template):
     assert base_name(demangled) == names[-1]
     mangled = "".join(f"{len(name)}{name}" for name in names)
     assert base_name(f"_ZN{mangled}{'IiE' if template else ''}EPf") == names[-1]
-
-
-def test_text():
-    assert text(b"a\xffb") == "a\ufffdb"
-    assert text("same") == "same"
 
 
 # --- the runtime's demangler --------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def told(request, monkeypatch, tracer):
             tracer.reset()
             store = tracer.recorder.store
             store._use(Pipeline(store._limits(), emit=store._sinks.put, start_ns=tracer.recorder.start_ns))
-            tracer.watched = tracer.recorder.store.watched.blocks
+            tracer.watched = store.watched.blocks
             integration.instrument(min_us=min_us, depth=depth)
             try:
                 program = Program(torch, tracer, todo, asks)

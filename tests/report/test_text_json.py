@@ -24,12 +24,12 @@ from support.sessions import (
 )
 
 from gpusense._records.records import Aggregate, Counters, UnseenStretch
+from gpusense._runtime.text import percent_text
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.energy import energy
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.operation import Operation
 from gpusense.analysis.ranking import ranked
-from gpusense.analysis.words import percent_text
 from gpusense.report import text
 from gpusense.report.html.data import page_data
 from gpusense.report.json import to_dict
@@ -494,7 +494,7 @@ def test_the_line_that_is_waited_at_stands_in_every_text():
     run.meta["kinds"] = ["sync_lines", "sync"]
     printed = io.StringIO()
     print_summary(run, printed)
-    assert "waited 30 ms in 40 calls at train.py:31 step" in printed.getvalue()
+    assert "waited 30.0 ms in 40 calls at train.py:31 step" in printed.getvalue()
 
 
 def test_why_lines_are_not_known_is_said_where_they_were_asked_for():

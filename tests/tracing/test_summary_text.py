@@ -107,5 +107,5 @@ def test_of_many_blocks_that_ended_for_lack_of_memory_a_few_are_told_and_counted
     print_summary(run, shown)
     lines = shown.getvalue().splitlines()
     assert sum("ended for lack of memory" in line for line in lines) == 5
-    assert lines.count("        1.00 MB in 1 from search") == 5
+    assert lines.count("     1.00 MB in 1 from search") == 5
     assert "and 35 more blocks ended so" in lines

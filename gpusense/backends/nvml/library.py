@@ -7,6 +7,7 @@ from typing import Any
 from ..._capi import nvml as c
 from ..._capi.binding import bind, missing
 from ..._runtime import threads
+from ..._runtime.text import decoded, printable
 
 
 class Absent:
@@ -143,5 +144,4 @@ class Nvml:
 
 def as_text(raw: bytes) -> str | None:
     """The bytes up to the first NUL as text without control characters; None where nothing is left."""
-    text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-    return "".join(ch if ch.isprintable() else "\ufffd" for ch in text).strip() or None
+    return printable(decoded(raw.split(b"\0", 1)[0])).strip() or None

@@ -18,14 +18,14 @@ from .paint import (
     Theme,
     bar,
     cells,
+    gib_text,
     load_style,
+    measurable,
     pad,
     paint,
     paint_fitting,
     paint_run,
-    percent_text,
-    printable,
-    size_text,
+    whole_percent_text,
 )
 
 #: How far back the graphs reach.
@@ -110,7 +110,7 @@ def _nothing(state: State, width: int, theme: Theme) -> list[str]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     lines, line = [], ""
-    for word in printable(text).split():
+    for word in measurable(text).split():
         if line and cells(line) + 1 + cells(word) > width:
             lines.append(line)
             line = "  " + word
@@ -183,7 +183,7 @@ def _overview_head(selected: bool, index: int, name: str, names: int, theme: The
 @lru_cache(maxsize=128)
 def _overview_load(busy: float | None, small: int, theme: Theme) -> tuple[Segment, ...]:
     load = load_style(busy)
-    return (f"{percent_text(busy, theme):>5} ", load), (bar(_share(busy), small, theme), load)
+    return (f"{whole_percent_text(busy, theme):>5} ", load), (bar(_share(busy), small, theme), load)
 
 
 @lru_cache(maxsize=128)
@@ -220,7 +220,7 @@ def _heading(device: DeviceInfo, width: int, theme: Theme) -> str:
     dash = "-" if theme.ascii else "─"
     facts = [device.pci_bus_id, device.driver and f"driver {device.driver}", device.kind]
     right = theme.dot.join(fact for fact in facts if fact)
-    left = f"{device.index} {printable(device.name)} "
+    left = f"{device.index} {measurable(device.name)} "
     rule = width - cells(left) - cells(right) - 1
     line: Line = [(dash + " ", "dim"), (left, "accent")]
     if rule < 2:
@@ -241,7 +241,7 @@ def _core(metrics: GpuMetrics, width: int, theme: Theme) -> list[str]:
     heat = None if thermal.gpu_celsius is None else thermal.gpu_celsius / _hot_limit(metrics) * 100
     full = _full_memory_text(memory.used_bytes, memory.total_bytes, memory.unified, theme)
     rows = [
-        ("GPU", busy, _or_why(metrics, "utilization.gpu_percent", percent_text(busy, theme)), load_style(busy)),
+        ("GPU", busy, _or_why(metrics, "utilization.gpu_percent", whole_percent_text(busy, theme)), load_style(busy)),
         ("MEM", used, _or_why(metrics, "memory.used_bytes", full), load_style(used)),
         ("PWR", draw_percent, _or_why(metrics, "power.draw_watts", _power_text(power)), load_style(draw_percent)),
         (
@@ -283,7 +283,7 @@ def _percent_of(used: int | None, total: int | None) -> float | None:
 def _memory_text(used: int | None, total: int | None, theme: Theme) -> str:
     if used is None:
         return theme.none
-    return f"{size_text(used)}/{size_text(total)} GiB" if total else f"{size_text(used)} GiB"
+    return f"{gib_text(used)}/{gib_text(total)} GiB" if total else f"{gib_text(used)} GiB"
 
 
 def _full_memory_text(used: int | None, total: int | None, unified: bool | None, theme: Theme) -> str:

@@ -6,7 +6,8 @@ A line is a function of the values that it shows, so that one which stands still
 from functools import lru_cache
 
 from ..._records.metrics import Clocks, GpuMetrics, Health, Links, Pcie, Power, ProcessUsage, Thermal, Utilization
-from .paint import MIB, Line, Theme, cells, pad, paint, percent_text, rate_text, size_text
+from ..._runtime.text import rate_text
+from .paint import Line, Theme, cells, gib_text, mib_text, pad, paint, whole_percent_text
 
 LABEL = 7  # cells of the word before a line
 
@@ -120,9 +121,9 @@ def _power_row(power: Power, width: int, theme: Theme) -> str | None:
 def _shared_row(used: int | None, total: int | None, reserved: int | None, width: int, theme: Theme) -> str | None:
     words = []
     if used is not None:
-        words.append(f"of the system {size_text(used)}" + (f"/{size_text(total)}" if total else "") + " GiB")
+        words.append(f"of the system {gib_text(used)}" + (f"/{gib_text(total)}" if total else "") + " GiB")
     if reserved:
-        words.append(f"reserved {size_text(reserved, MIB)} MiB")
+        words.append(f"reserved {mib_text(reserved)} MiB")
     return _text_row("mem", words, [], width, theme) if words else None
 
 
@@ -162,5 +163,5 @@ def processes(processes: tuple[ProcessUsage, ...] | None, width: int, theme: The
 
 def _process_text(usage: ProcessUsage, names: int, theme: Theme) -> str:
     name = usage.name or ("another pid namespace" if usage.visible is False else theme.none)
-    size = theme.none if usage.memory_used_bytes is None else f"{usage.memory_used_bytes / MIB:.0f} MiB"
-    return f"{usage.pid:>8} {pad(name, names)} {size:>9} {percent_text(usage.gpu_percent, theme):>6}"
+    size = theme.none if usage.memory_used_bytes is None else f"{mib_text(usage.memory_used_bytes)} MiB"
+    return f"{usage.pid:>8} {pad(name, names)} {size:>9} {whole_percent_text(usage.gpu_percent, theme):>6}"
