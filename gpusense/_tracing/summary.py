@@ -299,7 +299,7 @@ _SUGGESTIONS = {
 
 def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
     """The operations that took the most time, longest first."""
-    from ..analysis import operations
+    from ..analysis.operation import operations
 
     rows = sorted(operations(session), key=lambda row: -row.total_ns)[: max(0, top_n)]
     return [

@@ -9,7 +9,7 @@ from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
 from .busy import is_collective, timelines, window
-from .finding import Finding
+from .facts import Finding
 from .intervals import subtract, total
 
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 
 from .._records.records import BUDGET
 from .._runtime.text import count_text, percent_text, time_text
-from .facts import Facts
-from .finding import Finding
+from .facts import Facts, Finding
 from .intervals import Interval, total, union
 from .unwritten import absent_text, untimed, untimed_text, unwritten
 

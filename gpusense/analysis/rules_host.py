@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from .._runtime.text import count_text, device_text, one_line, percent_text, time_text
-from .facts import Facts
-from .finding import Finding
+from .facts import Facts, Finding
 from .idle import DeviceIdle
 from .launch import LaunchProfile
 

@@ -11,9 +11,9 @@ from ..analysis.backends import side_by_side
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
+from ..analysis.findings import ranked
 from ..analysis.idle import DeviceIdle
 from ..analysis.memory import memory
-from ..analysis.ranking import ranked
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup

@@ -7,10 +7,9 @@ from typing import IO, Any
 
 from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from ..analysis.blocks import BlockNode, block_tree
-from ..analysis.facts import Facts
-from ..analysis.finding import Finding
+from ..analysis.facts import Facts, Finding
+from ..analysis.findings import ranked
 from ..analysis.operation import DEVICE_KINDS, Operation
-from ..analysis.ranking import ranked
 from ..analysis.unwritten import untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..session import Session

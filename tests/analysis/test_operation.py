@@ -5,8 +5,9 @@ import pytest
 from support.sessions import US, block, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate
-from gpusense.analysis import findings, operations
 from gpusense.analysis.blocks import block_tree
+from gpusense.analysis.findings import findings
+from gpusense.analysis.operation import operations
 from gpusense.analysis.transfers import transfers
 from gpusense.report.text import full
 from gpusense.session import Session

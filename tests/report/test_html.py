@@ -10,7 +10,8 @@ from support.pages import page_of
 from support.sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
 
 from gpusense._records.records import Counters, UnseenStretch
-from gpusense.analysis import findings, operations
+from gpusense.analysis.findings import findings
+from gpusense.analysis.operation import operations
 from gpusense.report.html import page as html
 from gpusense.report.html.series import thin
 from gpusense.report.tracks import end_of

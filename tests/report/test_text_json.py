@@ -28,8 +28,8 @@ from gpusense._runtime.text import percent_text
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.energy import energy
 from gpusense.analysis.facts import Facts
+from gpusense.analysis.findings import ranked
 from gpusense.analysis.operation import Operation
-from gpusense.analysis.ranking import ranked
 from gpusense.report import text
 from gpusense.report.html.data import page_data
 from gpusense.report.json import to_dict

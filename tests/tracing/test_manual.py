@@ -14,7 +14,7 @@ import gpusense
 from gpusense import GpuKernel, session
 from gpusense._runtime import log
 from gpusense._tracing import noop, scopes, select, summary
-from gpusense.analysis import findings
+from gpusense.analysis.findings import findings
 from gpusense.report import chrome, flamegraph, perfetto, text
 from gpusense.report import json as report_json
 from gpusense.report.html import page as html

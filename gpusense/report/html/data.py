@@ -10,11 +10,10 @@ from ...analysis.blocks import BlockNode, block_tree
 from ...analysis.busy import DeviceTime
 from ...analysis.calls import Calls, grouped, ordered
 from ...analysis.energy import energy
-from ...analysis.facts import Facts
-from ...analysis.finding import Finding
+from ...analysis.facts import Facts, Finding
+from ...analysis.findings import ranked
 from ...analysis.idle import REASONS
 from ...analysis.operation import DEVICE_KINDS, Operation
-from ...analysis.ranking import ranked
 from ...session import Session
 from ..series import devices_seen
 from ..tracks import group_name, label
