@@ -175,7 +175,7 @@ def summarise(session: Any) -> TraceSummary:
     memory = by_block(session, set(walls))
     no_memory = "allocation records are off: configure(kinds=('allocation',))"
     if "allocation" in (session.meta.get("kinds") or ()):
-        no_memory = "no allocation was seen, or so many that some were only counted"
+        no_memory = "no allocation was seen, or so many that some were only summed"
     rows = []
     for path, (count, total, low, high, squares, attributes) in walls.items():
         gpu, kernels, transfer, size, wait = launched.get(path, (0, 0, 0, 0, 0))

@@ -62,7 +62,7 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
             communicating += total(line.collective)
             exposed += total(subtract(line.collective, line.compute))
             if line.counted:
-                notes.append(f"{name}: short kernels were only counted; computing time is a lower bound")
+                notes.append(f"{name}: short kernels were only summed; computing time is a lower bound")
         rows.append(
             RankTime(
                 rank=rank,

@@ -59,7 +59,7 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
     yield "aggregates", Rows(session.aggregates, _aggregate)
     yield "analysis", _analysis(session, facts)
     yield "metrics", Rows(session.metrics, encode)
-    yield "unseen", [encode(stretch, full=True) for stretch in session.unseen]
+    yield "unseen", [encode(interval, full=True) for interval in session.unseen]
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, indent: int | None = None) -> None:
