@@ -16,7 +16,7 @@ from gpusense import GpuKernel, session
 from gpusense._runtime import log
 from gpusense._tracing import block as _block
 from gpusense._tracing import noop, summary
-from gpusense.analysis import findings
+from gpusense.analysis.findings import findings
 from gpusense.report import chrome, flamegraph, perfetto, text
 from gpusense.report import json as report_json
 from gpusense.report.html import page as html
@@ -292,9 +292,9 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
         assert "failed blocks 1, shed blocks 3, ignored records 2" in "\n".join(text.summary(run, Style(300)))
         table = io.StringIO()
         summary.print_summary(run, table)
-        assert "\nnot recorded: 4 blocks and 2 records given by hand; " in table.getvalue()
+        assert "\nnot recorded: 4 blocks and 2 manual records; " in table.getvalue()
         (finding,) = [row for row in findings(run) if row.kind == "left_out"]
-        assert finding.title == "4 blocks and 2 records given by hand could not be recorded."
+        assert finding.title == "4 blocks and 2 manual records could not be recorded."
         assert len(finding.evidence) == 3
         assert ["shed blocks", 3] in page_data(run).facts["seen"]["counters"]
     assert recording.tracer.status()["shed_blocks"] == 3
