@@ -18,7 +18,7 @@ from .._aggregation.sums import BlockTotals
 from .._attribution.attributor import OPEN, Boundary
 from .._attribution.before_capture import Unmarked
 from .._attribution.crossings import taken_apart
-from .._attribution.open_blocks import Frame, bringers
+from .._attribution.open_blocks import Frame
 from .._decode.names_cache import NameCache, Names
 from .._records.records import Counters, Path, Record, UnseenStretch
 from .._runtime import log, threads
@@ -287,8 +287,6 @@ class Recorder(Capturing):
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
             self._lines(noted)
-        for bring in bringers[:]:
-            bring()
         events = self.events
         crossings: list[Any] = []
         manual: list[Any] = []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .._attribution.attributor import CLOSE, OPEN, SWITCH
 from .._attribution.open_blocks import LAST_ID, end_frames, running
-from .._attribution.open_blocks import forget_in_child as forget_frames
 from .._capture.recorder import Recorder
 from .._capture.worker import Worker
 from .._records.records import BlockRecord, Record
@@ -350,7 +349,7 @@ class Tracer(Scopes, ByHand):
 
     def after_fork_in_child(self) -> None:
         self._worker.forget_in_child()
-        forget_frames()
+        end_frames()
         running.clear()
         self._end_steps()
         self._listeners = ()

@@ -81,7 +81,6 @@ def uninstrument() -> None:
     if state is None:
         return
     state.end()
-    _Active.passes.end()
     _Active.patches.undo()
     _Active.modules.forget_wrapper(*_Active.wrapper)
     _Active.patches = _Active.modules = _Active.passes = _Active.wrapper = None

@@ -35,7 +35,7 @@ _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a
 class Place:
     """Where a module stands: its qualified name in its root, and what its calls took the host so far."""
 
-    __slots__ = ("attributes", "below", "calls", "hooks", "host_ns", "inner", "level", "made", "name", "steady")
+    __slots__ = ("attributes", "calls", "hooks", "host_ns", "inner", "level", "made", "name", "steady")
 
     def __init__(self, name: str, attributes: dict[str, Any], level: int) -> None:
         self.name = name
@@ -47,7 +47,6 @@ class Place:
         self.steady = False  # below the model, and judged to be worth a block
         self.hooks: list[Hook] = []  # for nodes, that no node has now
         self.made = 0  # of them
-        self.below: list[Hook] = []  # those of the modules in it
 
 
 class _Unknown:
