@@ -13,7 +13,7 @@ import pytest
 from .._records.records import Aggregate, Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
 from .._runtime.text import count_text
 from ..session import Session, save
-from ._patches import close_block, open_block
+from ._hosts import close_block, open_block
 from ._recording import Recording
 
 _KINDS = ("sync", "allocation")

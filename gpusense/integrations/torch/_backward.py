@@ -13,7 +13,7 @@ from typing import Any
 
 from ..._attribution.open_blocks import LAST_ID, Frame, Run, block_ids, innermost
 from ..._runtime import threads
-from .._patches import Patches
+from .._hosts import Patches
 from ._nodes import MAX_FLAT, MAX_INPUTS, NO_TENSORS, Hook, look
 from ._state import State, around, frame_of
 
@@ -166,7 +166,7 @@ class Backward:
         on, grad_enabled, modes, tensor = state.on, host.grad_enabled, host.modes, host.Tensor
         no_tensors, most = NO_TENSORS, MAX_FLAT
 
-        def watch(call: Any, args: Any, kwargs: Any, output: Any) -> None:  # noqa: C901 - see the head of _nesting
+        def watch(call: Any, args: Any, kwargs: Any, output: Any) -> None:  # noqa: C901 - see the head of open_blocks
             if not on["backward"] or not grad_enabled():
                 return
             try:

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ..._attribution.open_blocks import Frame, Run
-from ..._runtime import log, package
-from .._patches import close_block
+from ..._runtime import log
+from .._hosts import close_block, open_block
 
 #: How a DataLoader's last wait and a checkpoint's early stop end: by design.
 _NO_ERRORS = frozenset({"StopIteration", "_StopRecomputationError"})
@@ -129,7 +129,6 @@ class State:
         self.on["backward"] = options.backward
         self.errors: list[str] = []
         self.local = _Local()
-        self.package = sys.modules[package.NAME]
 
     def fail(self, part: str) -> None:
         """In an ``except`` clause: the part ends; the program does not notice."""
@@ -145,13 +144,13 @@ class State:
         """A block, or None while torch.profiler records."""
         if self.host.profiler._is_profiler_enabled:
             return None
-        return self.package._active.open_scope(name, attributes, None, parent)
+        return open_block(name, attributes, parent)
 
     def open_measured(self, name: str, attributes: Any = None) -> tuple[Any, int | None]:
         """As :meth:`open`, with the bytes that are allocated, where memory was asked for."""
         if self.host.profiler._is_profiler_enabled:
             return None, None
-        block = self.package._active.open_scope(name, attributes)
+        block = open_block(name, attributes)
         return block, self.memory()[0] if self.on["memory"] else None
 
     def close_measured(self, block: Any, before: int | None, error: BaseException | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..._attribution.open_blocks import here
 from ..._records.records import Record, Unavailable
 from ..._runtime import package
-from .._patches import MARK, Patches
+from .._hosts import MARK, Patches
 
 _MODULE = "wgpu.backends.wgpu_native._api"
 

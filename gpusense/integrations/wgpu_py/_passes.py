@@ -13,7 +13,7 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
-from .._patches import Patches
+from .._hosts import Patches
 from ._device import BATCH
 from ._hooks import ATTRIBUTE, Hooks
 from ._pass import DISPATCHES, GRID, LENT, NAME, PLAIN, POINTER, SOURCE, WRITES, Pass, Passes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
-from .._patches import Patches
+from .._hosts import Patches
 from ._hooks import STAGE, Hooks
 from ._records import Staged
 
