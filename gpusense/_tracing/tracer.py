@@ -221,12 +221,20 @@ class Tracer(Scopes, ByHand):
         self._recorder.remove_sink(sink)
 
     def add_source(self, source: Any) -> None:
-        """``source.flush(timeout_s)`` before results are read, ``source.status()`` (a dict) under ``source.name``."""
+        """Records from a :class:`RecordSource` from now on, which is asked to flush before results are read.
+
+        A source that calls :meth:`record` itself needs no ``start`` and ``stop``.
+        """
         if source not in self._recorder.sources:
+            start = getattr(source, "start", None)
+            if start is not None:
+                start(self.record)
             self._recorder.sources = (*self._recorder.sources, source)
 
     def remove_source(self, source: Any) -> None:
-        """Asks ``source`` nothing from now on."""
+        """Takes nothing from ``source`` and asks it nothing from now on."""
+        if source in self._recorder.sources and hasattr(source, "stop"):
+            source.stop()
         self._recorder.sources = tuple(known for known in self._recorder.sources if known is not source)
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:

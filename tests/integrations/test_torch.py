@@ -4,9 +4,9 @@ import sys
 import threading
 import types
 
-import fake_torch
 import pytest
-from torch_shape import paths, snapshot
+from support import fake_torch
+from support.torch_shape import paths, snapshot
 
 import gpusense
 from gpusense.integrations import torch as integration

@@ -8,11 +8,11 @@ import contextvars
 import sys
 import threading
 
-import fake_torch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_shape import paths
+from support import fake_torch
+from support.torch_shape import paths
 
 import gpusense
 from gpusense._attribution import open_blocks

@@ -11,7 +11,7 @@ import warnings
 import weakref
 
 import pytest
-from torch_shape import paths, snapshot
+from support.torch_shape import paths, snapshot
 
 import gpusense
 from gpusense.integrations import torch as integration

@@ -1,6 +1,6 @@
 """wgpu-py's own cffi binding, used for what must not pass through its Python classes.
 
-Rule of this file: every call is one that cannot abort given what :mod:`._device` guarantees — live handles of a device
+Rule of this file: every call is one that cannot abort given what :mod:`._timer` guarantees — live handles of a device
 that is neither destroyed nor lost, commands that ``finish()`` accepted, mapped data copied inside the map callback.
 Callbacks run on whatever thread polls; they look up what to do by number. The closures behind them are never freed:
 what was asked for before ``uninstrument()`` may be answered long after it.
@@ -89,7 +89,7 @@ class Host:
 
     def plain_passes(self, writes: list[Any]) -> tuple[Any, list[Any]]:
         """Descriptors of compute passes without a label, one for each of ``writes``, and what their owner keeps; None
-        for each in a wgpu-py that :mod:`._plain` does not know."""
+        for each in a wgpu-py that :func:`._passes.plain_code` does not know."""
         text = getattr(self.api, "to_c_string_view", None)
         if text is None:
             return None, [None] * len(writes)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-import wheels
+from support import wgpu_wheels
 
 from gpusense.backends.wgpu import child
 from gpusense.backends.wgpu import source as backend
@@ -150,7 +150,7 @@ def test_metal_reports_no_vendor_id() -> None:
 
 
 def test_every_wheel_computes_times_and_survives_an_error(wheel: pathlib.Path, driver: None, monkeypatch) -> None:
-    monkeypatch.setenv("GPUSENSE_LIBWGPU_NATIVE", str(wheels.library(wheel)))
+    monkeypatch.setenv("GPUSENSE_LIBWGPU_NATIVE", str(wgpu_wheels.library(wheel)))
     result = backend.self_test(timeout_s=60)
     assert result, result
     assert result["correct"] is True

@@ -10,13 +10,6 @@ from gpusense.integrations import wgpu_py
 
 
 @pytest.fixture
-def programs(wgpu):
-    import programs
-
-    return programs
-
-
-@pytest.fixture
 def tracer():
     """A live tracer that keeps everything and has nothing in it."""
     gpusense.configure(trace_all=True)
