@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from .._records.protocols import OnRecords
+from .._records.protocols import OnRecords, RecordSource
 from .._runtime import package
 from .._runtime.errors import GpuSenseError
 from ._strace import Parser
@@ -108,4 +108,5 @@ def attach(tracer: Any) -> None:
     """Adds the trace to ``tracer`` where this is the command under strace."""
     path = os.environ.pop(VARIABLE, None)
     if path is not None:
-        tracer.add_source(Trace(path))
+        trace: RecordSource = Trace(path)
+        tracer.add_source(trace)
