@@ -20,10 +20,12 @@ class RangeBlocks:
         self.on = True
 
     def install(self, owner: Any) -> None:
+        """``owner``: the context manager class. Its objects open blocks from now on."""
         self.patches.wrap(owner, "__enter__", self._enter)
         self.patches.wrap(owner, "__exit__", self._exit)
 
     def remove(self) -> None:
+        """Puts the class back; ranges that are open end their blocks all the same."""
         self.on = False
         self.patches.undo()
 

@@ -97,5 +97,5 @@ def _inside(record: Record, block: Any) -> bool:
     """Launched inside, or outside every block but in its time (by a thread that has no blocks)."""
     start: int = block.start_ns
     if record.path[: len(block.path)] == block.path:
-        return record.end_ns >= start  # what is timed by hand may have begun before its block
+        return record.end_ns >= start  # what the program timed itself may have begun before its block
     return not record.path and start <= record.start_ns <= block.end_ns

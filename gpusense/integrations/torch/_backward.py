@@ -106,6 +106,7 @@ class Backward:
         self.watch = self._watcher()
 
     def install(self, patches: Patches) -> None:
+        """``backward()`` and ``grad()`` have blocks from now on."""
         autograd = self.state.host.torch.autograd
         for name, retain in (("backward", 2), ("grad", 3)):
             patches.wrap(autograd, name, partial(self._wrap, retain))

@@ -71,6 +71,7 @@ class Modules:
         self._watch: dict[int, weakref.ref[Any]] = {}
 
     def install(self, patches: Patches) -> None:
+        """Calls of modules have blocks from now on, and dynamo looks past the wrapper."""
         torch = self.state.host.torch
         wrapper = self.wrapper = patches.wrap(torch.nn.Module, "__call__", self._wrap)
         skip = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "skip_code", None)

@@ -28,6 +28,7 @@ class Hook:
         self.out = home is not None  # a node has it, and has not called it
 
     def go_home(self) -> None:
+        """The module may use it again."""
         self.out = False
         if self.home is not None:
             self.home.append(self)

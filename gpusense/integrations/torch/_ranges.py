@@ -29,10 +29,13 @@ def shown_name(name: str) -> str:
 
 
 class Ranges:
+    """``record_function``, NVTX and ``torch.compile`` of one instrumentation."""
+
     def __init__(self, state: State) -> None:
         self.state = state
 
     def install(self, patches: Patches) -> None:
+        """What the program or torch names has blocks from now on."""
         torch = self.state.host.torch
         patches.wrap(torch.autograd.profiler.record_function, "__enter__", self._enter)
         patches.wrap(torch.autograd.profiler.record_function, "__exit__", self._exit)

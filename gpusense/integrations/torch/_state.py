@@ -117,7 +117,7 @@ class _Local(threading.local):
 class State:
     """One instrumentation. ``on[part]`` is false before it begins, after its end, and after its first failure.
 
-    What runs for each module of a model calls as little as possible: it lies between long stretches of torch's own
+    What runs for each module of a model calls as little as possible: it lies between long parts of torch's own
     code, after which each function of Python is slow to reach.
     """
 
@@ -138,6 +138,7 @@ class State:
         log.exception(f"torch {part}", f"gpusense: the torch integration's {part} failed once and was switched off")
 
     def end(self) -> None:
+        """Every part ends; what is open is still closed."""
         self.on.update(dict.fromkeys(PARTS, False))
 
     def open(self, name: str, attributes: Any = None, parent: Any = None) -> Any:
@@ -154,6 +155,7 @@ class State:
         return block, self.memory()[0] if self.on["memory"] else None
 
     def close_measured(self, block: Any, before: int | None, error: BaseException | None = None) -> None:
+        """Ends a block of :meth:`open_measured`, which gave ``before``, on the thread that opened it."""
         if before is not None and self.on["memory"]:
             try:
                 allocated, reserved, peak = self.memory()
@@ -173,6 +175,7 @@ class State:
             self.close(block, error)
 
     def close(self, block: Any, error: BaseException | None = None) -> None:
+        """Ends a block; how a host ends things by design is no error."""
         close_block(block, None if type(error).__name__ in _NO_ERRORS else error)
 
     def memory(self) -> tuple[int | None, int | None, int | None]:

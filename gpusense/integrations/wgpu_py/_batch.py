@@ -57,6 +57,7 @@ class Batch:
         return len(self.which)
 
     def add(self, passes: list[Pass], submitted_ns: int) -> None:
+        """Passes that the program submitted at ``submitted_ns``, whatever it gave as workgroup counts."""
         try:
             self._add(passes, submitted_ns)
         except Exception:  # noqa: BLE001 - a program's workgroup counts may be of a type without a hash, or worse

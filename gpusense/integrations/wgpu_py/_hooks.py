@@ -62,10 +62,12 @@ class Hooks:
         return found
 
     def timers(self) -> list[DeviceTimer]:
+        """Those of all devices that live."""
         with self._lock:
             return list(self._timers)
 
     def stage(self, item: Staged) -> None:
+        """A transfer, which becomes a record with some others."""
         self.staged.append(item)
         if len(self.staged) >= STAGE:
             self.hand_on()
@@ -83,6 +85,7 @@ class Hooks:
             self._emit(transfers(taken), "transfers")
 
     def deliver(self, timer: DeviceTimer, timed: Timed) -> None:
+        """Passes with their ticks become records."""
         found, refused = kernels(timer, timed, time.time_ns())
         for reason, number in refused.items():
             self.miss(reason, number)
@@ -90,6 +93,7 @@ class Hooks:
             self._emit(found, "timed")
 
     def miss(self, reason: str, number: int = 1) -> None:
+        """Counts what has no record, by reason. Any thread."""
         with self._lock:
             self.untimed[reason] += number
 

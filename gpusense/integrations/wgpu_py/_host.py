@@ -65,6 +65,7 @@ class Host:
             return None
 
     def query_set(self, device: Any, queries: int, keep: Any) -> Handle:
+        """Of time stamps."""
         info = self.ffi.new("WGPUQuerySetDescriptor *")
         info.type, info.count = self.lib.WGPUQueryType_Timestamp, queries
         return Handle(self, "QuerySet", self.checked.wgpuDeviceCreateQuerySet(device, info), keep)
@@ -100,10 +101,12 @@ class Host:
         return (array, label), pointers
 
     def pair(self, device: Any, size: int, keep: Any) -> Pair:
+        """Buffers of ``size`` bytes."""
         resolved = self._buffer(device, size, USAGE_QUERY_RESOLVE | USAGE_COPY_SRC, keep)
         return Pair(resolved, self._buffer(device, size, USAGE_MAP_READ | USAGE_COPY_DST, keep), size)
 
     def write_timestamp(self, encoder: Any, query_set: Handle, index: int) -> None:
+        """Between passes."""
         self.checked.wgpuCommandEncoderWriteTimestamp(encoder, query_set._internal, index)
 
     def resolve(
@@ -139,7 +142,7 @@ class Host:
     ) -> None:
         """``action(bytes)`` once ``buffer`` could be mapped, None when it could not; it is unmapped again.
 
-        A map that succeeded is told of even after the device was destroyed, and to look at its data would then abort.
+        A map that succeeded is reported even after the device was destroyed, and to look at its data would then abort.
         """
         internal = buffer._internal
 
@@ -153,6 +156,7 @@ class Host:
         self._callbacks.ask(MAP, (internal, 1, 0, size), mapped)
 
     def poll(self, device: Any, wait: bool = False) -> None:
+        """Runs callbacks that are due; ``wait``: for all work that was submitted."""
         self.lib.wgpuDevicePoll(device, wait, self.ffi.NULL)
 
     def _buffer(self, device: Any, size: int, usage: int, keep: Any) -> Handle:

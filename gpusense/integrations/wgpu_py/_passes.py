@@ -344,7 +344,7 @@ def _submitted(hooks: Hooks, device: Any, commands: Any, start_ns: int) -> None:
                 timer.submitted(device, passes, start_ns)
             else:
                 hooks.miss("the pass was begun before uninstrument()", len(passes))
-                passes.clear()  # its death tells nobody any more
+                passes.clear()  # its death counts nothing any more
     if timer is None:
         if hooks.staged:
             hooks.hand_on()

@@ -83,6 +83,7 @@ class Queries:
 
 
 def aligned(offset: int) -> int:
+    """The next offset that queries may be resolved to."""
     return (offset + RESOLVE_ALIGNMENT - 1) & ~(RESOLVE_ALIGNMENT - 1)
 
 

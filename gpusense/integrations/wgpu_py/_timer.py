@@ -90,9 +90,8 @@ class DeviceTimer:
         if "timestamp-query" not in features:
             self.dead = "the device has no timestamp-query (made before instrument(), or its adapter lacks it)"
             return
-        metal = (
-            str(self.info.get("backend_type")) == "Metal"
-        )  # submissions with such stamps never end (wgpu-native#624)
+        metal = str(self.info.get("backend_type")) == "Metal"
+        # On Metal submissions with stamps between passes never end (wgpu-native#624).
         self.copies = "timestamp-query-inside-encoders" in features and not metal
         try:
             self.queries = Queries(host, device._internal, self._keep, one_set=metal)
@@ -148,6 +147,7 @@ class DeviceTimer:
 
     @property
     def idle(self) -> bool:
+        """Nothing is under way."""
         return not (self._submitted or self._ready or self._own or self._flying or self._undated or self.events)
 
     def poll(self) -> None:

@@ -29,6 +29,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
 
 
 def size_of(data: Any) -> int:
+    """Bytes of what the program wrote or read."""
     if type(data) is bytes or type(data) is bytearray:
         return len(data)
     size = getattr(data, "nbytes", None)
