@@ -36,7 +36,7 @@ def switches(integration, depth, way):
     if way == "whole":
         return lambda: integration.instrument(depth=depth), integration.uninstrument
     integration.instrument(depth=depth)
-    on = integration._Active.state.on
+    on = integration._installed.now.state.on
     wanted = dict(on)
     return lambda: on.update(wanted), lambda: on.update(dict.fromkeys(on, False))
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from .._attribution.open_blocks import end_frames, running
-from .._attribution.open_blocks import forget_in_child as forget_frames
 from .._capture.recorder import Owner, Recorder
 from .._capture.worker import Worker
 from .._records.records import Record
@@ -89,12 +88,20 @@ class Tracer(Blocks, ManualRecords):
         self.recorder.sinks.remove(sink)
 
     def add_source(self, source: Any) -> None:
-        """``source.flush(timeout_s)`` before results are read, ``source.status()`` (a dict) under ``source.name``."""
+        """Records from a :class:`RecordSource` from now on, which is asked to flush before results are read.
+
+        A source that calls :meth:`record` itself needs no ``start`` and ``stop``.
+        """
         if source not in self.recorder.sources:
+            start = getattr(source, "start", None)
+            if start is not None:
+                start(self.record)
             self.recorder.sources = (*self.recorder.sources, source)
 
     def remove_source(self, source: Any) -> None:
-        """Asks ``source`` nothing from now on."""
+        """Takes nothing from ``source`` and asks it nothing from now on."""
+        if source in self.recorder.sources and hasattr(source, "stop"):
+            source.stop()
         self.recorder.sources = tuple(known for known in self.recorder.sources if known is not source)
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
@@ -217,7 +224,7 @@ class Tracer(Blocks, ManualRecords):
 
     def after_fork_in_child(self) -> None:
         self._worker.after_fork_in_child()
-        forget_frames()
+        end_frames()
         running.clear()
         self._end_tasks()
         self._listeners = ()

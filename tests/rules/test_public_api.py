@@ -71,7 +71,7 @@ def test_every_public_thing_says_what_it_gives(name):
 #: What the process and the package call of a live tracer.
 HOOKS = {
     *("before_fork", "after_fork_in_parent", "after_fork_in_child", "at_exit"),
-    *("begin", "end", "follow_tasks", "mark", "started", "ways_of_frames"),
+    *("begin", "end", "follow_tasks", "started", "ways_of_frames"),
 }
 
 

@@ -25,9 +25,11 @@ class ClockSetup:
 
     @property
     def ready(self) -> bool:
+        """Whether ``clock`` or ``reason`` is there."""
         return self._done.is_set()
 
     def wait(self, timeout_s: float) -> bool:
+        """Waits for :attr:`ready`, which it gives back."""
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:
@@ -55,7 +57,7 @@ class ClockSetup:
 
 
 class _Facts(NamedTuple):
-    """What Vulkan tells of one card; ``read`` gives calibrated readings, from any thread."""
+    """What Vulkan says of one card; ``read`` gives calibrated readings, from any thread."""
 
     calibration: str  # why there are none
     period_ns: float | None = None
@@ -63,7 +65,7 @@ class _Facts(NamedTuple):
     read: Any = None
 
 
-#: wgpu-py's adapter info: what tells one card from another.
+#: wgpu-py's adapter info: what one card differs in from another.
 IDENTITY = (("backend_type", ""), ("vendor_id", 0), ("device_id", 0), ("device", ""))
 
 _known: dict[tuple[Any, ...], _Facts] = {}
