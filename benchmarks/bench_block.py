@@ -23,8 +23,8 @@ SHARED = Shared()
 def live():
     assert gpusense.enable()
     yield gpusense.get_tracer()
-    select._tracer.close()
-    select._tracer = None
+    select.control.live.close()
+    select.control = select.Control()
     gpusense._activate(gpusense._Undecided())
 
 

@@ -18,8 +18,8 @@ STEPS = 1000
 def live():
     assert gpusense.enable()
     yield gpusense.get_tracer()
-    select._tracer.close()
-    select._tracer = None
+    select.control.live.close()
+    select.control = select.Control()
     gpusense._activate(gpusense._Undecided())
 
 

@@ -44,7 +44,7 @@ def child(mode, rate, pairs):
     if mode == "file":
         handle, path = tempfile.mkstemp(suffix=".gpusense")
         os.close(handle)
-        select.start_session("file", path)
+        select.control.start_session("file", path)
     else:
         gpusense.enable()
     tracer = gpusense.get_tracer()

@@ -116,7 +116,7 @@ _importing: "set[int]" = set()  # threads
 
 
 def _selection() -> "Any":
-    """The module that decides. A signal handler or finaliser that interrupts its import must not import it as well:
+    """What decides. A signal handler or finaliser that interrupts its import must not import it as well:
     that breaks the first import before Python 3.12."""
     thread = _get_ident()
     _importing.add(thread)
@@ -124,7 +124,7 @@ def _selection() -> "Any":
         from ._tracing import select
     finally:
         _importing.discard(thread)
-    return select
+    return select.control
 
 
 def _decide() -> "Any":
@@ -285,7 +285,9 @@ def devices() -> "tuple[DeviceInfo, ...]":
 
     Where a driver hangs its devices are left out after some seconds, which is logged once.
     """
-    return _selection().devices()  # type: ignore[no-any-return]
+    from . import backends
+
+    return backends.devices()
 
 
 def own_usage() -> "tuple[OwnUsage, ...]":

@@ -40,7 +40,7 @@ def show(name, values):
 def main():
     card = cuda.Device(0)
     spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
-    run = select.start_session(mode="live")
+    run = select.control.start_session(mode="live")
     recorder = run.tracer.recorder
     while recorder.marker is None:
         with gpusense.trace("waiting"):

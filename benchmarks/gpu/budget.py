@@ -38,7 +38,9 @@ def main():
         step()
     before = statistics.median(timed(step) for _ in range(100))
     path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-    run = select.start_session(mode=given.mode, path=path, overhead_budget=given.budget, detach_in_rests=given.detach)
+    run = select.control.start_session(
+        mode=given.mode, path=path, overhead_budget=given.budget, detach_in_rests=given.detach
+    )
     recorder = run.tracer.recorder
     settled = time.monotonic() + (40 if given.detach else 8)
     while time.monotonic() < settled:

@@ -32,7 +32,7 @@ mode = os.environ["MODE"]
 card = cuda.Device(0)
 spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
 if mode != "off":
-    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "s.gpusense"))
+    run = select.control.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "s.gpusense"))
     while not run.tracer.recorder.capture.running:
         with gpusense.trace("waiting"): time.sleep(0.01)
 def launch(count, name="work"):

@@ -44,7 +44,7 @@ def begin(kinds, path=""):
     "A tracer that captures and marks blocks, and what ends a session in a file."
     run = None
     if path:
-        run = select.start_session("file", path, kinds=kinds, trace_all=True)
+        run = select.control.start_session("file", path, kinds=kinds, trace_all=True)
     else:
         gpusense.configure(kinds=kinds, trace_all=True)
         gpusense.enable()

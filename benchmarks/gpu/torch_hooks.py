@@ -36,7 +36,7 @@ def switches(integration, depth, way):
     if way == "whole":
         return lambda: integration.instrument(depth=depth), integration.uninstrument
     integration.instrument(depth=depth)
-    on = integration._Active.state.on
+    on = integration._installed.now.state.on
     wanted = dict(on)
     return lambda: on.update(wanted), lambda: on.update(dict.fromkeys(on, False))
 
@@ -53,7 +53,7 @@ def cost(mode, seconds, depth, way, workload, share):
     for _ in range(20):
         step()
     torch.cuda.synchronize()
-    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
+    run = select.control.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
     while not run.tracer.recorder.capture.running:
         time.sleep(0.01)
 

@@ -27,13 +27,9 @@ _get_ident = threads.thread_id()
 
 class Run:
     """Frames of one thread: as long as a model runs forward on it, or a backward pass. Its thread alone uses it, but
-    for :func:`end_frames`.
+    for :func:`end_frames`."""
 
-    ``ahead``: what is called before anything is done with the frames, where something else than Python leaves entries
-    of which frames are to be made. It can be called on any thread and ends that way of leaving them.
-    """
-
-    __slots__ = ("_around", "ahead", "append", "base", "calls", "frame", "lean", "newest", "thread")
+    __slots__ = ("_around", "append", "base", "calls", "frame", "lean", "newest", "thread")
 
     def __init__(self) -> None:
         self.thread = _get_ident()
@@ -43,7 +39,6 @@ class Run:
         self.calls = False  # that, for the calls of modules
         self.append: Callable[[Item], None] = _nothing
         self.newest: Callable[[], int] = _nought
-        self.ahead: Callable[[], None] | None = None
         self._around: Run | None = None
 
     def begin(self, block: Any, frame: Frame, calls: bool = False) -> None:
@@ -96,8 +91,6 @@ class Run:
 
 #: Of each thread, while it has one.
 running: dict[int, Run] = {}
-#: What brings entries that are left elsewhere into the tracer's queue; called before gpusense's threads read that.
-bringers: list[Callable[[], None]] = []
 
 
 def _nothing(_: Any) -> None: ...
@@ -112,8 +105,6 @@ def here() -> Any:
     block = innermost.get()
     if running:
         run = running.get(_get_ident())
-        if run is not None and run.ahead is not None:
-            run.ahead()
         frame = _inside(run.frame, block) if run is not None else None
         if frame is not None:
             found = frame.block if frame.block is not None else _become(frame)
@@ -171,8 +162,6 @@ def left(block: Any) -> None:
     run = running.get(_get_ident())
     if run is None or run.base is not block:
         return
-    if run.ahead is not None:
-        run.ahead()
     frame = run.frame
     while frame is not None and frame.block is not block:
         frame = frame.outer
@@ -186,13 +175,4 @@ def left(block: Any) -> None:
 def end_frames() -> None:
     """From now on every thread opens blocks: blocks are placed in another way, or somebody wants to be told."""
     for run in list(running.values()):
-        if run.ahead is not None:
-            run.ahead()
-        run.lean = run.calls = False
-
-
-def forget_in_child() -> None:
-    """After a fork: as :func:`end_frames`, without a look at what the parent's threads had in hand."""
-    for run in list(running.values()):
-        run.ahead = None
         run.lean = run.calls = False

@@ -17,7 +17,7 @@ from .._aggregation.same_kernels import Alike
 from .._aggregation.sums import BlockTotals
 from .._attribution.before_capture import Unmarked
 from .._attribution.boundaries import CLOSED, LAST_PLACED, LOST, RECORD, Boundary, PlacedItem, boundary_of, record_of
-from .._attribution.open_blocks import bringers, end_frames
+from .._attribution.open_blocks import end_frames
 from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, UnseenStretch
 from .._runtime import log, threads
 from .._runtime.clock import Anchor
@@ -428,8 +428,6 @@ class Recorder:
         noted = self.capture.lines() if self.capture is not None else None
         if noted:
             self.store.lines(noted)
-        for bring in bringers[:]:
-            bring()
         events = self.events
         placed: list[PlacedItem] = []
         records: list[Record | Alike] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any, Protocol
 
-from .._runtime import log, process, threads
+from .._runtime import log, threads
 from .attachment import Capture
 
 FIRST_WAIT_S = 0.005  # before the first cycle
@@ -70,7 +70,7 @@ class Worker:
 
     def start(self) -> bool:
         """False where no thread can be started."""
-        self._thread = process.start_thread(self._run, "gpusense")
+        self._thread = threads.start(self._run, "gpusense")
         return self._thread is not None
 
     @property

@@ -390,10 +390,10 @@ class Blocks:
         elif newest is not None and (corr := newest()) <= LAST_ID:
             self._append((PLACED, op, block_id, parent_id, thread, now_ns, name, corr))
         else:
-            return self.mark(marker, op, block_id, parent_id, thread, now_ns, name)
+            return self._mark(marker, op, block_id, parent_id, thread, now_ns, name)
         return now_ns
 
-    def mark(
+    def _mark(
         self,
         marker: Callable[[int], Any],
         op: int,

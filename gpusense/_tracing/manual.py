@@ -20,7 +20,7 @@ _get_ident = threads.thread_id()
 class ManualRecords:
     """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
-    ignored_records = 0
+    ignored_records: int
     _append: Callable[[Item], None]
     watched: dict[int, ref[Any]]
 

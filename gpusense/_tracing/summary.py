@@ -175,7 +175,7 @@ def summarise(session: Any) -> TraceSummary:
     memory = by_block(session, set(walls))
     no_memory = "allocation records are off: configure(kinds=('allocation',))"
     if "allocation" in (session.meta.get("kinds") or ()):
-        no_memory = "no allocation was seen, or so many that some were only counted"
+        no_memory = "no allocation was seen, or so many that some were only summed"
     rows = []
     for path, (count, total, low, high, squares, attributes) in walls.items():
         gpu, kernels, transfer, size, wait = launched.get(path, (0, 0, 0, 0, 0))
@@ -299,7 +299,7 @@ _SUGGESTIONS = {
 
 def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
     """The operations that took the most time, longest first."""
-    from ..analysis import operations
+    from ..analysis.operation import operations
 
     rows = sorted(operations(session), key=lambda row: -row.total_ns)[: max(0, top_n)]
     return [

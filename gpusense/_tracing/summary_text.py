@@ -40,7 +40,7 @@ def block_text(summary: "BlockSummary") -> str:
 def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
     """A table of the blocks, totals, and what is not in them."""
     from ..analysis.memory import alive, out_of_memory
-    from ..analysis.unwritten import absent_text, untimed, untimed_text
+    from ..analysis.unwritten import absent_text, listed_text, untimed, untimed_text
 
     seen = _gpu_work_was_seen(session, summary)
     lines = [f"{'block':<32}{'calls':>8}{'total':>11}{'avg':>11}{'min':>11}{'max':>11}{'GPU':>11}{'kernels':>9}"]
@@ -56,10 +56,7 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
         lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
     counters = summary.counters
     busy = time_text(summary.gpu_busy_ns if seen else None)
-    lines.append(
-        f"GPU busy {busy}; {count_text(counters.seen, 'record')} seen, {counters.kept} kept, "
-        f"{counters.aggregated} counted, {counters.dropped + counters.missed} lost"
-    )
+    lines.append(f"GPU busy {busy}; records: {listed_text(counters)}, {counters.dropped + counters.missed:,} lost")
     absent = absent_text(counters)
     if absent:
         lines.append(f"not recorded: {absent}; the session's counters say why")
@@ -81,7 +78,7 @@ def table_lines(session: Any, summary: "TraceSummary") -> list[str]:
     if budget is not None and budget < min(cost or 0, stays or 0):
         lines.append(
             f"the overhead budget of {budget:.1%} is not kept: CUPTI makes launches longer by about "
-            f"{stays:.1%} of the time even while capture rests; detach() takes it out"
+            f"{stays:.1%} of the time even while capture is paused; detach() takes it out"
         )
     return lines
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from .._attribution.open_blocks import end_frames, running
-from .._attribution.open_blocks import forget_in_child as forget_frames
 from .._capture.recorder import Owner, Recorder
 from .._capture.worker import Worker
 from .._records.records import Record
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..session import Session
     from .summary import Bottleneck, TraceSummary
+    from .types import Switch
 
 #: Ending capture, and handing out what is left: no exit takes longer because of us.
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
@@ -28,18 +28,20 @@ END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
 class Tracer(Blocks, ManualRecords):
     """Records what this process does. All methods may be called from any thread and none raises into the program
-    for a reason of gpusense's own."""
+    for a reason of gpusense's own. ``control`` turns recording off and on for the whole process."""
 
     active = True
 
-    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+    def __init__(self, settings: Settings, recorder: Recorder, control: "Switch | None" = None) -> None:
         super().__init__(settings, recorder)
+        self._control = control
         self.metrics_source: Any = None
+        self.ignored_records = 0
         self._left_behind = False
-        self._worker = worker = Worker(recorder)
+        worker = self._worker = Worker(recorder)
         recorder.belong_to(Owner(worker.wake, worker.errand, worker.is_current, self._metrics, self._left_out))
         process.register(self)
-        self._worker.start()
+        worker.start()
         self.follow_tasks()
 
     def _metrics(self) -> Any:
@@ -86,12 +88,20 @@ class Tracer(Blocks, ManualRecords):
         self.recorder.sinks.remove(sink)
 
     def add_source(self, source: Any) -> None:
-        """``source.flush(timeout_s)`` before results are read, ``source.status()`` (a dict) under ``source.name``."""
+        """Records from a :class:`RecordSource` from now on, which is asked to flush before results are read.
+
+        A source that calls :meth:`record` itself needs no ``start`` and ``stop``.
+        """
         if source not in self.recorder.sources:
+            start = getattr(source, "start", None)
+            if start is not None:
+                start(self.record)
             self.recorder.sources = (*self.recorder.sources, source)
 
     def remove_source(self, source: Any) -> None:
-        """Asks ``source`` nothing from now on."""
+        """Takes nothing from ``source`` and asks it nothing from now on."""
+        if source in self.recorder.sources and hasattr(source, "stop"):
+            source.stop()
         self.recorder.sources = tuple(known for known in self.recorder.sources if known is not source)
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
@@ -160,23 +170,23 @@ class Tracer(Blocks, ManualRecords):
 
     # --- life -------------------------------------------------------------------------------------------------------
 
+    @property
+    def started(self) -> bool:
+        """Whether there is a thread to record with."""
+        return self._worker.started
+
     def enable(self) -> bool:
         """Goes on after :meth:`disable`; False under ``GPUSENSE=off``."""
-        from .select import enable
-
-        return enable()
+        return self._control is not None and self._control.enable()
 
     def disable(self) -> None:
         """Stops capture and makes ``trace()`` do nothing until :meth:`enable`; what was recorded stays readable."""
-        from .select import disable
-
-        disable()
+        if self._control is not None:
+            self._control.disable()
 
     def detach(self, *, without_graphs: bool = False) -> Any:
         """Disables, and takes CUPTI out of the process; see :func:`gpusense.detach`."""
-        from .select import detach
-
-        return detach(without_graphs)
+        return self._control.detach(without_graphs) if self._control is not None else None
 
     def reconfigure(self, settings: Settings) -> None:
         """Goes on under other settings; what was recorded stays."""
@@ -214,16 +224,15 @@ class Tracer(Blocks, ManualRecords):
 
     def after_fork_in_child(self) -> None:
         self._worker.after_fork_in_child()
-        forget_frames()
+        end_frames()
         running.clear()
         self._end_tasks()
         self._listeners = ()
         self._left_behind = True
         self.recorder.after_fork_in_child()
         self._append = self.recorder.events.append
-        from .select import forget_in_child
-
-        forget_in_child(self)
+        if self._control is not None:
+            self._control.forget_in_child(self)
 
     def at_exit(self) -> None:
         if not self._left_behind:

@@ -9,7 +9,7 @@ from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
 from .busy import is_collective, timelines, window
-from .finding import Finding
+from .facts import Finding
 from .intervals import subtract, total
 
 
@@ -62,7 +62,7 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
             communicating += total(line.collective)
             exposed += total(subtract(line.collective, line.compute))
             if line.counted:
-                notes.append(f"{name}: short kernels were only counted; computing time is a lower bound")
+                notes.append(f"{name}: short kernels were only summed; computing time is a lower bound")
         rows.append(
             RankTime(
                 rank=rank,

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from .._records.device_identity import key
 from .._records.records import BlockRecord
 from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
-from .facts import Facts
-from .finding import Finding
+from .facts import Facts, Finding
 from .operation import DEVICE_KINDS, Operation
 from .ranks import processes_of, rank_findings, split
 from .transfers import TransferGroup

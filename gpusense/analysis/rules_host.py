@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from .._runtime.text import count_text, device_text, one_line, percent_text, time_text
-from .facts import Facts
-from .finding import Finding
+from .facts import Facts, Finding
 from .idle import DeviceIdle
 from .launch import LaunchProfile
 
@@ -45,7 +44,7 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
 
 
 def host_bound(facts: Facts) -> Iterator[Finding]:
-    """Idle for the host in stretches too long to be launches."""
+    """Idle for the host in gaps too long to be launches."""
     profiles = {(profile.backend, profile.device): profile for profile in facts.launches}
     for row in facts.idle:
         profile = profiles.get((row.backend, row.device))
@@ -58,7 +57,7 @@ def host_bound(facts: Facts) -> Iterator[Finding]:
             evidence = [
                 (
                     f"{time_text(waiting)} of {time_text(row.seen_ns)} empty between first and last work; "
-                    "single gaps are not known because short kernels were only counted."
+                    "single gaps are not known because short kernels were only summed."
                 )
             ]
         inside = [f"{time_text(spent)} in {_path(path)}" for path, spent in row.host_inside[:3]]

@@ -7,11 +7,10 @@ from typing import IO, Any
 
 from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from ..analysis.blocks import BlockNode, block_tree
-from ..analysis.facts import Facts
-from ..analysis.finding import Finding
+from ..analysis.facts import Facts, Finding
+from ..analysis.findings import ranked
 from ..analysis.operation import DEVICE_KINDS, Operation
-from ..analysis.ranking import ranked
-from ..analysis.unwritten import untimed, untimed_text, unwritten
+from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..session import Session
 from .html.tables import small_tables
@@ -29,7 +28,7 @@ _PARTS = {
     "unattributed": "idle, reason unknown",
     "unseen": "not seen",
 }
-#: Counters that are told where they are not 0.
+#: Counters that are shown where they are not 0.
 _LOST = (
     *("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors"),
     *("failed_blocks", "shed_blocks", "ignored_records"),
@@ -141,11 +140,8 @@ def _worked(facts: Facts, device: Any) -> bool:
 
 
 def _counters(session: Session) -> str:
-    counted = session.counters
-    parts = [f"seen {counted.seen:,} = kept {counted.kept:,} + counted {counted.aggregated:,}"]
-    parts[0] += f" + invalid {counted.invalid:,}" if counted.invalid else ""
-    parts[0] += f" + from before {counted.pre_session:,}" if counted.pre_session else ""
-    parts += [f"{name.replace('_', ' ')} {getattr(counted, name):,}" for name in _LOST if getattr(counted, name)]
+    lost = [(name.replace("_", " "), getattr(session.counters, name)) for name in _LOST]
+    parts = [listed_text(session.counters), *(f"{name} {count:,}" for name, count in lost if count)]
     damage = session.meta.get("damage") or ()
     if damage:
         parts.append(f"damage: {one_line(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
@@ -207,9 +203,9 @@ def _about(session: Session) -> Iterator[str]:
         facts.append(f"rank {meta['rank']} of {meta.get('world_size')}")
     threshold = meta.get("threshold_ns")
     if meta.get("trace_all"):
-        facts.append("every record kept")
+        facts.append("every record listed")
     elif threshold is not None:
-        facts.append(f"kept one by one from {time_text(threshold)}")
+        facts.append(f"listed one by one from {time_text(threshold)}")
     yield " · ".join(facts)
     backends = meta.get("backends") or {}
     if backends:
@@ -426,9 +422,9 @@ def _by_time(node: BlockNode) -> list[BlockNode]:
 
 def _unseen(session: Session) -> Iterator[str]:
     end = session.meta.get("end_ns")
-    for stretch in session.unseen[:_MOST_ROWS]:
-        stop = stretch.end_ns if stretch.end_ns is not None else end
-        length = "until the end" if stop is None else time_text(stop - stretch.start_ns)
-        yield f"{length}: {one_line(stretch.reason, 300)}"
+    for off in session.unseen[:_MOST_ROWS]:
+        stop = off.end_ns if off.end_ns is not None else end
+        length = "until the end" if stop is None else time_text(stop - off.start_ns)
+        yield f"{length}: {one_line(off.reason, 300)}"
     if len(session.unseen) > _MOST_ROWS:
-        yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more stretch', 'more stretches')}"
+        yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more interval')}"

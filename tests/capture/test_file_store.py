@@ -6,6 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from support.control import begun
 from support.cupti import STRIDES, kernel, view
 
 import gpusense
@@ -15,7 +16,6 @@ from gpusense._capture import file_store
 from gpusense._capture.recorder import Owner, Recorder
 from gpusense._records.metrics import GpuMetrics
 from gpusense._runtime.config import Settings
-from gpusense._tracing import select
 from gpusense.session import _format as file
 from gpusense.session import load
 
@@ -122,10 +122,7 @@ def test_two_threads_that_keep_samples_write_each_once(recorder):
 @pytest.fixture(params=["live", "file"])
 def recording(request, monkeypatch, tmp_path):
     """As ``gpusense run`` begins it."""
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(select, "_layers", type(select._layers)())
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    made = select.start_session(request.param, str(tmp_path / "run.gpusense"))
+    made = begun(monkeypatch).start_session(request.param, str(tmp_path / "run.gpusense"))
     yield made
     made.tracer.close()
 

@@ -183,7 +183,7 @@ def step():
 for _ in range(5):
     step()
 path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-run = select.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_rests=True)
+run = select.control.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_rests=True)
 states, steps, losses, end = set(), 0, [], time.monotonic() + 12
 while time.monotonic() < end:
     with gpusense.trace("step"):

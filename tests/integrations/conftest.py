@@ -3,10 +3,9 @@
 import itertools
 
 import pytest
+from support.control import begun
 
 import gpusense
-from gpusense._runtime import config
-from gpusense._tracing import select
 from gpusense.integrations import cupy, jax, torch
 
 
@@ -14,15 +13,12 @@ from gpusense.integrations import cupy, jax, torch
 def tracer(monkeypatch):
     """A tracer of its own, without capture."""
     monkeypatch.delenv("GPUSENSE", raising=False)
-    monkeypatch.setattr(select, "_layers", config.Layers())
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    control = begun(monkeypatch)
     assert gpusense.enable()
     yield gpusense.get_tracer()
     for integration in (torch, cupy, jax):
         integration.uninstrument()
-    select._tracer.close()
+    control.live.close()
 
 
 @pytest.fixture(params=["blocks", "frames"])

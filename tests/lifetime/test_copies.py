@@ -32,12 +32,12 @@ fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 @pytest.fixture
 def copies(tmp_path, run):
     """Two copies, as ``gpusense vendor`` makes them, the second calling itself another version."""
-    from gpusense.cli import _copy
+    from gpusense.cli import vendor
 
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
-        _copy.copy(str(tmp_path / name / "sense"))
+        vendor.copy(str(tmp_path / name / "sense"))
     init = tmp_path / "two" / "sense" / "__init__.py"
     init.write_text(init.read_text("utf-8").replace(f'"{gpusense.__version__}"', '"9.9.9"'), "utf-8")
 
@@ -121,7 +121,7 @@ def test_a_file_of_one_copy_leaves_out_the_other_too(copies, tmp_path):
         f"""
 from one.sense._tracing import select as _select
 path = {str(tmp_path / "run.gpusense")!r}
-_select.start_session(path=path, trace_all=True)
+_select.control.start_session(path=path, trace_all=True)
 running(gpusense.get_tracer())
 second.configure(kinds=("sync",), trace_all=True)
 a, b = both()

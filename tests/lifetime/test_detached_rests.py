@@ -25,7 +25,8 @@ from gpusense._tracing import select
     + SETUP
     + """
 mode, case = sys.argv[1:]
-run = select.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=case != "not allowed")
+control = select.control
+run = control.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=case != "not allowed")
 tracer = run.tracer
 while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):

@@ -30,7 +30,7 @@ def begin(attribution="exact"):
     gpusense.configure(trace_all=True, max_records_per_second=10**9, attribution=attribution)
     if "path" in options:
         from gpusense._tracing import select
-        select.start_session(path=options["path"])
+        select.control.start_session(path=options["path"])
     gpusense.enable()
     tracer = gpusense.get_tracer()
     while tracer.recorder.marker is None:

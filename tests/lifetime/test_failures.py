@@ -128,8 +128,8 @@ print(count > 10)
 def test_a_producer_faster_than_us_neither_hangs_nor_fills_memory(run):
     done = run(
         """
-from gpusense._tracing import scopes
-scopes.MAX_WAITING = 500
+from gpusense._tracing import block as blocks
+blocks.MAX_WAITING = 500
 tracer, _ = begin()
 stop = False
 def produce():

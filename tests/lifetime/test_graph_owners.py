@@ -22,7 +22,7 @@ if "no code" in sys.argv:
 from gpusense._tracing import select
 path, everything = sys.argv[2], sys.argv[3] == "each"
 if path != "live":
-    run = select.start_session("file", path, trace_all=everything)
+    run = select.control.start_session("file", path, trace_all=everything)
 else:
     gpusense.configure(trace_all=everything)
     gpusense.enable()

@@ -293,7 +293,7 @@ def test_a_killed_program_leaves_what_was_read_a_second_before(run, tmp_path):
         """
 from gpusense._capture import file_store
 from gpusense._tracing import select
-tracer = select.start_session(mode="file", path="killed.gpusense").tracer
+tracer = select.control.start_session(mode="file", path="killed.gpusense").tracer
 running(tracer)
 recorder = tracer.recorder
 file_store.WRITE_S, recorder.store._samples_at = 60, time.monotonic() + 60

@@ -106,7 +106,7 @@ waits_for_the_device()
 
 @pytest.mark.parametrize("file", [False, True])
 def test_a_hang_leaves_evidence(run, tmp_path, file):
-    begin = "from gpusense._tracing import select; select.start_session('file', 's.gpusense')\n" if file else ""
+    begin = "from gpusense._tracing import select; select.control.start_session('file', 's.gpusense')\n" if file else ""
     ending = """
 found, = tracer.recorder._hang.found
 (row,) = [row for row in found["streams"] if row["running"]]

@@ -88,7 +88,7 @@ def test_what_another_copy_wants_stays_on(program):
 
 COST = """
 from gpusense._tracing import select
-tracer = select.start_session(mode=sys.argv[1], path=sys.argv[2]).tracer
+tracer = select.control.start_session(mode=sys.argv[1], path=sys.argv[2]).tracer
 recorder = tracer.recorder
 while not recorder.capture.running: time.sleep(0.005)
 hub = recorder.capture._activity.shared["flush"].__self__

@@ -4,10 +4,10 @@ Scripted libraries; each kernel is named after the block that it was launched in
 """
 
 import json
-import pathlib
 import sys
 
 import pytest
+from support.machine import HERE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
@@ -28,7 +28,7 @@ def ready(tracer):
         with tracer.trace("waiting"): time.sleep(0.005)
     assert tracer.recorder.marker is not None, tracer.status()
 def begin(**settings):
-    tracer = select.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
+    tracer = select.control.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
     ready(tracer)
     return tracer, ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 launched = {}
@@ -232,8 +232,8 @@ judge(tracer.session(), boundaries=tracer.status()["boundaries"])
 
 
 MODULES = """
-sys.path.insert(0, STAND_IN)
-import fake_torch
+sys.path.insert(0, TESTS)
+from support import fake_torch
 sys.modules["torch"] = torch = fake_torch.make(own_thread=OWN_THREAD)
 tracer, cupti = begin()
 tracer.flush(5)  # what was marked while it began is not looked at here
@@ -301,9 +301,8 @@ print(json.dumps({"missing": sum(counts.values()) - sum(seen.values()), "lost": 
 @pytest.mark.parametrize("mode", ["live", "file"])
 @pytest.mark.parametrize("own_thread", [True, False])
 def test_modules_have_what_was_launched_in_them(program, tmp_path, mode, way, own_thread):
-    folder = pathlib.Path(__file__).resolve().parents[1] / "integrations" / "stand_in"
     found = program(
-        MODULES.replace("STAND_IN", repr(str(folder))).replace("OWN_THREAD", str(own_thread)),
+        MODULES.replace("TESTS", repr(str(HERE))).replace("OWN_THREAD", str(own_thread)),
         *([tmp_path / "run.gpusense"] if mode == "file" else []),
         **({"FAKE_CUPTI_VERSION": "24"} if way == "marked" else {}),
     )

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from gpusense._capi.machine import lines_code
+from gpusense.backends.cupti.sync_lines import code as lines_code
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library"),
@@ -39,7 +39,7 @@ if os.environ.get("NO_CODE"):
 kinds = tuple(os.environ.get("KINDS", "sync_lines").split(","))
 path = os.environ.get("SESSION")
 if path:
-    run = select.start_session("file", path, kinds=kinds)
+    run = select.control.start_session("file", path, kinds=kinds)
 else:
     gpusense.configure(kinds=kinds)
     gpusense.enable()
@@ -332,7 +332,7 @@ def test_a_call_while_the_interpreter_ends_does_not_enter_it(program):
     """CUPTI may call until the process ends; the subscription of a capture that could not end is still there."""
     done = program("""
 tracer.recorder.end_capture = int  # does nothing
-from gpusense._capi.machine import lines_code
+from gpusense.backends.cupti.sync_lines import code as lines_code
 from gpusense.backends.cupti.sync_lines.reader import LineLog
 class Late:
     def __del__(self, write=os.write, fake=fake, words=LineLog._machine.words, noted=lines_code.NOTED // 8):

@@ -68,14 +68,17 @@ def test_every_public_thing_says_what_it_gives(name):
     assert (getattr(gpusense, name).__doc__ or "").strip()
 
 
-#: What the process calls of a live tracer.
-HOOKS = {"before_fork", "after_fork_in_parent", "after_fork_in_child", "at_exit"}
+#: What the process and the package call of a live tracer.
+HOOKS = {
+    *("before_fork", "after_fork_in_parent", "after_fork_in_child", "at_exit"),
+    *("begin", "end", "follow_tasks", "started", "ways_of_frames"),
+}
 
 
 def test_methods_of_both_tracers_are_the_same():
     from gpusense._tracing.noop import NoopTracer
     from gpusense._tracing.tracer import Tracer
 
-    live = {name for name in vars(Tracer) if not name.startswith("_")} - HOOKS
-    idle = {name for name in vars(NoopTracer) if not name.startswith("_")}
+    live = {name for name in dir(Tracer) if not name.startswith("_")} - HOOKS
+    idle = {name for name in dir(NoopTracer) if not name.startswith("_")}
     assert live - {"reconfigure"} <= idle | {"config"}

@@ -12,7 +12,7 @@ from gpusense._tracing import noop
 
 
 def test_a_scope_below_what_is_no_block_of_a_live_tracer(tracer):
-    for parent in (noop.NoopBlock("off"), 5):
+    for parent in (noop.NoopBlock("off", None, None, ""), 5):
         scope = tracer.open_scope("layer", parent=parent)
         with gpusense.trace("inside"):
             pass

@@ -394,7 +394,7 @@ def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
     monkeypatch.setattr(_block, "_tokens", count(0xFFFFFFFF))
     tokens = []
     for _ in range(3):
-        tracer.mark(tokens.append, OPEN, 1, None, 5, 0, "a")
+        tracer._mark(tokens.append, OPEN, 1, None, 5, 0, "a")
     assert tokens == [0xFFFFFFFF, 1, 2]
 
 

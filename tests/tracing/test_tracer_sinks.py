@@ -5,9 +5,9 @@ import threading
 import time
 
 import pytest
+from support.control import begun
 
 import gpusense
-from gpusense._tracing import select
 
 
 def test_sink_gets_lists_and_one_that_raises_is_removed(tracer):
@@ -198,7 +198,7 @@ def test_ctrl_c_in_a_sink_is_the_programs(tracer):
 
 def test_a_sink_given_before_recording_begins_is_kept_for_it(tracer, monkeypatch):
     tracer.close()
-    monkeypatch.setattr(select, "_tracer", None)
+    begun(monkeypatch)
     got = []
     gpusense.configure(sinks=[got.extend])
     assert not gpusense.get_tracer().active

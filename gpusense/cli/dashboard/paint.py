@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-from functools import lru_cache
 from typing import NamedTuple
 
 from ..._runtime.text import printable
@@ -81,7 +80,6 @@ def measurable(text: str) -> str:
     return "".join(["?" if unicodedata.combining(c) else c for c in printable(text, "?")])
 
 
-@lru_cache(maxsize=256)
 def cells(text: str) -> int:
     """Terminal columns that ``text`` takes: two for a wide East Asian character."""
     if _plain(text):
@@ -100,7 +98,6 @@ def clip(text: str, room: int) -> str:
     return text
 
 
-@lru_cache(maxsize=256)
 def pad(text: str, room: int) -> str:
     """``text`` in exactly ``room`` cells."""
     text = clip(measurable(text), room)

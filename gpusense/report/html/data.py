@@ -10,11 +10,11 @@ from ...analysis.blocks import BlockNode, block_tree
 from ...analysis.busy import DeviceTime
 from ...analysis.calls import Calls, grouped, ordered
 from ...analysis.energy import energy
-from ...analysis.facts import Facts
-from ...analysis.finding import Finding
+from ...analysis.facts import Facts, Finding
+from ...analysis.findings import ranked
 from ...analysis.idle import REASONS
 from ...analysis.operation import DEVICE_KINDS, Operation
-from ...analysis.ranking import ranked
+from ...analysis.unwritten import listed_text
 from ...session import Session
 from ..series import devices_seen
 from ..tracks import group_name, label
@@ -215,7 +215,7 @@ _COST = {
     "thread_s": "time it was at it",
     "budget": "overhead budget",
     "share": "cost when last reckoned",
-    "left": "of it in launches while capture rests",
+    "left": "of it in launches while capture is paused",
     "observed": "share of the time observed",
     "threshold_ns": "threshold for it",
     "stays": "CUPTI stayed in the process",
@@ -236,18 +236,25 @@ def _cost(overhead: dict[str, Any]) -> Iterator[list[str]]:
         yield [label, shown]
 
 
+#: Counters that ``listed_text`` shows.
+_LISTED = ("seen", "kept", "aggregated", "invalid", "pre_session")
+
+
 def _seen(session: Session) -> dict[str, Any]:
-    meta = session.meta
+    meta, counters = session.meta, session.counters._asdict()
     return {
-        "counters": [[name.replace("_", " "), value] for name, value in session.counters._asdict().items() if value],
+        "records": listed_text(session.counters),
+        "counters": [
+            [name.replace("_", " "), value] for name, value in counters.items() if value and name not in _LISTED
+        ],
         "backends": [[one_line(str(name)), one_line(str(text))] for name, text in (meta.get("backends") or {}).items()],
         "version": one_line(str(meta.get("version", "unknown"))),
         "mode": one_line(str(meta.get("mode", ""))),
         "threshold": None if meta.get("trace_all") else time_text(meta.get("threshold_ns")),
         "overhead": list(_cost(meta.get("overhead") or {})),
         "unseen": [
-            [stretch.start_ns - (meta.get("start_ns") or stretch.start_ns), one_line(stretch.reason)]
-            for stretch in session.unseen[:_UNSEEN_LIMIT]
+            [off.start_ns - (meta.get("start_ns") or off.start_ns), one_line(off.reason)]
+            for off in session.unseen[:_UNSEEN_LIMIT]
         ],
         "more_unseen": max(0, len(session.unseen) - _UNSEEN_LIMIT),
     }

@@ -218,21 +218,15 @@ def _note(session: Session, total: int, joined: int, floor: int, skipped: int, g
         parts.append(f"Idle gaps shorter than {gap_floor} are not drawn.")
     if skipped:
         parts.append(f"{count_text(skipped, 'row')} of the timeline not drawn.")
-    counted = session.counters.aggregated
-    if counted:
-        parts.append(
-            f"{count_text(counted, 'operation')} below the threshold "
-            f"({time_text(session.meta.get('threshold_ns'))}) were counted and cannot be drawn."
-        )
+    short, below = session.counters.aggregated, time_text(session.meta.get("threshold_ns"))
+    if short:
+        only = count_text(short, f"operation below {below} is only summed", f"operations below {below} are only summed")
+        parts.append(f"{only} and cannot be drawn.")
     return " ".join(parts)
 
 
 def _unseen(session: Session, start_ns: int, span: int) -> list[list[Any]]:
     return [
-        [
-            stretch.start_ns - start_ns,
-            (stretch.end_ns - start_ns) if stretch.end_ns is not None else span,
-            one_line(stretch.reason),
-        ]
-        for stretch in session.unseen[:1000]
+        [off.start_ns - start_ns, off.end_ns - start_ns if off.end_ns is not None else span, one_line(off.reason)]
+        for off in session.unseen[:1000]
     ]

@@ -16,9 +16,9 @@ import sys
 import pytest
 
 from gpusense._capi import cupti_waits
-from gpusense._capi.machine import lines_code
 from gpusense._decode import decode, layouts
 from gpusense._decode.walk import Piece, walk
+from gpusense.backends.cupti.sync_lines import code as lines_code
 
 HERE = pathlib.Path(__file__).resolve().parent
 _spec = importlib.util.spec_from_file_location("fetch_cupti", HERE.parents[1] / "tools" / "fetch_cupti.py")

@@ -1,7 +1,7 @@
 """Fetches wgpu wheels, each with its wgpu-native and header, into the folder named by GPUSENSE_WGPU_WHEELS.
 
-``python tests/wgpu/wheels.py`` gets the few that CI runs, ``… all`` one of every bundled wgpu-native. A version lies
-unpacked in a folder of its name, so that ``PYTHONPATH`` can point at it. Older wgpu-py needs sniffio besides.
+``python tests/support/wgpu_wheels.py`` gets the few that CI runs, ``… all`` one of every bundled wgpu-native. A version
+lies unpacked in a folder of its name, so that ``PYTHONPATH`` can point at it. Older wgpu-py needs sniffio besides.
 """
 
 import os

@@ -4,10 +4,10 @@ Opening Vulkan takes tens of milliseconds, so a thread does it; the passes' tick
 daemon: the interpreter joins it before exit, instead of ending in the middle of a driver's start.
 """
 
-import threading
 from typing import Any, NamedTuple
 
 from ..._records.records import Unavailable
+from ..._runtime import threads
 from ._gpu_clock import GpuClock
 
 
@@ -19,20 +19,17 @@ class ClockSetup:
         self.reason = ""
         self.calibration = ""  # why there are no calibrated readings
         self._info, self._period_ns = info, period_ns
-        self._done = threading.Event()
-        if self._card() in _known:
-            self._run()
-            return
-        try:
-            threading.Thread(target=self._run, name="gpusense-wgpu-clock", daemon=False).start()
-        except RuntimeError:  # no thread can be started any more
+        self._done = threads.Event()
+        if self._card() in _known or threads.start(self._run, "gpusense-wgpu-clock", daemon=False) is None:
             self._run()
 
     @property
     def ready(self) -> bool:
+        """Whether ``clock`` or ``reason`` is there."""
         return self._done.is_set()
 
     def wait(self, timeout_s: float) -> bool:
+        """Waits for :attr:`ready`, which it gives back."""
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:
@@ -60,7 +57,7 @@ class ClockSetup:
 
 
 class _Facts(NamedTuple):
-    """What Vulkan tells of one card; ``read`` gives calibrated readings, from any thread."""
+    """What Vulkan says of one card; ``read`` gives calibrated readings, from any thread."""
 
     calibration: str  # why there are none
     period_ns: float | None = None
@@ -68,11 +65,11 @@ class _Facts(NamedTuple):
     read: Any = None
 
 
-#: wgpu-py's adapter info: what tells one card from another.
+#: wgpu-py's adapter info: what one card differs in from another.
 IDENTITY = (("backend_type", ""), ("vendor_id", 0), ("device_id", 0), ("device", ""))
 
 _known: dict[tuple[Any, ...], _Facts] = {}
-_lock = threading.RLock()
+_lock = threads.rlock()
 
 
 def _facts(card: tuple[Any, ...]) -> _Facts:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 
 from ..session import Session
 from . import rules_data, rules_device, rules_host
-from .facts import Facts
-from .finding import Finding
+from .facts import Facts, Finding
 
 #: What makes other findings worthless comes first whatever it could save.
 _FIRST = ("hang", "nothing_seen", "capture_off", "damaged")

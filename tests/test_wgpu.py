@@ -10,13 +10,6 @@ from gpusense.integrations import wgpu_py
 
 
 @pytest.fixture
-def programs(wgpu):
-    import programs
-
-    return programs
-
-
-@pytest.fixture
 def tracer():
     """A live tracer that keeps everything and has nothing in it."""
     gpusense.configure(trace_all=True)
@@ -113,6 +106,23 @@ def test_one_session_holds_every_kind_of_work(tracer, wgpu, programs) -> None:
         assert session.meta["sources"]["wgpu"]["timed"] == 3
     finally:
         wgpu_py.uninstrument()
+
+
+def test_while_disabled_passes_are_dropped(tracer, wgpu, programs) -> None:
+    assert wgpu_py.instrument() is True
+    try:
+        work = programs.Compute(programs.device())
+        gpusense.disable()
+        work.run(2, label="unseen")
+        assert wgpu_py.flush(10)
+        gpusense.enable()
+        work.run(label="seen")
+        session = tracer.session()
+        assert [kernel.name for kernel in session.kernels] == ["seen"]
+        assert session.meta["sources"]["wgpu"]["timed"] == 3
+    finally:
+        wgpu_py.uninstrument()
+    assert tracer.session().meta["sources"] == {}
 
 
 def test_switched_off_nothing_is_wrapped(wgpu, run_python) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-import wheels
+from support import wgpu_wheels
 
 from gpusense.backends.wgpu import child
 from gpusense.backends.wgpu import source as backend
@@ -150,7 +150,7 @@ def test_metal_reports_no_vendor_id() -> None:
 
 
 def test_every_wheel_computes_times_and_survives_an_error(wheel: pathlib.Path, driver: None, monkeypatch) -> None:
-    monkeypatch.setenv("GPUSENSE_LIBWGPU_NATIVE", str(wheels.library(wheel)))
+    monkeypatch.setenv("GPUSENSE_LIBWGPU_NATIVE", str(wgpu_wheels.library(wheel)))
     result = backend.self_test(timeout_s=60)
     assert result, result
     assert result["correct"] is True
@@ -192,3 +192,42 @@ def test_a_program_that_embeds_python_is_not_started_again(
     assert not answer
     assert "this process runs in" in answer.reason
     assert started == []
+
+
+class Timing:
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def flush(self, timeout_s: float) -> bool:
+        self.asked.append(timeout_s)
+        return False
+
+    def status(self) -> dict[str, int]:
+        return {"timed": 3}
+
+
+def test_records_reach_whoever_started_the_source_last() -> None:
+    source, first, second = backend.WgpuSource(), [], []
+    source.hand_on(["before"])
+    source.start(first.extend)
+    source.hand_on(["one"])
+    source.start(second.extend)
+    source.hand_on(["two"])
+    source.stop()
+    source.hand_on(["after"])
+    assert (first, second) == (["one"], ["two"])
+
+
+def test_who_times_is_asked() -> None:
+    source, timing = backend.WgpuSource(), Timing()
+    assert (source.flush(1.0), source.status()) == (True, {})
+    source.timed_by(timing)
+    assert (source.flush(0.5), source.status(), timing.asked) == (False, {"timed": 3}, [0.5])
+    source.timed_by(None)
+    assert (source.flush(1.0), source.status(), timing.asked) == (True, {}, [0.5])
+
+
+def test_devices_and_records_are_of_one_object(fake: str) -> None:
+    opened = backend.open()
+    assert opened.devices is opened.records is backend.SOURCE
+    assert [device.name for device in backend.SOURCE.devices()] == ["Fake Card"]

@@ -18,10 +18,9 @@ from itertools import count
 from time import sleep, time_ns
 from typing import Any
 
-from ._batch import Batch, Timed
-from ._clock import ClockSetup
+from ._batch import LENT, OWN, Batch, Lent, Pass, Timed
+from ._clock_setup import ClockSetup
 from ._host import Host, Pair
-from ._pass import OWN, Lent, Pass, Passes
 from ._queries import RESOLVE_ALIGNMENT, Places, Queries, taken
 
 BATCH = 512
@@ -29,6 +28,23 @@ AGE_NS = 100_000_000
 LOOK_NS = 5_000_000
 IN_FLIGHT = 4
 OWN_IN_FLIGHT = 16
+
+
+class Passes(list[Pass]):
+    """The passes of one encoder, later of its command buffer; gives the queries back if it dies unsubmitted."""
+
+    __slots__ = ("device", "lend", "own", "submitted_ns", "timer")
+
+    device: Any  # lives until they are read
+    lend: Any  # of the timer
+    own: bool  # some have the program's own queries
+    submitted_ns: int  # 0: not yet
+    timer: "DeviceTimer"
+
+    def __del__(self) -> None:
+        if not self.submitted_ns and self:
+            lent = [timed[LENT] for timed in self]
+            self.timer.events.append((self.timer.give_up, (lent, "its commands were never submitted")))
 
 
 class DeviceTimer:
@@ -74,9 +90,8 @@ class DeviceTimer:
         if "timestamp-query" not in features:
             self.dead = "the device has no timestamp-query (made before instrument(), or its adapter lacks it)"
             return
-        metal = (
-            str(self.info.get("backend_type")) == "Metal"
-        )  # submissions with such stamps never end (wgpu-native#624)
+        metal = str(self.info.get("backend_type")) == "Metal"
+        # On Metal submissions with stamps between passes never end (wgpu-native#624).
         self.copies = "timestamp-query-inside-encoders" in features and not metal
         try:
             self.queries = Queries(host, device._internal, self._keep, one_set=metal)
@@ -132,6 +147,7 @@ class DeviceTimer:
 
     @property
     def idle(self) -> bool:
+        """Nothing is under way."""
         return not (self._submitted or self._ready or self._own or self._flying or self._undated or self.events)
 
     def poll(self) -> None:

@@ -8,9 +8,9 @@ import sys
 import textwrap
 
 from gpusense.integrations import wgpu_py
+from support.machine import HERE, ROOT
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+PROGRAMS = "from support import wgpu_programs as programs\n"
 
 
 class Recording:
@@ -54,8 +54,8 @@ class Both:
     def __call__(self, code: str, *, copies: bool = False, same_output: bool = True, timeout: float = 60) -> Outcome:
         path = self.folder / "records"
         program = textwrap.dedent(code)
-        bare = self.python("import programs\n" + program, timeout)
-        traced = self.python(INSTRUMENT.format(path=str(path), copies=copies) + "import programs\n" + program, timeout)
+        bare = self.python(PROGRAMS + program, timeout)
+        traced = self.python(INSTRUMENT.format(path=str(path), copies=copies) + PROGRAMS + program, timeout)
         assert traced.returncode == bare.returncode, traced.stderr
         if same_output:
             assert traced.stdout == bare.stdout

@@ -8,8 +8,7 @@ import os
 import pathlib
 
 import pytest
-
-HERE = pathlib.Path(__file__).resolve().parent
+from support.machine import HERE
 
 
 def test_work_pending_at_the_end(both) -> None:
@@ -241,7 +240,7 @@ assert wgpu_py.instrument(when_imported=True, emit=found.extend) is True
 assert not any(name.split(".")[0] == "wgpu" for name in sys.modules)
 assert wgpu_py.statistics().timed == 0
 before = [finder for finder in sys.meta_path if type(finder).__name__ == "_Finder"]
-import programs
+from support import wgpu_programs as programs
 import wgpu.backends.wgpu_native._api as api
 assert len(before) == 1 and before[0] not in sys.meta_path
 assert type(api.__loader__).__name__ == "SourceFileLoader", api.__loader__
@@ -272,7 +271,7 @@ else:
 answer = wgpu_py.instrument(emit=found.extend)
 assert answer is True, answer
 assert sys.meta_path == finders
-import programs
+from support import wgpu_programs as programs
 programs.Compute(programs.device()).run(label="x")
 assert wgpu_py.flush(5)
 assert [record.name for record in wanted] == ["x"] and not (found and late), (found, late)
@@ -368,7 +367,7 @@ found = []
 assert first.instrument(emit=found.extend) is True
 refused = second.instrument(emit=print)
 assert not refused and "another copy" in refused.reason, refused
-import programs
+from support import wgpu_programs as programs
 programs.Compute(programs.device()).run(label="once")
 assert first.flush(5) and [record.name for record in found] == ["once"]
 first.uninstrument()

@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 
 import pytest
-import wheels
+from support import wgpu_wheels
 
 from gpusense._capi import wgpu as capi
 from gpusense._capi.wgpu_structs import FAMILIES, WGPUStringView, struct_types, structures
@@ -61,7 +61,7 @@ def test_string_views_of_every_kind() -> None:
 
 
 def test_layouts_equal_the_header(wheel: pathlib.Path, compiler: list[str], tmp_path: pathlib.Path) -> None:
-    library = wheels.library(wheel)
+    library = wgpu_wheels.library(wheel)
     api = capi.open_api(ctypes.CDLL(str(library)), str(library))
     assert not isinstance(api, Unavailable)
     source = tmp_path / "layout.c"
@@ -100,7 +100,7 @@ def layout_program(space) -> str:
 
 
 def test_the_values_that_moved_between_families(wheel: pathlib.Path, compiler: list[str], tmp_path) -> None:
-    library = wheels.library(wheel)
+    library = wgpu_wheels.library(wheel)
     api = capi.open_api(ctypes.CDLL(str(library)), str(library))
     assert not isinstance(api, Unavailable)
     text = (library.parent / "webgpu.h").read_text()

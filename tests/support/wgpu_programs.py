@@ -1,4 +1,4 @@
-"""Small wgpu programs for the tests: they know nothing of gpusense. Also run as ``python programs.py NAME``."""
+"""Small wgpu programs for the tests: they know nothing of gpusense. Also run as a program, with a function's name."""
 
 import array
 import sys

@@ -6,12 +6,12 @@ import threading
 import weakref
 
 import pytest
-from traced import Recording
+from support.wgpu_traced import Recording
 
 from gpusense._records.records import GpuKernel
 from gpusense._runtime import import_hook
 from gpusense.integrations import wgpu_py
-from gpusense.integrations.wgpu_py import _device, _host, _transfers
+from gpusense.integrations.wgpu_py import _host, _timer, _transfers
 
 
 def timer_of(gpu):
@@ -27,7 +27,7 @@ def test_an_answer_that_comes_after_uninstrument(both) -> None:
         work.run(600)
         wgpu_py = sys.modules.get("gpusense.integrations.wgpu_py")
         if wgpu_py is not None:
-            assert any(timer._flying for timer in wgpu_py._State.hooks.timers())
+            assert any(timer._flying for timer in wgpu_py._installed.now.hooks.timers())
             wgpu_py.uninstrument(0)
             gc.collect()
         print(len(work.read()))
@@ -69,7 +69,7 @@ def test_a_device_destroyed_while_results_are_on_their_way(both) -> None:
         work.run(5)
         wgpu_py = sys.modules.get("gpusense.integrations.wgpu_py")
         if wgpu_py is not None:
-            hooks, timer = wgpu_py._State.hooks, gpu.__dict__["_gpusense"]
+            hooks, timer = wgpu_py._installed.now.hooks, gpu.__dict__["_gpusense"]
             asked = []
             read = hooks.host.read
             hooks.host.read = lambda *arguments: (asked.append(1), read(*arguments))
@@ -177,7 +177,7 @@ def test_a_step_is_not_taken_in_the_middle_of_one(recording, programs, monkeypat
 def test_a_submit_while_another_thread_finds_nothing_left(recording, programs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is held for what was submitted in between, or its passes could not be read any more."""
     work = programs.Compute(programs.device())
-    idle = _device.DeviceTimer.idle.fget
+    idle = _timer.DeviceTimer.idle.fget
     submitters: list[threading.Thread] = []
 
     def seldom(timer) -> bool:
@@ -188,7 +188,7 @@ def test_a_submit_while_another_thread_finds_nothing_left(recording, programs, m
             submitters[0].join()
         return answer
 
-    monkeypatch.setattr(_device.DeviceTimer, "idle", property(seldom))
+    monkeypatch.setattr(_timer.DeviceTimer, "idle", property(seldom))
     timer_of(work.gpu).pump()
     assert len(submitters) == 1
     assert [kernel.name for kernel in recording.of(GpuKernel)] == ["in between"]
@@ -330,7 +330,7 @@ def test_a_pass_that_another_tools_wrapper_refuses(recording, programs) -> None:
             encoder.begin_compute_pass()
     finally:
         cell.cell_contents = inner
-    assert wgpu_py._State.hooks.waiting == {}
+    assert wgpu_py._installed.now.hooks.waiting == {}
     assert len(timer_of(work.gpu).free) == 2048
     work.encode(encoder, label="after")
     work.gpu.queue.submit([encoder.finish()])
@@ -338,8 +338,8 @@ def test_a_pass_that_another_tools_wrapper_refuses(recording, programs) -> None:
 
 
 def test_steps_are_taken_seldom_and_soon_enough(recording, programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_device, "LOOK_NS", 1 << 62)  # so that time does not decide
-    monkeypatch.setattr(_device, "AGE_NS", 1 << 62)
+    monkeypatch.setattr(_timer, "LOOK_NS", 1 << 62)  # so that time does not decide
+    monkeypatch.setattr(_timer, "AGE_NS", 1 << 62)
     gpu = programs.device(required_features=["timestamp-query"])
     work = programs.Compute(gpu)
     timer = timer_of(gpu)
@@ -353,16 +353,16 @@ def test_steps_are_taken_seldom_and_soon_enough(recording, programs, monkeypatch
     queries = gpu.create_query_set(type="timestamp", count=2)
     work.run(timestamp_writes={"query_set": queries, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1})
     assert len(steps) == 1  # before the program writes them again
-    for _ in range(_device.BATCH // 16 - 2):
+    for _ in range(_timer.BATCH // 16 - 2):
         work.run(16)
     assert len(steps) <= 2  # what was asked for has arrived
-    work.run(_device.BATCH)
+    work.run(_timer.BATCH)
     before = len(steps)
     assert before >= 2
     timer.look_ns = 0
     work.run()
     assert len(steps) > before
-    assert len(recording.of(GpuKernel)) == 22 + 2 * _device.BATCH - 32
+    assert len(recording.of(GpuKernel)) == 22 + 2 * _timer.BATCH - 32
     assert len(timer.free) == 2048
 
 

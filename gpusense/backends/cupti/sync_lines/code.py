@@ -7,10 +7,11 @@ thread that has no Python state, or that of another interpreter, is counted and 
 GIL; with ``ARMED`` 0 nothing at all is done. The garbage collector is off meanwhile, because finalisers may call CUDA.
 
 ``INSIDE`` counts the threads that are between the check of ``ARMED`` and their return. The ring is written and read
-with the GIL held, so it needs no lock. ``tests/capi/test_lines_code.py`` assembles, compares and runs the sources.
+with the GIL held, so it needs no lock. ``tests/backends/cupti/sync_lines/test_code.py`` assembles, compares and runs
+the sources.
 """
 
-from typing import NamedTuple
+from ...._capi.machine.executable import Code
 
 # The control block: eight-byte numbers at these offsets.
 ARMED = 0x00
@@ -53,18 +54,6 @@ ROW_NUMBERS = 1 + 2 * DEPTH
 # Of CUpti_CallbackData, which CUPTI hands over.
 CALL_SITE, ENTER = 0, 0  # CUpti_ApiCallbackSite
 CALL_CORRELATION = 64
-
-
-class Code(NamedTuple):
-    """Machine code for one processor, and its source."""
-
-    machine: bytes
-    head: str
-    source: str
-
-    @property
-    def assembly(self) -> str:
-        return self.head + CONSTANTS + self.source
 
 
 CONSTANTS = """
@@ -112,8 +101,10 @@ X86_64 = Code(
         "8b4b4048ffc94c21f9488b5348488904ca4c896b3048ff4328837c240800740cff9380000000eb0448ff43208b3c24ff"
         "5370f048ff4b08eb05f048ff43184883c418415f415e415d415c5d5bc3"
     ),
-    head="    .intel_syntax noprefix\n",
-    source="""
+    entries={"note": 0},
+    assembly=CONSTANTS
+    + """
+    .intel_syntax noprefix
 note:                                   # (rdi: control, esi: domain, edx: function, rcx: CUpti_CallbackData)
     endbr64
     cmp     dword ptr [rcx + CALL_SITE], 0
@@ -244,8 +235,10 @@ AARCH64 = Code(
         "691200f9e003192a693a40f920013fd6692200912afd5fc84a0500d12afd0bc8abffff3506000014696200912a7d5fc8"
         "4a0500912a7d0bc8abffff35f96b44a9f76343a9f55b42a9f35341a9fd7bc5a8c0035fd6"
     ),
-    head="    .arch armv8.5-a\n",
-    source="""
+    entries={"note": 0},
+    assembly=CONSTANTS
+    + """
+    .arch armv8.5-a
 note:                                   // (x0: control, w1: domain, w2: function, x3: CUpti_CallbackData)
     bti     c
     ldr     w9, [x3, CALL_SITE]

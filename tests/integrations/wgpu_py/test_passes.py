@@ -4,12 +4,12 @@ import pathlib
 import sys
 
 import pytest
-from traced import Recording
+from support.wgpu_traced import Recording
 
 from gpusense._records.records import GpuKernel, Unavailable
 from gpusense.backends.wgpu import vulkan
 from gpusense.integrations import wgpu_py
-from gpusense.integrations.wgpu_py import _passes, _plain
+from gpusense.integrations.wgpu_py import _passes
 
 
 def timer_of(gpu):
@@ -34,7 +34,7 @@ def facts(kernel):
 def test_the_newest_wgpu_is_known(wgpu) -> None:
     from wgpu.backends.wgpu_native import _api
 
-    assert _plain.plain_code(_api.GPUCommandEncoder.begin_compute_pass) is not None
+    assert _passes.plain_code(_api.GPUCommandEncoder.begin_compute_pass) is not None
 
 
 def test_both_ways_give_the_same(wgpu, programs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_nothing_is_timed_once_tracing_is_off(recording, programs) -> None:
     work = programs.Compute(programs.device())
     encoder = work.gpu.create_command_encoder()
     work.encode(encoder, label="before")
-    hooks = wgpu_py._State.hooks
+    hooks = wgpu_py._installed.now.hooks
     hooks._off()
     work.encode(encoder, label="after")
     for one in (encoder, work.gpu.create_command_encoder()):
@@ -213,7 +213,7 @@ def test_lines_of_one_function_are_told_apart(recording, programs) -> None:
     line = sys._getframe().f_lineno - 2
     gpu.queue.submit([encoder.finish()])
     names = [kernel.name for kernel in recording.of(GpuKernel)]
-    assert names == [f"compute@test_plain.py:{line}", f"compute@test_plain.py:{line + 1}"] * 2
+    assert names == [f"compute@test_passes.py:{line}", f"compute@test_passes.py:{line + 1}"] * 2
 
 
 KNOWN = {"0.16.0": False, "0.20.1": False, "0.25.0": True, "0.32.0": True}
@@ -223,10 +223,10 @@ import sys
 from collections import Counter
 sys.path.insert(0, sys.argv[1])
 from gpusense.integrations import wgpu_py
-from gpusense.integrations.wgpu_py import _plain
+from gpusense.integrations.wgpu_py import _passes
 import wgpu
 import wgpu.backends.wgpu_native._api as api
-print(_plain.plain_code(api.GPUCommandEncoder.begin_compute_pass) is not None)
+print(_passes.plain_code(api.GPUCommandEncoder.begin_compute_pass) is not None)
 found = []
 assert wgpu_py.instrument(emit=found.extend) is True
 if hasattr(wgpu.gpu, "request_adapter_sync"):

@@ -7,7 +7,7 @@ import time
 import weakref
 
 import pytest
-from traced import Recording
+from support.wgpu_traced import Recording
 
 from gpusense._records.records import GpuKernel, GpuMemoryTransfer, GpuSync
 from gpusense.integrations import wgpu_py
