@@ -19,13 +19,11 @@ from .._decode.drafts import Draft, Drafts, drafts_of
 from .._decode.launches import Launches
 from .._decode.names_cache import Described, Names
 from .._decode.record import record as decode_record
-from .._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
-from .ledger import Ledger, Owners
-from .placement import HELPERS, Placer, Work
-from .placement import owner_of as owner_of
+from .._records.records import Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from .block_totals import BlockTotals, Watched
+from .ledger import HELPERS, Ledger
+from .placement import Owners, Placer, Work
 from .same_kernels import Alike
-from .stretches import Cutter, Stretches
-from .sums import BlockTotals, Watched
 from .threshold import Threshold
 from .wait_lines import Lines
 
@@ -33,7 +31,6 @@ from .wait_lines import Lines
 AnyNames = Callable[[int], Described]
 
 MARKER_BYTES = 4  # that a marker sets, where it is a memset
-MANY = 128  # kernels are counted in stretches; fewer are counted sooner one by one
 SLICE = 1280  # records decoded at a time: a buffer of kernels, well under a millisecond
 #: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
 MARKER_PATIENCE_NS = 30_000_000_000
@@ -99,7 +96,6 @@ class Pipeline:
         self.launches = Launches()  # how much CUPTI slowed them
         self.lines = Lines()  # of synchronising calls; each comes before its records
         self._widener = Widener()
-        self._cutter = Cutter()
         self._waiting: deque[Work] = deque()
         self._seen = self._invalid = self._pre_session = self._unknown = 0
 
@@ -182,10 +178,7 @@ class Pipeline:
         self.threshold.refill(now_ns)
         placer, keep_all = self._placer, self.limits.trace_all
         for item in records:
-            if type(item) is BlockRecord:
-                self._seen += 1
-                placer.finish_block(item, keep_all)
-            elif isinstance(item, Alike):
+            if isinstance(item, Alike):
                 self._seen += len(item)
                 placer.finish_all(item, keep_all)
             else:
@@ -215,7 +208,7 @@ class Pipeline:
             work = waiting.popleft()
             if limit is None or final or work.newest_ns < limit:
                 self._placer.place(work, pause)
-                self._ledger.piles.tidy(pause)
+                self._ledger.sums.tidy(pause)
                 if pause is not None:
                     pause()
             else:
@@ -288,10 +281,10 @@ class Pipeline:
         if not batch.count:
             return
         ids = self._ids(batch)
-        known, short, stretches = self._named(batch, names) if kind == "kernel" else ({}, {}, None)
+        known, short = _described(names, frozenset(batch.key)) if kind == "kernel" else ({}, {})
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
-            batch = batch.with_keys(self._ledger.piles.keys_with_lines(batch.key, lines))
+            batch = batch.with_keys(self._ledger.sums.keys_with_lines(batch.key, lines))
         slow = self._slow(batch, now_ns)
         kept: dict[int, Record] | dict[int, Draft] = {}
         if kind == "kernel":
@@ -301,19 +294,7 @@ class Pipeline:
                 item = decode_record(buffer, batch, i, names)._replace(correlation_id=ids.wide(i))
                 kept[i] = _with_line(item, lines[i]) if lines is not None else item  # type: ignore[assignment]
         owners = self._owners(buffer, batch) if self._placer.owners else None
-        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners, stretches))
-
-    def _named(
-        self, batch: Batch, names: AnyNames
-    ) -> tuple[Mapping[int, Described], Mapping[int, str], Stretches | None]:
-        """The names of a batch of kernels by address, the short ones, and the addresses in stretches, where they are
-        many."""
-        keys = batch.eights("key") if batch.count >= MANY else None
-        durations = batch.eights("duration") if keys is not None else None
-        if keys is None or durations is None:
-            return *_described(names, frozenset(batch.key)), None
-        stretches = self._cutter.cut(keys.data, durations.data)
-        return *_described(names, self._cutter.distinct(stretches)), stretches
+        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners))
 
     def _ids(self, batch: Batch) -> Ids:
         column = batch.ascending_ids()

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from time import monotonic, time_ns
 from typing import Any
 
+from .._aggregation.block_totals import BlockTotals
 from .._aggregation.same_kernels import Alike, expanded
-from .._aggregation.sums import BlockTotals
 from .._attribution.attributor import Boundary
 from .._attribution.crossings import AT_ONCE, Packer, taken_apart
 from .._decode.decode import name_pointers

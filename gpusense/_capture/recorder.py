@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from time import monotonic, sleep, thread_time, time_ns
 from typing import Any
 
+from .._aggregation.block_totals import BlockTotals
 from .._aggregation.pipeline import Limits, Pipeline
 from .._aggregation.same_kernels import Alike
-from .._aggregation.sums import BlockTotals
 from .._attribution.attributor import OPEN, Boundary
 from .._attribution.before_capture import Unmarked
 from .._attribution.crossings import taken_apart

@@ -126,8 +126,12 @@ class Batch:
 
     @property
     def duration(self) -> list[int]:
-        if "duration" not in self._lists and "duration" not in self.same and self.eights("duration") is None:
-            self._lists["duration"] = list(map(sub, self.end, self.start))
+        if "duration" not in self._lists and "duration" not in self.same:
+            if self._lanes is not None:
+                packed = self._lanes.to_bytes(8 * self.count, "little")
+                self._lists["duration"] = memoryview(packed).cast("Q").tolist()
+            else:
+                self._lists["duration"] = list(map(sub, self.end, self.start))
         return self._list("duration")
 
     @property
@@ -157,13 +161,6 @@ class Batch:
     @property
     def thread(self) -> list[int]:
         return self._list("thread")
-
-    def eights(self, name: str) -> "Packed | None":
-        """A column whose items have eight bytes, where it is packed."""
-        if name == "duration" and name not in self._packed and self._lanes is not None:
-            self._packed[name] = Packed(self._lanes.to_bytes(8 * self.count, "little"), "Q")
-        column = self._packed.get(name)
-        return column if column is not None and column.code == "Q" else None
 
     # --- what can be told without numbers ---------------------------------------------------------------------------
 

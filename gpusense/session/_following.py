@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import time_ns
 from typing import TypeVar
 
-from .._aggregation.sums import Watched
+from .._aggregation.block_totals import Watched
 from .._runtime import threads
 from .._runtime.errors import SessionError
 from . import _format as file

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .._aggregation.pipeline import Limits, Marker, Pipeline, owner_of
-from .._aggregation.sums import Watched
+from .._aggregation.block_totals import Watched
+from .._aggregation.pipeline import Limits, Marker, Pipeline
+from .._aggregation.placement import owner_of
 from .._attribution.attributor import CLOSE, LEAVE, OPEN, Boundary
 from .._attribution.crossings import unpacked
 from .._decode.names_cache import NameCache, Names
