@@ -4,21 +4,21 @@ Live capture feeds buffers as they come; a session file is replayed through the 
 What decodes and selects is here; ``placement`` attributes, keeps and counts.
 
 A buffer is decoded at once, because it must go back; what it held waits (as columns) until the markers of all blocks
-that were opened or closed before it have arrived, because only then launch order can tell its block.
+that were opened or closed before it have arrived, because only then launch order says its block.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._attribution.attributor import Boundary, Ids, Widener
+from .._attribution.attributor import Boundary
 from .._decode import layouts
 from .._decode.batch import Batch
-from .._decode.decode import batches, numbers
-from .._decode.drafts import Draft, Drafts, drafts_of
-from .._decode.launches import Launches
-from .._decode.names_cache import Described, Names
+from .._decode.correlation_ids import Ids, Launches, Widener
+from .._decode.names import Described, NameOf, Names
+from .._decode.record import KernelMaker, Row, kernel_rows
 from .._decode.record import record as decode_record
+from .._decode.walk import batches, numbers
 from .._records.records import Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
 from .block_totals import BlockTotals, Watched
 from .ledger import HELPERS, Ledger
@@ -26,9 +26,6 @@ from .placement import Owners, Placer, Work
 from .same_kernels import Alike
 from .threshold import Threshold
 from .wait_lines import Lines
-
-#: Names by address: ``(short, demangled or None, as the driver gave it or None)``.
-AnyNames = Callable[[int], Described]
 
 MARKER_BYTES = 4  # that a marker sets, where it is a memset
 SLICE = 1280  # records decoded at a time: a buffer of kernels, well under a millisecond
@@ -51,7 +48,7 @@ _WITH_LINES = frozenset({"sync", "transfer"})  # what calls in which the host wa
 
 
 class Marker(NamedTuple):
-    """How the boundary calls of blocks look among the records: kind, key column, and stream where that tells them."""
+    """How the boundary calls of blocks look among the records: kind, key column, and their stream where it matters."""
 
     kind: int
     key: int
@@ -110,11 +107,11 @@ class Pipeline:
 
     @property
     def occupancy(self) -> Callable[[GpuKernel], float | None] | None:
-        return self._placer.drafts.occupancy
+        return self._placer.kernels.occupancy
 
     @occupancy.setter
     def occupancy(self, occupancy: Callable[[GpuKernel], float | None] | None) -> None:
-        self._placer.drafts = Drafts(occupancy)
+        self._placer.kernels = KernelMaker(occupancy)
 
     def configure(self, limits: Limits) -> None:
         self.limits = limits
@@ -134,7 +131,7 @@ class Pipeline:
         buffer: memoryview,
         thread: int,
         strides: Mapping[int, int],
-        names: AnyNames,
+        names: NameOf,
         *,
         now_ns: int = 0,
         pause: Callable[[], None] | None = None,
@@ -261,7 +258,7 @@ class Pipeline:
         buffer: memoryview,
         batch: Batch,
         thread: int,
-        names: AnyNames,
+        names: NameOf,
         now_ns: int,
         pause: Callable[[], None] | None,
     ) -> None:
@@ -286,9 +283,9 @@ class Pipeline:
         if lines is not None and kind == "sync":
             batch = batch.with_keys(self._ledger.sums.keys_with_lines(batch.key, lines))
         slow = self._slow(batch, now_ns)
-        kept: dict[int, Record] | dict[int, Draft] = {}
+        kept: dict[int, Record] | dict[int, Row] = {}
         if kind == "kernel":
-            kept = drafts_of(buffer, batch, slow, ids, lambda pointer: known.get(pointer) or names(pointer), pause)
+            kept = kernel_rows(buffer, batch, slow, ids, lambda pointer: known.get(pointer) or names(pointer), pause)
         else:
             for i in slow:
                 item = decode_record(buffer, batch, i, names)._replace(correlation_id=ids.wide(i))
@@ -328,7 +325,7 @@ class Pipeline:
         """Hands our own boundary calls to attribution; returns the batch without them."""
         marker = self.marker
         assert marker is not None
-        rest = []
+        others = []
         rows = zip(batch.key, batch.stream, batch.correlation, batch.thread, batch.start, strict=True)
         for i, (key, stream, correlation, caller, start) in enumerate(rows):
             ours = (marker.tokens or key == marker.key) and (marker.stream is None or stream == marker.stream)
@@ -339,8 +336,8 @@ class Pipeline:
                 corr = self._widener.widen([correlation])[1]
                 ours = self.attribution.marker(thread or caller, start, corr)
             if not ours:
-                rest.append(i)
-        return self._leave_out(batch, rest)
+                others.append(i)
+        return self._leave_out(batch, others)
 
     def _without_others_markers(self, batch: Batch) -> Batch:
         if self.others_markers.isdisjoint(batch.stream):
@@ -349,11 +346,11 @@ class Pipeline:
         ours = self.others_markers
         return self._leave_out(batch, [i for i, (stream, size) in rows if stream not in ours or size != MARKER_BYTES])
 
-    def _leave_out(self, batch: Batch, rest: Sequence[int]) -> Batch:
-        """Only ``rest`` is work that this session sees."""
+    def _leave_out(self, batch: Batch, left: Sequence[int]) -> Batch:
+        """Only ``left`` is work that this session sees."""
         if batch.kind in layouts.WORK_KINDS:
-            self._seen -= batch.count - len(rest)
-        return batch if len(rest) == batch.count else batch.pick(rest)
+            self._seen -= batch.count - len(left)
+        return batch if len(left) == batch.count else batch.pick(left)
 
     def _select(self, batch: Batch) -> Batch:
         """Without work from before the session and of devices that were not asked for."""
@@ -376,14 +373,14 @@ class Pipeline:
             return range(batch.count)
         threshold = self.threshold
         threshold.refill(now_ns)
-        if batch.kind == layouts.MEMORY2:  # what is alive can only be told from every one
+        if batch.kind == layouts.MEMORY2:  # what is alive is only known from every one
             return [i for i in range(batch.count) if threshold.spend()]
         if not batch.reaches(threshold.effective_ns):
             return ()
         return threshold.choose(batch.duration, batch.longest)
 
 
-def _described(names: AnyNames, pointers: frozenset[int]) -> tuple[Mapping[int, Described], Mapping[int, str]]:
+def _described(names: NameOf, pointers: frozenset[int]) -> tuple[Mapping[int, Described], Mapping[int, str]]:
     if isinstance(names, Names):
         return names.many(pointers)
     known = {pointer: names(pointer) for pointer in pointers}

@@ -14,7 +14,7 @@ from .._attribution.attributor import Attributor, Leaves
 from .._attribution.timelines import OUTSIDE
 from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids
-from .._decode.drafts import AT_ONCE, Draft, Drafts
+from .._decode.record import AT_ONCE, Home, KernelMaker, Row
 from .._records.records import KINDS, GpuKernel, Path, Record
 from .block_totals import Watched
 from .ledger import Ledger
@@ -41,7 +41,7 @@ class Work(NamedTuple):
     batch: Batch
     ids: Ids
     names: Mapping[int, str]
-    kept: dict[int, Record] | dict[int, Draft]  # index in the batch → what to keep, still without its block
+    kept: dict[int, Record] | dict[int, Row]  # index in the batch → what to keep, still without its block
     newest_ns: int  # nothing in it ended later
     owners: Owners | None = None  # where some of it was captured in a block
 
@@ -60,7 +60,7 @@ class Placer:
         self.attribution = Attributor()
         self.watched = watched if watched is not None else Watched()
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
-        self.drafts = Drafts(occupancy)
+        self.kernels = KernelMaker(occupancy)
         self.ambiguous = self.inherited = self.invalid = 0
         self._ledger = ledger
         self._threshold = threshold
@@ -73,7 +73,7 @@ class Placer:
     # --- decoded work -----------------------------------------------------------------------------------------------
 
     def place(self, work: Work, pause: Callable[[], None] | None = None) -> None:
-        """Keeps what was chosen of ``work`` and counts the rest; all markers of its blocks have come, or never will.
+        """Keeps what was chosen of ``work`` and counts the others; all markers of its blocks have come, or never will.
         ``pause``: see :meth:`Pipeline.feed`."""
         batch, kind, ledger = work.batch, work.kind, self._ledger
         self._learn_devices(batch)
@@ -90,19 +90,18 @@ class Placer:
         counted = bytearray(b"\1") * batch.count
         for i in work.kept:
             counted[i] = 0
-        kept: list[tuple[int, int, Place]] = []  # of what is kept the first in a block, and the one behind the last
-        chosen, first = list(work.kept), 0
+        indices, items, first = list(work.kept), list(work.kept.values()), 0
+        chosen: list[tuple[Place, list[Any]]] = []
         for low, high, place in self.attribution.segments(work.thread, *work.ids):
             rows = [column[low:high] for column in columns]
-            last = bisect_left(chosen, high, first)
+            last = bisect_left(indices, high, first)
             if last > first:
-                kept.append((first, last, place))
+                chosen.append((place, items[first:last]))
                 first, mask = last, counted[low:high]
                 rows = [list(compress(row, mask)) for row in rows]
             if rows[0]:
                 self._count(kind, place, where, rows)
-        if kept:
-            self._keep(kind, list(work.kept.values()), kept, pause)
+        self._keep(kind, chosen, pause)
 
     def _shared_where(self, batch: Batch) -> Where | None:
         """Of all records, or None where they differ."""
@@ -121,7 +120,7 @@ class Placer:
         return list(zip(devices, batch.stream, owners or repeat(None), strict=False))
 
     def _learn_devices(self, batch: Batch) -> None:
-        """Synchronisations name a context only; work in the same context tells its device."""
+        """Synchronisations name a context only; work in the same context says its device."""
         device, context, known = batch.device[0], batch.context[0], self._contexts
         if device is not None and context is not None and context not in known:
             known[context] = device
@@ -130,8 +129,8 @@ class Placer:
 
     def _count(self, kind: str, place: Place, where: Where | None, rows: list[list[Any]]) -> None:
         """Counts records that share their block. ``where`` None: the last of their columns says it."""
-        leaves, inherited = place
-        blocks = self._certain(leaves)
+        innermost, inherited = place
+        blocks = self._certain(innermost)
         path, ledger = self.attribution.path(blocks[0]) if blocks else (), self._ledger
         self._note(place, blocks, len(rows[0]))
         for each, part in ((where, rows),) if where is not None else _divided(rows):
@@ -139,63 +138,61 @@ class Placer:
             if self.watched:
                 self.watched.extend(blocks, ledger.sums.by_name(kind, *part), inherited)
 
-    def _certain(self, leaves: Leaves) -> tuple[int, ...]:
-        """The innermost block that holds all of ``leaves``, and its ancestors where someone may ask them."""
-        if len(leaves) > 1:
-            return self.attribution.common_ancestors(leaves)
-        if not leaves or leaves[0] == OUTSIDE:
+    def _certain(self, innermost: Leaves) -> tuple[int, ...]:
+        """The innermost block that holds all of ``innermost``, and its ancestors where somebody may ask them."""
+        if len(innermost) > 1:
+            return self.attribution.common_ancestors(innermost)
+        if not innermost or innermost[0] == OUTSIDE:
             return ()
-        return self.attribution.chain(leaves[0]) if self.watched else leaves
+        return self.attribution.chain(innermost[0]) if self.watched else innermost
 
     def _note(self, place: Place, certain: tuple[int, ...], count: int) -> None:
         """Notes how sure the place of ``count`` records is."""
-        leaves, inherited = place
-        if len(leaves) > 1:
+        innermost, inherited = place
+        if len(innermost) > 1:
             self.ambiguous += count
             if self.watched:
-                candidates = {block for leaf in leaves for block in self.attribution.chain(leaf)}
+                candidates = {block for one in innermost for block in self.attribution.chain(one)}
                 for totals in self.watched.among(candidates.difference(certain)):
                     totals.ambiguous += count
-        elif inherited and leaves:
+        elif inherited and innermost:
             self.inherited += count
 
-    def _keep(
-        self, kind: str, items: list[Any], places: list[tuple[int, int, Place]], pause: Callable[[], None] | None
-    ) -> None:
-        """Keeps ``items``, those from one number to another in each of ``places``."""
+    def _keep(self, kind: str, chosen: list[tuple[Place, list[Any]]], pause: Callable[[], None] | None) -> None:
+        """Keeps what was chosen in each of some places."""
         interrupt = None
-        for first, last, place in places:
-            for at in range(first, last, AT_ONCE):
-                part = items[at : min(at + AT_ONCE, last)]
+        for place, items in chosen:
+            for at in range(0, len(items), AT_ONCE):
+                part = items[at : at + AT_ONCE]
                 self._keep_some(kind, part, place)
                 if pause is not None and len(part) == AT_ONCE:
                     try:
                         pause()
-                    except BaseException as error:  # noqa: BLE001 - once the rest is kept
+                    except BaseException as error:  # noqa: BLE001 - once all are kept
                         interrupt, pause = error, None
         if interrupt is not None:
             raise interrupt
 
     def _keep_some(self, kind: str, items: list[Any], place: Place) -> None:
-        leaves, inherited = place
-        blocks = self._certain(leaves)
+        innermost, inherited = place
+        blocks = self._certain(innermost)
         self._note(place, blocks, len(items))
         path, block_id = (self.attribution.path(blocks[0]), blocks[0]) if blocks else ((), None)
-        home = path, block_id, leaves if len(leaves) > 1 else ()
+        home = Home(path, block_id, innermost if len(innermost) > 1 else ())
         made: list[Any]
         if kind == "kernel":
-            made = self.drafts.made(items, self._threshold.chosen_ns, *home)
+            made = self.kernels.make(items, self._threshold.chosen_ns, home)
         else:
-            made = [self._completed(item, *home) for item in items]
+            made = [self._completed(item, home) for item in items]
         if self.owners:
-            made = [_with_owner(item, self.owners) for item in made]
+            made = [with_owner(item, self.owners) for item in made]
         if self.watched:
             self.watched.extend(blocks, map(_row_of, made), inherited)
         self._ledger.store(made)
 
-    def _completed(self, item: Any, path: Path, block_id: int | None, ambiguous: tuple[int, ...]) -> Any:
+    def _completed(self, item: Any, home: Home) -> Any:
         """A record that is no kernel, with all that is known of it now."""
-        changes: dict[str, Any] = {"path": path, "block_id": block_id, "ambiguous": ambiguous}
+        changes: dict[str, Any] = home._asdict()
         if hasattr(item, "is_slow"):
             changes["is_slow"] = item.end_ns - item.start_ns >= self._threshold.chosen_ns
         if item.device is None and item.context is not None:
@@ -262,11 +259,11 @@ def _row_of(item: Any) -> NamedRow:
     return (KINDS[type(item)], item.name), [item.end_ns - item.start_ns], getattr(item, "bytes", 0)
 
 
-def _with_owner(item: Any, owners: Mapping[int, Path]) -> Any:
-    is_node = getattr(item, "graph_node_id", None) is not None
-    return item._replace(owner=owner_of(item, owners)) if is_node else item
-
-
-def owner_of(item: Any, owners: Mapping[int, Path]) -> Path | None:
-    """The block that captured a graph node, by its own id or, where the record has it, that of its source (13.4)."""
-    return owners.get(item.graph_node_id) or owners.get((item.attributes or {}).get("source_graph_node", 0))
+def with_owner(item: Any, owners: Mapping[int, Path]) -> Any:
+    """The record with the block that captured it, if it is a node of a replayed graph: the one of the node's own id or,
+    where the record has it, of its source (13.4)."""
+    node = getattr(item, "graph_node_id", None)
+    if not owners or node is None:
+        return item
+    source = (item.attributes or {}).get("source_graph_node", 0)
+    return item._replace(owner=owners.get(node) or owners.get(source))

@@ -45,10 +45,10 @@ class Alike:
         """The durations of each kind, but for some."""
         which, durations = self.which, self.durations
         if without:
-            rest = [True] * len(which)
+            others = [True] * len(which)
             for at in without:
-                rest[at] = False
-            which, durations = list(compress(which, rest)), list(compress(durations, rest))
+                others[at] = False
+            which, durations = list(compress(which, others)), list(compress(durations, others))
         if len(self.kinds) == 1:
             lists = [durations]
         else:

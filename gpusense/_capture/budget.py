@@ -8,7 +8,7 @@ where that alone is above the budget, the budget is not kept, and ``left`` says 
 the process nothing stays, but each costs its return, so cycles are longer.
 """
 
-from .._decode.launches import LEFT
+from .._decode.correlation_ids import LEFT
 
 PERIOD_NS = 1_000_000_000  # between two decisions
 LONG_NS = 10_000_000_000  # where rests may take CUPTI out

@@ -11,9 +11,8 @@ from .._aggregation.block_totals import BlockTotals
 from .._aggregation.same_kernels import Alike, expanded
 from .._attribution.attributor import Boundary
 from .._attribution.crossings import AT_ONCE, Packer, taken_apart
-from .._decode.decode import name_pointers
-from .._decode.names import base_name, text
-from .._decode.names_cache import MAX_NAMES, RECHECK_S
+from .._decode.names import MAX_NAMES, RECHECK_S, base_name, text
+from .._decode.walk import name_pointers
 from .._records.json_codec import block_text
 from .._records.records import BlockRecord, Path, Record
 from .._runtime import log, threads

@@ -19,7 +19,8 @@ from .._attribution.attributor import OPEN, Boundary
 from .._attribution.before_capture import Unmarked
 from .._attribution.crossings import taken_apart
 from .._attribution.open_blocks import Frame, bringers
-from .._decode.names_cache import NameCache, Names
+from .._capi import demangle
+from .._decode.names import NameCache, Names
 from .._records.records import Counters, Path, Record, UnseenStretch
 from .._runtime import log, threads
 from .._runtime.clock import Anchor
@@ -55,7 +56,7 @@ class Recorder(Capturing):
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self._delivery = Delivery(lambda: self.on_own_thread())
         self._unmarked = Unmarked()  # boundaries while no capture was running
-        self._names = NameCache()
+        self._names = NameCache(demangle)
         self._pause = Pauses()
         self._read_ns = self.start_ns
         self._epoch = 0  # of correlation ids, as the capture counts them

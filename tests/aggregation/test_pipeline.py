@@ -556,8 +556,8 @@ def test_blocks_that_are_gone_are_forgotten():
 
 @examples(60)
 @given(st.integers(0, 2**32 - 1))
-def test_kernels_in_stretches_are_counted_as_one_by_one(seed):
-    """Three ways: a stretch at a time where nobody may ask a block, with somebody who may, and one kernel at a time."""
+def test_kernels_that_come_together_are_counted_as_one_by_one(seed):
+    """Three ways: many at a time where nobody may ask a block, with somebody who may, and one kernel at a time."""
     draw = random.Random(seed)
     rows, newest, block, around = [], 0, 0, []
     count = draw.randint(128, 400)
@@ -577,7 +577,7 @@ def test_kernels_in_stretches_are_counted_as_one_by_one(seed):
     ]
     thread = draw.choice([MAIN, AUTOGRAD, 0])
     found = []
-    for way in ("stretches", "asked", "one by one"):
+    for way in ("together", "asked", "one by one"):
         made, _ = pipeline()
         made._widener.newest = first - 1
         made.boundaries_after([[*row[:-1], (first - 1 + row[-1]) & 0xFFFFFFFF] for row in rows])

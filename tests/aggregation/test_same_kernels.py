@@ -50,7 +50,7 @@ def records(batch, start=T0):
 
 
 def outcome(given_limits, items, burst=0):
-    """Everything that a pipeline tells of ``items``."""
+    """Everything that a pipeline says of ``items``."""
     out = []
     made = Pipeline(given_limits, emit=out.append)
     made.attribution.know(1, None, "frame")
@@ -123,12 +123,12 @@ def test_a_tracer_takes_columns():
 
 def test_a_file_holds_every_record(tmp_path):
     recorder = FileRecorder(Settings(), None, str(tmp_path / "run.gpusense"))
-    told = []
-    recorder.add_sink(told.extend)
+    received = []
+    recorder.add_sink(received.extend)
     recorder.events.append(columns(BATCH))
     recorder.tick()
     recorder.close()
-    assert told == records(BATCH)
+    assert received == records(BATCH)
     session = load(recorder.writer.path)
     assert session.counters.seen == 3
     assert sum(row.count for row in session.aggregates) + len(session.kernels) == 3
