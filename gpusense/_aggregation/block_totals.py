@@ -88,9 +88,6 @@ class Watched:
         self.blocks: dict[int, ref[Any]] = {}
         self._sweep_at = SWEEP_AT
 
-    def __bool__(self) -> bool:
-        return bool(self.blocks)
-
     def get(self, block_id: int) -> BlockTotals | None:
         """None for a block that is gone, or was entered anew since."""
         found = self.blocks.get(block_id)

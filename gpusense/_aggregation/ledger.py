@@ -12,9 +12,7 @@ from .._decode.batch import Batch
 from .._records.records import KINDS, Aggregate, DeviceBusy, Record
 from .busy import Busy
 from .groups import GroupKey, Groups, key_of
-from .sums import Spot, Sums
-
-HELPERS = frozenset({"launch", "unified_memory"})  # summed up, and not counted among the records seen
+from .sums import Sums
 
 
 class Ledger:
@@ -84,12 +82,6 @@ class Ledger:
                 self._emit(out)
 
     # --- summed up --------------------------------------------------------------------------------------------------
-
-    def count(self, spot: Spot, keys: list[int], durations: list[int], sizes: list[int] | None = None) -> None:
-        """Counts records of one place; ``sizes``: their bytes."""
-        if spot[1] not in HELPERS:
-            self.counted += len(durations)
-        self.sums.add(spot, keys, durations, sizes)
 
     def count_migrations(self, batch: Batch) -> None:
         """Counters of unified memory: pages and bytes that moved, and faults."""

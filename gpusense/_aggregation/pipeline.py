@@ -21,8 +21,8 @@ from .._decode.record import record as decode_record
 from .._decode.walk import batches, numbers
 from .._records.records import Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
 from .block_totals import BlockTotals, Watched
-from .ledger import HELPERS, Ledger
-from .placement import Owners, Placer, Work
+from .ledger import Ledger
+from .placement import HELPERS, Owners, Placer, Work
 from .same_kernels import Alike
 from .threshold import Threshold
 from .wait_lines import Lines

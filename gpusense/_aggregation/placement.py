@@ -23,6 +23,7 @@ from .sums import NamedRow
 from .threshold import Threshold
 
 MAX_CONTEXTS = 4_096  # whose device is remembered; a program may make new ones again and again
+HELPERS = frozenset({"launch", "unified_memory"})  # summed up, and not counted among the records seen
 WITH_BYTES = frozenset({"transfer", "memset", "allocation"})
 
 #: For each record of a batch the path of the block that captured it, where it is a node of a replayed graph.
@@ -58,7 +59,7 @@ class Placer:
         watched: Watched | None = None,
     ) -> None:
         self.attribution = Attributor()
-        self.watched = watched if watched is not None else Watched()
+        self.watched = watched or Watched()
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
         self.kernels = KernelMaker(occupancy)
         self.ambiguous = self.inherited = self.invalid = 0
@@ -101,6 +102,8 @@ class Placer:
                 rows = [list(compress(row, mask)) for row in rows]
             if rows[0]:
                 self._count(kind, place, where, rows)
+        if kind not in HELPERS:
+            ledger.counted += batch.count - len(work.kept)
         self._keep(kind, chosen, pause)
 
     def _shared_where(self, batch: Batch) -> Where | None:
@@ -131,12 +134,13 @@ class Placer:
         """Counts records that share their block. ``where`` None: the last of their columns says it."""
         innermost, inherited = place
         blocks = self._certain(innermost)
-        path, ledger = self.attribution.path(blocks[0]) if blocks else (), self._ledger
-        self._note(place, blocks, len(rows[0]))
+        path, sums = self.attribution.path(blocks[0]) if blocks else (), self._ledger.sums
+        if inherited or len(innermost) > 1:
+            self._note(place, blocks, len(rows[0]))
         for each, part in ((where, rows),) if where is not None else _divided(rows):
-            ledger.count((path, kind, *each), *part)
-            if self.watched:
-                self.watched.extend(blocks, ledger.sums.by_name(kind, *part), inherited)
+            sums.add((path, kind, *each), *part)
+            if self.watched.blocks:
+                self.watched.extend(blocks, sums.by_name(kind, *part), inherited)
 
     def _certain(self, innermost: Leaves) -> tuple[int, ...]:
         """The innermost block that holds all of ``innermost``, and its ancestors where somebody may ask them."""
@@ -144,14 +148,14 @@ class Placer:
             return self.attribution.common_ancestors(innermost)
         if not innermost or innermost[0] == OUTSIDE:
             return ()
-        return self.attribution.chain(innermost[0]) if self.watched else innermost
+        return self.attribution.chain(innermost[0]) if self.watched.blocks else innermost
 
     def _note(self, place: Place, certain: tuple[int, ...], count: int) -> None:
         """Notes how sure the place of ``count`` records is."""
         innermost, inherited = place
         if len(innermost) > 1:
             self.ambiguous += count
-            if self.watched:
+            if self.watched.blocks:
                 candidates = {block for one in innermost for block in self.attribution.chain(one)}
                 for totals in self.watched.among(candidates.difference(certain)):
                     totals.ambiguous += count
@@ -186,7 +190,7 @@ class Placer:
             made = [self._completed(item, home) for item in items]
         if self.owners:
             made = [with_owner(item, self.owners) for item in made]
-        if self.watched:
+        if self.watched.blocks:
             self.watched.extend(blocks, map(_row_of, made), inherited)
         self._ledger.store(made)
 
@@ -213,7 +217,7 @@ class Placer:
         slow = duration >= self._threshold.chosen_ns
         if getattr(item, "is_slow", slow) is not slow:
             item = item._replace(is_slow=slow)
-        if kind != "block" and item.block_id is not None and self.watched:
+        if kind != "block" and item.block_id is not None and self.watched.blocks:
             self.watched.extend(self.attribution.chain(item.block_id), [_row_of(item)])
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
             self._ledger.occupy_times(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
@@ -232,7 +236,7 @@ class Placer:
         for at, kind in enumerate(columns.kinds):
             if kind.block_id is not None and not kind.path:
                 columns.kinds[at] = kind._replace(path=self.attribution.path(kind.block_id))
-        if self.watched:
+        if self.watched.blocks:
             for kind, durations in columns.by_kind([]):
                 if kind.block_id is not None:
                     row = ("kernel", kind.name), durations, 0
