@@ -19,7 +19,7 @@ from .._decode.names import Described, NameOf, Names
 from .._decode.record import KernelMaker, Row, kernel_rows
 from .._decode.record import record as decode_record
 from .._decode.walk import batches, numbers
-from .._records.records import Aggregate, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from .._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
 from .block_totals import BlockTotals, Watched
 from .ledger import Ledger
 from .placement import HELPERS, Owners, Placer, Work
@@ -175,7 +175,10 @@ class Pipeline:
         self.threshold.refill(now_ns)
         placer, keep_all = self._placer, self.limits.trace_all
         for item in records:
-            if isinstance(item, Alike):
+            if type(item) is BlockRecord:
+                self._seen += 1
+                placer.finish_block(item, keep_all)
+            elif isinstance(item, Alike):
                 self._seen += len(item)
                 placer.finish_all(item, keep_all)
             else:
