@@ -12,7 +12,8 @@ from support.cupti import STRIDES, T0, kernel, memcpy
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
-from gpusense._decode.names_cache import NameCache, Names
+from gpusense._capi import demangle
+from gpusense._decode.names import NameCache, Names
 
 RECORDS = 1200  # in a buffer of 256 KiB
 BUFFERS = 40
@@ -50,7 +51,7 @@ def pipeline():
 @pytest.mark.parametrize("run", [500, 100, 10, 3])
 def test_records_per_second(benchmark, run):
     data = buffers(run)
-    cache = NameCache()
+    cache = NameCache(demangle)
     names = Names(cache, lambda address: NAMES[(address - 0x1000) // 64])
 
     def all_of_it(made):

@@ -18,7 +18,8 @@ from support.sessions import watch
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
-from gpusense._decode.names_cache import NameCache
+from gpusense._capi import demangle
+from gpusense._decode.names import NameCache
 
 RECORDS = 1200
 REQUESTS = 8  # threads that come and go with each buffer
@@ -54,7 +55,7 @@ def main(millions):
     made = Pipeline(Limits(max_records=20_000), start_ns=T0)
     made.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "epoch"), 0)
     watch(made, 1)
-    cache = NameCache()
+    cache = NameCache(demangle)
     total, block, began, first = 0, 1, time.process_time(), None
     for million in range(1, millions + 1):
         while total < million * 1_000_000:

@@ -16,7 +16,7 @@ from time import time_ns
 from typing import Any
 
 from .._aggregation.threshold import Threshold
-from .._decode.launches import LEFT
+from .._decode.correlation_ids import LEFT
 from .._records.records import BUDGET, UnseenStretch
 from ..backends.cupti.sharing import Stretch
 from .attachment import Capture

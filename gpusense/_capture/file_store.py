@@ -7,14 +7,13 @@ from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Any
 
+from .._aggregation.block_totals import BlockTotals, Watched
 from .._aggregation.same_kernels import Alike, expanded
-from .._aggregation.sums import BlockTotals, Watched
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
-from .._decode.decode import name_pointers
-from .._decode.launches import Launches
-from .._decode.names import base_name
-from .._decode.names_cache import MAX_NAMES, RECHECK_S
+from .._decode.correlation_ids import Launches
+from .._decode.names import MAX_NAMES, RECHECK_S, base_name
+from .._decode.walk import name_pointers
 from .._records.json_codec import block_text
 from .._records.records import BlockRecord, Counters, Path, Record
 from .._runtime import log, threads

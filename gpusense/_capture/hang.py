@@ -11,7 +11,8 @@ from time import monotonic, time_ns
 from typing import Any
 
 from .._decode import layouts
-from .._decode.decode import batches, unpack
+from .._decode.record import unpack
+from .._decode.walk import batches
 
 _NAMES = {
     layouts.CONCURRENT_KERNEL: "kernel",

@@ -4,11 +4,12 @@ from contextlib import AbstractContextManager
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
+from .._aggregation.block_totals import BlockTotals
 from .._aggregation.pipeline import Limits, Pipeline
 from .._aggregation.same_kernels import Alike
-from .._aggregation.sums import BlockTotals
 from .._attribution.boundaries import OPEN, Boundary, PlacedItem, taken_apart
-from .._decode.names_cache import NameCache, Names
+from .._capi import demangle
+from .._decode.names import NameCache, Names
 from .._records.records import BlockRecord, Counters, Path, Record
 from .._runtime.config import Settings
 from .attachment import Capture
@@ -31,7 +32,7 @@ class LiveStore:
         self._settings = settings
         self._capture = capture
         self._sinks = sinks
-        self._names = NameCache()
+        self._names = NameCache(demangle)
         self._epoch = 0  # of correlation ids, as the capture counts them
         self._use(Pipeline(self._limits(), emit=sinks.put, start_ns=start_ns))
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from time import monotonic, sleep, thread_time, time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._aggregation.block_totals import BlockTotals
 from .._aggregation.same_kernels import Alike
-from .._aggregation.sums import BlockTotals
 from .._attribution.before_capture import Unmarked
 from .._attribution.boundaries import CLOSED, LAST_PLACED, LOST, RECORD, Boundary, PlacedItem, boundary_of, record_of
 from .._attribution.open_blocks import end_frames

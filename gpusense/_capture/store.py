@@ -4,11 +4,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .._aggregation.block_totals import BlockTotals, Watched
 from .._aggregation.same_kernels import Alike
-from .._aggregation.sums import BlockTotals, Watched
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem
-from .._decode.launches import Launches
+from .._decode.correlation_ids import Launches
 from .._records.records import (
     Aggregate,
     BlockRecord,

@@ -5,8 +5,8 @@ from time import time_ns
 from typing import Any
 from weakref import ref
 
+from .._aggregation.block_totals import Late
 from .._aggregation.same_kernels import Alike
-from .._aggregation.sums import Late
 from .._attribution.boundaries import RECORD, Item
 from .._attribution.open_blocks import here
 from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record

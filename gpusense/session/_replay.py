@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable
 from time import time_ns
 from typing import Any, TypeVar
 
-from .._aggregation.pipeline import Limits, Marker, Pipeline, owner_of
-from .._aggregation.sums import Watched
+from .._aggregation.block_totals import Watched
+from .._aggregation.pipeline import Limits, Marker, Pipeline
+from .._aggregation.placement import with_owner
 from .._attribution.boundaries import CLOSE, LEAVE, OPEN, Boundary
-from .._decode.names_cache import NameCache, Names
+from .._capi import demangle
+from .._decode.names import NameCache, Names
 from .._records.records import GpuKernel, Path
 from .._runtime import threads
 from .._runtime.errors import SessionError
@@ -39,7 +41,7 @@ class Replay:
         watched: Watched | None = None,
     ) -> None:
         self.builder = Builder()
-        self.names = NameCache()
+        self.names = NameCache(demangle)
         self._threshold_ns = threshold_ns
         self._trace_all = trace_all
         self._max_records = max_records
@@ -238,7 +240,8 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     except Exception as error:  # noqa: BLE001 - as for a chunk
         state.damage.append(f"the last records were left out: {_in_words(error)}")
     session = state.builder.session()
-    session.records = sorted(map(_owned_by(state.owners), pipeline.kept), key=lambda record: record.start_ns)
+    records = [with_owner(record, state.owners) for record in pipeline.kept]
+    session.records = sorted(records, key=lambda record: record.start_ns)
     session.aggregates = pipeline.aggregates()
     if state.forgot:
         session.metrics = [sample for sample in session.metrics if sample.time_ns >= pipeline.start_ns]
@@ -286,15 +289,6 @@ class Following:
                 pass
             self._replay.pipeline.cycle(time_ns())
             return then()
-
-
-def _owned_by(owners: dict[int, Path]) -> Callable[[Any], Any]:
-    def owned(record: Any) -> Any:
-        if not owners or getattr(record, "graph_node_id", None) is None:
-            return record
-        return record._replace(owner=owner_of(record, owners))
-
-    return owned
 
 
 def _occupancy_of(devices: Iterable[Any]) -> Callable[[GpuKernel], float | None]:

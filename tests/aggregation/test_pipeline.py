@@ -556,8 +556,8 @@ def test_blocks_that_are_gone_are_forgotten():
 
 @examples(60)
 @given(st.integers(0, 2**32 - 1))
-def test_kernels_in_stretches_are_counted_as_one_by_one(seed):
-    """Three ways: a stretch at a time where nobody may ask a block, with somebody who may, and one kernel at a time."""
+def test_kernels_that_come_together_are_counted_as_one_by_one(seed):
+    """Three ways: many at a time where nobody may ask a block, with somebody who may, and one kernel at a time."""
     draw = random.Random(seed)
     rows, newest, block, around = [], 0, 0, []
     count = draw.randint(128, 400)
@@ -577,7 +577,7 @@ def test_kernels_in_stretches_are_counted_as_one_by_one(seed):
     ]
     thread = draw.choice([MAIN, AUTOGRAD, 0])
     found = []
-    for way in ("stretches", "asked", "one by one"):
+    for way in ("together", "asked", "one by one"):
         made, _ = pipeline()
         made._widener.newest = first - 1
         made.boundaries_after([(*row[:-1], (first - 1 + row[-1]) & 0xFFFFFFFF) for row in rows])
@@ -589,3 +589,82 @@ def test_kernels_in_stretches_are_counted_as_one_by_one(seed):
         found.append((sorted(map(repr, made.aggregates())), made.counters()))
         del keep
     assert found[0] == found[1] == found[2]
+
+
+#: Of names.
+ADDRESSES = [0x7F00_0000 + (i << shift) for shift in (0, 8, 16) for i in range(1, 40)]
+
+
+def steps(seed, names, length, skip, count):
+    """A sequence of names that comes again, some of it left out here and there."""
+    rng = random.Random(seed)
+    step = [rng.choice(ADDRESSES[:names]) for _ in range(length)]
+    return [key for i in range(count) if rng.random() >= skip for key in (step[i % length],)]
+
+
+sequences = st.builds(
+    steps,
+    st.integers(0, 1000),
+    st.integers(1, len(ADDRESSES)),
+    st.integers(1, 90),
+    st.sampled_from([0.0, 0.01, 0.3]),
+    st.integers(2, 700),
+).filter(bool)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@given(
+    st.lists(sequences, min_size=1, max_size=5),
+    st.sampled_from([0.0, 0.0, 0.002, 0.05]),
+    st.sampled_from([0.0, 0.01]),
+    st.lists(st.integers(0, 2000), max_size=10),
+    st.integers(0, 100),
+)
+@examples(60)
+def test_a_pipeline_sums_what_it_does_not_keep(asked, batches, slow, copies, cuts, seed):
+    """Blocks that begin and end anywhere, kernels that are kept between the others, copies, blocks someone may ask."""
+    rng, out = random.Random(seed), []
+    made = Pipeline(Limits(100_000, max_per_second=10**6), emit=out.extend, start_ns=T0)
+    if asked:
+        watch(made, 2)
+    edges = sorted(set(cuts))
+    for number, (low, high) in enumerate(zip(edges[::2], edges[1::2], strict=False), 1):
+        made.boundary(Boundary(OPEN, number, None, 5, T0, T0, f"b{number % 2}"), low)
+        made.boundary(Boundary(CLOSE, number, None, 5, T0, T0), high)
+
+    def path(corr):
+        return next(
+            ((f"b{n % 2}",) for n, (a, b) in enumerate(zip(edges[::2], edges[1::2], strict=False), 1) if a <= corr < b),
+            (),
+        )
+
+    at, corr, expected, kept, inside = T0 + 1000, 1, {}, [], [0, 0]
+    for keys in batches:
+        records = []
+        for key in keys:
+            duration = rng.randrange(100_000, 200_000) if rng.random() < slow else rng.randrange(100_000)
+            if rng.random() < copies:
+                records.append(memcpy(at, at + 10, corr))
+                at, corr = at + 10, corr + 1
+            records.append(kernel(at, at + duration, corr, name=key))
+            if duration >= 100_000:
+                kept.append((f"k{key:x}", path(corr), at))
+            else:
+                expected.setdefault((path(corr), f"k{key:x}"), []).append(duration)
+            if len(edges) >= 4 and edges[2] <= corr < edges[3]:
+                inside = [inside[0] + 1, inside[1] + duration]
+            at, corr = at + duration, corr + 1
+        made.feed(view(*records), 5, STRIDES, lambda pointer: (f"k{pointer:x}", None, None), now_ns=T0)
+        made.cycle(T0)
+    assert sorted((item.name, item.path, item.start_ns) for item in out) == sorted(kept)
+    found = {
+        (row.path, row.name): (row.count, row.total_ns, row.min_ns, row.max_ns, row.sum_squares_ns2)
+        for row in made.aggregates()
+        if row.kind == "kernel"
+    }
+    assert found == {key: (len(d), sum(d), min(d), max(d), sum(x * x for x in d)) for key, d in expected.items()}
+    counters = made.counters()
+    assert counters.seen == counters.kept + counters.aggregated
+    if asked and len(edges) >= 4:
+        rows = [row for (kind, _), row in made.totals(2).rows.items() if kind == "kernel"]
+        assert [sum(row[0] for row in rows), sum(row[1] for row in rows)] == inside

@@ -53,7 +53,7 @@ def records(batch, start=T0):
 
 
 def outcome(given_limits, items, burst=0):
-    """Everything that a pipeline tells of ``items``."""
+    """Everything that a pipeline says of ``items``."""
     out = []
     made = Pipeline(given_limits, emit=out.append)
     made.attribution.know(1, None, "frame")
@@ -126,12 +126,12 @@ def test_a_tracer_takes_columns():
 
 def test_a_file_holds_every_record(tmp_path):
     recorder = Recorder(Settings(), None, partial(FileStore, str(tmp_path / "run.gpusense")))
-    told = []
-    recorder.sinks.add(told.extend)
+    received = []
+    recorder.sinks.add(received.extend)
     recorder.events.append((RECORD, columns(BATCH)))
     recorder.tick()
     recorder.close()
-    assert told == records(BATCH)
+    assert received == records(BATCH)
     session = load(recorder.store.writer.path)
     assert session.counters.seen == 3
     assert sum(row.count for row in session.aggregates) + len(session.kernels) == 3

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense._attribution.attributor import Attributor, Ids, Widener
+from gpusense._attribution.attributor import Attributor
 from gpusense._attribution.before_capture import Unmarked
 from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
+from gpusense._decode.correlation_ids import Ids, Widener
 
 HOOKS = 7  # a thread, as autograd's
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense._attribution.attributor import Attributor, Widener
+from gpusense._attribution.attributor import Attributor
 from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
 from gpusense._attribution.timelines import ENDED, UNCERTAIN, Timeline
+from gpusense._decode.correlation_ids import Widener
 
 
 class Naive:

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusense._attribution import attributor as _attribution
-from gpusense._attribution.attributor import Attributor, Widener
+from gpusense._attribution.attributor import Attributor
 from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
+from gpusense._decode.correlation_ids import Widener
 
 MOST = 120
 IN_TIME = MOST // 2 - 1  # events and timelines that may be added before a record is read

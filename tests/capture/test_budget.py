@@ -9,7 +9,7 @@ from support.draws import examples
 from gpusense._aggregation import threshold
 from gpusense._capture import budget as _budget
 from gpusense._capture.budget import Budget
-from gpusense._decode.launches import LEFT
+from gpusense._decode.correlation_ids import LEFT
 
 TICK_NS = 100_000_000
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpusense._aggregation.sums import Watched
+from gpusense._aggregation.block_totals import Watched
 from gpusense._aggregation.threshold import Threshold
 from gpusense._attribution.boundaries import (
     CLOSE,
@@ -20,7 +20,7 @@ from gpusense._attribution.boundaries import (
     MarkerCall,
 )
 from gpusense._capture.recorder import Owner, Recorder
-from gpusense._decode.launches import Launches
+from gpusense._decode.correlation_ids import Launches
 from gpusense._records.records import ComputeBlock, Counters, UnseenStretch
 from gpusense._runtime import config
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.draws import examples
 from support.session_files import chunks, session, small
 
-from gpusense._aggregation.sums import Watched
+from gpusense._aggregation.block_totals import Watched
 from gpusense._records.records import (
     Counters,
     GpuKernel,

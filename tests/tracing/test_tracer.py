@@ -16,7 +16,7 @@ from support.sessions import blocks
 
 import gpusense
 from gpusense import session as session_module
-from gpusense._aggregation import sums
+from gpusense._aggregation import block_totals
 from gpusense._attribution.boundaries import OPEN
 from gpusense._capture.recorder import Recorder
 from gpusense._records.records import GpuMemoryTransfer
@@ -428,7 +428,7 @@ def test_many_blocks_keep_memory_flat(tracer):
         with gpusense.trace("x"), again:
             pass
     assert tracer.flush(30)
-    assert len(tracer.watched) < sums.SWEEP_AT
+    assert len(tracer.watched) < block_totals.SWEEP_AT
     assert again.block_id in tracer.watched
     assert len(tracer.recorder.events) == 0
 

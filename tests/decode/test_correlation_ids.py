@@ -1,4 +1,4 @@
-"""How much launches are slowed is told from records alone, on the way that each mode takes through them anyway."""
+"""How much launches are slowed is seen in records alone, on the way that each mode takes through them anyway."""
 
 import random
 from functools import partial
@@ -11,8 +11,8 @@ from gpusense._aggregation.pipeline import SLICE, Limits, Pipeline
 from gpusense._capture.file_store import FileStore
 from gpusense._capture.live_store import LiveStore
 from gpusense._capture.recorder import Recorder
-from gpusense._decode.decode import name_pointers
-from gpusense._decode.launches import FURTHER_NS, LAUNCH_NS, Launches
+from gpusense._decode.correlation_ids import FURTHER_NS, LAUNCH_NS, Launches
+from gpusense._decode.walk import name_pointers
 from gpusense._runtime.config import Settings
 
 

@@ -1,4 +1,4 @@
-"""Kernels that are kept: the record made at once is the one that is decoded and given its place step by step."""
+"""Kernels that are kept: the record made at once is the one that is decoded and gets its place step by step."""
 
 import random
 import struct
@@ -6,9 +6,11 @@ import struct
 import pytest
 from support.cupti import KERNEL, T0, memcpy
 
-from gpusense._aggregation.pipeline import MANY, Limits, Pipeline
+from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
-from gpusense._decode import decode, drafts, layouts
+from gpusense._decode import layouts
+from gpusense._decode import record as rows
+from gpusense._decode.walk import batches
 
 NAMES = {0x1000 + i * 64: (f"k{i}", f"k{i}(int)", f"_Z2k{i}i") for i in range(9)}
 LIMIT_NS = 5_000
@@ -72,13 +74,13 @@ def test_what_is_kept_is_what_is_decoded_with_its_place(stride, seed, everything
     made.feed(buffer, 5, strides, NAMES.__getitem__, now_ns=T0)
     made.cycle(T0)
     expected, counted = [], []
-    for batch in decode.batches(buffer, strides)[0]:
+    for batch in batches(buffer, strides)[0]:
         for i, (corr, duration) in enumerate(zip(batch.correlation, batch.duration, strict=True)):
             if not everything and duration < LIMIT_NS:
                 counted.append(duration)
                 continue
             path, block = place(corr)
-            item = decode.record(buffer, batch, i, NAMES.__getitem__, path=path, block_id=block)
+            item = rows.record(buffer, batch, i, NAMES.__getitem__, path=path, block_id=block)
             if batch.kind == 10:
                 item = item._replace(occupancy=share(item))
             expected.append(item._replace(is_slow=duration >= LIMIT_NS))
@@ -106,11 +108,11 @@ def test_the_occupancy_of_equal_launches_is_asked_for_once_and_anew_from_another
 
 
 def test_remembered_launches_are_bounded(monkeypatch):
-    monkeypatch.setattr(drafts, "MAX_LAUNCHES", 3)
+    monkeypatch.setattr(rows, "MAX_LAUNCHES", 3)
     made = pipeline(trace_all=True)
     made.feed(buffer_of(random.Random(1), 300, 216), 5, {10: 216, 1: 88}, NAMES.__getitem__)
     made.cycle(T0)
-    assert len(made._placer.drafts._known) <= 3
+    assert len(made._placer.kernels._known) <= 3
     assert all(item.occupancy == share(item) for item in made.kept if hasattr(item, "occupancy"))
 
 
@@ -130,7 +132,7 @@ def test_there_is_a_pause_after_some_kept_records():
     made.feed(buffer, 5, {10: 216, 1: 88}, NAMES.__getitem__, pause=lambda: pauses.append(1))
     feeding = len(pauses)
     made.cycle(T0, pause=lambda: pauses.append(1))
-    assert feeding >= 1_000 // drafts.AT_ONCE
+    assert feeding >= 1_000 // rows.AT_ONCE
     assert len(pauses) > feeding
     assert len(made.kept) == 1_200
 
@@ -138,12 +140,10 @@ def test_there_is_a_pause_after_some_kept_records():
 @pytest.mark.parametrize("copies", [0.0, 0.3])
 def test_offsets_of_some_records_are_those_of_all(copies):
     source = random.Random(4)
-    rows = [
-        memcpy(T0 + i, T0 + i, i + 1) if source.random() < copies else kernel(source, i, 216) for i in range(3 * MANY)
-    ]
+    rows = [memcpy(T0 + i, T0 + i, i + 1) if source.random() < copies else kernel(source, i, 216) for i in range(400)]
     buffer = memoryview(b"".join(rows))
     for offset, limit in ((0, None), (len(rows[0]), 50)):
-        for batch in decode.batches(buffer, {10: 216, 1: 88}, offset=offset, limit=limit)[0]:
+        for batch in batches(buffer, {10: 216, 1: 88}, offset=offset, limit=limit)[0]:
             chosen = sorted(source.sample(range(batch.count), batch.count // 3))
             found = batch.offsets_at(chosen)
             assert found == [batch.offsets[i] for i in chosen] == batch.offsets_at(chosen)

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense._decode import decode, layouts
+from gpusense._decode import layouts
+from gpusense._decode.batch import LONGEST_NS
+from gpusense._decode.record import record
+from gpusense._decode.walk import Tally, batches, name_pointers
 
 # Whole records of CUDA 11.7, member by member; longer strides are the same with bytes behind.
 FORMATS = {
@@ -108,7 +111,7 @@ def expected(rows):
         for column, (n, value) in enumerate(zip(numbers[3:6], values[3:6], strict=True), 3):
             values[column] = None if n is None or (kind == 38 and value == NEVER) else value
         start, end = values[:2]
-        if numbers[0] is not None and not (0 < start < 2**63 and 0 <= end - start <= decode.LONGEST_NS):
+        if numbers[0] is not None and not (0 < start < 2**63 and 0 <= end - start <= LONGEST_NS):
             invalid += 1
         else:
             good.append((kind, at, *values))
@@ -130,15 +133,15 @@ def whole(buffer, strides, limit=None):
     """All slices of a buffer put together."""
     rows, at, tallies = [], 0, []
     while True:
-        found, tally = decode.batches(memoryview(buffer), strides, offset=at, limit=limit)
+        found, tally = batches(memoryview(buffer), strides, offset=at, limit=limit)
         rows += flatten(found)
         tallies.append(tally)
         assert limit is None or sum(len(batch.offsets) for batch in found) <= limit
         at = tally.offset
         if at >= len(buffer):
             break
-    totals = [sum(getattr(tally, name) for tally in tallies) for name in decode.Tally._fields[:-1]]
-    return sorted(rows, key=lambda row: row[1]), dict(zip(decode.Tally._fields, totals, strict=False))
+    totals = [sum(getattr(tally, name) for tally in tallies) for name in Tally._fields[:-1]]
+    return sorted(rows, key=lambda row: row[1]), dict(zip(Tally._fields, totals, strict=False))
 
 
 u32 = st.integers(0, 2**32 - 1)
@@ -202,38 +205,38 @@ def test_random_bytes_neither_raise_nor_loop():
             if source.random() < 0.7:
                 struct.pack_into("<I", buffer, at, source.choice([*strides, 3, 0]))
         whole(buffer, strides, source.choice([None, 1, 7, 64]))
-        decode.name_pointers(memoryview(buffer), strides)
+        name_pointers(memoryview(buffer), strides)
 
 
 @pytest.mark.parametrize("stride", [0, 4, 100, 168, -208, 2**70])
 def test_a_stride_no_library_uses_counts_as_unknown(stride):
     buffer = memoryview(kernel())
-    found, tally = decode.batches(buffer, {10: stride})
+    found, tally = batches(buffer, {10: stride})
     assert not found
     assert tally.unknown_kinds or tally.truncated
     assert tally.offset == len(buffer)
-    assert decode.name_pointers(buffer, {10: stride}) == set()
+    assert name_pointers(buffer, {10: stride}) == set()
 
 
 def test_kinds_without_a_table_are_stepped_over_where_their_size_is_known():
     stranger = struct.pack("<I", 37).ljust(24, b"\0")
     strides = {10: 208, 37: 24}
     buffer = stranger + kernel().ljust(208, b"\0") + stranger
-    found, tally = decode.batches(memoryview(buffer), strides)
+    found, tally = batches(memoryview(buffer), strides)
     assert [batch.kind for batch in found] == [10]
     assert (tally.seen, tally.other, tally.unknown_kinds) == (1, 2, 0)
 
 
 def test_a_slice_stops_at_the_limit_and_names_where_to_go_on():
     buffer = bytearray(kernel() * 500)
-    found, tally = decode.batches(memoryview(buffer), {10: 176}, limit=120)
+    found, tally = batches(memoryview(buffer), {10: 176}, limit=120)
     assert len(found[0].offsets) == tally.seen == 120
     assert tally.offset == 120 * 176
 
 
 def test_columns_survive_the_buffer():
     buffer = bytearray(kernel() * 3 + memcpy() + kernel())
-    found, _ = decode.batches(memoryview(buffer), {10: 176, 1: 88})
+    found, _ = batches(memoryview(buffer), {10: 176, 1: 88})
     before = flatten(found)
     buffer[:] = bytes(len(buffer))
     assert flatten(found) == before
@@ -244,8 +247,8 @@ def test_columns_survive_what_is_decoded_after_them():
     one = memoryview(b"".join(kernel(start=T0 + i, end=T0 + i + 5, stream=i, name=i) for i in range(100)))
     other = memoryview(b"".join(kernel(start=T0 + 9 * i, end=T0 + 9 * i, name=9) + memcpy() for i in range(100)))
     strides = {10: 176, 1: 88}
-    first, _ = decode.batches(one, strides)
-    later, _ = decode.batches(other, strides)
+    first, _ = batches(one, strides)
+    later, _ = batches(other, strides)
     assert flatten(first) == expected(slow(one, strides)[0])[0]
     assert flatten(later) == expected(slow(other, strides)[0])[0]
 
@@ -254,8 +257,8 @@ def test_columns_survive_what_is_decoded_after_them():
 @pytest.mark.parametrize("limit", [None, 7, 64, 1280])
 def test_long_runs_end_where_they_do_even_where_other_records_look_like_them(run, limit):
     """Behind the run there are tens at all places where its next records would be."""
-    alike = external(identifier=10, correlation=10)
-    records = [*[kernel(name=i) for i in range(run)], *[alike] * 300, *[kernel(name=i) for i in range(run)]]
+    same = external(identifier=10, correlation=10)
+    records = [*[kernel(name=i) for i in range(run)], *[same] * 300, *[kernel(name=i) for i in range(run)]]
     strides = {10: 176, 39: 24}
     buffer = buffer_of(records, strides)
     found, tally = whole(buffer, strides, limit)
@@ -269,7 +272,7 @@ def test_long_runs_end_where_they_do_even_where_other_records_look_like_them(run
 )
 @examples(60)
 def test_runs_that_are_or_seem_as_long_as_the_one_before_end_where_they_do(runs, limit):
-    """Between them there are tens at all places, so that a look ahead tells little."""
+    """Between them there are tens at all places, so that a look ahead says little."""
     strides = {10: 176, 39: 24, 1: 88}
     between = [external(identifier=10, correlation=10), memcpy()]
     records = []
@@ -282,7 +285,7 @@ def test_runs_that_are_or_seem_as_long_as_the_one_before_end_where_they_do(runs,
     assert tally["seen"] + tally["other"] == len(records)
 
 
-STEPS = (-5, 2**51 - 1, 2**51, decode.LONGEST_NS, decode.LONGEST_NS + 1, 2**52, 2**62, 2**63, 2**64 - 1)
+STEPS = (-5, 2**51 - 1, 2**51, LONGEST_NS, LONGEST_NS + 1, 2**52, 2**62, 2**63, 2**64 - 1)
 
 
 @given(
@@ -297,8 +300,8 @@ def test_times_that_no_clock_has_are_left_out_wherever_they_wrap(start, steps, o
     times = [at % 2**64 for at in itertools.accumulate(steps, initial=start)]
     pairs = list(zip(times[::2], times[1::2], strict=False))
     buffer = memoryview(b"".join(kernel(start=begin, end=end) for begin, end in pairs))
-    found, tally = decode.batches(buffer, {10: 176})
-    good = [(b, e) for b, e in pairs if 0 < b < 2**63 and 0 <= e - b <= decode.LONGEST_NS and e < 2**63]
+    found, tally = batches(buffer, {10: 176})
+    good = [(b, e) for b, e in pairs if 0 < b < 2**63 and 0 <= e - b <= LONGEST_NS and e < 2**63]
     assert tally.invalid == len(pairs) - len(good)
     assert [row[2:4] for row in flatten(found)] == good
     if found and found[0].sequential:
@@ -313,7 +316,7 @@ def test_many_long_steps_do_not_come_round_to_a_time_that_can_be(count):
     times = [(2**63 - 1 + i * step) % 2**64 for i in range(2 * count)]
     pairs = list(zip(times[::2], times[1::2], strict=True))
     buffer = memoryview(b"".join(kernel(start=begin, end=end) for begin, end in pairs))
-    found, tally = decode.batches(buffer, {10: 176})
+    found, tally = batches(buffer, {10: 176})
     good = [(b, e) for b, e in pairs if 0 < b <= e < 2**63]
     assert tally.invalid == count - len(good)
     assert [row[2:4] for row in flatten(found)] == good
@@ -322,18 +325,18 @@ def test_many_long_steps_do_not_come_round_to_a_time_that_can_be(count):
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=40), st.integers(-1, 2**41))
 def test_whether_a_duration_is_reached_needs_no_numbers(durations, limit):
     buffer = b"".join(kernel(start=T0, end=T0 + duration) for duration in durations)
-    (batch,), _ = decode.batches(memoryview(buffer), {10: 176})
+    (batch,), _ = batches(memoryview(buffer), {10: 176})
     for duration in (limit, *durations):
         assert batch.reaches(duration) == any(d >= duration for d in durations)
 
 
 @pytest.mark.parametrize("count", [1, 12, 13, 14, 64, 65, 1000, 1023, 1024, 1025, 2047, 2048, 2049])
-@pytest.mark.parametrize("longest", [5, decode.LONGEST_NS])
+@pytest.mark.parametrize("longest", [5, LONGEST_NS])
 def test_the_sum_of_durations_needs_no_numbers(count, longest):
     rng = random.Random(count)
     durations = [longest, *(rng.randrange(longest // 2, longest + 1) for _ in range(count - 1))]
     records = [kernel(start=T0, end=T0 + duration) for duration in durations]
-    (batch,), _ = decode.batches(memoryview(b"".join(records)), {10: 176})
+    (batch,), _ = batches(memoryview(b"".join(records)), {10: 176})
     assert batch.total == sum(durations)
 
 
@@ -350,7 +353,7 @@ def test_name_pointers_are_those_of_kernels_and_of_named_memory_without_null():
             kernel(name=0x1005).ljust(208, b"\0"),
         ]
     )
-    assert decode.name_pointers(memoryview(buffer), strides) == {0x1000, 0x1001, 0x1002, 0x1005, 0x2000, 0x3000}
+    assert name_pointers(memoryview(buffer), strides) == {0x1000, 0x1001, 0x1002, 0x1005, 0x2000, 0x3000}
 
 
 # --- whole records --------------------------------------------------------------------------------------------------
@@ -359,9 +362,9 @@ NAMES = {0x7F00: ("axpy", "axpy<float>(int)", "_Z4axpyIfEvi")}
 
 
 def only_record(raw, strides, **fields):
-    found, tally = decode.batches(memoryview(raw), strides)
+    found, tally = batches(memoryview(raw), strides)
     assert tally.seen == 1
-    return decode.record(memoryview(raw), found[0], 0, NAMES.__getitem__, **fields)
+    return record(memoryview(raw), found[0], 0, NAMES.__getitem__, **fields)
 
 
 def test_kernel_record():
@@ -437,10 +440,10 @@ def test_memset_sync_and_allocation_records():
 
 def test_helper_records_do_not_become_records():
     raw = api()
-    found, tally = decode.batches(memoryview(raw), {5: 40})
+    found, tally = batches(memoryview(raw), {5: 40})
     assert (tally.seen, tally.other, found[0].thread, found[0].key) == (0, 1, [4242], [211])
     with pytest.raises(ValueError, match="helpers"):
-        decode.record(memoryview(raw), found[0], 0, NAMES.__getitem__)
+        record(memoryview(raw), found[0], 0, NAMES.__getitem__)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(-2, 20)), min_size=1, max_size=12))
@@ -452,7 +455,7 @@ def test_bounds_are_those_of_what_is_valid_and_sequential_means_it(times):
         records.append((at, at + length))
         at += length
     buffer = b"".join(raw_kernel(start, end) for start, end in records)
-    found, tally = decode.batches(memoryview(buffer), {10: STRIDES[10][0]})
+    found, tally = batches(memoryview(buffer), {10: STRIDES[10][0]})
     good = [(start, end) for start, end in records if end >= start]
     assert tally.invalid == len(records) - len(good)
     if not good:
