@@ -41,10 +41,10 @@ def buffers(run):
 
 def pipeline():
     made = Pipeline(Limits(), start_ns=T0)
-    made.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "step"), 0)
+    made.attribution.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "step"), 0)
     for i in range(BUFFERS * RECORDS // BLOCK):
-        made.boundary(Boundary(OPEN, 2 + i, 1, 5, T0, T0, "part"), i * BLOCK + 1)
-        made.boundary(Boundary(CLOSE, 2 + i, None, 5, T0, T0), (i + 1) * BLOCK)
+        made.attribution.boundary(Boundary(OPEN, 2 + i, 1, 5, T0, T0, "part"), i * BLOCK + 1)
+        made.attribution.boundary(Boundary(CLOSE, 2 + i, None, 5, T0, T0), (i + 1) * BLOCK)
     return made
 
 

@@ -19,7 +19,7 @@ from .._decode.names import Described, NameOf, Names
 from .._decode.record import KernelMaker, Row, kernel_rows
 from .._decode.record import record as decode_record
 from .._decode.walk import batches, numbers
-from .._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
+from .._records.records import BlockRecord, Counters, GpuKernel, GpuSync, Path, Record
 from .block_totals import BlockTotals, Watched
 from .ledger import Ledger
 from .placement import HELPERS, Owners, Placer, Work
@@ -84,15 +84,15 @@ class Pipeline:
         self.limits = limits or Limits()
         self.start_ns = start_ns
         self.marker = marker
-        self._ledger = Ledger(self.limits.max_records, emit)
-        self.kept = self._ledger.kept
+        self.ledger = Ledger(self.limits.max_records, emit)  # what was kept and counted
+        self.kept = self.ledger.kept
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
-        self._placer = Placer(self._ledger, self.threshold, occupancy, watched)
+        self._placer = Placer(self.ledger, self.threshold, occupancy, watched)
         self.attribution, self.watched = self._placer.attribution, self._placer.watched
         self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
         self.launches = Launches()  # how much CUPTI slowed them
         self.lines = Lines()  # of synchronising calls; each comes before its records
-        self._widener = Widener()
+        self.widener = Widener()  # of correlation ids
         self._waiting: deque[Work] = deque()
         self._seen = self._invalid = self._pre_session = self._unknown = 0
 
@@ -116,13 +116,13 @@ class Pipeline:
     def configure(self, limits: Limits) -> None:
         self.limits = limits
         self.threshold.configure(limits.threshold_ns, limits.max_per_second)
-        self._ledger.limit(limits.max_records)
+        self.ledger.limit(limits.max_records)
 
     def go_on_from(self, old: "Pipeline") -> None:
         """Blocks that are open stay open, and correlation ids keep their upper half."""
         self._placer.go_on_from(old._placer)
         self.attribution, self.watched = old.attribution, old.watched
-        self._widener, self.lines = old._widener, old.lines
+        self.widener, self.lines = old.widener, old.lines
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -153,22 +153,14 @@ class Pipeline:
             if pause is not None:
                 pause()
 
-    def restart_ids(self) -> None:
-        """CUPTI was taken out of the process and is in it again: correlation ids begin anew."""
-        self._widener.restart()
-
-    def boundary(self, event: Boundary, corr: int | None = None) -> None:
-        """A block was opened or closed."""
-        self.attribution.boundary(event, corr)
-
     def boundary_after(self, event: Boundary, newest: int) -> None:
-        """As :meth:`boundary`, where the newest correlation id at that moment was read: launches from the next id on
-        come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
-        self.attribution.boundary(event, self._widener.widen_one((newest + 1) & 0xFFFFFFFF))
+        """A block was opened or closed, where the newest correlation id at that moment was read: launches from the next
+        id on come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
+        self.attribution.boundary(event, self.widener.widen_one((newest + 1) & 0xFFFFFFFF))
 
     def boundaries_after(self, items: Iterable[Placed]) -> None:
         """As :meth:`boundary_after` for many."""
-        self.attribution.boundaries_after(items, self._widener)
+        self.attribution.boundaries_after(items, self.widener)
 
     def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
@@ -184,7 +176,7 @@ class Pipeline:
             else:
                 self._seen += 1
                 placer.finish(item, keep_all)
-        self._ledger.hand_on()
+        self.ledger.hand_on()
 
     def refuse(self, count: int) -> None:
         """Counts records that were seen and are impossible."""
@@ -208,26 +200,20 @@ class Pipeline:
             work = waiting.popleft()
             if limit is None or final or work.newest_ns < limit:
                 self._placer.place(work, pause)
-                self._ledger.sums.tidy(pause)
+                self.ledger.sums.tidy(pause)
                 if pause is not None:
                     pause()
             else:
                 waiting.append(work)
-        self._ledger.hand_on()
+        self.ledger.hand_on()
         self.watched.sweep()
 
     # --- out --------------------------------------------------------------------------------------------------------
-
-    def aggregates(self) -> list[Aggregate]:
-        return self._ledger.aggregates()
 
     def totals(self, block_id: int) -> BlockTotals | None:
         """What was launched inside a watched block so far; a copy."""
         totals = self.watched.get(block_id)
         return totals.copy() if totals is not None else None
-
-    def busy(self) -> list[DeviceBusy]:
-        return self._ledger.busy()
 
     def counters(self) -> Counters:
         """Seen = kept + aggregated + invalid + pre-session, once nothing waits for its marker."""
@@ -235,8 +221,8 @@ class Pipeline:
         waiting = sum(work.batch.count for work in works if work.kind not in HELPERS)
         return Counters(
             seen=self._seen - waiting,
-            kept=self._ledger.stored,
-            aggregated=self._ledger.counted,
+            kept=self.ledger.stored,
+            aggregated=self.ledger.counted,
             invalid=self._invalid + self._placer.invalid,
             pre_session=self._pre_session,
             ambiguous=self._placer.ambiguous,
@@ -244,10 +230,6 @@ class Pipeline:
             lost_markers=self.attribution.lost_markers,
             inherited=self._placer.inherited,
         )
-
-    @property
-    def newest_correlation(self) -> int:
-        return self._widener.newest
 
     @property
     def idle(self) -> bool:
@@ -284,7 +266,7 @@ class Pipeline:
         known, short = _described(names, frozenset(batch.key)) if kind == "kernel" else ({}, {})
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
-            batch = batch.with_keys(self._ledger.sums.keys_with_lines(batch.key, lines))
+            batch = batch.with_keys(self.ledger.sums.keys_with_lines(batch.key, lines))
         slow = self._slow(batch, now_ns)
         kept: dict[int, Record] | dict[int, Row] = {}
         if kind == "kernel":
@@ -298,8 +280,8 @@ class Pipeline:
 
     def _ids(self, batch: Batch) -> Ids:
         column = batch.ascending_ids()
-        ids = self._widener.ascending(column) if column is not None else None
-        return ids or self._widener.ids(batch.correlation)
+        ids = self.widener.ascending(column) if column is not None else None
+        return ids or self.widener.ids(batch.correlation)
 
     def _owners(self, buffer: memoryview, batch: Batch) -> Owners | None:
         """Who captured each record; None where that is known of none."""
@@ -321,7 +303,7 @@ class Pipeline:
         """Of records that are only ever summed up: calls that launch go on, counters are added at once."""
         if batch.kind == layouts.DRIVER:
             return batch.pick([i for i, key in enumerate(batch.key) if key in layouts.LAUNCH_CALLS])
-        self._ledger.count_migrations(batch)
+        self.ledger.count_migrations(batch)
         return batch.pick(())
 
     def _markers(self, batch: Batch, thread: int) -> Batch:
@@ -333,10 +315,10 @@ class Pipeline:
         for i, (key, stream, correlation, caller, start) in enumerate(rows):
             ours = (marker.tokens or key == marker.key) and (marker.stream is None or stream == marker.stream)
             if ours and marker.tokens:
-                corr = self._widener.widen([correlation])[1]
+                corr = self.widener.widen([correlation])[1]
                 ours = self.attribution.token(key, corr) or marker.stream is not None
             elif ours:
-                corr = self._widener.widen([correlation])[1]
+                corr = self.widener.widen([correlation])[1]
                 ours = self.attribution.marker(thread or caller, start, corr)
             if not ours:
                 others.append(i)

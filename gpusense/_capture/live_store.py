@@ -60,7 +60,7 @@ class LiveStore:
         pipeline.occupancy, pipeline.marker = capture.occupancy, capture.marker_shape
         if capture.epoch > self._epoch:
             self._epoch = capture.epoch
-            pipeline.restart_ids()
+            pipeline.widener.restart()
 
     def configure(self, settings: Settings) -> None:
         self._settings = settings
@@ -105,7 +105,7 @@ class LiveStore:
         elif self._capture is None:
             self.know(event)
         else:
-            self.pipeline.attribution.boundary(event, 0 if early else self.pipeline.newest_correlation + 1)
+            self.pipeline.attribution.boundary(event, 0 if early else self.pipeline.widener.newest + 1)
 
     def know(self, event: Boundary) -> None:
         if event.op == OPEN:
@@ -150,7 +150,7 @@ class LiveStore:
         return self.pipeline.counters()
 
     def results(self) -> Results:
-        return list(self.pipeline.kept), self.pipeline.aggregates(), self.pipeline.busy()
+        return list(self.pipeline.kept), self.pipeline.ledger.aggregates(), self.pipeline.ledger.busy()
 
     def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         with lock:

@@ -120,7 +120,7 @@ class Replay:
         epoch = facts.get("epoch", 0)
         if epoch > self._epoch:
             self._epoch = epoch
-            pipeline.restart_ids()
+            pipeline.widener.restart()
         pipeline.others_markers = frozenset(facts.get("others_markers", ()))
 
     def take_boundaries(self, chunk: file.Chunk) -> None:
@@ -135,7 +135,7 @@ class Replay:
                 self.pipeline.boundary_after(boundary, newest)
                 continue
             if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
-                corr = self.pipeline.newest_correlation + 1
+                corr = self.pipeline.widener.newest + 1
             self.pipeline.attribution.boundary(boundary, corr)
         if refused:
             self.damage.append(rows_left_out(refused, chunk, reason))
@@ -242,10 +242,10 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     session = state.builder.session()
     records = [with_owner(record, state.owners) for record in pipeline.kept]
     session.records = sorted(records, key=lambda record: record.start_ns)
-    session.aggregates = pipeline.aggregates()
+    session.aggregates = pipeline.ledger.aggregates()
     if state.forgot:
         session.metrics = [sample for sample in session.metrics if sample.time_ns >= pipeline.start_ns]
-    session.busy = pipeline.busy()
+    session.busy = pipeline.ledger.busy()
     counted, outside = pipeline.counters(), session.counters
     session.counters = counted._replace(
         dropped=outside.dropped,

@@ -61,14 +61,14 @@ def outcome(given_limits, items, burst=0):
     watch(made, 1, 2)
     for number, item in enumerate(items):
         made.record(item, T0 + number * burst)
-    groups = sorted(made.aggregates(), key=repr)
+    groups = sorted(made.ledger.aggregates(), key=repr)
     totals = [made.totals(block).rows for block in (1, 2)]
     threshold = made.threshold
     return [
         out,
         list(made.kept),
         groups,
-        made.busy(),
+        made.ledger.busy(),
         made.counters(),
         totals,
         (threshold.effective_ns, threshold.highest_ns, threshold.kept),

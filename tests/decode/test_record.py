@@ -51,10 +51,10 @@ def share(item):
 
 def pipeline(**limits):
     made = Pipeline(Limits(threshold_ns=LIMIT_NS, max_per_second=10**6, **limits), start_ns=T0, occupancy=share)
-    made.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "step"), 0)
+    made.attribution.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "step"), 0)
     for block in range(20):
-        made.boundary(Boundary(OPEN, 2 + block, 1, 5, T0, T0, f"part {block}"), block * 47 + 3)
-        made.boundary(Boundary(CLOSE, 2 + block, None, 5, T0, T0), block * 47 + 40)
+        made.attribution.boundary(Boundary(OPEN, 2 + block, 1, 5, T0, T0, f"part {block}"), block * 47 + 3)
+        made.attribution.boundary(Boundary(CLOSE, 2 + block, None, 5, T0, T0), block * 47 + 40)
     return made
 
 
@@ -86,8 +86,8 @@ def test_what_is_kept_is_what_is_decoded_with_its_place(stride, seed, everything
             expected.append(item._replace(is_slow=duration >= LIMIT_NS))
     order = lambda item: item.start_ns  # noqa: E731
     assert sorted(made.kept, key=order) == sorted(expected, key=order)
-    assert sum(row.count for row in made.aggregates()) == len(counted) == made.counters().aggregated
-    assert sum(row.total_ns for row in made.aggregates()) == sum(counted)
+    assert sum(row.count for row in made.ledger.aggregates()) == len(counted) == made.counters().aggregated
+    assert sum(row.total_ns for row in made.ledger.aggregates()) == sum(counted)
 
 
 def test_the_occupancy_of_equal_launches_is_asked_for_once_and_anew_from_another_source():
