@@ -276,7 +276,7 @@ class Siblings:
     def owners(self):
         """Which block the launch of each node of the last step belongs to."""
         self.tracer.recorder.tick()
-        attribution = self.tracer.recorder.pipeline.attribution
+        attribution = self.tracer.recorder.store.pipeline.attribution
         found = []
         for thread, number in self.ran:
             leaves, _ = attribution.resolve(thread, number)
