@@ -22,9 +22,8 @@ from .._decode.correlation_ids import Ids as Ids
 from .._decode.correlation_ids import Widener as Widener
 from .._records.records import Path
 from .boundaries import CLOSE, OPEN, Boundary, Placed
-from .timelines import ENDED, UNCERTAIN, Events, Timeline, chain
+from .timelines import ENDED, UNCERTAIN, Events, Forgotten, Threads, Timeline, chain
 from .timelines import Leaves as Leaves
-from .turns import Forgotten, Threads
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
 BRACKET_SLACK_NS = 2_000

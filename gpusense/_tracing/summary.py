@@ -3,7 +3,7 @@
 from itertools import chain
 from typing import Any, NamedTuple
 
-from .._records.records import KINDS, Aggregate, BlockRecord, Path
+from .._records.records import KINDS, Aggregate, BlockRecord, Path, standard_deviation
 from .summary_text import block_text, bottleneck_lines, share_of_time, table_lines, write
 
 
@@ -120,7 +120,7 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     if not block.block_id or totals is None:
         return BlockSummary(str(block.name), reason="the block was never entered, or was not sampled")
     rows = [
-        Launched(kind, name, row[0], row[1], row[2], row[3], _std(row), row[5])
+        Launched(kind, name, row[0], row[1], row[2], row[3], standard_deviation(row[0], row[1], row[4]), row[5])
         for (kind, name), row in totals.rows.items()
     ]
     rows.sort(key=lambda row: -row.total_ns)
@@ -159,12 +159,6 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     )
 
 
-def _std(row: list[int]) -> float:
-    count, total, squares = row[0], row[1], row[4]
-    variance = (squares * count - total * total) / (count * count) if count else 0
-    return float(variance**0.5) if variance > 0 else 0.0
-
-
 def summarise(session: Any) -> TraceSummary:
     """Block statistics and totals of a session."""
     from ..analysis.memory import by_block
@@ -192,7 +186,7 @@ def summarise(session: Any) -> TraceSummary:
                 avg_ns=total / count,
                 min_ns=low,
                 max_ns=high,
-                std_ns=_std([count, total, low, high, squares]),
+                std_ns=standard_deviation(count, total, squares),
                 gpu_ns=gpu,
                 kernel_count=kernels,
                 transfer_ns=transfer,
