@@ -9,7 +9,7 @@ from .summary import BlockSummary
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class ComputeBlock(Protocol):
+class TimedBlock(Protocol):
     """What ``compute_block()`` gives."""
 
     def __enter__(self) -> Any: ...
@@ -22,7 +22,7 @@ class ComputeBlock(Protocol):
 
 
 class Block(Protocol):
-    """What ``trace()`` gives, whether something is recorded or not."""
+    """What ``trace()`` gives, whether something is recorded or not; see the class :class:`.block.Block`."""
 
     @property
     def name(self) -> Any: ...
