@@ -389,7 +389,7 @@ def devices() -> "tuple[DeviceInfo, ...]":
 
 
 def own_usage() -> "tuple[OwnUsage, ...]":
-    """What this process itself uses of each device, as far as the driver tells: a tuple of :class:`OwnUsage`."""
+    """What this process itself uses of each device, as far as the driver reports it: a tuple of :class:`OwnUsage`."""
     from . import monitor
 
     return monitor.own_usage()

@@ -88,10 +88,10 @@ class Timeline:
         """Number of events at or before ``corr``; 0 means before all of them."""
         return bisect_right(self.corrs, corr)
 
-    def stretches(
+    def segments(
         self, ids: Sequence[int], last: int, base: int, flag: bool
     ) -> list[tuple[int, int, tuple[Leaves, bool]]]:
-        """``(low, high, (leaves, flag))`` for stretches of ids between which no event lies.
+        """``(low, high, (leaves, flag))`` for segments of ``ids`` between which no event lies.
 
         ``ids`` ascend, ``base`` is to be added to each, and ``last`` is what the last then is. With many blocks this is
         most of the work.
@@ -159,8 +159,8 @@ class Timeline:
 
 
 def _candidates(step: Step) -> Leaves:
-    leaf = step[0]
-    return leaf if len(step) == 3 else (leaf,) if leaf else ()
+    inside = step[0]
+    return inside if len(step) == 3 else (inside,) if inside else ()
 
 
 def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[int, int | None]) -> Step:
@@ -199,7 +199,8 @@ def _unfolded(step: Step) -> tuple[Leaves, int | None]:
 
 
 def _nested(opens: Leaves, leaves: Leaves, known: dict[int, int | None]) -> Step | None:
-    """The short form of a step with one leaf, or none, where each other block is the parent of the one inside it."""
+    """The short form of a step with at most one innermost block, where each other block is the parent of the one inside
+    it."""
     around, left = list(leaves), set(opens).difference(leaves)
     while left:
         parent = known.get(around[-1])

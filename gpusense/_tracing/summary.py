@@ -34,7 +34,7 @@ class BlockSummary(NamedTuple):
     name: str
     path: Path = ()
     wall_ns: int | None = None
-    gpu_ns: int | None = None  # kernels; None where nothing tells of kernels, and so for transfers and memsets
+    gpu_ns: int | None = None  # kernels; None where no source reports kernels, and so for transfers and memsets
     kernel_count: int | None = None
     transfer_ns: int | None = None
     transfer_count: int | None = None
@@ -54,7 +54,7 @@ class BlockSummary(NamedTuple):
 
 
 class BlockOperation(NamedTuple):
-    """Statistics of all blocks with one path; times in nanoseconds, None is unknown and ``reasons`` tells why."""
+    """Statistics of all blocks with one path; times in nanoseconds, None is unknown and ``reasons`` says why."""
 
     name: str
     path: Path

@@ -1,4 +1,4 @@
-"""What type checkers are told about blocks: a decorated function keeps its type. Never imported at run time."""
+"""What type checkers know of blocks: a decorated function keeps its type. Never imported at run time."""
 
 from collections.abc import Callable
 from types import TracebackType
