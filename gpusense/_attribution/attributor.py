@@ -22,9 +22,8 @@ from .._decode.correlation_ids import Ids as Ids
 from .._decode.correlation_ids import Widener as Widener
 from .._records.records import Path
 from .boundaries import CLOSE, OPEN, Boundary, Placed
-from .timelines import ENDED, UNCERTAIN, Events, Timeline, chain
+from .timelines import ENDED, UNCERTAIN, Events, Forgotten, Threads, Timeline, chain
 from .timelines import Leaves as Leaves
-from .turns import Forgotten, Threads
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
 BRACKET_SLACK_NS = 2_000
@@ -269,7 +268,7 @@ class Attributor:
     def segments(
         self, thread: int, corrs: Sequence[int], first: int, last: int, base: int = 0, ascend: bool = False
     ) -> Iterable[tuple[int, int, tuple[Leaves, bool]]]:
-        """``(low, high, place)`` for stretches of ids that share their block, as :meth:`resolve` gives it.
+        """``(low, high, place)`` for segments of ``corrs`` that share their block, as :meth:`resolve` gives it.
 
         See :class:`Ids` for what describes them.
         """
@@ -278,7 +277,7 @@ class Attributor:
             own = self._threads.get(thread & THREAD_MASK) if inherits and timeline is self._all else None
             if own is not None:
                 return self._own_or_all(own, corrs, last, base)
-            return timeline.stretches(corrs, last, base, inherits)
+            return timeline.segments(corrs, last, base, inherits)
         same = self.constant(thread, first, last)
         return (
             ((0, len(corrs), same),) if same is not None else self._resolved(thread, corrs, first, last, base, ascend)
@@ -290,11 +289,11 @@ class Attributor:
         """As :meth:`segments`, for ids that ascend, of a thread whose blocks lie in those of others: its own ones where
         one is open."""
         found: list[tuple[int, int, tuple[Leaves, bool]]] = []
-        for low, high, place in own.stretches(corrs, last, base, False):
+        for low, high, place in own.segments(corrs, last, base, False):
             if place[0] or own.decides(corrs[low] + base):
                 found.append((low, high, place))
             else:
-                rest = self._all.stretches(corrs[low:high], corrs[high - 1] + base, base, True)
+                rest = self._all.segments(corrs[low:high], corrs[high - 1] + base, base, True)
                 found += [(low + first, low + behind, outer) for first, behind, outer in rest]
         return found
 
@@ -364,7 +363,7 @@ class Attributor:
     def common_ancestors(self, leaves: Leaves) -> tuple[int, ...]:
         """Blocks that enclose every candidate, innermost first."""
         shared = self.chain(leaves[0])
-        for leaf in leaves[1:]:
-            others = set(self.chain(leaf))
+        for block_id in leaves[1:]:
+            others = set(self.chain(block_id))
             shared = tuple(block for block in shared if block in others)
         return shared

@@ -173,6 +173,6 @@ def left(block: Any) -> None:
 
 
 def end_frames() -> None:
-    """From now on every thread opens blocks: blocks are placed in another way, or somebody wants to be told."""
+    """From now on every thread opens blocks: blocks are placed in another way, or somebody listens."""
     for run in list(running.values()):
         run.lean = run.calls = False

@@ -317,7 +317,7 @@ class Blocks:
         return block
 
     def _open_slowly(self, name: Any, attributes: Any, parent: Any) -> Block:
-        if isinstance(parent, Block):  # else it was given while nothing was recorded
+        if isinstance(parent, Block):  # else it was opened while nothing was recorded
             innermost.set(parent)
             if self._tasks is not None:
                 self._tasks.here()
@@ -438,7 +438,7 @@ class Blocks:
             end_frames()
 
     def remove_block_listener(self, listener: Any) -> None:
-        """Tells ``listener`` nothing from now on."""
+        """Calls ``listener`` no more."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
 
     def _tell(self, method: str, block: Block) -> None:

@@ -70,7 +70,7 @@ class ManualRecords:
     ) -> None:
         """One kernel or pass timed by the caller, in wall-clock nanoseconds (``time.time_ns()``).
 
-        Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not given is now. Further
+        Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not passed is now. Further
         ``fields`` are those of :class:`GpuKernel`. A record with an unknown field, or with a value that does not fit
         its field, is left out, logged once and counted as ``ignored_records`` of :meth:`status`.
         """
@@ -90,7 +90,7 @@ class ManualRecords:
         """One copy of ``bytes`` bytes timed by the caller, with times as for :meth:`record_kernel`.
 
         ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" (between devices) or "on_device" (inside one). Further
-        ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is given.
+        ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is passed.
         """
         values = {"timing": "host", "direction": direction, "bytes": bytes, **fields}
         self._add(GpuMemoryTransfer, name, (start_ns, end_ns, duration_ns), values)
@@ -138,7 +138,7 @@ def _innermost() -> Block | None:
 
 
 def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:
-    """Start and end from any two of the three; an end that is not given is now. Raises where one is no number."""
+    """Start and end from any two of the three; an end that is not passed is now. Raises where one is no number."""
     start, end, duration = (None if time is None else whole(time) for time in (start_ns, end_ns, duration_ns))
     if start is not None:
         if end is None:

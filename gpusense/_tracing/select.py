@@ -9,7 +9,7 @@ from .. import _activate, _active_tracer, _Undecided
 from .._records.records import Unavailable
 from .._runtime import config, log, threads
 from .._runtime.config import Settings
-from .._runtime.errors import GpuSenseError
+from .._runtime.errors import ConfigurationError, GpuSenseError
 from .noop import DISABLED, OFF, DisabledTracer, NoopTracer
 
 
@@ -288,7 +288,7 @@ def _checked_sinks(sinks: Any) -> list[Callable[..., Any]]:
     found = list(sinks) if isinstance(sinks, (list, tuple, set)) else [] if sinks is None else [sinks]
     for sink in found:
         if not callable(sink):
-            raise config.ConfigurationError(f"sinks must be callables that get lists of records, not {sink!r}")
+            raise ConfigurationError(f"sinks must be callables that get lists of records, not {sink!r}")
     return found
 
 

@@ -15,7 +15,7 @@ from .._attribution.boundaries import LEAVE, SWITCH
 from .._attribution.open_blocks import innermost
 from .._runtime import log, threads
 
-#: ``mark(op, thread, leaf)``: SWITCH or LEAVE, see :class:`Boundary`. False where there is no room for more.
+#: ``mark(op, thread, inside)``: SWITCH or LEAVE, see :class:`Boundary`. False where there is no room for more.
 Mark = Callable[[int, int, int | None], bool]
 
 
@@ -25,9 +25,8 @@ class TaskSwitches:
     def __init__(self, mark: Mark) -> None:
         self._mark = mark
         self._get_ident = threads.thread_id()
-        self._inside: dict[
-            int, int
-        ] = {}  # thread → the block its launches belong to; only threads whose steps are seen
+        #: Thread → the block its launches belong to; only threads whose steps are seen.
+        self._inside: dict[int, int] = {}
         self._changing = threads.OwnedLock()
         self._patches: list[_Patch] = []
         self._trio: _TrioSwitches | None = None
@@ -75,7 +74,7 @@ class TaskSwitches:
 
     def opens(self, block: Any) -> None:
         """Before the boundary of ``block`` is marked on its thread."""
-        thread, outer = block.thread, _inside(block.outer)
+        thread, outer = block.thread, _innermost_id(block.outer)
         if thread not in self._inside and not self._joins_trio(thread, outer):
             return
         if self._inside[thread] == outer:
@@ -89,7 +88,7 @@ class TaskSwitches:
         before = self._inside.get(thread)
         if before is None:
             return None
-        after = _inside(innermost.get())
+        after = _innermost_id(innermost.get())
         if before in (block.block_id, after):
             self._inside[thread] = after
             return after
@@ -101,19 +100,19 @@ class TaskSwitches:
         thread = self._get_ident()
         before = self._inside.get(thread)
         if before is not None:
-            leaf = _inside(innermost.get())
-            if leaf != before:
-                self._switch(thread, leaf)
+            inside = _innermost_id(innermost.get())
+            if inside != before:
+                self._switch(thread, inside)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def begins(self, context: Any) -> None:
         """A step in ``context`` is about to run on this thread."""
         block = context.get(innermost)
-        leaf = 0 if block is None else _inside(block)
+        inside = 0 if block is None else _innermost_id(block)
         thread = self._get_ident()
-        if self._inside.get(thread) != leaf:
-            self._switch(thread, leaf)
+        if self._inside.get(thread) != inside:
+            self._switch(thread, inside)
 
     def enters(self, context: Any) -> None:
         """As :meth:`begins`, within a step of this thread."""
@@ -124,12 +123,12 @@ class TaskSwitches:
         """No step follows on this thread for now; called in its own context."""
         thread = self._get_ident()
         if self._inside.pop(thread, None) is not None:
-            self._mark(LEAVE, thread, _inside(innermost.get()))
+            self._mark(LEAVE, thread, _innermost_id(innermost.get()))
 
-    def _switch(self, thread: int, leaf: int) -> None:
-        if self._mark(SWITCH, thread, leaf):
-            self._inside[thread] = leaf
-        if not self.active or self._inside.get(thread) != leaf:  # switched off meanwhile; or no room
+    def _switch(self, thread: int, inside: int) -> None:
+        if self._mark(SWITCH, thread, inside):
+            self._inside[thread] = inside
+        if not self.active or self._inside.get(thread) != inside:  # switched off meanwhile; or no room
             self._forget(thread)
 
     def _forget(self, thread: int) -> None:
@@ -176,7 +175,7 @@ class TaskSwitches:
 
     # --- trio -------------------------------------------------------------------------------------------------------
 
-    def _joins_trio(self, thread: int, leaf: int) -> bool:
+    def _joins_trio(self, thread: int, inside: int) -> bool:
         """Whether this thread runs trio, whose steps are followed from now on."""
         lowlevel = sys.modules.get("trio.lowlevel")
         if lowlevel is None or not self.active:
@@ -187,7 +186,7 @@ class TaskSwitches:
             lowlevel.add_instrument(self._trio)
         except RuntimeError:  # this thread runs no trio
             return False
-        self._switch(thread, leaf)
+        self._switch(thread, inside)
         return thread in self._inside
 
 
@@ -233,7 +232,7 @@ class _Patch:
             setattr(self._owner, self._name, self._original)
 
 
-def _inside(block: Any) -> int:
+def _innermost_id(block: Any) -> int:
     """The id of the innermost block that is open and recorded; 0: none."""
     while block is not None and (block.end_ns is not None or not block.recorded):
         block = block.outer

@@ -1,4 +1,4 @@
-"""The live tracer: what the program calls. Blocks are in ``block``, the thread that moves all along in ``_capture``."""
+"""The live tracer: what the program calls. What runs at a boundary is in ``block``, its thread in ``_capture``."""
 
 import sys
 from collections import deque

@@ -1,4 +1,4 @@
-"""What type checkers are told about blocks: a decorated function keeps its type. Never imported at run time."""
+"""What type checkers know of blocks: a decorated function keeps its type. Never imported at run time."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -9,7 +9,7 @@ from .summary import BlockSummary
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class ComputeBlock(Protocol):
+class TimedBlock(Protocol):
     """What ``compute_block()`` gives."""
 
     def __enter__(self) -> Any: ...
@@ -22,7 +22,7 @@ class ComputeBlock(Protocol):
 
 
 class Block(Protocol):
-    """What ``trace()`` gives, whether something is recorded or not."""
+    """What ``trace()`` gives, whether something is recorded or not; see the class :class:`.block.Block`."""
 
     @property
     def name(self) -> Any: ...

@@ -36,7 +36,7 @@ def stacks(session: Session) -> Iterator[tuple[tuple[str, ...], int]]:
     waiting: list[BlockNode] = [block_tree(session)]
     while waiting:
         node = waiting.pop()
-        for (kind, name), (_, spent) in sorted(node.operations.items(), key=lambda item: -item[1][1]):
+        for (kind, name), (_, spent, _) in sorted(node.operations.items(), key=lambda item: -item[1][1]):
             if kind in DEVICE_KINDS:
                 yield (*node.path, label(name)), spent
         waiting += sorted(node.children.values(), key=lambda child: child.gpu_ns)

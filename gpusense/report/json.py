@@ -141,7 +141,7 @@ def _block_tree(root: BlockNode) -> Iterator[dict[str, Any]]:
             "own_sync_ns": node.own_sync_ns,
             "operations": [
                 {"kind": kind, "name": name, "count": count, "total_ns": spent}
-                for (kind, name), (count, spent) in node.operations.items()
+                for (kind, name), (count, spent, _) in node.operations.items()
             ],
             "owners": [
                 {"path": list(path), "kernels": kernels, "gpu_ns": spent}

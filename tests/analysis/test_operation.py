@@ -124,9 +124,9 @@ def test_copies_that_the_host_timed_are_no_gpu_time():
     step = block_tree(run).children["step"]
     assert (step.gpu_ns, step.own_bytes) == (100, 50)
     assert step.operations == {
-        ("kernel", "main"): [1, 100],
-        ("host_transfer", "cpu_to_gpu"): [1, 9_000],
-        ("host_transfer", "write_buffer"): [5, 900],
+        ("kernel", "main"): [1, 100, 0],
+        ("host_transfer", "cpu_to_gpu"): [1, 9_000, 10],
+        ("host_transfer", "write_buffer"): [5, 900, 40],
     }
     lines = list(full(run))
     assert any("100 %" in line and line.endswith("main") for line in lines)

@@ -297,7 +297,7 @@ def test_tasks_whose_switches_are_marked_resolve_exactly(seed, threads):
 
 @given(st.integers(0, 10**9), st.integers(1, 3), st.floats(0.01, 0.5))
 @examples(100)
-def test_a_lost_switch_costs_the_stretch_between_its_neighbours(seed, threads, lose):
+def test_a_lost_switch_costs_the_segment_between_its_neighbours(seed, threads, lose):
     world = Tasks(seed, threads, lose)
     world.run(250)
     lost = sum(lost for events in world.events.values() for _, lost in events)
@@ -352,7 +352,7 @@ def test_a_thread_with_blocks_below_another_threads_is_in_its_own_while_one_is_o
 
 @given(st.integers(0, 10**9), st.integers(0, 2**36), st.lists(st.integers(0, 9), min_size=1, max_size=80))
 @examples(60)
-def test_stretches_of_ascending_ids_are_those_of_each_id(seed, first, steps):
+def test_segments_of_ascending_ids_are_those_of_each_id(seed, first, steps):
     world = World(seed, 2)
     world.corr = first
     for _ in range(120):

@@ -64,7 +64,7 @@ sys.exit(7)
     assert any(call.name == "write" and call.result == "3" for call in session.syscalls)
     assert session.meta["start_ns"] - 10**9 < reads[0].start_ns < session.meta["end_ns"]
     assert session.meta["sources"]["strace"]["unreadable"] == 0
-    assert "records: seen" in done.err
+    assert "records: " in done.err
 
 
 def test_other_calls_by_name(traced):

@@ -17,7 +17,7 @@ from support.torch_shape import paths
 import gpusense
 from gpusense._aggregation.pipeline import Pipeline
 from gpusense._attribution import open_blocks
-from gpusense._attribution.boundaries import FRAME_OPENED
+from gpusense._attribution.boundaries import FRAME_FOLLOWED, FRAME_OPENED
 from gpusense._tracing.block import Blocks
 from gpusense.integrations import torch as integration
 
@@ -376,7 +376,7 @@ def test_an_interrupt_where_a_sibling_follows(siblings):
     tracer, real = siblings.tracer, siblings.tracer._append
 
     def interrupted(item):
-        if type(item) is tuple and type(item[0]) is open_blocks.Frame and len(item) == 4:
+        if item[0] == FRAME_FOLLOWED:
             tracer._append = real
             raise KeyboardInterrupt
         real(item)

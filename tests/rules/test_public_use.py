@@ -159,10 +159,8 @@ def test_disabled_before_the_first_use(monkeypatch: pytest.MonkeyPatch, mode) ->
 
 
 def test_one_sink_is_enough_and_what_is_none_is_said(idle) -> None:
-    from gpusense._runtime.config import ConfigurationError
-
     for wrong in (3, [3], "print", [None]):
-        with pytest.raises(ConfigurationError, match="sinks must be callables"):
+        with pytest.raises(gpusense.ConfigurationError, match="sinks must be callables"):
             gpusense.configure(sinks=wrong)
     found: list = []
     gpusense.configure(sinks=found.extend)
@@ -204,10 +202,9 @@ def test_a_users_program_is_typed() -> None:
 
 
 def test_settings_take_known_backends_and_devices_alone():
-    from gpusense._runtime import config
 
     for wrong in ({"backends": ("cupt",)}, {"devices": (-1,)}):
-        with pytest.raises(config.ConfigurationError):
+        with pytest.raises(gpusense.ConfigurationError):
             gpusense.configure(**wrong)
 
 

@@ -31,8 +31,8 @@ def marks():
 
 @pytest.fixture
 def steps(tracer, marks):
-    def mark(op, thread, leaf):
-        marks.append((op, leaf))
+    def mark(op, thread, inside):
+        marks.append((op, inside))
         return True
 
     tracer._tasks = made = TaskSwitches(mark)
@@ -132,7 +132,7 @@ def test_where_somebody_put_the_original_back_it_is_replaced_anew(steps, marks, 
 
 
 def test_failures_of_ours_stay_out_of_the_loop(tracer, loop, monkeypatch, caplog):
-    def mark(op, thread, leaf):
+    def mark(op, thread, inside):
         raise RuntimeError("no room")
 
     monkeypatch.setattr(log, "_said", set())

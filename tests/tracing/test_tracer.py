@@ -1,4 +1,4 @@
-"""Blocks and records by hand, and what is asked about them."""
+"""Blocks and manual records, and what is asked about them."""
 
 import asyncio
 import copy

@@ -121,17 +121,17 @@ def test_reset(tracer):
 
 
 def test_configuration_errors_say_what_would_be_right(tracer):
-    with pytest.raises(config.ConfigurationError, match=r"known: .*threshold_us"):
+    with pytest.raises(gpusense.ConfigurationError, match=r"known: .*threshold_us"):
         gpusense.configure(treshold_us=5)
-    with pytest.raises(config.ConfigurationError, match="0…1"):
+    with pytest.raises(gpusense.ConfigurationError, match="0…1"):
         gpusense.configure(sample_rate=2)
     with pytest.raises(ValueError, match="must be a number"):
         gpusense.configure(threshold_us="fast")
-    with pytest.raises(config.ConfigurationError, match="'order' or 'exact'"):
+    with pytest.raises(gpusense.ConfigurationError, match="'order' or 'exact'"):
         gpusense.configure(attribution="guessed")
     with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
         gpusense.configure(backends=("cupti",), strict=True)
-    with pytest.raises(config.ConfigurationError, match="unknown backend 'cupty'; known: cuda, cupti"):
+    with pytest.raises(gpusense.ConfigurationError, match="unknown backend 'cupty'; known: cuda, cupti"):
         gpusense.configure(backends=("cupty",))
 
 
@@ -167,7 +167,7 @@ def test_a_mode_that_there_is_not_is_told(word):
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("name", ["buffers", "max_records", "threshold_us"])
 def test_a_setting_that_is_no_number(name, value):
-    with pytest.raises(config.ConfigurationError, match=name):
+    with pytest.raises(gpusense.ConfigurationError, match=name):
         config.check(name, value)
 
 

@@ -196,7 +196,7 @@ def _flame(root: BlockNode) -> dict[str, Any]:
                 rows.append([place, _name(child.name), child.gpu_ns, "block"])
             else:
                 rest += child.gpu_ns
-        for (kind, name), (_, spent) in node.operations.items():
+        for (kind, name), (_, spent, _) in node.operations.items():
             if kind not in DEVICE_KINDS:
                 continue
             if spent > floor:

@@ -455,7 +455,7 @@ def test_blocks_are_those_current_when_the_pass_was_begun(recording, programs) -
         path, block_id = ("outer", "inner"), 7
 
     class LeftOut(Block):
-        _sampled = False
+        recorded = False
 
     work = programs.Compute(programs.device())
     recording.block = Block()

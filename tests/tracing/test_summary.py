@@ -3,8 +3,7 @@
 import io
 
 from gpusense._records.records import BlockRecord, GpuAllocation, GpuKernel
-from gpusense._tracing.summary import print_summary, summarise
-from gpusense._tracing.summary_text import as_tree
+from gpusense._tracing.summary import _as_tree, print_summary, summarise
 from gpusense.session import Session
 
 MS = 1_000_000
@@ -77,7 +76,7 @@ def test_a_budget_that_no_rest_keeps_is_told():
 
 def test_a_block_whose_parent_is_unknown_stands_below_the_next_that_is_known():
     run = session((("a",), 9), (("a", "lost", "b"), 5), (("gone", "c"), 7))
-    found = as_tree(summarise(run).operations)
+    found = _as_tree(summarise(run).operations)
     assert [(depth, row.name) for depth, row in found] == [(0, "a"), (1, "b"), (0, "c")]
 
 

@@ -169,8 +169,8 @@ def test_late_records_are_given_to_no_wrong_block(seed, ids, marked, lose):
     rows = sorted((corr, thread) for thread, corr, _, _ in server.launches)
     for thread in {thread for _, thread in rows[:20]}:
         corrs = [corr for corr, one in rows if one == thread]
-        stretches = few.segments(thread, corrs, corrs[0], corrs[-1])
-        found = [place for low, high, place in stretches for _ in range(low, high)]
+        segments = few.segments(thread, corrs, corrs[0], corrs[-1])
+        found = [place for low, high, place in segments for _ in range(low, high)]
         assert found == [few.resolve(thread, corr) for corr in corrs]
     assert late > 50 or (marked and lose)
 
