@@ -23,8 +23,8 @@ SHARED = Shared()
 def live():
     assert gpusense.enable()
     yield gpusense.get_tracer()
-    select._tracer.close()
-    select._tracer = None
+    select.control.live.close()
+    select.control = select.Control()
     gpusense._activate(gpusense._Undecided())
 
 
@@ -56,6 +56,6 @@ def test_trace_live_without_kernels(benchmark, live):
         for _ in range(1000):
             with gpusense.trace("x"):
                 pass
-        live._recorder.events.clear()
+        live.recorder.events.clear()
 
     benchmark(once)

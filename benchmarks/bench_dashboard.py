@@ -28,6 +28,7 @@ from support.devices import (  # noqa: E402
     sample,
 )
 
+from gpusense._records.device_identity import key  # noqa: E402
 from gpusense.cli.dashboard import dashboard, screen  # noqa: E402
 from gpusense.cli.dashboard.frame import State, frame  # noqa: E402
 from gpusense.cli.dashboard.paint import Theme  # noqa: E402
@@ -101,7 +102,7 @@ def spent_s() -> dict[str, float]:
 def remember(running) -> None:
     """A minute of history, as after a minute: what was read just now with a load that moves."""
     for latest in running.latest():
-        samples = running._samples[latest.device.index]
+        samples = running._samples[key(latest.device)]
         first = samples[0].monotonic_ns
         for place in range(1, 121):
             use = latest.utilization._replace(gpu_percent=random.randrange(100))

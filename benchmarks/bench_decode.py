@@ -7,7 +7,9 @@ import struct
 
 import pytest
 
-from gpusense._decode import decode, layouts
+from gpusense._decode import layouts
+from gpusense._decode.record import record
+from gpusense._decode.walk import batches, name_pointers
 
 T0 = 1_764_280_000_000_000_000
 STRIDES = {
@@ -42,21 +44,21 @@ def buffer_with_runs_of(length: int) -> memoryview:
 @pytest.mark.parametrize("length", [1, 10, 100, RECORDS])
 def test_columns(benchmark, length):
     buffer = buffer_with_runs_of(length)
-    _, tally = benchmark(decode.batches, buffer, STRIDES)
+    _, tally = benchmark(batches, buffer, STRIDES)
     assert tally.seen == RECORDS
     benchmark.extra_info["records"] = RECORDS
 
 
 @pytest.mark.parametrize("length", [10, RECORDS])
 def test_name_pointers(benchmark, length):
-    assert len(benchmark(decode.name_pointers, buffer_with_runs_of(length), STRIDES)) == 20
+    assert len(benchmark(name_pointers, buffer_with_runs_of(length), STRIDES)) == 20
 
 
 def test_whole_records(benchmark):
     buffer = buffer_with_runs_of(RECORDS)
-    (batch,), _ = decode.batches(buffer, STRIDES)
+    (batch,), _ = batches(buffer, STRIDES)
 
     def keep_all():
-        return [decode.record(buffer, batch, i, lambda _: ("k", None, None), path=("a",)) for i in range(100)]
+        return [record(buffer, batch, i, lambda _: ("k", None, None), path=("a",)) for i in range(100)]
 
     assert len(benchmark(keep_all)) == 100

@@ -11,8 +11,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests")
 from support.cupti import STRIDES, T0, kernel, memcpy
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
-from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
-from gpusense._decode.names_cache import NameCache, Names
+from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
+from gpusense._capi import demangle
+from gpusense._decode.names import NameCache, Names
 
 RECORDS = 1200  # in a buffer of 256 KiB
 BUFFERS = 40
@@ -40,17 +41,17 @@ def buffers(run):
 
 def pipeline():
     made = Pipeline(Limits(), start_ns=T0)
-    made.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "step"), 0)
+    made.attribution.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "step"), 0)
     for i in range(BUFFERS * RECORDS // BLOCK):
-        made.boundary(Boundary(OPEN, 2 + i, 1, 5, T0, T0, "part"), i * BLOCK + 1)
-        made.boundary(Boundary(CLOSE, 2 + i, None, 5, T0, T0), (i + 1) * BLOCK)
+        made.attribution.boundary(Boundary(OPEN, 2 + i, 1, 5, T0, T0, "part"), i * BLOCK + 1)
+        made.attribution.boundary(Boundary(CLOSE, 2 + i, None, 5, T0, T0), (i + 1) * BLOCK)
     return made
 
 
 @pytest.mark.parametrize("run", [500, 100, 10, 3])
 def test_records_per_second(benchmark, run):
     data = buffers(run)
-    cache = NameCache()
+    cache = NameCache(demangle)
     names = Names(cache, lambda address: NAMES[(address - 0x1000) // 64])
 
     def all_of_it(made):

@@ -40,7 +40,7 @@ def peak_mib() -> float:
 
 def write(form: str, session, path: str) -> None:
     if form == "findings":
-        from gpusense.analysis import findings
+        from gpusense.analysis.findings import findings
 
         findings(session)
     elif form == "save":

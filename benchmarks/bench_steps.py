@@ -9,7 +9,7 @@ import pytest
 
 import gpusense
 from gpusense._tracing import select
-from gpusense._tracing.tasks import Steps
+from gpusense._tracing.tasks import TaskSwitches
 
 STEPS = 1000
 
@@ -18,8 +18,8 @@ STEPS = 1000
 def live():
     assert gpusense.enable()
     yield gpusense.get_tracer()
-    select._tracer.close()
-    select._tracer = None
+    select.control.live.close()
+    select.control = select.Control()
     gpusense._activate(gpusense._Undecided())
 
 
@@ -43,14 +43,14 @@ async def one():
 @pytest.mark.parametrize("exact", [False, True], ids=["order", "exact"])
 def test_steps(benchmark, live, tasks, exact):
     loop = asyncio.new_event_loop()
-    live._recorder.marker = lambda token: None
-    live._steps = followed = Steps(live._switched) if exact else None
+    live.recorder.marker = lambda token: None
+    live._steps = followed = TaskSwitches(live._switched) if exact else None
     if followed is not None:
         followed.on()
 
     def once():
         loop.run_until_complete(tasks())
-        live._recorder.events.clear()
+        live.recorder.events.clear()
 
     try:
         benchmark(once)

@@ -44,11 +44,11 @@ def child(mode, rate, pairs):
     if mode == "file":
         handle, path = tempfile.mkstemp(suffix=".gpusense")
         os.close(handle)
-        select.start_session("file", path)
+        select.control.start_session("file", path)
     else:
         gpusense.enable()
     tracer = gpusense.get_tracer()
-    recorder = tracer._recorder
+    recorder = tracer.recorder
     capture = recorder.capture
     while recorder.marker is None:
         with gpusense.trace("waiting"):
@@ -71,7 +71,7 @@ def child(mode, rate, pairs):
             gaps_off.append(found[False][1])
     driver.fake_cuda_pace(0)
     low, middle, high = statistics.quantiles([100 * ratio for ratio in ratios], n=4)
-    counters = tracer._recorder.counters() if mode == "live" else None
+    counters = tracer.recorder.counters() if mode == "live" else None
     seen = f"{counters.seen} seen, {counters.missed} buffers missed" if counters else ""
     print(
         f"{mode:5} {rate:7}/s  slowdown {middle:5.1f} % [{low:5.1f}, {high:5.1f}]  "

@@ -17,8 +17,9 @@ from support.cupti import STRIDES, T0, kernel, memcpy
 from support.sessions import watch
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
-from gpusense._attribution.attributor import CLOSE, OPEN, Boundary
-from gpusense._decode.names_cache import NameCache
+from gpusense._attribution.boundaries import CLOSE, OPEN, Boundary
+from gpusense._capi import demangle
+from gpusense._decode.names import NameCache
 
 RECORDS = 1200
 REQUESTS = 8  # threads that come and go with each buffer
@@ -46,15 +47,15 @@ def buffer(number):
 def requests(made, first, corr):
     for number in range(first, first + REQUESTS):
         thread = 0x7F0000000640 + number * 0x1000
-        made.boundary(Boundary(OPEN, REQUEST_IDS + number, None, thread, T0, T0, "request"), corr)
-        made.boundary(Boundary(CLOSE, REQUEST_IDS + number, None, thread, T0, T0), corr)
+        made.attribution.boundary(Boundary(OPEN, REQUEST_IDS + number, None, thread, T0, T0, "request"), corr)
+        made.attribution.boundary(Boundary(CLOSE, REQUEST_IDS + number, None, thread, T0, T0), corr)
 
 
 def main(millions):
     made = Pipeline(Limits(max_records=20_000), start_ns=T0)
-    made.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "epoch"), 0)
+    made.attribution.boundary(Boundary(OPEN, 1, None, 5, T0, T0, "epoch"), 0)
     watch(made, 1)
-    cache = NameCache()
+    cache = NameCache(demangle)
     total, block, began, first = 0, 1, time.process_time(), None
     for million in range(1, millions + 1):
         while total < million * 1_000_000:
@@ -62,8 +63,8 @@ def main(millions):
             for part in range(30):
                 block += 1
                 corr = total + part * 40 + 1
-                made.boundary(Boundary(OPEN, block, 1, 5, T0, T0, f"part {part % 3}"), corr)
-                made.boundary(Boundary(CLOSE, block, None, 5, T0, T0), corr + 39)
+                made.attribution.boundary(Boundary(OPEN, block, 1, 5, T0, T0, f"part {part % 3}"), corr)
+                made.attribution.boundary(Boundary(CLOSE, block, None, 5, T0, T0), corr + 39)
             requests(made, number * REQUESTS, total + 1)
             cache.new_buffer()
             moved = number // 1000

@@ -17,7 +17,7 @@ def keep_longest(records):
             longest[record.name] = max(longest[record.name], record.duration_ns)
 
 
-# From 50 µs on records come one by one; shorter ones are only counted.
+# From 50 µs on records come one by one; shorter ones are only summed.
 gpusense.configure(threshold_us=50, sinks=[keep_longest])
 for i in range(1, 6):
     gpusense.record_kernel("my_kernel", duration_ns=i * 40_000)
@@ -25,4 +25,4 @@ gpusense.get_tracer().flush()
 
 print(dict(longest))
 counters = gpusense.get_tracer().session().counters
-print(f"{counters.seen} seen, {counters.kept} kept, {counters.aggregated} counted")
+print(f"{counters.kept} listed, {counters.aggregated} summed")

@@ -1,23 +1,31 @@
 """GPU work, visible from inside a Python process.
 
-``with gpusense.trace("step") as block:`` then ``block.summary()``; ``gpusense.monitor.start_background(callback)``;
-``gpusense.get_tracer()``. Nothing is loaded on import; without a GPU everything is a graceful no-op.
+- Blocks: ``trace``, as in ``with trace("step") as block:``, then ``block.summary()``; ``compute_block``, of the CPU.
+- Records that you time yourself: ``record_kernel``, ``record_transfer``, ``record_compute_block``.
+- The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``.
+- Devices: ``devices``, ``own_usage``; ``monitor.start_background(callback)`` samples them.
+- Sessions: ``load``, ``Session``, and the records in them, ``GpuKernel`` and others.
+- Submodules: ``cuda``, ``doctor``, ``exporters``, ``integrations``, ``monitor``, ``session``, ``testing``, ``wgpu``.
+
+Nothing is loaded on import; without a GPU everything is a graceful no-op. Every function may be called from any thread.
+Times are nanoseconds since the Unix epoch, sizes are bytes; what is unknown is None.
 """
 
 from _thread import get_ident as _get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from . import cuda, doctor, exporters, integrations, monitor, testing, wgpu
-    from ._records.metrics import GpuMetrics
+    from ._records.metrics import GpuMetrics, OwnUsage
+    from ._records.protocols import ActivitySource, Backend, DeviceSource, MetricsSource, RecordSource
     from ._records.records import (
         Aggregate,
         BlockRecord,
         ComputeBlock,
         Counters,
+        DeviceBusy,
         DeviceInfo,
+        Direction,
         GpuAllocation,
         GpuKernel,
         GpuMemoryTransfer,
@@ -26,19 +34,35 @@ if TYPE_CHECKING:
         Syscall,
         Unavailable,
     )
-    from ._runtime.errors import BackendError, BackendUnavailable, GpuSenseError, SessionError
+    from ._runtime.config import Settings
+    from ._runtime.errors import BackendError, BackendUnavailable, ConfigurationError, GpuSenseError, SessionError
+    from ._tracing.noop import NoopTracer
+    from ._tracing.summary import BlockOperation, BlockSummary, Bottleneck, Launched, TraceSummary
+    from ._tracing.tracer import Tracer
+    from ._tracing.types import Block
+    from .monitor import Monitor, Window
     from .session import Session, load
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActivitySource",
     "Aggregate",
+    "Backend",
     "BackendError",
     "BackendUnavailable",
+    "Block",
+    "BlockOperation",
     "BlockRecord",
+    "BlockSummary",
+    "Bottleneck",
     "ComputeBlock",
+    "ConfigurationError",
     "Counters",
+    "DeviceBusy",
     "DeviceInfo",
+    "DeviceSource",
+    "Direction",
     "GpuAllocation",
     "GpuKernel",
     "GpuMemoryTransfer",
@@ -46,10 +70,20 @@ __all__ = [
     "GpuMetrics",
     "GpuSenseError",
     "GpuSync",
+    "Launched",
+    "MetricsSource",
+    "Monitor",
+    "NoopTracer",
+    "OwnUsage",
+    "RecordSource",
     "Session",
     "SessionError",
+    "Settings",
     "Syscall",
+    "TraceSummary",
+    "Tracer",
     "Unavailable",
+    "Window",
     "__version__",
     "compute_block",
     "configure",
@@ -74,29 +108,36 @@ __all__ = [
     "wgpu",
 ]
 
-_LAZY = {
-    **dict.fromkeys(("BackendError", "BackendUnavailable", "GpuSenseError", "SessionError"), "_runtime.errors"),
-    "GpuMetrics": "_records.metrics",
-    **dict.fromkeys(
-        (
-            "Aggregate",
-            "BlockRecord",
-            "ComputeBlock",
-            "Counters",
-            "DeviceInfo",
-            "GpuAllocation",
-            "GpuKernel",
-            "GpuMemoryTransfer",
-            "GpuMemset",
-            "GpuSync",
-            "Syscall",
-            "Unavailable",
-        ),
-        "_records.records",
+#: Module → the public names that are loaded from it when somebody asks for one.
+_SOURCES = {
+    "_records.metrics": ("GpuMetrics", "OwnUsage"),
+    "_records.protocols": ("ActivitySource", "Backend", "DeviceSource", "MetricsSource", "RecordSource"),
+    "_records.records": (
+        "Aggregate",
+        "BlockRecord",
+        "ComputeBlock",
+        "Counters",
+        "DeviceBusy",
+        "DeviceInfo",
+        "Direction",
+        "GpuAllocation",
+        "GpuKernel",
+        "GpuMemoryTransfer",
+        "GpuMemset",
+        "GpuSync",
+        "Syscall",
+        "Unavailable",
     ),
-    "Session": "session",
-    "load": "session",
+    "_runtime.config": ("Settings",),
+    "_runtime.errors": ("BackendError", "BackendUnavailable", "ConfigurationError", "GpuSenseError", "SessionError"),
+    "_tracing.block": ("Block",),
+    "_tracing.noop": ("NoopTracer",),
+    "_tracing.summary": ("BlockOperation", "BlockSummary", "Bottleneck", "Launched", "TraceSummary"),
+    "_tracing.tracer": ("Tracer",),
+    "monitor": ("Monitor", "Window"),
+    "session": ("Session", "load"),
 }
+_LAZY = {name: module for module, names in _SOURCES.items() for name in names}
 _MODULES = ("cuda", "doctor", "exporters", "integrations", "monitor", "session", "testing", "wgpu")
 
 
@@ -116,7 +157,7 @@ _importing: "set[int]" = set()  # threads
 
 
 def _selection() -> "Any":
-    """The module that decides. A signal handler or finaliser that interrupts its import must not import it as well:
+    """What decides. A signal handler or finaliser that interrupts its import must not import it as well:
     that breaks the first import before Python 3.12."""
     thread = _get_ident()
     _importing.add(thread)
@@ -124,7 +165,7 @@ def _selection() -> "Any":
         from ._tracing import select
     finally:
         _importing.discard(thread)
-    return select
+    return select.control
 
 
 def _decide() -> "Any":
@@ -165,31 +206,31 @@ def _active_tracer() -> "Any":
     return _active
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import overload
+class _Unchanged:
+    def __repr__(self) -> str:
+        return "unchanged"
 
-    from ._records.metrics import OwnUsage
-    from ._runtime.config import Settings
-    from ._tracing.tracer import Tracer
-    from ._tracing.types import Block, F
-    from ._tracing.types import ComputeBlock as _ComputeBlock
+
+_UNCHANGED: "Any" = _Unchanged()
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, Literal, NoReturn, overload
+
+    from ._tracing.types import F, TimedBlock
 
     @overload
     def trace(name: F, /) -> F: ...
     @overload
     def trace(name: str | None = None, attributes: Mapping[str, Any] | None = None, links: Any = None) -> Block: ...
     def trace(name: Any = None, attributes: Any = None, links: Any = None) -> Any: ...
-    def compute_block(
-        name: str, elements: int | None = None, attributes: Mapping[str, Any] | None = None
-    ) -> _ComputeBlock: ...
 
 else:
 
-    def trace(name: "Any" = None, attributes: "Any" = None, links: "Any" = None) -> "Any":
+    def trace(name: "str | None" = None, attributes: "Mapping[str, Any] | None" = None, links: "Any" = None) -> "Block":
         """A block: ``with trace("step", {"batch": 64}) as block:``, or a decorator of functions and coroutines.
 
-        What is launched inside belongs to it; ``block.summary()`` tells it. Never raises for a reason of gpusense's
+        What is launched inside belongs to it; ``block.summary()`` gives it. Never raises for a reason of gpusense's
         own, never waits for the device. ``attributes`` go into the record of the block. ``links``: OpenTelemetry span
         contexts that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is
         recorded. ``@trace`` without parentheses names the block after the function.
@@ -198,39 +239,71 @@ else:
             return _active.trace()(name)
         return _active.trace(name, attributes, links)
 
-    def compute_block(name: "Any", elements: "Any" = None, attributes: "Any" = None) -> "Any":
-        """CPU or SIMD work on the same timeline, as a context manager or decorator.
 
-        With ``elements``, how many items it handles, the record has a throughput.
-        """
-        return _active.compute_block(name, elements, attributes)
+def compute_block(
+    name: str, elements: "int | None" = None, attributes: "Mapping[str, Any] | None" = None
+) -> "TimedBlock":
+    """CPU or SIMD work on the same timeline, as a context manager or decorator. Never raises for a reason of gpusense's
+    own.
 
-
-def record_kernel(name: str, start_ns: "Any" = None, end_ns: "Any" = None, **fields: "Any") -> None:
-    """One kernel timed by the caller, in wall-clock nanoseconds or by ``duration_ns``.
-
-    See :meth:`Tracer.record_kernel`.
+    With ``elements``, how many items it handles, the record has a throughput.
     """
-    _active.record_kernel(name, start_ns, end_ns, **fields)
+    return _active.compute_block(name, elements, attributes)  # type: ignore[no-any-return]
 
 
-def record_transfer(name: str, direction: str, bytes: int = 0, **fields: "Any") -> None:
-    """One copy timed by the caller: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000)``.
+def record_kernel(
+    name: str,
+    start_ns: "int | None" = None,
+    end_ns: "int | None" = None,
+    *,
+    duration_ns: "int | None" = None,
+    **fields: "Any",
+) -> None:
+    """One kernel or pass that you timed, in wall-clock nanoseconds (``time.time_ns()``).
 
-    See :meth:`Tracer.record_transfer`.
+    Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not passed is now. ``fields`` are
+    those of :class:`GpuKernel`. It belongs to the innermost block that is open here. What does not fit its field is
+    logged once and counted, and the record left out; nothing raises.
     """
-    _active.record_transfer(name, direction, bytes, **fields)
+    _active.record_kernel(name, start_ns, end_ns, duration_ns=duration_ns, **fields)
+
+
+def record_transfer(
+    name: str,
+    direction: "Direction",
+    bytes: int = 0,
+    *,
+    duration_ns: "int | None" = None,
+    start_ns: "int | None" = None,
+    end_ns: "int | None" = None,
+    **fields: "Any",
+) -> None:
+    """One copy that you timed: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000)``.
+
+    Times and errors as for :func:`record_kernel`; ``fields`` are those of :class:`GpuMemoryTransfer`, of which
+    ``timing`` is "host" unless it is passed.
+    """
+    times = {"duration_ns": duration_ns, "start_ns": start_ns, "end_ns": end_ns}
+    _active.record_transfer(name, direction, bytes, **times, **fields)
 
 
 def record_compute_block(
-    name: str, start_ns: "Any" = None, end_ns: "Any" = None, elements: "Any" = None, **fields: "Any"
+    name: str,
+    start_ns: "int | None" = None,
+    end_ns: "int | None" = None,
+    elements: "int | None" = None,
+    *,
+    duration_ns: "int | None" = None,
+    **fields: "Any",
 ) -> None:
-    """CPU work timed by the caller; see :meth:`Tracer.record_compute_block`."""
-    _active.record_compute_block(name, start_ns, end_ns, elements, **fields)
+    """CPU work that you timed, on the calling thread; ``elements`` items. Times and errors as for
+    :func:`record_kernel`; ``fields`` are those of :class:`ComputeBlock`."""
+    _active.record_compute_block(name, start_ns, end_ns, elements, duration_ns=duration_ns, **fields)
 
 
 def get_tracer() -> "Tracer":
-    """The tracer of this process: a :class:`Tracer`, or a :class:`NoopTracer` with the same methods."""
+    """The tracer of this process: a :class:`Tracer`, or a :class:`NoopTracer` with the same methods, whose ``reason``
+    says why nothing is recorded. The first use of gpusense decides which."""
     if type(_active) is _Undecided:
         tracer = _decide()
         if tracer is None:
@@ -239,26 +312,51 @@ def get_tracer() -> "Tracer":
     return _active  # type: ignore[no-any-return]
 
 
-def configure(defaults: bool = False, sinks: "Any" = None, **settings: "Any") -> "Settings":
-    """Changes settings and gives the resolved :class:`Settings`; the environment has the last word.
+def configure(
+    defaults: bool = False,
+    sinks: "Callable[[list[Any]], Any] | Sequence[Callable[[list[Any]], Any]] | None" = None,
+    *,
+    mode: "Literal['off', 'auto', 'on']" = _UNCHANGED,
+    threshold_us: float = _UNCHANGED,
+    trace_all: bool = _UNCHANGED,
+    devices: "Iterable[int] | int | None" = _UNCHANGED,
+    backends: "Iterable[str] | str | None" = _UNCHANGED,
+    sample_rate: float = _UNCHANGED,
+    kinds: "Iterable[str] | str" = _UNCHANGED,
+    buffer_size: int = _UNCHANGED,
+    buffers: int = _UNCHANGED,
+    max_records_per_second: int = _UNCHANGED,
+    max_records: int = _UNCHANGED,
+    overhead_budget: "float | None" = _UNCHANGED,
+    detach_in_rests: bool = _UNCHANGED,
+    hang_after: "float | None" = _UNCHANGED,
+    file_limit_bytes: int = _UNCHANGED,
+    line_packages: "Iterable[str] | str" = _UNCHANGED,
+    strict: bool = _UNCHANGED,
+    attribution: "Literal['order', 'exact']" = _UNCHANGED,
+    **unknown: "NoReturn",
+) -> "Settings":
+    """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in
+    which unit, and its default. The environment has the last word. What was recorded stays.
 
-    ``threshold_us=100``, ``trace_all=False``, ``devices=None``, ``backends=None``, ``sample_rate=1.0``, ``kinds=()``,
-    ``buffer_size``, ``buffers``, ``max_records_per_second``, ``overhead_budget``, ``detach_in_rests``, ``hang_after``,
-    ``strict``, ``mode``, ``attribution="order"``; ``sinks``: callables that get lists of finished
-    records. ``defaults=True`` is for libraries: the application's own calls win over it. Raises
-    :class:`ConfigurationError` for unknown names and impossible values, and under ``strict=True``
-    :class:`BackendUnavailable` for a backend that was asked for and is not there.
+    ``sinks``: callables that get lists of finished records, on gpusense's thread. ``defaults=True`` is for libraries:
+    the application's own calls win over it. Raises :class:`ConfigurationError` for unknown names and impossible values,
+    and under ``strict=True`` :class:`BackendUnavailable` for a backend that was asked for and is not there; nothing has
+    changed then.
     """
-    return _selection().configure(defaults, sinks, **settings)  # type: ignore[no-any-return]
+    passed = locals()
+    changes = {name: passed[name] for name in passed if passed[name] is not _UNCHANGED}
+    del changes["defaults"], changes["sinks"], changes["unknown"]
+    return _selection().configure(defaults, sinks, **changes, **unknown)  # type: ignore[no-any-return]
 
 
 def enable() -> bool:
-    """Records from now on, also where no GPU is there; False under ``GPUSENSE=off``."""
+    """Records from now on, for the whole process, also where no GPU is there; False under ``GPUSENSE=off``."""
     return _selection().enable()  # type: ignore[no-any-return]
 
 
 def disable() -> None:
-    """Stops recording; what was recorded stays readable."""
+    """Stops recording, for the whole process, until :func:`enable`; what was recorded stays readable."""
     _selection().disable()
 
 
@@ -285,11 +383,13 @@ def devices() -> "tuple[DeviceInfo, ...]":
 
     Where a driver hangs its devices are left out after some seconds, which is logged once.
     """
-    return _selection().devices()  # type: ignore[no-any-return]
+    from . import backends
+
+    return backends.devices()
 
 
 def own_usage() -> "tuple[OwnUsage, ...]":
-    """What this process itself uses of each device, as far as the driver tells: a tuple of :class:`OwnUsage`."""
+    """What this process itself uses of each device, as far as the driver reports it: a tuple of :class:`OwnUsage`."""
     from . import monitor
 
     return monitor.own_usage()
@@ -307,4 +407,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> "list[str]":
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_MODULES})

@@ -4,11 +4,13 @@ They work with and without :func:`gpusense.integrations.wgpu_py.instrument`; wit
 the label given here. Objects are wgpu-py's own: anything wgpu-py raises comes through. Times are the host's.
 """
 
-import sys
 from time import time_ns
 from typing import Any
 
-from ._records.records import Unavailable
+from . import get_tracer
+from ._capi.wgpu_usage import usage_text
+from ._records.records import GpuSync, Unavailable
+from .backends.wgpu import source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ __all__ = ["cards", "scope", "self_test", "traced_map_buffer", "traced_read_buff
 
 def scope(label: str) -> Any:
     """A block for a group of passes: those begun inside belong to it, whenever they run."""
-    return _tracer().trace(label)
+    return get_tracer().trace(label)
 
 
 def traced_write_buffer(queue: Any, buffer: Any, offset: int, data: Any, label: str | None = None) -> None:
@@ -62,12 +64,10 @@ def traced_map_buffer(buffer: Any, label: str | None = None, mode: str = "READ")
         else:
             buffer.map(mode)
     end = time_ns()
-    from ._records.records import GpuSync
-
-    block = _tracer().current_block()
+    block = get_tracer().current_block()
     name = _named("map_buffer", label, buffer)
     place = (block.path, block.block_id) if block is not None else ((), None)
-    _tracer().record([GpuSync(name, start, end, backend="wgpu", path=place[0], block_id=place[1])])
+    get_tracer().record([GpuSync(name, start, end, backend="wgpu", path=place[0], block_id=place[1])])
     return buffer
 
 
@@ -83,13 +83,7 @@ def cards() -> "tuple[Card, ...] | Unavailable":
 
 def self_test(timeout_s: float = 20.0) -> dict[str, Any] | Unavailable:
     """Whether this machine computes, times and reads back through wgpu, tried in a child process; see the backend's."""
-    from .backends.wgpu import source
-
     return source.self_test(timeout_s)
-
-
-def _tracer() -> Any:
-    return sys.modules[__package__].get_tracer()
 
 
 def _unwrapped(method: Any) -> Any:
@@ -103,16 +97,10 @@ class _Quiet:
     """Inside, instrumented transfers are not recorded on this thread: the helper does it."""
 
     def __enter__(self) -> None:
-        integration = sys.modules.get(f"{__package__}.integrations.wgpu_py")
-        hooks = integration._State.hooks if integration is not None else None
-        self._local = hooks.local if hooks is not None else None
-        self._before = getattr(self._local, "nested", False)
-        if self._local is not None:
-            self._local.nested = True
+        self._before, source.SOURCE.here.quiet = source.SOURCE.here.quiet, True
 
     def __exit__(self, *_: object) -> None:
-        if self._local is not None:
-            self._local.nested = self._before
+        source.SOURCE.here.quiet = self._before
 
 
 def _wait(buffer: Any) -> None:
@@ -128,9 +116,7 @@ def _named(method: str, label: str | None, buffer: Any) -> str:
 def _record(
     method: str, label: str | None, direction: str, size: int, times: tuple[int, int], buffer: Any, **fields: Any
 ) -> None:
-    from ._capi.wgpu_usage import usage_text
-
-    _tracer().record_transfer(
+    get_tracer().record_transfer(
         _named(method, label, buffer),
         direction,
         size,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.machine import FAKES, ROOT, find_compiler, require
 
-pytest_plugins = ["support.fixtures"]
+pytest_plugins = ["support.fixtures", "support.wgpu"]
 
 # Tests that a shell has started in the background ignore interrupts, and so do their programs.
 for _number, _usual in (

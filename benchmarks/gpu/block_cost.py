@@ -40,8 +40,8 @@ def show(name, values):
 def main():
     card = cuda.Device(0)
     spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
-    run = select.start_session(mode="live")
-    recorder = run.tracer._recorder
+    run = select.control.start_session(mode="live")
+    recorder = run.tracer.recorder
     while recorder.marker is None:
         with gpusense.trace("waiting"):
             time.sleep(0.01)

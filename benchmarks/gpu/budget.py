@@ -38,13 +38,15 @@ def main():
         step()
     before = statistics.median(timed(step) for _ in range(100))
     path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-    run = select.start_session(mode=given.mode, path=path, overhead_budget=given.budget, detach_in_rests=given.detach)
-    recorder = run.tracer._recorder
+    run = select.control.start_session(
+        mode=given.mode, path=path, overhead_budget=given.budget, detach_in_rests=given.detach
+    )
+    recorder = run.tracer.recorder
     settled = time.monotonic() + (40 if given.detach else 8)
     while time.monotonic() < settled:
         step()
     ratios, share_on, rests = (rested if given.detach else against_away)(recorder, step, given.seconds)
-    facts = recorder._duty.facts(time.time_ns(), recorder.pipeline.threshold)
+    facts = recorder._budget.facts(time.time_ns(), recorder.store.threshold)
     state = run.tracer.status()
     session = run.finish()
     if len(ratios) < 3:
@@ -81,7 +83,7 @@ def against_away(recorder, step, seconds):
             step()
         took = []
         while time.monotonic() < settled + 5:
-            steps_on += recorder._duty.lasting() is None
+            steps_on += recorder._budget.lasting() is None
             took.append(timed(step))
         kept.append(statistics.mean(took))
         steps += len(took)
@@ -91,14 +93,14 @@ def against_away(recorder, step, seconds):
 
 def rested(recorder, step, seconds):
     """Each cycle against its own rest, without the half second in which CUPTI went out, and the last of its steps."""
-    duty, end = recorder._duty, time.monotonic() + seconds
-    cycles, steps_on, was_out = [[]], 0, duty.outside
+    keeper, end = recorder._budget, time.monotonic() + seconds
+    cycles, steps_on, was_out = [[]], 0, keeper.outside
     while time.monotonic() < end:
-        out, on = duty.outside, duty.lasting() is None
+        out, on = keeper.outside, keeper.lasting() is None
         if out and not was_out:
             cycles.append([])
         was_out = out
-        cycles[-1].append((timed(step), out and duty.outside))
+        cycles[-1].append((timed(step), out and keeper.outside))
         steps_on += on
     ratios, rests = [], []
     for cycle in cycles[1:-1]:  # the first and the last are not whole

@@ -72,7 +72,7 @@ class Gpusense:
     def start(self):
         self.package.enable(); self.tracer = self.package.get_tracer()
         deadline = time.monotonic() + 1.2
-        while time.monotonic() < deadline and not self.tracer._recorder.capture.running:
+        while time.monotonic() < deadline and not self.tracer.recorder.capture.running:
             with self.package.trace("waiting"): time.sleep(0.01)
     def stop(self): self.package.disable()
     def count(self):
@@ -117,12 +117,12 @@ def main() -> None:
     import tempfile
 
     sys.path.insert(0, str(ROOT))
-    from gpusense.cli import _copy
+    from gpusense.cli import vendor
 
     host = pathlib.Path(tempfile.mkdtemp()) / "host"
     host.mkdir()
     (host / "__init__.py").touch()
-    _copy.copy(str(host / "sense"))
+    vendor.copy(str(host / "sense"))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "COPY": str(host.parent), "PHASE": str(PHASE)}
     rows = [(tool, order) for tool in tools for order in ORDERS]
     print(f"{'other':14}{'order':10}{'other has':14}{'gpusense has':14}state after each step; reasons")

@@ -44,7 +44,7 @@ def main():
     tracer = gpusense.get_tracer()
     torch.zeros(1, device="cuda")
     end = time.monotonic() + 5
-    while not tracer._recorder.capture.running and time.monotonic() < end:
+    while not tracer.recorder.capture.running and time.monotonic() < end:
         with gpusense.trace("waiting"):
             time.sleep(0.01)
     step = model()

@@ -26,8 +26,8 @@ from gpusense._tracing import select
 from gpusense.cuda import _workload
 from gpusense import cuda
 card = cuda.Device(0)
-run = select.start_session(mode=mode, path=path, hang_after=float(os.environ["AFTER_S"]))
-recorder = run.tracer._recorder
+run = select.control.start_session(mode=mode, path=path, hang_after=float(os.environ["AFTER_S"]))
+recorder = run.tracer.recorder
 module = cuda.Module.from_ptx(_workload.PTX, card)
 spin = module.function("spin")
 while not recorder.capture.running:

@@ -32,8 +32,8 @@ mode = os.environ["MODE"]
 card = cuda.Device(0)
 spin = cuda.Module.from_ptx(_workload.PTX, card).function("spin")
 if mode != "off":
-    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "s.gpusense"))
-    while not run.tracer._recorder.capture.running:
+    run = select.control.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "s.gpusense"))
+    while not run.tracer.recorder.capture.running:
         with gpusense.trace("waiting"): time.sleep(0.01)
 def launch(count, name="work"):
     with gpusense.trace(name):
@@ -162,7 +162,7 @@ DETACH_RUN = """
 rows = {"never": cost()}
 gpusense.configure(mode="on")
 tracer = gpusense.get_tracer()
-recorder = tracer._recorder
+recorder = tracer.recorder
 deadline = time.monotonic() + 3
 while not recorder.capture.running and time.monotonic() < deadline:
     with gpusense.trace("waiting"): time.sleep(0.01)

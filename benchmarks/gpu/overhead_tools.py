@@ -128,8 +128,8 @@ class Gpusense(Tool):
         from gpusense._tracing import select
 
         self.path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-        self.run = select.start_session(mode=self.mode, path=self.path, **self.settings)
-        self.recorder = self.run.tracer._recorder
+        self.run = select.control.start_session(mode=self.mode, path=self.path, **self.settings)
+        self.recorder = self.run.tracer.recorder
         self.flush = None
         self.on_s, self.since = 0.0, time.monotonic()
         self.off()

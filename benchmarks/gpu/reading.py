@@ -113,7 +113,7 @@ def capture():
 
 
 def ready(tracer):
-    while tracer._recorder.marker is None:
+    while tracer.recorder.marker is None:
         with gpusense.trace("waiting"):
             time.sleep(0.01)
 

@@ -46,7 +46,7 @@ class Reading:
         from gpusense._decode import layouts
 
         self.kinds = layouts.DEFAULT_KINDS
-        self.recorder = run.tracer._recorder
+        self.recorder = run.tracer.recorder
         self.wait()
         self.hub = self.recorder.capture._activity.shared["flush"].__self__
         self.engine = self.hub._engine
@@ -128,7 +128,7 @@ def cost(mode, workload, seconds, stretch_s, states):
     for _ in range(20):
         step()
     program = os.listdir("/proc/self/task")
-    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
+    run = select.control.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
     reading = Reading(run)
     gc.collect()
     gc.freeze()

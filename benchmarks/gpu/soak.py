@@ -76,8 +76,8 @@ def main():
     card = cuda.Device(0)
     module = cuda.Module.from_ptx(_workload.PTX, card)
     path = os.path.join(tempfile.mkdtemp(), "soak.gpusense")
-    run = select.start_session(mode=given.mode, path=path)
-    recorder = run.tracer._recorder
+    run = select.control.start_session(mode=given.mode, path=path)
+    recorder = run.tracer.recorder
     while not recorder.capture.running:
         with gpusense.trace("waiting"):
             time.sleep(0.01)

@@ -44,12 +44,12 @@ def begin(kinds, path=""):
     "A tracer that captures and marks blocks, and what ends a session in a file."
     run = None
     if path:
-        run = select.start_session("file", path, kinds=kinds, trace_all=True)
+        run = select.control.start_session("file", path, kinds=kinds, trace_all=True)
     else:
         gpusense.configure(kinds=kinds, trace_all=True)
         gpusense.enable()
     tracer = gpusense.get_tracer()
-    if not until(lambda: tracer._recorder.marker is not None):
+    if not until(lambda: tracer.recorder.marker is not None):
         sys.exit(f"capture did not begin: {tracer.status()}")
     return tracer, run
 
@@ -148,7 +148,7 @@ tracer, _ = begin(("sync_lines",))
 before = tracer.status()["sync_lines"]
 if sys.argv[1] == "after":
     gpusense.configure(kinds=("sync",))
-    until(lambda: tracer._recorder.marker is not None)
+    until(lambda: tracer.recorder.marker is not None)
     first = seen()
 else:
     first = seen()
@@ -240,11 +240,11 @@ for measure in MEASURES.values(): measure()
 while time.monotonic() < end:
     for kind in (list(KINDS), list(KINDS)[::-1])[rounds % 2]:
         gpusense.configure(kinds=KINDS[kind])
-        if not until(lambda: tracer._recorder.marker is not None): sys.exit(f"capture did not begin: {tracer.status()}")
+        if not until(lambda: tracer.recorder.marker is not None): sys.exit(f"capture did not begin: {tracer.status()}")
         for name, measure in MEASURES.items(): times[kind][name].append(measure())
     rounds += 1
 gpusense.configure(kinds=("sync_lines",))
-until(lambda: tracer._recorder.marker is not None)
+until(lambda: tracer.recorder.marker is not None)
 answer(rounds=rounds, status=tracer.status().get("sync_lines"),
        times={name: {kind: [statistics.median(times[kind][name]), min(times[kind][name])] for kind in KINDS}
               for name in MEASURES})

@@ -36,7 +36,7 @@ def switches(integration, depth, way):
     if way == "whole":
         return lambda: integration.instrument(depth=depth), integration.uninstrument
     integration.instrument(depth=depth)
-    on = integration._Active.state.on
+    on = integration._installed.now.state.on
     wanted = dict(on)
     return lambda: on.update(wanted), lambda: on.update(dict.fromkeys(on, False))
 
@@ -53,8 +53,8 @@ def cost(mode, seconds, depth, way, workload, share):
     for _ in range(20):
         step()
     torch.cuda.synchronize()
-    run = select.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
-    while not run.tracer._recorder.capture.running:
+    run = select.control.start_session(mode=mode, path=os.path.join(tempfile.mkdtemp(), "run.gpusense"))
+    while not run.tracer.recorder.capture.running:
         time.sleep(0.01)
 
     gc.collect()
@@ -66,7 +66,7 @@ def cost(mode, seconds, depth, way, workload, share):
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
-    recorder = run.tracer._recorder
+    recorder = run.tracer.recorder
 
     def phase():
         """Seconds of a step, and CPU seconds of gpusense's threads in it, on average."""

@@ -41,7 +41,7 @@ a = torch.ones({ELEMENTS}, device="cuda:0"); b = torch.empty_like(a, device="cud
 torch.cuda.synchronize(0); torch.cuda.synchronize(1)
 gpusense.configure(trace_all=True, mode="on")
 tracer = gpusense.get_tracer()
-while not tracer._recorder.capture.running:
+while not tracer.recorder.capture.running:
     with gpusense.trace("waiting"): time.sleep(0.01)
 with gpusense.trace("there") as block:
     for _ in range({COPIES}): b.copy_(a)

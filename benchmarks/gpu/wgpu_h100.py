@@ -22,7 +22,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PATHS = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests" / "wgpu"), str(ROOT / "examples")]
+PATHS = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests"), str(ROOT / "examples")]
 LIMIT_S = 88.0
 DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")
 
@@ -142,8 +142,8 @@ def _cube(frames: int = 30) -> str:
     """A turning cube with depth, drawn by a render bundle; the digest of all its pixels."""
     import math
 
-    import programs
     import wgpu
+    from support import wgpu_programs as programs
 
     gpu, width, height = programs.device(), 256, 128
     module = gpu.create_shader_module(code=CUBE)
@@ -193,7 +193,7 @@ def _cube(frames: int = 30) -> str:
 
 
 def results() -> None:
-    import programs
+    from support import wgpu_programs as programs
 
     for name, action in (("compute", programs.compute), ("render", programs.render), ("cube, 30 frames", _cube)):
         bare = action()
@@ -204,7 +204,7 @@ def results() -> None:
 
 def own_timing() -> None:
     """A pass's time against what the program's own time stamps say, which are in ticks."""
-    import programs
+    from support import wgpu_programs as programs
 
     printed, kernels, _, found = _traced(programs.self_timed)
     ours = [kernel.duration_ns / 1e6 for kernel in kernels]
@@ -244,7 +244,7 @@ def clock() -> None:
 
 def _order() -> None:
     """Every pass lies between its submit and the return of the wait that followed."""
-    import programs
+    from support import wgpu_programs as programs
 
     from gpusense.integrations.wgpu_py._gpu_clock import GpuClock
 
@@ -279,7 +279,7 @@ def _order() -> None:
 
 
 def threads() -> None:
-    import programs
+    from support import wgpu_programs as programs
 
     def run() -> None:
         work = programs.Compute(programs.device())
@@ -329,7 +329,7 @@ def unified() -> None:
 
 def destroyed() -> None:
     """A device destroyed while its passes are under way, and another that lives on."""
-    import programs
+    from support import wgpu_programs as programs
 
     def run() -> int:
         first, second = programs.Compute(programs.device(), count=1 << 16), programs.Compute(programs.device())

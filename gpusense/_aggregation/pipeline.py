@@ -4,36 +4,30 @@ Live capture feeds buffers as they come; a session file is replayed through the 
 What decodes and selects is here; ``placement`` attributes, keeps and counts.
 
 A buffer is decoded at once, because it must go back; what it held waits (as columns) until the markers of all blocks
-that were opened or closed before it have arrived, because only then launch order can tell its block.
+that were opened or closed before it have arrived, because only then launch order says its block.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._attribution.attributor import Boundary, Ids, Widener
+from .._attribution.boundaries import Boundary, Placed
 from .._decode import layouts
 from .._decode.batch import Batch
-from .._decode.decode import batches, numbers
-from .._decode.drafts import Draft, Drafts, drafts_of
-from .._decode.launches import Launches
-from .._decode.names_cache import Described, Names
+from .._decode.correlation_ids import Ids, Launches, Widener
+from .._decode.names import Described, NameOf, Names
+from .._decode.record import KernelMaker, Row, kernel_rows
 from .._decode.record import record as decode_record
-from .._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, GpuKernel, GpuSync, Path, Record
-from .ledger import Ledger, Owners
-from .placement import HELPERS, Placer, Work
-from .placement import owner_of as owner_of
+from .._decode.walk import batches, numbers
+from .._records.records import BlockRecord, Counters, GpuKernel, GpuSync, Path, Record
+from .block_totals import BlockTotals, Watched
+from .ledger import Ledger
+from .placement import HELPERS, Owners, Placer, Work
 from .same_kernels import Alike
-from .stretches import Cutter, Stretches
-from .sums import BlockTotals, Watched
 from .threshold import Threshold
 from .wait_lines import Lines
 
-#: Names by address: ``(short, demangled or None, as the driver gave it or None)``.
-AnyNames = Callable[[int], Described]
-
 MARKER_BYTES = 4  # that a marker sets, where it is a memset
-MANY = 128  # kernels are counted in stretches; fewer are counted sooner one by one
 SLICE = 1280  # records decoded at a time: a buffer of kernels, well under a millisecond
 #: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
 MARKER_PATIENCE_NS = 30_000_000_000
@@ -54,7 +48,7 @@ _WITH_LINES = frozenset({"sync", "transfer"})  # what calls in which the host wa
 
 
 class Marker(NamedTuple):
-    """How the boundary calls of blocks look among the records: kind, key column, and stream where that tells them."""
+    """How the boundary calls of blocks look among the records: kind, key column, and their stream where it matters."""
 
     kind: int
     key: int
@@ -90,16 +84,15 @@ class Pipeline:
         self.limits = limits or Limits()
         self.start_ns = start_ns
         self.marker = marker
-        self._ledger = Ledger(self.limits.max_records, emit)
-        self.kept = self._ledger.kept
+        self.ledger = Ledger(self.limits.max_records, emit)  # what was kept and counted
+        self.kept = self.ledger.kept
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
-        self._placer = Placer(self._ledger, self.threshold, occupancy, watched)
+        self._placer = Placer(self.ledger, self.threshold, occupancy, watched)
         self.attribution, self.watched = self._placer.attribution, self._placer.watched
         self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
         self.launches = Launches()  # how much CUPTI slowed them
         self.lines = Lines()  # of synchronising calls; each comes before its records
-        self._widener = Widener()
-        self._cutter = Cutter()
+        self.widener = Widener()  # of correlation ids
         self._waiting: deque[Work] = deque()
         self._seen = self._invalid = self._pre_session = self._unknown = 0
 
@@ -114,22 +107,22 @@ class Pipeline:
 
     @property
     def occupancy(self) -> Callable[[GpuKernel], float | None] | None:
-        return self._placer.drafts.occupancy
+        return self._placer.kernels.occupancy
 
     @occupancy.setter
     def occupancy(self, occupancy: Callable[[GpuKernel], float | None] | None) -> None:
-        self._placer.drafts = Drafts(occupancy)
+        self._placer.kernels = KernelMaker(occupancy)
 
     def configure(self, limits: Limits) -> None:
         self.limits = limits
         self.threshold.configure(limits.threshold_ns, limits.max_per_second)
-        self._ledger.limit(limits.max_records)
+        self.ledger.limit(limits.max_records)
 
     def go_on_from(self, old: "Pipeline") -> None:
         """Blocks that are open stay open, and correlation ids keep their upper half."""
         self._placer.go_on_from(old._placer)
         self.attribution, self.watched = old.attribution, old.watched
-        self._widener, self.lines = old._widener, old.lines
+        self.widener, self.lines = old.widener, old.lines
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -138,7 +131,7 @@ class Pipeline:
         buffer: memoryview,
         thread: int,
         strides: Mapping[int, int],
-        names: AnyNames,
+        names: NameOf,
         *,
         now_ns: int = 0,
         pause: Callable[[], None] | None = None,
@@ -160,22 +153,14 @@ class Pipeline:
             if pause is not None:
                 pause()
 
-    def restart_ids(self) -> None:
-        """CUPTI was taken out of the process and is in it again: correlation ids begin anew."""
-        self._widener.restart()
-
-    def boundary(self, event: Boundary, corr: int | None = None) -> None:
-        """A block was opened or closed."""
-        self.attribution.boundary(event, corr)
-
     def boundary_after(self, event: Boundary, newest: int) -> None:
-        """As :meth:`boundary`, where the newest correlation id at that moment was read: launches from the next id on
-        come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
-        self.attribution.boundary(event, self._widener.widen_one((newest + 1) & 0xFFFFFFFF))
+        """A block was opened or closed, where the newest correlation id at that moment was read: launches from the next
+        id on come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
+        self.attribution.boundary(event, self.widener.widen_one((newest + 1) & 0xFFFFFFFF))
 
-    def boundaries_after(self, items: Iterable[Sequence[Any]]) -> None:
-        """As :meth:`boundary_after` for many: each holds what a :class:`Boundary` does, and ``newest``."""
-        self.attribution.boundaries_after(items, self._widener)
+    def boundaries_after(self, items: Iterable[Placed]) -> None:
+        """As :meth:`boundary_after` for many."""
+        self.attribution.boundaries_after(items, self.widener)
 
     def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
@@ -191,7 +176,7 @@ class Pipeline:
             else:
                 self._seen += 1
                 placer.finish(item, keep_all)
-        self._ledger.hand_on()
+        self.ledger.hand_on()
 
     def refuse(self, count: int) -> None:
         """Counts records that were seen and are impossible."""
@@ -215,26 +200,20 @@ class Pipeline:
             work = waiting.popleft()
             if limit is None or final or work.newest_ns < limit:
                 self._placer.place(work, pause)
-                self._ledger.piles.tidy(pause)
+                self.ledger.sums.tidy(pause)
                 if pause is not None:
                     pause()
             else:
                 waiting.append(work)
-        self._ledger.hand_on()
+        self.ledger.hand_on()
         self.watched.sweep()
 
     # --- out --------------------------------------------------------------------------------------------------------
-
-    def aggregates(self) -> list[Aggregate]:
-        return self._ledger.aggregates()
 
     def totals(self, block_id: int) -> BlockTotals | None:
         """What was launched inside a watched block so far; a copy."""
         totals = self.watched.get(block_id)
         return totals.copy() if totals is not None else None
-
-    def busy(self) -> list[DeviceBusy]:
-        return self._ledger.busy()
 
     def counters(self) -> Counters:
         """Seen = kept + aggregated + invalid + pre-session, once nothing waits for its marker."""
@@ -242,8 +221,8 @@ class Pipeline:
         waiting = sum(work.batch.count for work in works if work.kind not in HELPERS)
         return Counters(
             seen=self._seen - waiting,
-            kept=self._ledger.stored,
-            aggregated=self._ledger.counted,
+            kept=self.ledger.stored,
+            aggregated=self.ledger.counted,
             invalid=self._invalid + self._placer.invalid,
             pre_session=self._pre_session,
             ambiguous=self._placer.ambiguous,
@@ -251,10 +230,6 @@ class Pipeline:
             lost_markers=self.attribution.lost_markers,
             inherited=self._placer.inherited,
         )
-
-    @property
-    def newest_correlation(self) -> int:
-        return self._widener.newest
 
     @property
     def idle(self) -> bool:
@@ -268,7 +243,7 @@ class Pipeline:
         buffer: memoryview,
         batch: Batch,
         thread: int,
-        names: AnyNames,
+        names: NameOf,
         now_ns: int,
         pause: Callable[[], None] | None,
     ) -> None:
@@ -288,37 +263,25 @@ class Pipeline:
         if not batch.count:
             return
         ids = self._ids(batch)
-        known, short, stretches = self._named(batch, names) if kind == "kernel" else ({}, {}, None)
+        known, short = _described(names, frozenset(batch.key)) if kind == "kernel" else ({}, {})
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
         if lines is not None and kind == "sync":
-            batch = batch.with_keys(self._ledger.piles.keys_with_lines(batch.key, lines))
+            batch = batch.with_keys(self.ledger.sums.keys_with_lines(batch.key, lines))
         slow = self._slow(batch, now_ns)
-        kept: dict[int, Record] | dict[int, Draft] = {}
+        kept: dict[int, Record] | dict[int, Row] = {}
         if kind == "kernel":
-            kept = drafts_of(buffer, batch, slow, ids, lambda pointer: known.get(pointer) or names(pointer), pause)
+            kept = kernel_rows(buffer, batch, slow, ids, lambda pointer: known.get(pointer) or names(pointer), pause)
         else:
             for i in slow:
                 item = decode_record(buffer, batch, i, names)._replace(correlation_id=ids.wide(i))
                 kept[i] = _with_line(item, lines[i]) if lines is not None else item  # type: ignore[assignment]
         owners = self._owners(buffer, batch) if self._placer.owners else None
-        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners, stretches))
-
-    def _named(
-        self, batch: Batch, names: AnyNames
-    ) -> tuple[Mapping[int, Described], Mapping[int, str], Stretches | None]:
-        """The names of a batch of kernels by address, the short ones, and the addresses in stretches, where they are
-        many."""
-        keys = batch.eights("key") if batch.count >= MANY else None
-        durations = batch.eights("duration") if keys is not None else None
-        if keys is None or durations is None:
-            return *_described(names, frozenset(batch.key)), None
-        stretches = self._cutter.cut(keys.data, durations.data)
-        return *_described(names, self._cutter.distinct(stretches)), stretches
+        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners))
 
     def _ids(self, batch: Batch) -> Ids:
         column = batch.ascending_ids()
-        ids = self._widener.ascending(column) if column is not None else None
-        return ids or self._widener.ids(batch.correlation)
+        ids = self.widener.ascending(column) if column is not None else None
+        return ids or self.widener.ids(batch.correlation)
 
     def _owners(self, buffer: memoryview, batch: Batch) -> Owners | None:
         """Who captured each record; None where that is known of none."""
@@ -340,26 +303,26 @@ class Pipeline:
         """Of records that are only ever summed up: calls that launch go on, counters are added at once."""
         if batch.kind == layouts.DRIVER:
             return batch.pick([i for i, key in enumerate(batch.key) if key in layouts.LAUNCH_CALLS])
-        self._ledger.count_migrations(batch)
+        self.ledger.count_migrations(batch)
         return batch.pick(())
 
     def _markers(self, batch: Batch, thread: int) -> Batch:
         """Hands our own boundary calls to attribution; returns the batch without them."""
         marker = self.marker
         assert marker is not None
-        rest = []
+        others = []
         rows = zip(batch.key, batch.stream, batch.correlation, batch.thread, batch.start, strict=True)
         for i, (key, stream, correlation, caller, start) in enumerate(rows):
             ours = (marker.tokens or key == marker.key) and (marker.stream is None or stream == marker.stream)
             if ours and marker.tokens:
-                corr = self._widener.widen([correlation])[1]
+                corr = self.widener.widen([correlation])[1]
                 ours = self.attribution.token(key, corr) or marker.stream is not None
             elif ours:
-                corr = self._widener.widen([correlation])[1]
+                corr = self.widener.widen([correlation])[1]
                 ours = self.attribution.marker(thread or caller, start, corr)
             if not ours:
-                rest.append(i)
-        return self._leave_out(batch, rest)
+                others.append(i)
+        return self._leave_out(batch, others)
 
     def _without_others_markers(self, batch: Batch) -> Batch:
         if self.others_markers.isdisjoint(batch.stream):
@@ -368,11 +331,11 @@ class Pipeline:
         ours = self.others_markers
         return self._leave_out(batch, [i for i, (stream, size) in rows if stream not in ours or size != MARKER_BYTES])
 
-    def _leave_out(self, batch: Batch, rest: Sequence[int]) -> Batch:
-        """Only ``rest`` is work that this session sees."""
+    def _leave_out(self, batch: Batch, left: Sequence[int]) -> Batch:
+        """Only ``left`` is work that this session sees."""
         if batch.kind in layouts.WORK_KINDS:
-            self._seen -= batch.count - len(rest)
-        return batch if len(rest) == batch.count else batch.pick(rest)
+            self._seen -= batch.count - len(left)
+        return batch if len(left) == batch.count else batch.pick(left)
 
     def _select(self, batch: Batch) -> Batch:
         """Without work from before the session and of devices that were not asked for."""
@@ -395,14 +358,14 @@ class Pipeline:
             return range(batch.count)
         threshold = self.threshold
         threshold.refill(now_ns)
-        if batch.kind == layouts.MEMORY2:  # what is alive can only be told from every one
+        if batch.kind == layouts.MEMORY2:  # what is alive is only known from every one
             return [i for i in range(batch.count) if threshold.spend()]
         if not batch.reaches(threshold.effective_ns):
             return ()
         return threshold.choose(batch.duration, batch.longest)
 
 
-def _described(names: AnyNames, pointers: frozenset[int]) -> tuple[Mapping[int, Described], Mapping[int, str]]:
+def _described(names: NameOf, pointers: frozenset[int]) -> tuple[Mapping[int, Described], Mapping[int, str]]:
     if isinstance(names, Names):
         return names.many(pointers)
     known = {pointer: names(pointer) for pointer in pointers}

@@ -8,13 +8,9 @@ record makes it. What comes of them is the same.
 from collections.abc import Iterable
 from itertools import compress
 from operator import add, le
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._records.records import GpuKernel, Record
-
-if TYPE_CHECKING:
-    from .ledger import Ledger
-    from .threshold import Threshold
 
 _make: Any = tuple.__new__  # of a record out of a row that is known to be complete
 _START, _END = GpuKernel._fields.index("start_ns"), GpuKernel._fields.index("end_ns")
@@ -49,36 +45,26 @@ class Alike:
         """The durations of each kind, but for some."""
         which, durations = self.which, self.durations
         if without:
-            rest = [True] * len(which)
+            others = [True] * len(which)
             for at in without:
-                rest[at] = False
-            which, durations = list(compress(which, rest)), list(compress(durations, rest))
+                others[at] = False
+            which, durations = list(compress(which, others)), list(compress(durations, others))
         if len(self.kinds) == 1:
-            piles = [durations]
+            lists = [durations]
         else:
-            piles = [[] for _ in self.kinds]
+            lists = [[] for _ in self.kinds]
             for number, duration in zip(which, durations, strict=True):
-                piles[number].append(duration)
-        return [(kind, pile) for kind, pile in zip(self.kinds, piles, strict=True) if pile]
+                lists[number].append(duration)
+        return [(kind, members) for kind, members in zip(self.kinds, lists, strict=True) if members]
+
+    @property
+    def ends(self) -> list[int]:
+        return list(map(add, self.starts, self.durations))
 
     @property
     def sound(self) -> bool:
         """No time is impossible."""
         return self.starts[0] > 0 and min(self.durations) >= 0
-
-    def settle(self, threshold: "Threshold", slow_ns: int, ledger: "Ledger") -> None:
-        """Keeps or counts each, as one record after the other would be."""
-        starts, durations, first = self.starts, self.durations, self.kinds[0]
-        kept: list[int] = []
-        if max(durations) >= threshold.effective_ns:
-            slow = enumerate(durations)
-            kept = [at for at, duration in slow if duration >= threshold.effective_ns and threshold.spend()]
-        ledger.occupy_all(first.backend, first.device, True, starts, list(map(add, starts, durations)))
-        for item in self.at(kept):
-            slow_one = item.end_ns - item.start_ns >= slow_ns
-            ledger.store(item if item.is_slow is slow_one else item._replace(is_slow=slow_one))
-        for kind, rest in self.by_kind(kept):
-            ledger.demote_all(kind, rest)
 
 
 def _records(kinds: list[GpuKernel], which: list[int], starts: list[int], durations: list[int]) -> list[GpuKernel]:

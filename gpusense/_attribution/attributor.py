@@ -17,43 +17,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count, islice, takewhile
 from operator import gt
-from typing import Any, NamedTuple
 
 from .._decode.correlation_ids import Ids as Ids
 from .._decode.correlation_ids import Widener as Widener
 from .._records.records import Path
-from .timelines import CLOSE as CLOSE
-from .timelines import ENDED, UNCERTAIN, Events, Timeline, chain
-from .timelines import LEAVE as LEAVE
-from .timelines import OPEN as OPEN
-from .timelines import SWITCH as SWITCH
+from .boundaries import CLOSE, OPEN, Boundary, Placed
+from .timelines import ENDED, UNCERTAIN, Events, Forgotten, Threads, Timeline, chain
 from .timelines import Leaves as Leaves
-from .turns import Forgotten, Threads
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
 BRACKET_SLACK_NS = 2_000
 THREAD_MASK = 0xFFFFFFFF
 MAX_EVENTS = 100_000
 MAX_BLOCKS = 100_000
-
-
-class Boundary(NamedTuple):
-    """A block was opened or closed, or a thread went on in another one. ``before_ns`` and ``after_ns`` bracket the
-    marker call.
-
-    Where switches between tasks are seen, ``parent_id`` of CLOSE and SWITCH is the block that the thread is in from
-    here on (0: none), until a SWITCH with None: from then on order decides, with all that is open. LEAVE: order
-    decides, and of the blocks of the thread only ``parent_id`` and those around it count as open.
-    """
-
-    op: int
-    block_id: int  # 0 for SWITCH and LEAVE, which open and close nothing
-    parent_id: int | None
-    thread: int
-    before_ns: int
-    after_ns: int
-    name: str = ""
-    token: int = 0  # what the marker call carries into its record; 0: none
 
 
 def _around(queue: "deque[Boundary]", at_ns: int) -> tuple[int, int, Boundary] | None:
@@ -110,25 +86,24 @@ class Attributor:
         else:
             self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
 
-    def boundaries_after(self, items: Iterable[Sequence[Any]], widener: Widener) -> None:
-        """As :meth:`boundary` for each of ``items``: what a :class:`Boundary` holds, and the 32 bits of the newest
-        correlation id when it was crossed. Launches from the next id on come after it."""
+    def boundaries_after(self, items: Iterable[Placed], widener: Widener) -> None:
+        """As :meth:`boundary` for each of ``items``, which hold 32 bits of the newest id."""
         parents, names, homes, widen = self._parents, self._names, self._homes, widener.widen_one
         every: Events = [], []
         threads: dict[int, Events] = {}
-        for op, block, parent, thread, before_ns, _, name, _, newest in items:
+        for _, op, block, parent, thread, time_ns, name, newest in items:
             if op == OPEN:
                 parents[block] = parent
                 names[block] = name
                 homes[block] = thread
                 if parent is None:
                     self._rooted.add(thread & THREAD_MASK)
-            row = before_ns, op, block, parent
+            row = time_ns, op, block, parent
             corr = widen((newest + 1) & 0xFFFFFFFF)
             if op == CLOSE and (home := homes.pop(block, thread)) != thread:
                 corrs, rows = threads.get(home) or threads.setdefault(home, ([], []))
                 corrs.append(corr)
-                rows += (before_ns, ENDED, block, None)
+                rows += (time_ns, ENDED, block, None)
             corrs, rows = threads.get(thread) or threads.setdefault(thread, ([], []))
             corrs.append(corr)
             rows += row
@@ -293,7 +268,7 @@ class Attributor:
     def segments(
         self, thread: int, corrs: Sequence[int], first: int, last: int, base: int = 0, ascend: bool = False
     ) -> Iterable[tuple[int, int, tuple[Leaves, bool]]]:
-        """``(low, high, place)`` for stretches of ids that share their block, as :meth:`resolve` gives it.
+        """``(low, high, place)`` for segments of ``corrs`` that share their block, as :meth:`resolve` gives it.
 
         See :class:`Ids` for what describes them.
         """
@@ -302,7 +277,7 @@ class Attributor:
             own = self._threads.get(thread & THREAD_MASK) if inherits and timeline is self._all else None
             if own is not None:
                 return self._own_or_all(own, corrs, last, base)
-            return timeline.stretches(corrs, last, base, inherits)
+            return timeline.segments(corrs, last, base, inherits)
         same = self.constant(thread, first, last)
         return (
             ((0, len(corrs), same),) if same is not None else self._resolved(thread, corrs, first, last, base, ascend)
@@ -314,11 +289,11 @@ class Attributor:
         """As :meth:`segments`, for ids that ascend, of a thread whose blocks lie in those of others: its own ones where
         one is open."""
         found: list[tuple[int, int, tuple[Leaves, bool]]] = []
-        for low, high, place in own.stretches(corrs, last, base, False):
+        for low, high, place in own.segments(corrs, last, base, False):
             if place[0] or own.decides(corrs[low] + base):
                 found.append((low, high, place))
             else:
-                rest = self._all.stretches(corrs[low:high], corrs[high - 1] + base, base, True)
+                rest = self._all.segments(corrs[low:high], corrs[high - 1] + base, base, True)
                 found += [(low + first, low + behind, outer) for first, behind, outer in rest]
         return found
 
@@ -388,7 +363,7 @@ class Attributor:
     def common_ancestors(self, leaves: Leaves) -> tuple[int, ...]:
         """Blocks that enclose every candidate, innermost first."""
         shared = self.chain(leaves[0])
-        for leaf in leaves[1:]:
-            others = set(self.chain(leaf))
+        for block_id in leaves[1:]:
+            others = set(self.chain(block_id))
             shared = tuple(block for block in shared if block in others)
         return shared

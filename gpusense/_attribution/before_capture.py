@@ -1,6 +1,6 @@
 """Blocks and switches from before anything could be marked. Pure."""
 
-from .attributor import CLOSE, LEAVE, OPEN, SWITCH, Boundary
+from .boundaries import CLOSE, LEAVE, OPEN, SWITCH, Boundary
 
 
 class Unmarked:
@@ -13,7 +13,7 @@ class Unmarked:
         self._threads: dict[int, Boundary] = {}  # thread → its last switch
 
     def add(self, event: Boundary) -> bool:
-        """False for the end of a block whose start it was not told."""
+        """False for the end of a block whose start is not known."""
         if event.op == OPEN:
             self._opens[event.block_id] = event
             return True
@@ -25,7 +25,7 @@ class Unmarked:
         return True
 
     def _goes_on(self, event: Boundary) -> None:
-        """A thread that is left to order with nothing open is as one of which nothing was told."""
+        """A thread that is left to order with nothing open is as one of which nothing is known."""
         lost = event.op == SWITCH and event.parent_id is None
         left = event.op == LEAVE and not event.parent_id
         if lost or (left and all(opened.thread != event.thread for opened in self._opens.values())):

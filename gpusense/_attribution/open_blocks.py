@@ -13,9 +13,8 @@ from itertools import count
 from time import time_ns
 from typing import Any
 
-from .._records.records import BlockRecord
 from .._runtime import threads
-from .timelines import CLOSE
+from .boundaries import CLOSE, FRAME_ENDED, PLACED, Frame, Item
 
 #: The innermost open block of each thread and task, but for frames.
 innermost: ContextVar[Any] = ContextVar("gpusense_block", default=None)
@@ -26,53 +25,11 @@ LAST_ID = 0xFFFFFFFF  # more from ``newest()``: it may have missed some
 _get_ident = threads.thread_id()
 
 
-class Frame:
-    """One open scope of a :class:`Run`: of a module, with what it is (``place.name``, ``place.attributes``), or of a
-    block that was opened inside the run, without a place.
-
-    ``block``: None until somebody asks. ``number``: its id. ``corr``: the newest correlation id when it opened, or -1
-    where it had a block from the start. Made by ``Frame.__new__``: a constructor is one function more where it counts.
-    """
-
-    __slots__ = ("before", "block", "corr", "number", "outer", "place", "run", "start_ns")
-    place: Any
-    run: "Run"
-    outer: "Frame | None"
-    block: Any
-    number: int
-    start_ns: int
-    corr: int
-    before: Any  # for the integration
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """Names, outermost first."""
-        if self.block is not None:
-            found: tuple[str, ...] = self.block.path
-            return found
-        around = self.outer.path if self.outer is not None else ()
-        return (*around, self.place.name)
-
-    def record(self, end_ns: int) -> BlockRecord:
-        """Of the block that it would have been; it lies in another one."""
-        outer: Any = self.outer
-        place, path = self.place, outer.path
-        fields = (
-            place.name, self.number, outer.number, (*path, place.name), self.start_ns, end_ns, self.run.thread,
-            place.attributes, None,
-        )  # fmt: skip
-        return tuple.__new__(BlockRecord, fields)  # a NamedTuple's own constructor is one function of Python more
-
-
 class Run:
     """Frames of one thread: as long as a model runs forward on it, or a backward pass. Its thread alone uses it, but
-    for :func:`end_frames`.
+    for :func:`end_frames`."""
 
-    ``ahead``: what is called before anything is done with the frames, where something else than Python leaves entries
-    of which frames are to be made. It can be called on any thread and ends that way of leaving them.
-    """
-
-    __slots__ = ("_around", "ahead", "append", "base", "calls", "frame", "lean", "newest", "thread")
+    __slots__ = ("_around", "append", "base", "calls", "frame", "lean", "newest", "thread")
 
     def __init__(self) -> None:
         self.thread = _get_ident()
@@ -80,15 +37,14 @@ class Run:
         self.base: Any = None  # the innermost block among the frames: what ``innermost`` gives meanwhile
         self.lean = False  # whether frames may be opened, and closed, without a block
         self.calls = False  # that, for the calls of modules
-        self.append: Callable[[Any], None] = _nothing
+        self.append: Callable[[Item], None] = _nothing
         self.newest: Callable[[], int] = _nought
-        self.ahead: Callable[[], None] | None = None
         self._around: Run | None = None
 
     def begin(self, block: Any, frame: Frame, calls: bool = False) -> None:
         """What is opened on this thread inside ``block``, the innermost one with ``frame`` as its frame, may be frames
         from now on, where that is enough for its tracer. ``calls``: what modules open that are called."""
-        tracer = getattr(block, "_tracer", None)  # a block that does nothing has none
+        tracer = getattr(block, "tracer", None)  # a block that does nothing has none
         ways = tracer.ways_of_frames(block) if tracer is not None else None
         if ways is not None:
             self.append, self.newest = ways
@@ -114,7 +70,7 @@ class Run:
             if self.lean:
                 end, corr = time_ns(), self.newest()
                 if corr <= LAST_ID:
-                    self.append((frame, end, corr))
+                    self.append((FRAME_ENDED, frame, end, corr))
                     self.frame = frame.outer
                     return None
             block = _become(frame)
@@ -130,13 +86,11 @@ class Run:
         self.lean = self.calls = False
         self.frame = frames[0].outer
         for frame in frames:
-            self.append([CLOSE, frame.number, None, self.thread, now, now, "", 0, corr])
+            self.append((PLACED, CLOSE, frame.number, None, self.thread, now, "", corr))
 
 
 #: Of each thread, while it has one.
 running: dict[int, Run] = {}
-#: What brings entries that are left elsewhere into the tracer's queue; called before gpusense's threads read that.
-bringers: list[Callable[[], None]] = []
 
 
 def _nothing(_: Any) -> None: ...
@@ -151,8 +105,6 @@ def here() -> Any:
     block = innermost.get()
     if running:
         run = running.get(_get_ident())
-        if run is not None and run.ahead is not None:
-            run.ahead()
         frame = _inside(run.frame, block) if run is not None else None
         if frame is not None:
             found = frame.block if frame.block is not None else _become(frame)
@@ -186,10 +138,10 @@ def _become(frame: Frame) -> Any:
         at = at.outer
     outer = at.block
     for at in reversed(frames):
-        block = type(outer)(outer._tracer, at.place.name, at.place.attributes, None)
+        block = type(outer)(outer.tracer, at.place.name, at.place.attributes, None)
         block.block_id, block.thread, block.start_ns, block.path = at.number, at.run.thread, at.start_ns, at.path
-        block._outer, block.parent_id = outer, outer.block_id
-        block._open = block._sampled = True
+        block.outer, block.parent_id = outer, outer.block_id
+        block.is_open = block.recorded = True
         at.block = outer = block
     return outer
 
@@ -197,7 +149,7 @@ def _become(frame: Frame) -> Any:
 def entered(block: Any) -> None:
     """A block became the innermost one of its thread or task, where threads have runs."""
     run = running.get(_get_ident())
-    if run is None or run.base is not block._outer or run.frame is None:
+    if run is None or run.base is not block.outer or run.frame is None:
         return
     frame = Frame.__new__(Frame)
     frame.place, frame.run, frame.outer, frame.corr = None, run, run.frame, -1
@@ -210,8 +162,6 @@ def left(block: Any) -> None:
     run = running.get(_get_ident())
     if run is None or run.base is not block:
         return
-    if run.ahead is not None:
-        run.ahead()
     frame = run.frame
     while frame is not None and frame.block is not block:
         frame = frame.outer
@@ -223,15 +173,6 @@ def left(block: Any) -> None:
 
 
 def end_frames() -> None:
-    """From now on every thread opens blocks: blocks are placed in another way, or somebody wants to be told."""
+    """From now on every thread opens blocks: blocks are placed in another way, or somebody listens."""
     for run in list(running.values()):
-        if run.ahead is not None:
-            run.ahead()
-        run.lean = run.calls = False
-
-
-def forget_in_child() -> None:
-    """After a fork: as :func:`end_frames`, without a look at what the parent's threads had in hand."""
-    for run in list(running.values()):
-        run.ahead = None
         run.lean = run.calls = False

@@ -6,10 +6,12 @@ object beside them would have the garbage collector come sooner.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-OPEN, CLOSE, SWITCH, LEAVE = 1, 0, 2, 3
+from .boundaries import CLOSE, LEAVE, OPEN, SWITCH
+
 ENDED = 8  # another thread closed the block
 UNCERTAIN = 4  # with one of these: the call was somewhere between this event's neighbours
 OUTSIDE = 0  # among several candidates: no block at all
@@ -86,10 +88,10 @@ class Timeline:
         """Number of events at or before ``corr``; 0 means before all of them."""
         return bisect_right(self.corrs, corr)
 
-    def stretches(
+    def segments(
         self, ids: Sequence[int], last: int, base: int, flag: bool
     ) -> list[tuple[int, int, tuple[Leaves, bool]]]:
-        """``(low, high, (leaves, flag))`` for stretches of ids between which no event lies.
+        """``(low, high, (leaves, flag))`` for segments of ``ids`` between which no event lies.
 
         ``ids`` ascend, ``base`` is to be added to each, and ``last`` is what the last then is. With many blocks this is
         most of the work.
@@ -101,12 +103,12 @@ class Timeline:
         found: list[tuple[int, int, tuple[Leaves, bool]]] = []
         while at < end:
             high = bisect_left(ids, events[at] - base, low + 1)
-            found.append((low, high, (_leaves(steps[at - 1]) if at else (), flag)))
+            found.append((low, high, (_candidates(steps[at - 1]) if at else (), flag)))
             low = high
             at += 1
             if at < end and events[at] - base <= ids[low]:  # no work is between them
                 at = bisect_right(events, ids[low] + base, at + 1, end)
-        found.append((low, len(ids), (_leaves(steps[at - 1]) if at else (), flag)))
+        found.append((low, len(ids), (_candidates(steps[at - 1]) if at else (), flag)))
         return found
 
     def between(self, low: int, high: int) -> list[int]:
@@ -122,7 +124,7 @@ class Timeline:
 
     def after(self, count: int) -> Leaves:
         """What is open after the first ``count`` events."""
-        return _leaves(self._step(count))
+        return _candidates(self._step(count))
 
     def at(self, corr: int) -> Leaves:
         return self.after(self.index(corr))
@@ -156,9 +158,9 @@ class Timeline:
                 del self._by_time[:drop]
 
 
-def _leaves(step: Step) -> Leaves:
-    leaf = step[0]
-    return leaf if len(step) == 3 else (leaf,) if leaf else ()
+def _candidates(step: Step) -> Leaves:
+    inside = step[0]
+    return inside if len(step) == 3 else (inside,) if inside else ()
 
 
 def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[int, int | None]) -> Step:
@@ -179,7 +181,7 @@ def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[
             inside = block if kind == OPEN else parent
     leaves = _innermost(opens, known) if inside is None else (inside,) if inside else ()
     if op & UNCERTAIN:  # both states are candidates
-        leaves = tuple(sorted({*(leaves or (OUTSIDE,)), *(_leaves(step) or (OUTSIDE,))}))
+        leaves = tuple(sorted({*(leaves or (OUTSIDE,)), *(_candidates(step) or (OUTSIDE,))}))
     elif inside is None and len(leaves) <= 1:
         return _nested(opens, leaves, known) or (leaves, opens, None)
     return leaves, opens, inside
@@ -197,7 +199,8 @@ def _unfolded(step: Step) -> tuple[Leaves, int | None]:
 
 
 def _nested(opens: Leaves, leaves: Leaves, known: dict[int, int | None]) -> Step | None:
-    """The short form of a step with one leaf, or none, where each other block is the parent of the one inside it."""
+    """The short form of a step with at most one innermost block, where each other block is the parent of the one inside
+    it."""
     around, left = list(leaves), set(opens).difference(leaves)
     while left:
         parent = known.get(around[-1])
@@ -232,3 +235,143 @@ def _innermost(open_blocks: Leaves, parents: dict[int, int | None]) -> Leaves:
             inner.discard(parent)
             parent = parents.get(parent)
     return tuple(sorted(inner))
+
+
+# --- many threads -----------------------------------------------------------------------------------------------------
+
+#: As much memory as of so many events goes for a timeline itself.
+WEIGHT = 4
+#: Ids of threads are addresses, a page at least apart: none of those below 2**32 share a slot, nor do small numbers.
+_SLOTS = 1 << 20
+_HELPED, _OWNED = 1, 2
+
+
+class Forgotten:
+    """What is known of a thread without its events: as much of a :class:`Timeline` as the placing of records asks
+    for. ``every``: the timeline of all threads."""
+
+    __slots__ = ("_every", "_until", "owned")
+
+    def __init__(self, every: Timeline, until: int, owned: bool) -> None:
+        self._every = every
+        self._until = until  # from here on it had none
+        self.owned = owned  # its kernels are in no block of another
+
+    def index(self, corr: int) -> int:
+        """Equal for two ids that have the same leaves."""
+        if corr < self._until:
+            return self._every.index(corr)
+        return -1 if self.owned else -1 - self._every.index(corr)
+
+    def between(self, low: int, high: int) -> list[int]:
+        until = self._until
+        cuts = self._every.between(low, min(high, until) if self.owned else high)
+        return [*cuts, until] if low <= until <= high else cuts
+
+    def at(self, corr: int) -> Leaves:
+        if corr >= self._until:
+            return () if self.owned else self._every.at(corr)
+        leaves = self._every.at(corr)
+        return leaves if not leaves or OUTSIDE in leaves else (OUTSIDE, *leaves)
+
+
+class Threads:
+    """The timelines of threads, for as many as the newest events need: a server may have a thread for each request, for
+    weeks. ``every``: the timeline of all of them together. Whoever adds events counts them in ``added``, and calls
+    :meth:`look` when that has come to ``look_at``: that looks after a few timelines at a time, those first for which it
+    was longest ago, so that nobody waits for all of them.
+
+    - The newest events are kept, whichever thread they are of; of each timeline also the last one before these, because
+      it says what was open.
+    - A thread that opened and closed nothing meanwhile goes, unless a block of its is open, or its tasks are followed.
+    - Of a thread that went it stays known whether it owned its kernels. Then what it launches is outside every block,
+      and not in that of another. A new thread with its id begins so, as one with the id of a thread that stayed does.
+    - What was launched while events were that are forgotten, and comes only now, may have been outside or in any block
+      that was open: all of them are candidates.
+    """
+
+    __slots__ = ("_every", "_gone", "_looked_at", "_order", "_parents", "_until", "added", "lines", "look_at", "rooted")
+
+    def __init__(self, every: Timeline, parents: dict[int, int | None]) -> None:
+        self.lines: dict[int, Timeline] = {}
+        self.rooted: set[int] = set()  # opened a block without a parent: they own their kernels
+        self.added = self.look_at = 0  # events so far, and timelines by their weight
+        self._looked_at = 0
+        self._order: deque[int] = deque()  # threads, the one first that was longest not looked at
+        self._every = every
+        self._parents = parents
+        self._gone: bytearray | None = None  # by slot
+        self._until = 0
+
+    def begin(self, thread: int) -> Timeline:
+        """The timeline of a thread that has none."""
+        line = self.lines[thread] = Timeline(self._parents)
+        was = self._was(thread)
+        if was:
+            line.since = self._until
+            if was == _OWNED:
+                self.rooted.add(thread)
+        self.added += WEIGHT
+        line.seen = self.added
+        self._order.append(thread)
+        return line
+
+    def _was(self, thread: int) -> int:
+        """What a thread was that went."""
+        return self._gone[_slot(thread)] if self._gone is not None else 0
+
+    def forgotten(self, thread: int) -> Forgotten | None:
+        """For a thread without a timeline, or before it: what is known of it if there was one."""
+        line = self.lines.get(thread)
+        if line is not None:
+            return Forgotten(self._every, line.since, thread in self.rooted)
+        was = self._was(thread)
+        return Forgotten(self._every, self._until, was == _OWNED) if was else None
+
+    def placed_before(self, thread: int, time_ns: int) -> int:
+        """As of its timeline; at the end of what is forgotten where it would be in there."""
+        line = self.lines.get(thread)
+        if line is not None:
+            return max(line.placed_before(time_ns), line.since)
+        return self._until if self._was(thread) else 0
+
+    def look(self, most: int, waiting: Callable[[], Container[int]]) -> None:
+        """Forgets what came before the ``most // 2`` newest events, in those timelines that nobody has looked at for
+        longest; so about ``most`` events are kept. Threads that are ``waiting`` for the place of an event stay."""
+        between = (most >> 8) or 1
+        before = self.added - most // 2 + between
+        stay: Container[int] | None = None
+        lines, order = self.lines, self._order
+        for _ in range(min(len(order), 2 * (self.added - self._looked_at))):
+            thread = order[0]
+            line = lines[thread]
+            if line.seen > before:
+                break
+            order.popleft()
+            fresh = len(line.corrs) - line.old
+            if not fresh and self._is_over(line):
+                stay = waiting() if stay is None else stay
+                if thread not in stay:
+                    self._drop(thread, line)
+                    continue
+            line.forget_before(fresh + 1)
+            line.old, line.seen = len(line.corrs), self.added
+            order.append(thread)
+        self._looked_at, self.look_at = self.added, self.added + between
+
+    def _is_over(self, line: Timeline) -> bool:
+        """Whether order decides and nothing is open; what another thread closed is open here, but not among all."""
+        opens, inside = line.now()
+        return inside is None and (not opens or set(opens).isdisjoint(self._every.open_now()))
+
+    def _drop(self, thread: int, line: Timeline) -> None:
+        if self._gone is None:
+            self._gone = bytearray(_SLOTS)
+        self._gone[_slot(thread)] = _OWNED if thread in self.rooted else _HELPED
+        self._until = max(self._until, *line.corrs[-1:])
+        self.rooted.discard(thread)
+        del self.lines[thread]
+
+
+def _slot(thread: int) -> int:
+    return (thread ^ thread >> 12) % _SLOTS

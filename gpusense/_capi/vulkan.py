@@ -1,7 +1,7 @@
 """The few Vulkan structures and functions gpusense reads facts with; names and fields are vulkan_core.h's own.
 
-``tests/wgpu/test_vulkan.py`` compares sizes and offsets with that header where it is installed. Vulkan 1.1 is asked
-for, because the …2 queries are core there.
+``tests/backends/wgpu/test_vulkan.py`` compares sizes and offsets with that header where it is installed. Vulkan 1.1 is
+asked for, because the …2 queries are core there.
 """
 
 import ctypes

@@ -1,7 +1,8 @@
 """Structures of wgpu-native's C header, one set a family; names and fields are the header's own, in the header's order.
 
 The three families differ in ways a wrong guess turns into memory corruption, so a family is chosen only for a major
-version listed in :data:`FAMILIES`; ``tests/wgpu/test_abi.py`` compares every size and offset with the wheel's header.
+version listed in :data:`FAMILIES`; ``tests/backends/wgpu/test_abi.py`` compares every size and offset with the wheel's
+header.
 
 - A, wgpu-native 0.19 and 22: C strings, plain callbacks, 32-bit flags.
 - B, 24, 25 and 27: string views and callback-info structures by value, 64-bit flags, futures.

@@ -52,14 +52,14 @@ class Capture:
         self._paused_ns: int | None = None
         self._refusal = ""  # of another profiler, while armed
         self._alive_ns = (0, 0)  # the last two times at which our callbacks were certainly ours
-        self._rested = ""  # why nobody captured until now, where that was a rest
+        self._rested = ""  # why nobody captured until now, where that was a pause of the budget
         self._losses_before: dict[str, int] | None = None
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
         self.kinds: frozenset[int] | None = None  # CUPTI's numbers for what was asked for, once capture has begun
         self.sharing = Sharing()
         self.epoch = 0  # times CUPTI was taken out of the process before: correlation ids begin anew with each
-        self.per_thread: bool | None = None  # whether buffers tell who launched; None before capture runs
+        self.per_thread: bool | None = None  # whether buffers say who launched; None before capture runs
 
     @property
     def running(self) -> bool:
@@ -89,7 +89,7 @@ class Capture:
     # --- attach -----------------------------------------------------------------------------------------------------
 
     def try_attach(self, on_view: OnView) -> UnseenStretch | None:
-        """Begins capture if CUDA is live: the stretch in which work was not seen (without reason: none), else None."""
+        """Begins capture if CUDA is live: the time in which work was not seen (without reason: none), else None."""
         if self.state != "armed" or monotonic() < self._retry_at:
             return None
         if not self._is_live():
@@ -111,12 +111,12 @@ class Capture:
             return None
         now = time_ns()
         reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
-        stretch = UnseenStretch(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._rested or reason)
+        unseen = UnseenStretch(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._rested or reason)
         self.state, self.reason, self._refusal, self._alive_ns = "running", "", "", (now, now)
         self._rested = ""
         if self._losses_before is None:
             self._losses_before = self._count_losses()
-        return stretch
+        return unseen
 
     def _is_live(self) -> bool:
         from ..backends import cuda
@@ -172,7 +172,7 @@ class Capture:
         return True
 
     def _read_instead(self) -> None:
-        """Where every record that is given to a block is written by the call that it is of."""
+        """Where the call that a record is of writes it, for each kind that blocks get."""
         if self.kinds is not None and self.kinds <= _READABLE:
             self.newest = self._plan.reading()
 
@@ -215,9 +215,9 @@ class Capture:
         if self.marker is not None:
             self._read_instead()
         now = time_ns()
-        stretch = UnseenStretch(self._paused_ns or now, now, self.reason)
+        unseen = UnseenStretch(self._paused_ns or now, now, self.reason)
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
-        return stretch
+        return unseen
 
     def hold_lines(self, held: bool) -> None:
         """No lines of waits are noted while their records are off."""
@@ -233,7 +233,7 @@ class Capture:
         return graph_nodes.NodeLog(self._activity)
 
     def unseen_now(self) -> UnseenStretch | None:
-        """The stretch without capture that still lasts."""
+        """The time without capture that still lasts."""
         if self.state == "paused":
             return UnseenStretch(self._paused_ns or time_ns(), None, self.reason)
         if self._cuda_live_ns is not None and (self._refusal or self.state == "unavailable"):
@@ -269,7 +269,7 @@ class Capture:
         return synchronize.synchronise(timeout_s, elsewhere)
 
     def ask(self) -> Callable[[], bool]:
-        """Begins to wait for all work; the function given back says whether it has ended."""
+        """Begins to wait for all work; the result says whether it has ended."""
         from ..backends.cupti import synchronize
 
         return synchronize.ask()
@@ -309,21 +309,21 @@ class Capture:
             return str(error)
         return ""
 
-    def rest_without(self, reason: str) -> str:
-        """Stops and takes CUPTI out of the process for a rest; "" or why it stayed. :meth:`rearm` ends the rest."""
+    def pause_outside(self, reason: str) -> str:
+        """Stops and takes CUPTI out of the process for a pause; "" or why it stayed. :meth:`rearm` ends the pause."""
         self.stop()
         refused = self.detach()
         self.state, self.reason = "resting", reason
         return refused
 
     def rearm(self, since_ns: int | None = None) -> bool:
-        """After :meth:`stop`, or a rest that began at ``since_ns``: ready to attach again; False where capture is not
+        """After :meth:`stop`, or a pause that began at ``since_ns``: ready to attach again; False where capture is not
         possible."""
         if self.state not in ("stopped", "resting"):
             return False
         self._rested = self.reason if self.state == "resting" else ""
         self.state, self.reason, self._refusal = "armed", "", ""
-        # What was done before is told, or was seen.
+        # What was done before is reported as unseen, or was seen.
         self._not_live_ns = (since_ns or time_ns()) if self._cuda_live_ns is not None else None
         return True
 

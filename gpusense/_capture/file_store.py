@@ -3,26 +3,30 @@
 Reading names takes the GIL briefly; compressing and writing do not.
 """
 
-from collections.abc import Iterable
-from time import monotonic, time_ns
+from contextlib import AbstractContextManager
+from time import monotonic
 from typing import Any
 
+from .._aggregation.block_totals import BlockTotals, Watched
 from .._aggregation.same_kernels import Alike, expanded
-from .._aggregation.sums import BlockTotals
-from .._attribution.attributor import Boundary
-from .._attribution.crossings import AT_ONCE, Packer, taken_apart
-from .._decode.decode import name_pointers
-from .._decode.names import base_name, text
-from .._decode.names_cache import MAX_NAMES, RECHECK_S
+from .._aggregation.threshold import Threshold
+from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
+from .._decode.correlation_ids import Launches
+from .._decode.names import MAX_NAMES, RECHECK_S, base_name
+from .._decode.walk import name_pointers
 from .._records.json_codec import block_text
-from .._records.records import BlockRecord, Path, Record
+from .._records.records import BlockRecord, Counters, Path, Record
 from .._runtime import log, threads
 from .._runtime.config import Settings
+from ..session import Session, load
 from ..session import _format as file
-from ..session._following import Following
+from ..session._block_chunks import AT_ONCE, Packer
+from ..session._builder import ended_early
+from ..session._replay import Following
 from ..session._writer import Writer
 from .attachment import Capture
-from .recorder import Recorder
+from .sinks import Sinks
+from .store import Known, Pause, Results, remember
 
 LAYOUT_ID = 1
 #: Between two looks for device samples: the monitor forgets what is older than its history. The first is the shortest.
@@ -34,16 +38,19 @@ WRITE_S, WRITE_RECORDS = 0.5, 2000
 HOLD_S = 0.1
 
 
-class FileRecorder(Recorder):
-    """Writes ``path`` as the program runs; :meth:`session` reads it back."""
+class FileStore:
+    """A :class:`~store.Store`: writes ``path`` as the program runs; :meth:`session` reads it back."""
 
     mode = "file"
 
-    def __init__(self, settings: Settings, capture: Capture | None, path: str) -> None:
-        super().__init__(settings, capture)
+    def __init__(self, path: str, settings: Settings, capture: Capture | None, sinks: Sinks, start_ns: int) -> None:
         self.writer = Writer(path, max_bytes=settings.file_limit_bytes)
-        self.writer.json(file.META, {**self.meta(), "end_ns": None})
-        self._known: dict[int, bytes] = {}
+        self.owners: dict[int, Path] = {}
+        self.watched = Watched()
+        self._settings = settings
+        self._capture = capture
+        self._sinks = sinks
+        self._known: dict[int, bytes] = {}  # names in the file
         self._checked: set[int] = set()
         self._check_at = 0.0
         self._others_markers: frozenset[int] = frozenset()  # as the file says
@@ -56,13 +63,16 @@ class FileRecorder(Recorder):
         self._records: list[Record] = []  # of other kinds
         self._write_at = 0.0
         self._hold_to: float | None = None  # when buffers that wait are written
-        self._following: Following | None = Following(self.writer.path, self.pipeline.watched)
+        self._closed = False
+        self._following: Following | None = Following(self.writer.path, self.watched)
+        self.reset(start_ns)
 
-    def _attached(self) -> None:
-        capture = self.capture
-        assert capture is not None
+    # --- settings ---------------------------------------------------------------------------------------------------
+
+    def attached(self, capture: Capture) -> None:
+        self._write_boundaries()
         self._write_layout(capture)
-        self.writer.rows(file.DEVICES, self.devices())
+        self.writer.rows(file.DEVICES, capture.devices())
 
     def _write_layout(self, capture: Capture) -> None:
         self._others_markers = capture.sharing.others_markers
@@ -72,15 +82,27 @@ class FileRecorder(Recorder):
             marker=list(capture.marker_shape or ()),
             kinds=sorted(capture.kinds or ()),
             others_markers=sorted(self._others_markers),
-            epoch=self._epoch,
+            epoch=capture.epoch,
         )
 
-    def _place(self, event: Boundary, corr: int | None) -> None:
-        self._write_boundaries()
-        self.writer.rows(file.BOUNDARY, [[*event, corr]])
+    def configure(self, settings: Settings) -> None:
+        """What was recorded so far is kept or counted by the settings of before, what follows by those of now."""
+        self._settings = settings
+        self.threshold.configure(settings.threshold_ns, settings.max_records_per_second)
 
-    def _read(self, buffer: memoryview, thread: int) -> None:
-        capture = self.capture
+    def reset(self, start_ns: int) -> None:
+        """What the file holds so far is passed over when it is read."""
+        self.threshold = Threshold(self._settings.threshold_ns, self._settings.max_records_per_second)
+        self.launches = Launches()
+
+    def own(self, owners: dict[int, Path]) -> None:
+        remember(self.owners, owners)
+        self.writer.json(file.META, {"graph_owners": _written(owners)})
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def add(self, view: memoryview, thread: int, pause: Pause) -> None:
+        capture = self._capture
         assert capture is not None
         fresh = {}
         now = monotonic()
@@ -90,49 +112,65 @@ class FileRecorder(Recorder):
         if len(self._known) > MAX_NAMES:  # of modules that are gone, most of them; the others are written again
             self._known.clear()
             self._checked.clear()
-        launches = self.pipeline.launches if self.pipeline.launches.wanted else None
-        for pointer in name_pointers(buffer, capture.strides, launches).difference(self._checked):
-            text = capture.name(pointer)
+        launches = self.launches if self.launches.wanted else None
+        for pointer in name_pointers(view, capture.strides, launches).difference(self._checked):
+            name = capture.name(pointer)
             self._checked.add(pointer)
-            if self._known.get(pointer) != text:
-                fresh[pointer] = self._known[pointer] = text
+            if self._known.get(pointer) != name:
+                fresh[pointer] = self._known[pointer] = name
         if fresh:
             self.writer.names(fresh, hold=True)
         if capture.sharing.others_markers != self._others_markers:
             self._write_layout(capture)
-        if self._hang is not None:
-            self._hang.read(buffer, capture.strides, self._name, capture.marker_shape)
-        self.writer.buffer(buffer, thread=thread, layout=LAYOUT_ID, hold=True)
+        self.writer.buffer(view, thread=thread, layout=LAYOUT_ID, hold=True)
         self._hold_to = self._hold_to or now + HOLD_S
         self._release_in_time()
 
     def _release_in_time(self) -> None:
-        """Under the lock."""
         if self._hold_to is not None and monotonic() >= self._hold_to:
             self._hold_to = None
             self.writer.release()
 
-    def _lines(self, rows: list[tuple[int, str]]) -> None:
+    def name(self, pointer: int) -> str:
+        return base_name(self._known.get(pointer, b"")) or "?"
+
+    def lines(self, rows: list[tuple[int, str]]) -> None:
         self.writer.rows(file.LINES, rows)
 
-    def _name(self, pointer: int) -> str:
-        return base_name(text(self._known.get(pointer, b""))) or "?"
+    def placed(self, items: list[PlacedItem]) -> list[BlockRecord]:
+        if self._rows:
+            self._write_boundaries()
+        for first in range(0, len(items), AT_ONCE):
+            self._blocks += map(block_text, self._packer.add(items[first : first + AT_ONCE]))
+            if self._packer.full:
+                self._write_boundaries()
+        if self._sinks.awaited:
+            self._sinks.put([*taken_apart(items)[1]])
+        return []
 
-    def _keep_evidence(self) -> None:
-        with self._lock:
-            self._write_all()
-        self.writer.json(file.META, {**self.meta(), "end_ns": None})
+    def boundary(self, event: Boundary, early: bool) -> None:
+        if self._packer:
+            self._write_boundaries()
+        self._rows.append([*event, None if event.token else 0 if early else 1])
 
-    def _manual(self, records: Iterable[Record | Alike]) -> None:
-        kept = expanded(records)
-        for record in kept:
-            if type(record) is BlockRecord:
-                self._blocks.append(block_text(record))
-            else:
-                self._records.append(record)
-        self._delivery.put(kept)
-        if len(self._blocks) + len(self._records) >= WRITE_RECORDS:
-            self._write_records()
+    def know(self, event: Boundary) -> None:
+        """A record says the path of its block."""
+
+    def lose(self, token: int) -> None:
+        """A reader gives the boundary up as it is the last one without a record."""
+
+    def records(self, records: list[Record | Alike]) -> None:
+        if records:
+            kept = expanded(records)
+            for record in kept:
+                if type(record) is BlockRecord:
+                    self._blocks.append(block_text(record))
+                else:
+                    self._records.append(record)
+            self._sinks.put(kept)
+            if len(self._blocks) + len(self._records) >= WRITE_RECORDS:
+                self._write_records()
+        self._write_boundaries()
 
     def _write_records(self) -> None:
         blocks, records, self._blocks, self._records = self._blocks, self._records, [], []
@@ -140,29 +178,6 @@ class FileRecorder(Recorder):
             self.writer.texts(file.RECORDS, blocks)
         if records:
             self.writer.rows(file.RECORDS, records)
-
-    def _place_after(self, crossings: list[Any]) -> list[Any]:
-        if self._rows:
-            self._write_boundaries()
-        for first in range(0, len(crossings), AT_ONCE):
-            self._blocks += map(block_text, self._packer.add(crossings[first : first + AT_ONCE]))
-            if self._packer.full:
-                self._write_boundaries()
-        if self._delivery.awaited:
-            self._delivery.put([*taken_apart(crossings)[1]])
-        return []
-
-    def _boundary(self, item: list[Any]) -> None:
-        if item[7] or self.capture is None:
-            if self._packer:
-                self._write_boundaries()
-            self._rows.append([*item, None if item[7] else 0])
-        else:
-            super()._boundary(item)
-
-    def _consume(self, most: int | None = None) -> None:
-        super()._consume(most)
-        self._write_boundaries()
 
     def _write_boundaries(self) -> None:
         """With what is written next; each write makes a busy thread of the program wait for the GIL."""
@@ -172,113 +187,98 @@ class FileRecorder(Recorder):
         if self._packer:
             self.writer.append(file.BLOCKS, *self._packer.take(), hold=True)
 
-    def _write_all(self) -> None:
-        """Everything there is goes to the file. Under the lock."""
-        self._consume()
+    # --- cycles -----------------------------------------------------------------------------------------------------
+
+    def may_wait(self, waiting: int, read: bool) -> bool:
+        few = waiting < WRITE_RECORDS and not self._sinks.awaited
+        return few and read and monotonic() < self._write_at
+
+    def cycle(self, pause: Pause | None) -> None:
+        self.watched.sweep()
+        self.flush()
+
+    def flush(self) -> None:
         self._write_records()
         self.writer.release()
         self._hold_to = None
         self._write_at = monotonic() + WRITE_S
 
-    def reconfigure(self, settings: Settings) -> None:
-        """What was recorded so far is kept or counted by the settings of before, what follows by those of now."""
-        with self._lock:
-            self._write_all()
-        super().reconfigure(settings)
-        self.writer.json(file.META, {**self.meta(), "end_ns": None})
+    def beside(self, known: Known) -> None:
+        if not self._closed:
+            self._release_in_time()
+            if monotonic() >= self._samples_at:
+                self._keep_samples(known)
+                self._samples_at = monotonic() + self._samples_wait_s
 
-    def reset(self) -> None:
-        """What the file holds so far is passed over when it is read."""
-        with self._lock:
-            self._write_all()
-        super().reset()
-        self.writer.json(file.META, {**self.meta(), "end_ns": None})
-
-    def own(self, owners: dict[int, Path]) -> None:
-        super().own(owners)
-        self.writer.json(file.META, {"graph_owners": _written(owners)})
-
-    def meta(self) -> dict[str, Any]:
-        return {**super().meta(), "graph_owners": _written(self.pipeline.owners)}
-
-    def end_results(self, deliver: bool = True) -> None:
-        ended = self._end_ns is not None
-        super().end_results(deliver)
-        if ended:
-            return
-        self._keep_samples()
-        self._write_records()
-        self.writer.json(file.META, self.meta())
-        self.writer.rows(file.DEVICES, self.devices())
-        self.writer.rows(file.UNSEEN, self.unseen_stretches())
-        lost = {"bytes_dropped": self.writer.bytes_dropped, "bytes_too_long": self.writer.bytes_too_long}
-        self.writer.rows(file.COUNTERS, [self.counters()._replace(**lost)])
-        self.writer.close(end_ns=self._end_ns or time_ns())
-
-    def _may_wait(self) -> bool:
-        few = len(self.events) < WRITE_RECORDS and not self._delivery.awaited
-        return few and self.newest is not None and monotonic() < self._write_at
-
-    def _digest(self) -> None:
-        super()._digest()
-        self._write_all()
-
-    def _round(self, lazily: bool) -> None:
-        super()._round(lazily)
-        if self._hold_to is not None:
-            with self._lock:
-                self._release_in_time()
-        if monotonic() >= self._samples_at and self._end_ns is None:
-            self._keep_samples()
-            self._samples_at = monotonic() + self._samples_wait_s
-
-    def _keep_samples(self) -> None:
+    def _keep_samples(self, known: Known) -> None:
         """The samples that the file does not have yet. Raises nothing."""
         if not self._keeping.acquire(timeout=0.5):  # another thread is at it
             return
         try:
-            known = self.samples()
-            fresh = [sample for sample in known if sample.monotonic_ns > self._kept_to]
+            samples = known.samples()
+            fresh = [sample for sample in samples if sample.monotonic_ns > self._kept_to]
             if fresh:
                 self._kept_to = max(sample.monotonic_ns for sample in fresh)
                 self.writer.rows(file.METRICS, fresh)
             # Soon again where much of the history is new: the monitor forgets fast, or has just begun.
-            change = 2.0 if len(fresh) * 4 <= len(known) else 0.5
+            change = 2.0 if len(fresh) * 4 <= len(samples) else 0.5
             self._samples_wait_s = min(SAMPLES_S, max(FIRST_SAMPLES_S, self._samples_wait_s * change))
         except Exception:  # noqa: BLE001 - a source of samples never reaches the program
             log.exception("samples", "gpusense: device samples could not be kept")
         finally:
             self._keeping.release()
 
-    def block_totals(self, block: Any) -> BlockTotals | None:
+    @property
+    def idle(self) -> bool:
+        return True
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def counters(self) -> Counters:
+        """Of what the file does not have; a reader counts the rest."""
+        return Counters(bytes_dropped=self.writer.bytes_dropped, bytes_too_long=self.writer.bytes_too_long)
+
+    def results(self) -> Results:
+        return [], [], []
+
+    def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         """From what the file holds by now; the first question reads all of it."""
-        ask = super().block_totals
-        if self._following is None:
-            return ask(block)
-        self._bring_up_to_date()
-        return self._following.bring_up_to_date(lambda: ask(block))
 
-    def after_fork_in_child(self) -> None:
-        super().after_fork_in_child()
-        self._following = None
+        def ask() -> BlockTotals | None:
+            totals = self.watched.get(block_id)
+            return totals.copy() if totals is not None else None
 
-    def _bring_up_to_date(self) -> None:
-        if self._end_ns is None and not self._lock.mine:
-            with self._lock:
-                self._write_all()
+        return self._following.bring_up_to_date(ask) if self._following is not None else ask()
 
-    def session(self) -> Any:
+    def session(self, known: Known) -> Session:
         """What the file holds by now."""
-        from ..session import ended_early, load
-
-        if self._end_ns is None:
-            self._keep_samples()
-        self._bring_up_to_date()
+        if not self._closed:
+            self._keep_samples(known)
         session = load(self.writer.path)
         damage = session.meta.setdefault("damage", [])
         if self.writer.failure and (early := ended_early(self.writer.failure)) not in damage:  # END did not fit
             damage.append(early)
         return session
+
+    def note(self, known: Known) -> None:
+        self.writer.json(file.META, {**self._meta(known), "end_ns": None})
+
+    def _meta(self, known: Known) -> dict[str, Any]:
+        return {**known.meta(), "graph_owners": _written(self.owners)}
+
+    def close(self, known: Known) -> None:
+        self._keep_samples(known)
+        self._closed = True
+        self._write_records()
+        meta = self._meta(known)
+        self.writer.json(file.META, meta)
+        self.writer.rows(file.DEVICES, known.devices())
+        self.writer.rows(file.UNSEEN, known.all_unseen())
+        self.writer.rows(file.COUNTERS, [known.counters()])
+        self.writer.close(end_ns=meta["end_ns"])
+
+    def forget_in_child(self) -> None:
+        self._following = None
 
 
 def _written(owners: dict[int, Path]) -> dict[str, list[str]]:

@@ -8,7 +8,8 @@ belongs to the block of its original. Nodes made before or beside a capture that
 import threading
 from typing import Any
 
-from .._attribution.attributor import CLOSE, OPEN, Attributor, Boundary
+from .._attribution.attributor import Attributor
+from .._attribution.boundaries import CLOSE, OPEN, Boundary
 from .._records.records import Path, Unavailable
 
 
@@ -33,7 +34,7 @@ class GraphOwners:
             self._depth += 1
             if self._depth > 1:
                 return self._log is not None
-            capture = self._tracer._recorder.capture
+            capture = self._tracer.recorder.capture
             log = capture.node_log() if capture is not None else None
             absent = log.begin() if log is not None else Unavailable("cupti", "no GPU work is captured")
             if absent is not None:
@@ -47,7 +48,7 @@ class GraphOwners:
     def _open(self, block: Any) -> None:
         """The chain of blocks that are open already, outermost first."""
         if block is not None:
-            self._open(block._outer)
+            self._open(block.outer)
             if block.end_ns is None:
                 self.block_opened(block)
 
@@ -68,8 +69,8 @@ class GraphOwners:
             log, self._log = self._log, None
             nodes, overflowed = log.end()
             self.overflowed += overflowed
-            recorder = self._tracer._recorder
-            known, fresh = recorder.pipeline.owners, dict[int, Path]()
+            recorder = self._tracer.recorder
+            known, fresh = recorder.store.owners, dict[int, Path]()
             for index, node in enumerate(nodes):
                 if node.original_id:
                     owner = fresh.get(node.original_id) or known.get(node.original_id)
@@ -80,6 +81,6 @@ class GraphOwners:
             recorder.own(fresh)
 
     def _owner(self, thread: int, index: int) -> Path:
-        leaves, _ = self._order.resolve(thread, index)
-        certain = self._order.common_ancestors(leaves) if leaves else ()
+        innermost, _ = self._order.resolve(thread, index)
+        certain = self._order.common_ancestors(innermost) if innermost else ()
         return self._order.path(certain[0]) if certain else ()

@@ -11,7 +11,8 @@ from time import monotonic, time_ns
 from typing import Any
 
 from .._decode import layouts
-from .._decode.decode import batches, unpack
+from .._decode.record import unpack
+from .._decode.walk import batches
 
 _NAMES = {
     layouts.CONCURRENT_KERNEL: "kernel",
@@ -123,7 +124,7 @@ class HangWatch:
         return idle >= self.after_s and now - self._asked >= self.after_s / 2
 
     def note(self) -> dict[str, Any]:
-        """The evidence of the hang that :meth:`due` told of, in ``found``; filled further by :meth:`read`."""
+        """The evidence of the hang that :meth:`due` noticed, in ``found``; filled further by :meth:`read`."""
         last: list[dict[str, Any]] = [
             {"device": device, "stream": stream, "last_completed": dict(done), **_NOTHING}
             for (device, stream), done in self._last.items()

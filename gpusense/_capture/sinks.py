@@ -12,8 +12,8 @@ LONGEST_WAIT_S = 1e6  # a lock takes no infinite time
 Sink = Callable[[list[Record]], Any]
 
 
-class Delivery:
-    """The sinks of one recorder, and what they have not been given yet."""
+class Sinks:
+    """The sinks of one recorder, and what they have not got yet."""
 
     def __init__(self, on_own_thread: Callable[[], bool] = lambda: False) -> None:
         self._on_own_thread = on_own_thread
@@ -73,8 +73,8 @@ class Delivery:
         return True
 
     def hand_out_on(self, elsewhere: Callable[[Callable[[], None]], bool], timeout_s: float) -> bool:
-        """As :meth:`hand_out`, on the thread that ``elsewhere`` has run what it is given, where there is one: a sink
-        may take long, and whoever asks has said how long to wait."""
+        """As :meth:`hand_out`, on the thread where ``elsewhere`` has things run, if there is one: a sink
+        may take long, and whoever asks says how long to wait."""
         done, handed = threads.Bell(), []
 
         def errand() -> None:

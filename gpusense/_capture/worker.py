@@ -1,24 +1,63 @@
-"""The recording thread: rounds of the recorder, watchers, and errands that must not hold the program."""
+"""The recording thread: cycles of the recorder, watchers, and errands that must not hold the program; and the pauses in
+which the program's threads get the GIL while it works."""
 
 from collections import deque
 from collections.abc import Callable
-from time import monotonic, sleep
-from typing import Any
+from time import monotonic, perf_counter_ns, sleep
+from typing import Any, Protocol
 
-from .._runtime import log, process, threads
-from .capturing import FIRST_WAIT_S
-from .recorder import Recorder
+from .._runtime import log, threads
+from .attachment import Capture
 
-#: No fork waits longer for the thread to end; it goes on if a round takes longer.
-REST_S = 0.05
-#: Between two looks whether the system has given it up.
+FIRST_WAIT_S = 0.005  # before the first cycle
+PAUSE_S = 0.0001
+AT_ONCE_NS = 500_000  # of work, after which there is a pause
+#: No fork waits longer for the thread to end; it goes on if a cycle takes longer.
+FORK_S = 0.05
+#: Between two looks whether the system has let it go.
 GONE_S = 0.00002
+
+
+class Cycles(Protocol):
+    """What the thread does again and again: a recorder."""
+
+    @property
+    def capture(self) -> Capture | None: ...
+
+    spent_s: float
+
+    def tick(self, *, lazily: bool) -> Any: ...
+
+    def pace(self, waited_s: float) -> float:
+        """Seconds until the next cycle."""
+
+
+class Pauses:
+    """Called between two parts of the work, by one thread at a time, so that the program's threads get the GIL.
+
+    Whoever wants the GIL waits for the part that is under way, and then for being woken: pauses that come too soon cost
+    a busy program more than they give it.
+    """
+
+    __slots__ = ("_since",)
+
+    def __init__(self) -> None:
+        self._since = 0
+
+    def begin(self) -> None:
+        """The work begins."""
+        self._since = perf_counter_ns()
+
+    def __call__(self) -> None:
+        if perf_counter_ns() - self._since >= AT_ONCE_NS:
+            sleep(PAUSE_S)
+            self._since = perf_counter_ns()
 
 
 class Worker:
     """One thread that calls ``recorder.tick()`` until :meth:`end`. Every method may be called from any thread."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Cycles) -> None:
         self._recorder = recorder
         self._bell = threads.Bell()
         self._errands: deque[Callable[[], None]] = deque()
@@ -27,11 +66,11 @@ class Worker:
         self._thread: Any = None
         self._get_ident = threads.thread_id()
         self._ident = self._native_id = 0
-        self._rest: deque[None] | None = None  # while a fork is under way; who takes what is in it decides
+        self._end: deque[None] | None = None  # while a fork is under way; who takes what is in it decides
 
     def start(self) -> bool:
         """False where no thread can be started."""
-        self._thread = process.start_thread(self._run, "gpusense")
+        self._thread = threads.start(self._run, "gpusense")
         return self._thread is not None
 
     @property
@@ -39,16 +78,16 @@ class Worker:
         return self._thread is not None
 
     def wake(self) -> None:
-        """Has the next round begin now."""
+        """Has the next cycle begin now."""
         self._bell.set()
 
     def end(self) -> None:
-        """No round begins after this."""
+        """No cycle begins after this."""
         self._ending = True
         self._bell.set()
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
-        """``watcher()`` after each round, until it gives True or raises."""
+        """``watcher()`` after each cycle, until it gives True or raises."""
         self._watchers = (*self._watchers, watcher)
 
     def is_current(self) -> bool:
@@ -89,7 +128,7 @@ class Worker:
             self._bell.wait(wait)
             while self._errands:
                 self._errands.popleft()()
-            if self._ending or _taken(self._rest):
+            if self._ending or _taken(self._end):
                 return
             began = monotonic()
             try:
@@ -112,8 +151,8 @@ class Worker:
 
     # --- forks ------------------------------------------------------------------------------------------------------
 
-    def rest(self) -> None:
-        """Before a fork: ends the thread for now, unless its round takes long or the program has called from it.
+    def before_fork(self) -> None:
+        """Ends the thread for now, unless its cycle takes long or the program has called from it.
 
         Not while capture runs: CUDA has threads of its own, and a flush may take as long as CUPTI likes. Nor where
         gevent came after the thread: then ``threading`` complains on standard error when the thread ends.
@@ -123,32 +162,33 @@ class Worker:
             return
         if (capture is not None and capture.attached) or threads.foreign(thread):
             return
-        deadline = monotonic() + REST_S
-        self._rest = self._rest or deque((None,))  # a signal handler may fork while the program does
+        deadline = monotonic() + FORK_S
+        self._end = self._end or deque((None,))  # a signal handler may fork while the program does
         self._bell.set()
-        thread.join(REST_S)
+        thread.join(FORK_S)
         # The system counts a thread for some microseconds after it was joined.
         while not thread.is_alive() and threads.exists(self._native_id) and monotonic() < deadline:
             sleep(GONE_S)
 
-    def go_on(self) -> None:
-        """After a fork, in the parent: as before it."""
-        rest, self._rest = self._rest, None
-        if rest is not None and not _taken(rest):
+    def after_fork_in_parent(self) -> None:
+        """As before it."""
+        end, self._end = self._end, None
+        if end is not None and not _taken(end):
             self.start()
 
-    def forget_in_child(self) -> None:
-        """After a fork: the thread is the parent's."""
-        self._rest = None
+    def after_fork_in_child(self) -> None:
+        """The thread is the parent's."""
+        self._end = None
         self._bell = threads.Bell()
         self._errands = deque()
         self._watchers = ()
         self._thread = None
 
 
-def _taken(rest: "deque[None] | None") -> bool:
-    """Whether the caller is the one that took what is in ``rest``: the thread, which ends, or :meth:`Worker.go_on`."""
+def _taken(end: "deque[None] | None") -> bool:
+    """Whether the caller is the one that took what is in ``end``: the thread, which ends, or
+    :meth:`Worker.after_fork_in_parent`."""
     try:
-        return rest is not None and rest.pop() is None
+        return end is not None and end.pop() is None
     except IndexError:
         return False

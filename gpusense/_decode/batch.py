@@ -20,6 +20,17 @@ MOST_LANES = 2048  # longer columns are judged number by number
 _COLUMNS = ("start", "end", "duration", "correlation", "device", "context", "stream", "key", "bytes", "thread")
 
 
+class Runs(NamedTuple):
+    """Where records of one kind follow each other: in words of a piece of the buffer, which begins at ``origin``."""
+
+    origin: int  # bytes from the start of the buffer
+    begins: list[int]
+    ends: list[int]
+
+    def count(self, stride: int) -> int:
+        return (sum(self.ends) - sum(self.begins)) * 4 // stride
+
+
 class Packed(NamedTuple):
     """A column as bytes."""
 
@@ -50,9 +61,8 @@ class Batch:
         "_lanes",
         "_lists",
         "_offsets",
-        "_origin",
         "_packed",
-        "_place",
+        "_runs",
         "count",
         "kind",
         "same",
@@ -65,8 +75,7 @@ class Batch:
         kind: int,
         stride: int,
         count: int,
-        place: tuple[list[int], list[int]] | None,
-        origin: int,
+        runs: Runs | None,
         same: dict[str, int | None],
         packed: dict[str, Packed],
         lists: dict[str, list[int] | list[None]] | None = None,
@@ -76,8 +85,7 @@ class Batch:
         self.count = count
         self.same = same  # columns that hold one value
         self.sequential = False  # none begins before the one before it has ended
-        self._place = place  # begins and ends of records that follow each other, in words
-        self._origin = origin  # of these, in bytes from the start of the buffer
+        self._runs = runs
         self._offsets: list[int] | None = None
         self._packed = packed
         self._lists = lists or {}
@@ -96,22 +104,22 @@ class Batch:
     def offsets(self) -> Sequence[int]:
         """Bytes from the start of the buffer."""
         if self._offsets is None:
-            begins, ends = self._place or ([], [])
-            runs = zip(begins, ends, strict=True)
-            origin, stride = self._origin, self.stride
+            origin, begins, ends = self._runs or (0, [], [])
+            runs, stride = zip(begins, ends, strict=True), self.stride
             self._offsets = [at for begin, end in runs for at in range(origin + begin * 4, origin + end * 4, stride)]
         return self._offsets
 
     def offsets_at(self, indices: Iterable[int]) -> list[int]:
         """As :attr:`offsets` of the records at ``indices``, which ascend."""
-        if self._offsets is not None or self._place is None:
+        if self._offsets is not None or self._runs is None:
             return list(map(self.offsets.__getitem__, indices))
-        runs, found, stride = zip(*self._place, strict=True), [], self.stride
+        origin, begins, ends = self._runs
+        runs, found, stride = zip(begins, ends, strict=True), [], self.stride
         base = last = 0
         for i in indices:
             while i >= last:  # the next run
                 begin, end = next(runs)
-                base = self._origin + begin * 4 - last * stride
+                base = origin + begin * 4 - last * stride
                 last += (end - begin) * 4 // stride
             found.append(base + i * stride)
         return found
@@ -126,8 +134,12 @@ class Batch:
 
     @property
     def duration(self) -> list[int]:
-        if "duration" not in self._lists and "duration" not in self.same and self.eights("duration") is None:
-            self._lists["duration"] = list(map(sub, self.end, self.start))
+        if "duration" not in self._lists and "duration" not in self.same:
+            if self._lanes is not None:
+                packed = self._lanes.to_bytes(8 * self.count, "little")
+                self._lists["duration"] = memoryview(packed).cast("Q").tolist()
+            else:
+                self._lists["duration"] = list(map(sub, self.end, self.start))
         return self._list("duration")
 
     @property
@@ -158,14 +170,7 @@ class Batch:
     def thread(self) -> list[int]:
         return self._list("thread")
 
-    def eights(self, name: str) -> "Packed | None":
-        """A column whose items have eight bytes, where it is packed."""
-        if name == "duration" and name not in self._packed and self._lanes is not None:
-            self._packed[name] = Packed(self._lanes.to_bytes(8 * self.count, "little"), "Q")
-        column = self._packed.get(name)
-        return column if column is not None and column.code == "Q" else None
-
-    # --- what can be told without numbers ---------------------------------------------------------------------------
+    # --- what is known without numbers -----------------------------------------------------------------------------
 
     def uniform(self, name: str) -> bool:
         """Whether a column holds one value."""
@@ -275,7 +280,7 @@ class Batch:
             if name not in self.same:
                 column: list[int] = getattr(self, name)
                 lists[name] = [column[i] for i in indices]
-        made = Batch(self.kind, self.stride, len(indices), None, 0, self.same, {}, lists)
+        made = Batch(self.kind, self.stride, len(indices), None, self.same, {}, lists)
         offsets = self.offsets
         made._offsets = [offsets[i] for i in indices]
         return made
@@ -283,7 +288,7 @@ class Batch:
     def with_keys(self, keys: list[int]) -> "Batch":
         lists = {**self._lists, "key": keys}
         packed = {name: column for name, column in self._packed.items() if name != "key"}
-        batch = Batch(self.kind, self.stride, self.count, self._place, self._origin, self.same, packed, lists)
+        batch = Batch(self.kind, self.stride, self.count, self._runs, self.same, packed, lists)
         batch._lanes, batch._offsets, batch.sequential = self._lanes, self._offsets, self.sequential
         return batch
 

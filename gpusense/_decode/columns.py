@@ -1,13 +1,111 @@
-"""Which fields of CUPTI's records fill which column of a batch, and the batch of the records of one kind. Pure."""
+"""The records of one kind as columns: which fields fill which, and how they are taken out of the buffer. Pure.
+
+Columns are taken out of a copy: that takes a third of the time of taking them out of the buffer, because the copy comes
+through the cache in one go and because arrays are sliced twice as fast as memoryviews.
+"""
 
 import struct
 import sys
+from array import array
 from functools import lru_cache
 from typing import NamedTuple
 
 from . import layouts
-from .batch import Batch, Packed
-from .walk import Fields, Piece, Place
+from .batch import Batch, Packed, Runs
+
+SPARE_BYTES = 1 << 20  # a larger copy is not kept for the next time
+
+
+class Piece:
+    """A copy of some bytes, as items of any width. Its memory is used again when it is closed."""
+
+    __slots__ = ("_arrays", "_filled", "data", "origin", "size")
+
+    def __init__(self, data: memoryview, origin: int = 0) -> None:
+        self.origin = origin  # bytes from the start of the buffer
+        self._begin(len(data) & ~7)
+        self.data = self._fill("I", data[: self.size].cast("B"))
+
+    def _begin(self, size: int) -> None:
+        try:
+            self._arrays = _spare.pop()
+        except IndexError:
+            self._arrays = {}
+        self._filled: set[str] = set()
+        self.size = size
+
+    def _room(self, code: str) -> memoryview:
+        """Where items of a width lie, as bytes; they are about to be put there."""
+        items = self._arrays.get(code)
+        if items is None or len(items) * items.itemsize < self.size:
+            items = self._arrays[code] = array(code, bytes(self.size))
+        self._filled.add(code)
+        return memoryview(items).cast("B")[: self.size]
+
+    def _fill(self, code: str, data: memoryview) -> memoryview:
+        room = self._room(code)
+        room[:] = data
+        return room
+
+    def items(self, code: str) -> "array[int]":
+        """At least as many as there are; what lies behind is of no meaning."""
+        if code not in self._filled:
+            self._fill(code, self.data)
+        return self._arrays[code]
+
+    def gathered(self, runs: Runs) -> "Piece":
+        """Another, of the records of one kind alone."""
+        made = Piece.__new__(Piece)
+        made._begin((sum(runs.ends) - sum(runs.begins)) * 4)
+        made.data = made._room("Q")
+        words, room, at = self.data.cast("I"), made.data.cast("I"), 0
+        for begin, end in zip(runs.begins, runs.ends, strict=True):
+            first, at = at, at + end - begin
+            room[first:at] = words[begin:end]
+        return made
+
+    def close(self) -> None:
+        if len(_spare) < 2 and self.size <= SPARE_BYTES:
+            _spare.append(self._arrays)
+        self._arrays = {}
+
+
+#: New memory would be given to the process page by page each time; that costs as much as decoding.
+_spare: "list[dict[str, array[int]]]" = []
+
+
+_SLICED = 24  # as many runs are cheaper to slice, one by one for each column of words, than to copy
+
+
+class Fields:
+    """The records of one kind: any field of all of them, in the order of the piece."""
+
+    __slots__ = ("_gathered", "_piece", "_runs", "_stride")
+
+    def __init__(self, piece: Piece, runs: Runs, stride: int) -> None:
+        self._piece, self._runs, self._stride = piece, runs, stride
+        self._gathered: Piece | None = None  # wherever the records are in several runs
+
+    def column(self, code: str, offset: int) -> bytes:
+        """The field at ``offset``, of the width of ``code``."""
+        _, begins, ends = self._runs
+        if len(begins) == 1:
+            return self._slice(self._piece, code, offset, begins[0], ends[0]).tobytes()
+        if code == "I" and len(begins) <= _SLICED:
+            words, first, step = self._piece.items(code), offset >> 2, self._stride >> 2
+            return b"".join([words[begin + first : end : step] for begin, end in zip(begins, ends, strict=True)])
+        if self._gathered is None:
+            self._gathered = self._piece.gathered(self._runs)
+        return self._slice(self._gathered, code, offset, 0, self._gathered.size >> 2).tobytes()
+
+    def _slice(self, piece: Piece, code: str, offset: int, begin: int, end: int) -> "array[int]":
+        items = piece.items(code)
+        width = items.itemsize
+        return items[(begin * 4 + offset) // width : end * 4 // width : self._stride // width]
+
+    def close(self) -> None:
+        if self._gathered is not None:
+            self._gathered.close()
 
 
 class Columns(NamedTuple):
@@ -101,10 +199,9 @@ def _reader(places: list[tuple[str, str, int]]) -> tuple[struct.Struct, list[tup
     return struct.Struct(text), found
 
 
-def batch_of(kind: int, stride: int, piece: Piece, place: Place, origin: int) -> Batch:
-    """The records of one kind; ``origin``: of the piece in the buffer."""
-    count = place.count(stride)
-    return (_few if count <= FEW else _many)(kind, stride, count, piece, place, origin)
+def batch_of(kind: int, stride: int, piece: Piece, runs: Runs) -> Batch:
+    """The records of one kind."""
+    return (_few if runs.count(stride) <= FEW else _many)(kind, stride, piece, runs)
 
 
 def _none(kind: int) -> int | None:
@@ -112,13 +209,11 @@ def _none(kind: int) -> int | None:
     return None if kind in _ALWAYS_NUMBERED else layouts.NOT_APPLICABLE
 
 
-def _few(kind: int, stride: int, count: int, piece: Piece, place: Place, origin: int) -> Batch:
-    plan, none = _plan(kind, stride), _none(kind)
+def _few(kind: int, stride: int, piece: Piece, runs: Runs) -> Batch:
+    plan, none, count = _plan(kind, stride), _none(kind), runs.count(stride)
     data, read = piece.data, plan.reader.unpack_from
-    runs = zip(place.begins, place.ends, strict=True)
-    columns = list(
-        zip(*[read(data, at) for begin, end in runs for at in range(begin * 4, end * 4, stride)], strict=True)
-    )
+    places = [at for begin, end in zip(*runs[1:], strict=True) for at in range(begin * 4, end * 4, stride)]
+    columns = list(zip(*[read(data, at) for at in places], strict=True))
     lists: dict[str, list[int] | list[None]] = {}
     same = dict(plan.absent)
     for name, number in plan.places:
@@ -133,12 +228,12 @@ def _few(kind: int, stride: int, count: int, piece: Piece, place: Place, origin:
     if "end" not in lists and "start" in lists:
         lists["end"] = lists["start"]
         same.pop("end", None)
-    return Batch(kind, stride, count, place, origin, same, {}, lists)
+    return Batch(kind, stride, count, runs, same, {}, lists)
 
 
-def _many(kind: int, stride: int, count: int, piece: Piece, place: Place, origin: int) -> Batch:
-    plan, none = _plan(kind, stride), _none(kind)
-    fields = Fields(piece, place, stride)
+def _many(kind: int, stride: int, piece: Piece, runs: Runs) -> Batch:
+    plan, none, count = _plan(kind, stride), _none(kind), runs.count(stride)
+    fields = Fields(piece, runs, stride)
     column = fields.column
     same = dict(plan.absent)
     packed: dict[str, Packed] = {}
@@ -171,4 +266,4 @@ def _many(kind: int, stride: int, count: int, piece: Piece, place: Place, origin
         packed["end"] = packed["start"]
         del same["end"]
     fields.close()
-    return Batch(kind, stride, count, place, origin, same, packed)
+    return Batch(kind, stride, count, runs, same, packed)

@@ -2,7 +2,7 @@
 
 Only members that are read are listed. Records are packed, aligned to 8, and lie back to back; within a kind a field
 never moves, new ones are appended. So the tables hold for every release, and the *stride* that the loaded library
-uses, measured at start, tells which late fields exist. ``sizes`` names the release that first used each stride.
+uses, measured at start, says which late fields exist. ``sizes`` names the release that first used each stride.
 """
 
 import struct

@@ -1,10 +1,24 @@
-"""Kernel names for people: the short base name of what a driver or compiler calls a kernel. Pure.
+"""Kernel names for people: the short base name of what a driver or compiler calls a kernel, and names by address. Pure.
 
 Works on demangled C++, on Itanium-mangled C++ where no demangler is at hand, and on the plain names that Triton, JAX
 and hand-written PTX give. Each function reads its text once from left to right, so long names cost in proportion.
 """
 
 import re
+from collections.abc import Callable
+from typing import Protocol
+
+from .._runtime.text import decoded
+
+#: Short name, demangled name or None, name as the driver gave it or None.
+Described = tuple[str, str | None, str | None]
+#: What is at an address.
+NameOf = Callable[[int], Described]
+
+MAX_NAMES = 20_000
+MAX_SETS = 64
+#: A module that is unloaded, and another whose names land on the same addresses, within this time would be misnamed.
+RECHECK_S = 1.0
 
 UNNAMED = "(unnamed)"
 #: Kernels of CUTLASS that are a frame for their template argument, which is what runs; cuBLAS names its kernels so too.
@@ -18,18 +32,13 @@ _SIGNS = r"<=>|<<=|>>=|->\*|\(\)|\[\]|<<|>>|->|\+\+|--|&&|\|\||[<>=!+\-*/%&|^]=|
 _OPERATOR = re.compile(rf"operator(?:({_SIGNS})(?: (?=<))?|(?![A-Za-z0-9_])[^(<]*)")
 
 
-def text(raw: "bytes | str") -> str:
-    """A name as text; what is not UTF-8 becomes U+FFFD."""
-    return raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
-
-
 def base_name(name: "bytes | str") -> str:
     """The last component without namespaces, template arguments, parameters and return type; never empty.
 
     ``void at::native::reduce_kernel<512, 1>(R)`` → ``reduce_kernel``; ``triton_poi_fused_add_0`` stays as it is; what
     only frames another is passed by: ``void cutlass::Kernel2<cutlass_80_simt_sgemm>(P)`` → ``cutlass_80_simt_sgemm``.
     """
-    name = text(name).strip()
+    name = decoded(name).strip()
     if name.startswith("_Z"):
         found = _of_mangled(name)
         frame = _MANGLED_FRAME.search(name) if found in _FRAMES else None
@@ -136,3 +145,91 @@ def _source_name(name: str, at: int) -> tuple[int, str]:
         digits += 1
     end = digits + int(name[at:digits] or 0)
     return end, name[digits:end]
+
+
+class Demangler(Protocol):
+    """What makes mangled C++ names readable, where it can: ``_capi.demangle``."""
+
+    def demangle(self, name: str) -> str | None: ...
+
+    def is_ready(self) -> bool:
+        """Whether a name that has no readable form now never will."""
+        ...
+
+
+class NameCache:
+    """Kernel names by address: each text is worked out once, and an address is read again now and then, because it may
+    be reused after a module is unloaded."""
+
+    __slots__ = ("_by_pointer", "_by_text", "_demangler", "_many", "_provisional", "_recheck_at")
+
+    def __init__(self, demangler: Demangler) -> None:
+        self._demangler = demangler
+        self._by_pointer: dict[int, Described] = {}
+        self._by_text: dict[bytes, Described] = {}
+        self._many: dict[frozenset[int], tuple[dict[int, Described], dict[int, str]]] = {}
+        self._recheck_at = 0.0
+        self._provisional = False  # some text was worked out before there was a C++ runtime
+
+    def new_buffer(self, now_s: float = 0.0) -> None:
+        """``now_s``: monotonic seconds; 0 has every name read again."""
+        if now_s == 0.0 or now_s > self._recheck_at:
+            self._by_pointer.clear()
+            self._many.clear()
+            self._recheck_at = now_s + RECHECK_S
+            if self._provisional and self._demangler.is_ready():
+                self._by_text.clear()
+                self._provisional = False
+
+    def resolve(self, pointer: int, read: Callable[[int], bytes]) -> Described:
+        found = self._by_pointer.get(pointer)
+        if found is None:
+            raw = read(pointer) if pointer else b""
+            found = self._by_pointer[pointer] = self._by_text.get(raw) or self.describe(raw)
+        return found
+
+    def many(
+        self, pointers: frozenset[int], read: Callable[[int], bytes]
+    ) -> tuple[dict[int, Described], dict[int, str]]:
+        """As :meth:`resolve` for each, and the short names alone. Where these were asked for a moment ago, as in a
+        program that does the same again and again, nothing is looked up; the answer is not to be changed."""
+        found = self._many.get(pointers)
+        if found is None:
+            if len(self._many) >= MAX_SETS:
+                self._many.clear()
+            known = {pointer: self.resolve(pointer, read) for pointer in pointers}
+            found = self._many[pointers] = known, {pointer: found[0] for pointer, found in known.items()}
+        return found
+
+    def describe(self, raw: bytes) -> Described:
+        found = self._by_text.get(raw)
+        if found is None:
+            if len(self._by_text) >= MAX_NAMES:
+                self._by_text.clear()
+            found, final = self._work_out(raw)
+            self._by_text[raw] = found
+            self._provisional = self._provisional or not final
+        return found
+
+    def _work_out(self, raw: bytes) -> tuple[Described, bool]:
+        """And whether that is for good: a C++ runtime may come into the process later."""
+        name = decoded(raw)
+        full = self._demangler.demangle(name)
+        described = base_name(full or name) or "?", full, name or None
+        return described, full is not None or not name.startswith("_Z") or self._demangler.is_ready()
+
+
+class Names:
+    """What a decoder asks for names: ``cache``, and what reads the text at an address where the cache has none."""
+
+    __slots__ = ("cache", "read")
+
+    def __init__(self, cache: NameCache, read: Callable[[int], bytes]) -> None:
+        self.cache = cache
+        self.read = read
+
+    def __call__(self, pointer: int) -> Described:
+        return self.cache.resolve(pointer, self.read)
+
+    def many(self, pointers: frozenset[int]) -> tuple[dict[int, Described], dict[int, str]]:
+        return self.cache.many(pointers, self.read)

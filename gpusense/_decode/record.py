@@ -1,46 +1,56 @@
-"""One CUPTI activity record to one of our record types, with every field it has. Pure; never ctypes."""
+"""One CUPTI activity record to one of our record types, with every field it has. Pure; never ctypes.
 
-from collections.abc import Callable, Sequence
+Kernels to keep are *rows* between the buffer they come in and their block: all of a record that has to be read at once.
+A record is made when everything about it is known: making one again for each thing that is learned costs more than all
+else that is done with it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from .._records.records import Direction, GpuAllocation, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path
 from . import layouts
-from .names_cache import Described
+from .batch import Batch
+from .correlation_ids import Ids
+from .names import Described, NameOf
 
 Activity = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation
 
-#: ``names(pointer) -> (short name, demangled name or None, name as the driver gave it or None)``
-Names = Callable[[int], Described]
-
 Raw = tuple[Any, ...]  # every field of a record, in the order of its layout
 _Raw = dict[str, Any]
+
+#: The fields of a kernel, its name, its correlation id.
+Row = tuple[Raw, Described, int]
+
+AT_ONCE = 128  # rows, without a pause
+MAX_LAUNCHES = 4_096  # whose occupancy is remembered
 
 _make: Any = tuple.__new__  # of a record out of fields that are known to be complete
 
 _KERNELS = frozenset({layouts.CONCURRENT_KERNEL, layouts.KERNEL})
 _FIELDS = [field.name for field in layouts.KERNEL_LAYOUT.fields]
 #: Where these are among the fields of a kernel.
-REGISTERS, START, END, DEVICE, CORRELATION, NAME, NODE = map(
-    _FIELDS.index, ("registers", "start", "end", "device", "correlation", "name", "graph_node")
+REGISTERS, START, END, DEVICE, CORRELATION, NAME = map(
+    _FIELDS.index, ("registers", "start", "end", "device", "correlation", "name")
 )
 BLOCK_AND_SHARED = slice(_FIELDS.index("block_x"), _FIELDS.index("dynamic_shared") + 1)
 
 _LATE_KERNEL_FIELDS = tuple(field.name for field in layouts.KERNEL_LAYOUT.fields if field.since)
 
 
-class _Placed(Protocol):
-    """What is needed of a batch."""
+class Home(NamedTuple):
+    """The block that a record belongs to."""
 
-    @property
-    def kind(self) -> int: ...
-    @property
-    def stride(self) -> int: ...
-    @property
-    def offsets(self) -> Sequence[int]: ...
+    path: Path = ()
+    block_id: int | None = None
+    ambiguous: tuple[int, ...] = ()
 
 
-def record(buffer: memoryview, batch: _Placed, i: int, names: Names, **fields: Any) -> Activity:
+NOWHERE = Home()
+
+
+def record(buffer: memoryview, batch: Batch, i: int, names: NameOf, **fields: Any) -> Activity:
     """Record ``i`` of ``batch`` with every field it has; ``fields`` are set over it (path, correlation_id, …).
 
     Raises ``ValueError`` for kinds that do not become records of a session.
@@ -79,9 +89,7 @@ def kernel(
     correlation_id: int | None,
     occupancy: float | None = None,
     is_slow: bool = False,
-    path: Path = (),
-    block_id: int | None = None,
-    ambiguous: tuple[int, ...] = (),
+    home: Home = NOWHERE,
 ) -> GpuKernel:
     """The kernel with these fields, as read from its record, and this name."""
     # Made by position and at once, unlike the other kinds: this is the record a session keeps most of.
@@ -99,7 +107,7 @@ def kernel(
     fields = (
         name, start, end, device, "cuda", context, stream, (grid_x, grid_y, grid_z), (block_x, block_y, block_z),
         registers, static_shared, dynamic_shared, local_per_thread, correlation_id, graph or None, graph_node or None,
-        full_name, raw_name, None, None, occupancy, is_slow, path, block_id, ambiguous, None, attributes,
+        full_name, raw_name, None, None, occupancy, is_slow, *home, None, attributes,
     )  # fmt: skip
     return _make(GpuKernel, fields)  # type: ignore[no-any-return]
 
@@ -134,7 +142,7 @@ def _direction(raw: _Raw) -> Direction:
     return "gpu_to_cpu" if to_host else "on_device"
 
 
-def _transfer(raw: _Raw, _names: Names, fields: _Raw) -> GpuMemoryTransfer:
+def _transfer(raw: _Raw, _names: NameOf, fields: _Raw) -> GpuMemoryTransfer:
     direction = _direction(raw)
     copies = raw.get("copy_count", 0)
     values = {
@@ -159,7 +167,7 @@ def _transfer(raw: _Raw, _names: Names, fields: _Raw) -> GpuMemoryTransfer:
     return GpuMemoryTransfer(**values)
 
 
-def _memset(raw: _Raw, _names: Names, fields: _Raw) -> GpuMemset:
+def _memset(raw: _Raw, _names: NameOf, fields: _Raw) -> GpuMemset:
     values = {
         "name": "memset",
         "bytes": raw["bytes"],
@@ -179,7 +187,7 @@ def _memset(raw: _Raw, _names: Names, fields: _Raw) -> GpuMemset:
     return GpuMemset(**values)
 
 
-def _sync(raw: _Raw, _names: Names, fields: _Raw) -> GpuSync:
+def _sync(raw: _Raw, _names: NameOf, fields: _Raw) -> GpuSync:
     values = {
         "name": layouts.SYNC_TYPES.get(raw["type"], f"synchronize_{raw['type']}"),
         "start_ns": raw["start"],
@@ -194,7 +202,7 @@ def _sync(raw: _Raw, _names: Names, fields: _Raw) -> GpuSync:
     return GpuSync(**values)
 
 
-def _allocation(raw: _Raw, names: Names, fields: _Raw) -> GpuAllocation:
+def _allocation(raw: _Raw, names: NameOf, fields: _Raw) -> GpuAllocation:
     values = {
         "name": {layouts.ALLOCATION: "alloc", layouts.RELEASE: "free"}.get(raw["operation"], "unknown"),
         "bytes": raw["bytes"],
@@ -216,10 +224,56 @@ def _allocation(raw: _Raw, names: Names, fields: _Raw) -> GpuAllocation:
     return GpuAllocation(**values)
 
 
-_BUILDERS: dict[int, Callable[[_Raw, Names, _Raw], Activity]] = {
+_BUILDERS: dict[int, Callable[[_Raw, NameOf, _Raw], Activity]] = {
     layouts.MEMCPY: _transfer,
     layouts.MEMCPY2: _transfer,
     layouts.MEMSET: _memset,
     layouts.SYNCHRONIZATION: _sync,
     layouts.MEMORY2: _allocation,
 }
+
+
+def kernel_rows(
+    buffer: memoryview,
+    batch: Batch,
+    chosen: Sequence[int],
+    ids: Ids,
+    names: NameOf,
+    pause: Callable[[], None] | None,
+) -> dict[int, Row]:
+    """Those at the indices ``chosen``, which ascend, of a batch of kernels; by index."""
+    read = layouts.unpacker(batch.kind, batch.stride).struct.unpack_from
+    corrs, base = ids.corrs, ids.base
+    rows: dict[int, Row] = {}
+    for at, (i, offset) in enumerate(zip(chosen, batch.offsets_at(chosen), strict=True), 1):
+        raw = read(buffer, offset)
+        rows[i] = raw, names(raw[NAME]), corrs[i] + base
+        if pause is not None and not at % AT_ONCE:
+            pause()
+    return rows
+
+
+class KernelMaker:
+    """Makes records of rows. ``occupancy`` says a kernel's by its device, block, registers and shared memory."""
+
+    __slots__ = ("_known", "occupancy")
+
+    def __init__(self, occupancy: Callable[[GpuKernel], float | None] | None) -> None:
+        self.occupancy = occupancy
+        self._known: dict[tuple[Any, ...], float | None] = {}
+
+    def make(self, rows: Iterable[Row], slow_ns: int, home: Home) -> list[GpuKernel]:
+        """The records of kernels of one block; those of ``slow_ns`` and more are slow."""
+        known, made = self._known, []
+        for raw, name, correlation in rows:
+            launch = raw[DEVICE], raw[REGISTERS], raw[BLOCK_AND_SHARED]
+            share = known[launch] if launch in known else self._work_out(launch, raw, name)
+            made.append(kernel(raw, name, correlation, share, raw[END] - raw[START] >= slow_ns, home))
+        return made
+
+    def _work_out(self, launch: tuple[Any, ...], raw: Raw, name: Described) -> float | None:
+        found = self.occupancy(kernel(raw, name, None)) if self.occupancy is not None else None
+        if len(self._known) >= MAX_LAUNCHES:
+            self._known.clear()
+        self._known[launch] = found
+        return found

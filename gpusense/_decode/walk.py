@@ -1,7 +1,8 @@
-"""Where the records of each kind lie in a buffer, and single fields of all of them as bytes. Pure.
+"""CUPTI activity buffers to columns: finds the records of each kind, and makes a batch of them. Pure; never ctypes.
 
-Columns are taken out of a copy: that takes a third of the time of taking them out of the buffer, because the copy comes
-through the cache in one go and because arrays are sliced twice as fast as memoryviews.
+Nothing here calls back into a library or trusts a byte: on any input it ends, and never raises. A record that CUPTI
+could not time, or whose times cannot be, is left out and counted. Columns are copies, good after the buffer was given
+back; single records are read from the buffer again by :mod:`.record`.
 """
 
 import sys
@@ -10,87 +11,119 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from . import layouts
+from .batch import Batch, Runs
+from .columns import COLUMNS, Fields, Piece, batch_of
+from .correlation_ids import Launches
 
-SPARE_BYTES = 1 << 20  # a larger copy is not kept for the next time
-
-
-class Place(NamedTuple):
-    """The stretches in which records of one kind follow each other, in words of a piece."""
-
-    begins: list[int]
-    ends: list[int]
-
-    def count(self, stride: int) -> int:
-        return (sum(self.ends) - sum(self.begins)) * 4 // stride
-
-
-class Piece:
-    """A copy of some bytes, as items of any width. Its memory is used again when it is closed."""
-
-    __slots__ = ("_arrays", "_filled", "data", "size")
-
-    def __init__(self, data: memoryview) -> None:
-        self._begin(len(data) & ~7)
-        self.data = self._fill("I", data[: self.size].cast("B"))
-
-    def _begin(self, size: int) -> None:
-        try:
-            self._arrays = _spare.pop()
-        except IndexError:
-            self._arrays = {}
-        self._filled: set[str] = set()
-        self.size = size
-
-    def _room(self, code: str) -> memoryview:
-        """Where items of a width lie, as bytes; they are about to be put there."""
-        items = self._arrays.get(code)
-        if items is None or len(items) * items.itemsize < self.size:
-            items = self._arrays[code] = array(code, bytes(self.size))
-        self._filled.add(code)
-        return memoryview(items).cast("B")[: self.size]
-
-    def _fill(self, code: str, data: memoryview) -> memoryview:
-        room = self._room(code)
-        room[:] = data
-        return room
-
-    def items(self, code: str) -> "array[int]":
-        """At least as many as there are; what lies behind is of no meaning."""
-        if code not in self._filled:
-            self._fill(code, self.data)
-        return self._arrays[code]
-
-    def gathered(self, place: Place) -> "Piece":
-        """Another, of the records of one kind alone."""
-        made = Piece.__new__(Piece)
-        made._begin((sum(place.ends) - sum(place.begins)) * 4)
-        made.data = made._room("Q")
-        words, room, at = self.data.cast("I"), made.data.cast("I"), 0
-        for begin, end in zip(place.begins, place.ends, strict=True):
-            first, at = at, at + end - begin
-            room[first:at] = words[begin:end]
-        return made
-
-    def close(self) -> None:
-        if len(_spare) < 2 and self.size <= SPARE_BYTES:
-            _spare.append(self._arrays)
-        self._arrays = {}
-
-
-#: New memory would be given to the process page by page each time; that costs as much as decoding.
-_spare: "list[dict[str, array[int]]]" = []
-
+_NAME_FIELDS = ("name", "source")  # fields that hold the address of a C string
 _NEAR = 16  # records looked at one by one; further ones of the same kind are cheaper to look at together
 
 
-def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int, Place], int, int, int]:
-    """Places by kind, where the walk ended, and 1 for an unknown kind, 1 for a record cut off at the end.
+class Tally(NamedTuple):
+    """What one call walked over. ``offset`` is where the next call goes on; the buffer's size when it is done."""
+
+    seen: int  # records of the kinds that become records of a session, the invalid ones included
+    other: int  # valid helper records: correlation, API, overhead, counters, devices, contexts
+    invalid: int
+    unknown_kinds: int  # 1: a kind of unknown size ended the walk, what followed it is lost
+    truncated: int  # 1: the last record did not fit
+    offset: int
+
+
+def batches(
+    buffer: memoryview,
+    strides: Mapping[int, int],
+    *,
+    offset: int = 0,
+    limit: int | None = None,
+    launches: Launches | None = None,
+    pause: Callable[[], None] | None = None,
+) -> tuple[list[Batch], Tally]:
+    """The records from ``offset`` on, at most ``limit`` of them, one batch a kind, and what became of them.
+
+    ``strides`` maps record kinds to the size that the library used. To keep the GIL only briefly, call with a
+    limit and go on at ``tally.offset`` until it equals the buffer's size; ``pause`` is called halfway. ``launches``
+    gets the ids of all work.
+    """
+    room = len(buffer) if limit is None else max(limit * max(strides.values(), default=0), 8)
+    piece = Piece(buffer[offset : offset + room], offset)
+    every, at, unknown, truncated = walk(piece, strides, len(buffer) if limit is None else limit)
+    if pause is not None:
+        pause()
+    end = offset + at
+    if len(buffer) - end < 8:
+        truncated |= end < len(buffer)
+    found: list[Batch] = []
+    seen = other = invalid = 0
+    for kind, runs in every.items():
+        stride = strides[kind]
+        count = valid = runs.count(stride)
+        if kind in COLUMNS:
+            whole = batch_of(kind, stride, piece, runs)
+            if launches is not None and kind in layouts.WORK_KINDS:
+                launches.add(whole.ids())
+            batch = whole.judged()
+            valid = batch.count
+            if valid:
+                found.append(batch)
+            invalid += count - valid
+        if kind in layouts.WORK_KINDS:
+            seen += count
+        else:
+            other += valid
+    piece.close()
+    return found, Tally(seen, other, invalid, unknown, truncated, len(buffer) if unknown or truncated else end)
+
+
+def name_pointers(buffer: memoryview, strides: Mapping[int, int], launches: Launches | None = None) -> set[int]:
+    """Addresses of all C strings that the records of ``buffer`` refer to. ``launches``: as for :func:`batches`."""
+    pointers: set[int] = set()
+    piece = Piece(buffer)
+    for kind, runs in walk(piece, strides, len(buffer))[0].items():
+        offsets = _pointer_fields(kind, strides[kind])
+        ids = _id_field(kind, strides[kind]) if launches is not None else None
+        if offsets or ids is not None:
+            fields = Fields(piece, runs, strides[kind])
+            for offset in offsets:
+                pointers.update(memoryview(fields.column("Q", offset)).cast("Q").tolist())
+            if ids is not None and launches is not None:
+                launches.add(memoryview(fields.column("I", ids)).cast("I").tolist())
+            fields.close()
+    piece.close()
+    pointers.discard(0)
+    return pointers
+
+
+def numbers(buffer: memoryview, batch: Batch, name: str) -> list[int] | None:
+    """An eight-byte field that no column holds, of each record; None where the records of this size have none."""
+    field = layouts.LAYOUTS[batch.kind].field(name)
+    if field is None or field.end > batch.stride:
+        return None
+    quads, first = buffer[: len(buffer) & ~7].cast("Q"), field.offset
+    return [quads[(at + first) >> 3] for at in batch.offsets]
+
+
+def _pointer_fields(kind: int, stride: int) -> list[int]:
+    layout = layouts.LAYOUTS.get(kind)
+    if layout is None:
+        return []
+    return [field.offset for field in layout.fields if field.name in _NAME_FIELDS and field.end <= stride]
+
+
+def _id_field(kind: int, stride: int) -> int | None:
+    """Where the correlation id of a record of work lies."""
+    field = layouts.LAYOUTS[kind].field("correlation") if kind in layouts.WORK_KINDS else None
+    return field.offset if field is not None and field.end <= stride else None
+
+
+def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int, Runs], int, int, int]:
+    """The runs of each kind, where the walk ended, and 1 for an unknown kind, 1 for a record cut off at the end.
 
     At most ``limit`` records are walked over. A kind without a usable stride ends the walk: nothing says where the next
     record begins.
     """
     words, total = piece.items("I"), piece.size >> 2
-    places: dict[int, Place] = {}
+    found: dict[int, Runs] = {}
     known: dict[int, tuple[int, Callable[[int], None], Callable[[int], None]]] = {}
     guesses: dict[int, int] = {}  # how far the last run of each kind went on: programs do the same again and again
     at, left = 0, limit
@@ -99,11 +132,11 @@ def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int
         if kind not in known:
             stride = strides.get(kind, 0)
             if not stride or stride % 8 or stride < layouts.minimum_stride(kind):
-                return places, at << 2, 1, 0
+                return found, at << 2, 1, 0
             if at + (stride >> 2) > total:
-                return places, at << 2, 0, 1
-            place = places[kind] = Place([], [])
-            known[kind] = stride >> 2, place.begins.append, place.ends.append
+                return found, at << 2, 0, 1
+            runs = found[kind] = Runs(piece.origin, [], [])
+            known[kind] = stride >> 2, runs.begins.append, runs.ends.append
         step, begin, end = known[kind]
         first = at
         at += step
@@ -121,15 +154,15 @@ def walk(piece: Piece, strides: Mapping[int, int], limit: int) -> tuple[dict[int
         begin(first)
         end(at)
     if at > total:
-        return places, _without_last(places[kind], at - step) << 2, 0, 1
-    return places, at << 2, 0, 0
+        return found, _without_last(found[kind], at - step) << 2, 0, 1
+    return found, at << 2, 0, 0
 
 
-def _without_last(place: Place, began: int) -> int:
+def _without_last(runs: Runs, began: int) -> int:
     """Takes away the record that began there, which does not fit."""
-    place.ends[-1] = began
-    if place.begins[-1] == began:
-        del place.begins[-1], place.ends[-1]
+    runs.ends[-1] = began
+    if runs.begins[-1] == began:
+        del runs.begins[-1], runs.ends[-1]
     return began
 
 
@@ -137,12 +170,12 @@ def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int, g
     """Where the records of a kind end that follow each other from ``at`` on and begin before ``stop``. ``guess``: how
     many words further that may be.
 
-    A few looks tell where that may be; then all are looked at. Each record of the kind says where the next begins, so
+    A few looks say where that may be; then all are looked at. Each record of the kind says where the next begins, so
     the first that is of another ends the run for certain.
     """
     wanted = kind.to_bytes(4, sys.byteorder)
-    alike = wanted * (guess // step)
-    if alike and guess < stop - at and words[at + guess] != kind and words[at : at + guess : step].tobytes() == alike:
+    same = wanted * (guess // step)
+    if same and guess < stop - at and words[at + guess] != kind and words[at : at + guess : step].tobytes() == same:
         return at + guess
     count = (stop - at + step - 1) // step
     low, high = 0, 1  # so many are of the kind; how far the next look is
@@ -159,37 +192,3 @@ def _end_of_run(words: "array[int]", at: int, step: int, stop: int, kind: int, g
     if kinds != wanted * low:
         low = next(i for i in range(low) if kinds[i * 4 : i * 4 + 4] != wanted)
     return at + low * step
-
-
-_SLICED = 24  # as many runs are cheaper to slice, one by one for each column of words, than to copy
-
-
-class Fields:
-    """The records of one kind: any field of all of them, in the order of the piece."""
-
-    __slots__ = ("_gathered", "_piece", "_place", "_stride")
-
-    def __init__(self, piece: Piece, place: Place, stride: int) -> None:
-        self._piece, self._place, self._stride = piece, place, stride
-        self._gathered: Piece | None = None  # wherever the records are in several runs
-
-    def column(self, code: str, offset: int) -> bytes:
-        """The field at ``offset``, of the width of ``code``."""
-        begins, ends = self._place
-        if len(begins) == 1:
-            return self._slice(self._piece, code, offset, begins[0], ends[0]).tobytes()
-        if code == "I" and len(begins) <= _SLICED:
-            words, first, step = self._piece.items(code), offset >> 2, self._stride >> 2
-            return b"".join([words[begin + first : end : step] for begin, end in zip(begins, ends, strict=True)])
-        if self._gathered is None:
-            self._gathered = self._piece.gathered(self._place)
-        return self._slice(self._gathered, code, offset, 0, self._gathered.size >> 2).tobytes()
-
-    def _slice(self, piece: Piece, code: str, offset: int, begin: int, end: int) -> "array[int]":
-        items = piece.items(code)
-        width = items.itemsize
-        return items[(begin * 4 + offset) // width : end * 4 // width : self._stride // width]
-
-    def close(self) -> None:
-        if self._gathered is not None:
-            self._gathered.close()

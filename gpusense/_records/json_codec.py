@@ -6,28 +6,30 @@ the wrong type is not tolerated: it raises ``ValueError`` and costs its row alon
 
 import json
 import math
-from collections.abc import Callable
-from functools import lru_cache
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from functools import cache, lru_cache
+from types import NoneType
+from typing import Any, Literal, TypeVar
 
+from .hints import FieldType, Reader, reader
+from .metrics import GpuMetrics
 from .records import KINDS, BlockRecord, Record
 
 _T = TypeVar("_T", bound=tuple[Any, ...])
-_Reader = Callable[[Any], Any]
 
-_CLASSES: dict[str, Any] = {kind: cls for cls, kind in KINDS.items()}
+METRICS_SCHEMA = "gpusense.metrics/1"
+
+#: The class of the records of each ``kind``.
+CLASSES: dict[str, Any] = {kind: cls for cls, kind in KINDS.items()}
 _MAX_DEPTH = 8
 _MAX_TEXT = 1000
-_MAX_INT = 1 << 200
+#: Whole numbers of files lie below it, on both sides.
+MAX_INT = 1 << 200
 #: What marks an array: printing one may wait for a device, or print a million numbers.
 _ARRAY_MARKS = ("__array__", "__dlpack__", "__cuda_array_interface__")
 
 _ATOMS = frozenset({str, int, bool, NoneType})
-_REQUIRED = object()
-
-_readers_of: dict[type, dict[str, _Reader]] = {}
-_defaults_of: dict[type, tuple[tuple[str, Any], ...]] = {}
+#: Stands for the default of a field that has none: nothing equals it.
+REQUIRED = object()
 
 
 def encode(record: tuple[Any, ...], *, full: bool = False) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def _encode(record: tuple[Any, ...], full: bool, depth: int) -> dict[str, Any]:
     cls: Any = type(record)
     kind = KINDS.get(cls)
     row: dict[str, Any] = {} if kind is None else {"kind": kind}
-    for (name, default), value in zip(_defaults_of.get(cls) or _defaults(cls), record, strict=True):
+    for (name, default), value in zip(defaults_of(cls), record, strict=True):
         if value is default or (not full and type(value) is type(default) and value == default):
             if full:
                 row[name] = plain(value, depth + 1)
@@ -82,24 +84,30 @@ def _encode(record: tuple[Any, ...], full: bool, depth: int) -> dict[str, Any]:
     return row
 
 
-def _defaults(cls: Any) -> tuple[tuple[str, Any], ...]:
-    """Fields with their defaults; a field without one gets what no value equals."""
-    found = tuple((name, cls._field_defaults.get(name, _REQUIRED)) for name in cls._fields)
-    return _defaults_of.setdefault(cls, found)
+@cache
+def defaults_of(cls: Any) -> tuple[tuple[str, Any], ...]:
+    """Fields with their defaults, or :data:`REQUIRED`."""
+    return tuple((name, cls._field_defaults.get(name, REQUIRED)) for name in cls._fields)
+
+
+@cache
+def readers_of(cls: Any) -> dict[str, Reader]:
+    """What turns the JSON value of each field of the NamedTuple ``cls`` into its type, or raises ``ValueError``."""
+    return {name: reader(cls.__annotations__[name], _reader) for name in cls._fields}
 
 
 def decode(cls: type[_T], row: Any) -> _T:
     """The NamedTuple ``cls`` from a JSON object; ``ValueError`` names the field that does not fit."""
     if not isinstance(row, dict):
         raise ValueError(f"{cls.__name__}: {type(row).__name__} instead of an object")
-    readers = _readers_of.get(cls) or _readers_of.setdefault(cls, _field_readers(cls))
+    readers = readers_of(cls)
     try:
         return cls(**{name: readers[name](value) for name, value in row.items() if name in readers})
     except (ValueError, TypeError):
         raise ValueError(f"{cls.__name__}{_misfit(cls, readers, row)}") from None
 
 
-def _misfit(cls: Any, readers: dict[str, _Reader], row: dict[str, Any]) -> str:
+def _misfit(cls: Any, readers: dict[str, Reader], row: dict[str, Any]) -> str:
     for name, value in row.items():
         try:
             readers.get(name, _anything)(value)
@@ -116,13 +124,35 @@ def decode_record(row: Any) -> Record:
     """The record a JSON object with a ``kind`` describes; ``ValueError`` where it describes none,
     :class:`ReversedError` where its times are impossible."""
     kind = row.get("kind") if isinstance(row, dict) else None
-    cls = _CLASSES.get(kind) if isinstance(kind, str) else None
+    cls = CLASSES.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ValueError(f"no record is of kind {kind!r}"[:80])
     record: Record = decode(cls, row)
     if record.end_ns < record.start_ns:
         raise ReversedError(f"{cls.__name__}: ends {record.start_ns - record.end_ns} ns before it starts")
     return record
+
+
+def metrics_to_dict(metrics: GpuMetrics) -> dict[str, Any]:
+    """One device and sample: fields at their default are absent, ``reasons`` is an object from field to sentence, in
+    which the key "*" speaks for every field without a value."""
+    row = encode(metrics)
+    if metrics.reasons:
+        row["reasons"] = dict(reversed(metrics.reasons))  # of several reasons of one field the first counts
+    return row
+
+
+def metrics_from_dict(row: dict[str, Any]) -> GpuMetrics:
+    """The inverse. Unknown keys are skipped, missing ones take their default; ValueError names what does not fit."""
+    reasons = row.get("reasons")
+    if isinstance(reasons, dict):
+        row = {**row, "reasons": list(reasons.items())}
+    return decode(GpuMetrics, row)
+
+
+def metrics_line(samples: tuple[GpuMetrics, ...], **more: Any) -> dict[str, Any]:
+    """What one line of ``gpusense monitor --json`` holds: the schema, and every device sampled at that moment."""
+    return {"schema": METRICS_SCHEMA, **more, "devices": [metrics_to_dict(sample) for sample in samples]}
 
 
 def dumps(value: Any, *, portable: bool = False, indent: int | None = None) -> str:
@@ -153,7 +183,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if kind is str or kind is bool or value is None:
         return value
     if kind is int:
-        return value if -_MAX_INT < value < _MAX_INT else hex(value)[:_MAX_TEXT]
+        return value if -MAX_INT < value < MAX_INT else hex(value)[:_MAX_TEXT]
     if kind is float:
         return value if math.isfinite(value) else str(value)
     if depth > _MAX_DEPTH:
@@ -212,36 +242,17 @@ def replaced(value: Any) -> Any:
     return value
 
 
-def _field_readers(cls: Any) -> dict[str, _Reader]:
-    return {name: _reader(cls.__annotations__[name]) for name in cls._fields}
-
-
-def _reader(hint: Any) -> _Reader:
-    """What turns a JSON value into the type ``hint``, or raises ``ValueError``."""
-    if hint in _SCALARS:
-        return _SCALARS[hint]
-    origin = get_origin(hint)
-    if origin in (Union, UnionType):
-        members = [_reader(member) for member in get_args(hint) if member is not NoneType]
-        if len(members) != 1:
-            raise TypeError(f"no reader for {hint!r}")
-        return _optional(members[0])
-    if origin is Literal:
-        return _choice(get_args(hint))
-    if origin is tuple:
-        return _tuple(get_args(hint))
-    if origin is dict:
+def _reader(kind: FieldType) -> Reader:
+    if kind.base is Literal:
+        return _choice(kind.members)
+    if kind.base is tuple:
+        return _tuple(kind.members)
+    if kind.base is dict:
         return _object
-    if hasattr(hint, "_fields"):
-        return lambda value: decode(hint, value)
-    raise TypeError(f"no reader for {hint!r}")
+    return _SCALARS.get(kind.base) or (lambda value: decode(kind.base, value))
 
 
-def _optional(reader: _Reader) -> _Reader:
-    return lambda value: None if value is None else reader(value)
-
-
-def _choice(choices: tuple[Any, ...]) -> _Reader:
+def _choice(choices: tuple[Any, ...]) -> Reader:
     def read(value: Any) -> Any:
         if isinstance(value, str) and value in choices:
             return value
@@ -250,9 +261,9 @@ def _choice(choices: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _tuple(members: tuple[Any, ...]) -> _Reader:
+def _tuple(members: tuple[Any, ...]) -> Reader:
     endless = members[-1] is Ellipsis
-    readers = [_reader(member) for member in members if member is not Ellipsis]
+    readers = [reader(member, _reader) for member in members if member is not Ellipsis]
 
     def read(value: Any) -> Any:
         if not isinstance(value, list | tuple):
@@ -261,13 +272,13 @@ def _tuple(members: tuple[Any, ...]) -> _Reader:
             return tuple([readers[0](item) for item in value])
         if len(value) != len(readers):
             raise ValueError(f"{len(value)} values instead of {len(readers)}")
-        return tuple([reader(item) for reader, item in zip(readers, value, strict=True)])
+        return tuple([read_one(item) for read_one, item in zip(readers, value, strict=True)])
 
     return read
 
 
 def _int(value: Any) -> int:
-    if type(value) is int and -_MAX_INT < value < _MAX_INT:
+    if type(value) is int and -MAX_INT < value < MAX_INT:
         return value
     raise ValueError(f"{type(value).__name__} instead of a whole number of at most 200 bits")
 
@@ -300,4 +311,4 @@ def _object(value: Any) -> dict[str, Any]:
     raise ValueError(f"{type(value).__name__} instead of an object")
 
 
-_SCALARS: dict[Any, _Reader] = {int: _int, float: _float, str: _str, bool: _bool, Any: _anything}
+_SCALARS: dict[Any, Reader] = {int: _int, float: _float, str: _str, bool: _bool, Any: _anything}

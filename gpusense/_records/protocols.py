@@ -1,7 +1,7 @@
 """The small seams between sources, tracer and sinks. Structural: a fake or a foreign source needs no import of ours."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .metrics import GpuMetrics
 from .records import DeviceInfo
@@ -44,6 +44,40 @@ class ActivitySource(Protocol):
         """Ends the delivery."""
 
 
+#: ``on_records(records)`` takes finished records of :mod:`.records`, on any thread, and raises nothing for what is in
+#: them. The list may be used again once it returns.
+OnRecords = Callable[[list[Any]], Any]
+
+
+class RecordSource(Protocol):
+    """Gives finished records of work that it times itself: passes of a graphics API, jobs of a queue, lines of a file.
+
+    ``tracer.add_source(source)`` starts it, and ``tracer.remove_source(source)`` stops it. Its records have wall-clock
+    nanoseconds (``time.time_ns()``) and may come late and in any order, from any thread. Everything here may be called
+    on any thread, also on gpusense's own, and at any moment of the program's; nothing may hold a lock meanwhile that
+    ``on_records`` is called under.
+    """
+
+    @property
+    def name(self) -> str:
+        """Under which :meth:`status` stands in a session (``meta["sources"]``); the records' ``backend``, as a rule."""
+
+    def start(self, on_records: OnRecords) -> None:
+        """Hands records to ``on_records`` from now on: in lists, since each call costs. One receiver at a time; a new
+        one takes the place of the old one. An error is raised to whoever adds the source, and it is not added."""
+
+    def stop(self) -> None:
+        """Hands on nothing from the next moment. :meth:`start` may come again. Never raises."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Has handed on everything that was begun before this call; False where that took longer than ``timeout_s``
+        seconds. Called before results are read, so it must not take longer. A source that raises is logged, removed
+        and not asked again."""
+
+    def status(self) -> dict[str, Any]:
+        """What became of the work, above all what was lost and why, as a JSON object. Never waits."""
+
+
 class Backend(NamedTuple):
     """What a backend module's ``open()`` returns when it is there: each part, or None."""
 
@@ -53,3 +87,4 @@ class Backend(NamedTuple):
     devices: DeviceSource | None = None
     metrics: MetricsSource | None = None
     activity: ActivitySource | None = None
+    records: RecordSource | None = None

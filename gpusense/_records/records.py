@@ -270,6 +270,13 @@ class Syscall(NamedTuple):
         return self.end_ns - self.start_ns
 
 
+def standard_deviation(count: int, total: int, squares: int) -> float:
+    """Of a population, from its sums; 0.0 of nothing. In integers, so that nanosecond sums beyond 2**53 do not
+    cancel."""
+    variance = (squares * count - total * total) / count**2 if count else 0.0
+    return variance**0.5 if variance > 0 else 0.0
+
+
 class Aggregate(NamedTuple):
     """Work that was counted but not kept one by one (and, in a summary, everything of one operation)."""
 
@@ -297,11 +304,7 @@ class Aggregate(NamedTuple):
     @property
     def std_ns(self) -> float:
         """Population standard deviation."""
-        if self.count == 0:
-            return 0.0
-        # In integers, so that nanosecond sums beyond 2**53 do not cancel.
-        variance = (self.sum_squares_ns2 * self.count - self.total_ns**2) / self.count**2
-        return variance**0.5 if variance > 0 else 0.0
+        return standard_deviation(self.count, self.total_ns, self.sum_squares_ns2)
 
 
 #: Begins the reason of a stretch that an overhead budget left out.

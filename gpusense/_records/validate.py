@@ -6,18 +6,14 @@ the program may go on to change its own.
 """
 
 import math
-from collections.abc import Callable
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from functools import cache
+from typing import Any, Literal, get_args
 
+from .hints import FieldType, Reader, reader
 from .records import Dim3, Record
-
-_Reader = Callable[[Any], Any]
 
 _MAX_INT = 1 << 63
 _SIZES = frozenset({"bytes", "elements", "wait_ns"})  # unknown is None
-
-_readers_of: dict[type, dict[str, _Reader]] = {}
 
 
 def fitted(record: Record) -> Record:
@@ -33,12 +29,12 @@ def fitted(record: Record) -> Record:
     return record._replace(**changes) if changes else record
 
 
-def readers_of(cls: Any) -> dict[str, _Reader]:
+@cache
+def readers_of(cls: Any) -> dict[str, Reader]:
     """What turns a value into one for each field of the record ``cls``, or raises."""
-    found = _readers_of.get(cls)
-    if found is None:
-        found = _readers_of[cls] = {name: _field(name, cls.__annotations__[name]) for name in cls._fields}
-    return found
+    return {
+        name: reader(cls.__annotations__[name], _size_reader if name in _SIZES else _reader) for name in cls._fields
+    }
 
 
 def whole(value: Any) -> int:
@@ -62,35 +58,21 @@ def attributes_of(given: Any) -> dict[Any, Any]:
     return dict(given)
 
 
-def _field(name: str, hint: Any) -> _Reader:
-    if name in _SIZES:
-        return _size if hint is int else _optional(_size)
-    return _reader(hint)
+def _size_reader(_: FieldType) -> Reader:
+    return _size
 
 
-def _reader(hint: Any) -> _Reader:
-    if hint == Dim3:
-        return _dim3
-    if hint in _SCALARS:
-        return _SCALARS[hint]
-    origin, members = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        (member,) = (member for member in members if member is not NoneType)
-        return _optional(_reader(member))
-    if origin is Literal:
-        return _choice(members)
-    if origin is tuple:
-        return _tuple(members[0])
-    if origin is dict:
+def _reader(kind: FieldType) -> Reader:
+    if kind.base is Literal:
+        return _choice(kind.members)
+    if kind.base is dict:
         return attributes_of
-    raise TypeError(f"no reader for {hint!r}")
+    if kind.base is tuple:
+        return _dim3 if kind.members == get_args(Dim3) else _tuple(kind.members[0])
+    return _SCALARS[kind.base]
 
 
-def _optional(reader: _Reader) -> _Reader:
-    return lambda value: None if value is None else reader(value)
-
-
-def _choice(choices: tuple[str, ...]) -> _Reader:
+def _choice(choices: tuple[str, ...]) -> Reader:
     def read(value: Any) -> str:
         if isinstance(value, str) and value in choices:
             return choices[choices.index(value)]
@@ -99,15 +81,15 @@ def _choice(choices: tuple[str, ...]) -> _Reader:
     return read
 
 
-def _tuple(member: type) -> _Reader:
-    reader = _reader(member)
+def _tuple(member: type) -> Reader:
+    read_one = reader(member, _reader)
 
     def read(value: Any) -> Any:
         if type(value) is tuple and all(type(item) is member for item in value) and member is str:
             return value
         if not isinstance(value, (tuple, list)):
             raise TypeError(f"{type(value).__name__} instead of a tuple")
-        return tuple([reader(item) for item in value])
+        return tuple([read_one(item) for item in value])
 
     return read
 
@@ -142,4 +124,4 @@ def _text(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} instead of text")
 
 
-_SCALARS: dict[Any, _Reader] = {int: whole, float: _real, str: _text, bool: bool}
+_SCALARS: dict[Any, Reader] = {int: whole, float: _real, str: _text, bool: bool}

@@ -1,34 +1,43 @@
-"""What ``trace()`` and ``compute_block()`` give: they run on the program's threads and tell their tracer.
+"""What ``trace()`` and ``compute_block()`` give, and what runs on the program's threads where a block begins or ends.
 
 Nothing of ours that fails in here reaches the program, and nothing waits.
+
+Where the newest correlation id can be read, that is the place of a boundary among the launches; else a marker call is.
+The test stands in four functions, three of them with all that they do in one piece: blocks of spans and ranges lie
+between long stretches of a framework's own code, and each function of ours is then slow to reach.
 """
 
 from collections.abc import Callable
+from itertools import count
 from time import time_ns
-from typing import Any, Protocol
+from typing import Any
 from weakref import ref
 
-from .._attribution.open_blocks import block_ids, entered, here, innermost, left, running
-from .._runtime import threads
+from .._attribution.boundaries import (
+    CLOSE,
+    CLOSED,
+    ENDED,
+    LOST,
+    MARKED,
+    OPEN,
+    PLACED,
+    SWITCH,
+    UNPLACED,
+    Item,
+    MarkerCall,
+)
+from .._attribution.open_blocks import LAST_ID, block_ids, end_frames, entered, here, innermost, left, running
+from .._capture.recorder import Recorder
+from .._records.validate import attributes_of
+from .._runtime import log, threads
+from .._runtime.config import Settings
+from .tasks import TaskSwitches
 
 _get_ident = threads.thread_id()
+_tokens = count(1)
 
-
-class Keeper(Protocol):
-    """What blocks ask of their tracer."""
-
-    failed_blocks: int
-    _recorder: Any
-    _watched: dict[int, ref[Any]]  # blocks that the program has, and may ask what was launched inside
-
-    def _sample(self) -> bool: ...
-    def _opened(self, block: "Block") -> None: ...
-    def _closed(self, block: "Block") -> None: ...
-    def close_scope(self, block: "Block") -> None: ...
-    def ways_of_frames(self, block: "Block") -> tuple[Callable[[Any], None], Callable[[], int]] | None: ...
-    def record_compute_block(
-        self, name: Any, start_ns: int, end_ns: int, elements: int | None, *, attributes: Any
-    ) -> None: ...
+#: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
+MAX_WAITING = 200_000
 
 
 class Block:
@@ -36,30 +45,33 @@ class Block:
 
     ``block_id`` is unique in the process; ``path`` has the names of the enclosing blocks and its own, outermost first.
     Times are nanoseconds since the epoch; ``end_ns`` is None while the block is open.
+
+    For the package: ``tracer``, whose block it is; ``outer``, the block around it; ``is_open``; ``recorded``, False
+    where sampling left it out; ``totals`` of what was launched inside, with the id of the block that it was then.
     """
 
     __slots__ = (
         "__weakref__",
-        "_open",
-        "_outer",
-        "_sampled",
         "_template",
-        "_totals",
-        "_tracer",
         "attributes",
         "block_id",
         "end_ns",
         "error",
+        "is_open",
         "links",
         "name",
+        "outer",
         "parent_id",
         "path",
+        "recorded",
         "start_ns",
         "thread",
+        "totals",
+        "tracer",
     )
 
-    def __init__(self, tracer: Keeper, name: Any, attributes: Any, links: Any) -> None:
-        self._tracer = tracer
+    def __init__(self, tracer: "Blocks", name: Any, attributes: Any, links: Any) -> None:
+        self.tracer = tracer
         self.name = name
         self.attributes = attributes
         self.links = links
@@ -68,64 +80,27 @@ class Block:
         self.error: str | None = None
         self.parent_id: int | None = None
         self.path: tuple[str, ...] = ()
-        self._outer: Block | None = None
-        self._sampled = False
-        self._open = False
-        self._totals: Any = None  # of what was launched inside, with the id of the block that it was then
+        self.outer: Block | None = None
+        self.recorded = False
+        self.is_open = False
+        self.totals: Any = None
         self._template: Block | None = None  # the block that was entered while open, for which this one stands in
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
-        if self._open:  # entered twice by one thread, or shared by several
-            other = Block(self._tracer, self.name, self.attributes, self.links)
+        if self.is_open:  # entered twice by one thread, or shared by several
+            other = Block(self.tracer, self.name, self.attributes, self.links)
             other._template = self
             return other.__enter__()
-        self._open = True
+        self.is_open = True
         try:
-            self._enter()
-            if self._sampled:
-                self._tracer._watched[self.block_id] = ref(self)
+            self.tracer.begin(self)
+            if self.recorded:
+                self.tracer.watched[self.block_id] = ref(self)
         except Exception:  # noqa: BLE001 - whatever fails in us, the program's block runs
-            self._tracer.failed_blocks += 1
+            self.tracer.failed_blocks += 1
         except BaseException:  # an interrupt: ``with`` will not call __exit__
             self.__exit__(None, None, None)
             raise
-        return self
-
-    def _enter(self) -> None:
-        self.end_ns = None
-        self._sampled = False
-        outer: Block | None = here() if running else innermost.get()
-        while outer is not None and outer.end_ns is not None:  # left behind in this context by another one
-            outer = outer._outer
-        if self.block_id and outer is not None:  # used before: then it may enclose what now encloses it
-            outer = outer._unless_inside(self)
-        self._outer = outer
-        self.block_id = next(block_ids)
-        self.error = None
-        self.thread = _get_ident()
-        innermost.set(self)
-        if running:
-            entered(self)
-        name = self.name = self.name if type(self.name) is str else str(self.name)
-        if outer is None:
-            self.parent_id = None
-            self.path = (name,)
-            sampled = self._tracer._sample()
-        else:
-            self.parent_id = outer.block_id
-            self.path = (*outer.path, name)
-            sampled = outer._sampled
-        if sampled:
-            self._tracer._opened(self)
-        else:
-            self.start_ns = time_ns()
-
-    def _unless_inside(self, other: "Block") -> "Block | None":
-        block: Block | None = self
-        while block is not None:
-            if block is other:
-                return None
-            block = block._outer
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -133,22 +108,22 @@ class Block:
         if current is not self and current is not None and current._template is self:
             current.__exit__(kind)
             return
-        if not self._open:
+        if not self.is_open:
             return
         try:
-            self._open = False
+            self.is_open = False
             if kind is not None:
                 self.error = kind.__name__
             if current is self:  # never Token.reset: it raises where a generator is finished in another context
-                innermost.set(self._outer)
+                innermost.set(self.outer)
             if running:
                 left(self)
-            if self._sampled:
-                self._tracer._closed(self)
+            if self.recorded:
+                self.tracer.end(self)
             else:
                 self.end_ns = time_ns()
         except Exception:  # noqa: BLE001 - as in __enter__
-            self._tracer.failed_blocks += 1
+            self.tracer.failed_blocks += 1
         finally:
             if self.end_ns is None:
                 self.end_ns = time_ns()
@@ -160,23 +135,23 @@ class Block:
 
     def wait(self, timeout_s: float = 5.0) -> bool:
         """Waits until the work launched inside has finished and been read; False where that did not happen in time."""
-        settled: bool = self._tracer._recorder.settle(self, timeout_s)
+        settled: bool = self.tracer.recorder.settle(self, timeout_s)
         return settled
 
     def summary(self, timeout_s: float = 5.0) -> Any:
         """:class:`BlockSummary` of what was launched inside, after :meth:`wait`; says so where it is incomplete."""
         from .summary import block_summary
 
-        return block_summary(self, self._tracer._recorder, self.wait(timeout_s))
+        return block_summary(self, self.tracer.recorder, self.wait(timeout_s))
 
 
 class TimedBlock:
-    """CPU work on the timeline; see :meth:`Tracer.compute_block`."""
+    """CPU work on the timeline; see :meth:`Tracer.compute_block`. ``record``: its tracer's ``record_compute_block``."""
 
-    __slots__ = ("_attributes", "_elements", "_name", "_start", "_tracer")
+    __slots__ = ("_attributes", "_elements", "_name", "_record", "_start")
 
-    def __init__(self, tracer: Keeper, name: Any, elements: int | None, attributes: Any) -> None:
-        self._tracer = tracer
+    def __init__(self, record: Callable[..., None], name: Any, elements: int | None, attributes: Any) -> None:
+        self._record = record
         self._name = name
         self._elements = elements
         self._attributes = attributes
@@ -186,11 +161,309 @@ class TimedBlock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tracer.record_compute_block(
-            self._name, self._start, time_ns(), self._elements, attributes=self._attributes
-        )
+        self._record(self._name, self._start, time_ns(), self._elements, attributes=self._attributes)
 
     def __call__(self, function: Any) -> Any:
         from .decorator import compute_decorated
 
         return compute_decorated(function, self._name, self._elements, self._attributes)
+
+
+class Blocks:
+    """The blocks of a tracer: what happens to them goes into the queue of its ``recorder``.
+
+    ``watched``: blocks that the program has, and may ask what was launched inside; by id.
+    """
+
+    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+        self.config = settings
+        self.recorder = recorder
+        self.watched = recorder.store.watched.blocks
+        self.failed_blocks = 0
+        self._append: Callable[[Item], None] = recorder.events.append
+        self._listeners: tuple[Any, ...] = ()
+        self._tasks: TaskSwitches | None = None  # with exact attribution
+        self._share = 1 - 1e-9  # so that the first block is opened
+        self._shed = threads.Count()
+
+    # --- with -------------------------------------------------------------------------------------------------------
+
+    def begin(self, block: Block) -> None:
+        """``block`` becomes the innermost one of this thread or task."""
+        block.end_ns = None
+        block.recorded = False
+        outer: Block | None = here() if running else innermost.get()
+        while outer is not None and outer.end_ns is not None:  # left behind in this context by another one
+            outer = outer.outer
+        if block.block_id and outer is not None:  # used before: then it may enclose what now encloses it
+            outer = _unless_inside(outer, block)
+        block.outer = outer
+        number = block.block_id = next(block_ids)
+        block.error = None
+        thread = block.thread = _get_ident()
+        innermost.set(block)
+        if running:
+            entered(block)
+        name = block.name = block.name if type(block.name) is str else str(block.name)
+        if outer is None:
+            parent = block.parent_id = None
+            block.path = (name,)
+            recorded = self._sample()
+        else:
+            parent = block.parent_id = outer.block_id
+            block.path = (*outer.path, name)
+            recorded = outer.recorded
+        if not recorded:
+            block.start_ns = time_ns()
+            return
+        if self.recorder.armed:
+            self.recorder.poke()
+        if self._tasks is not None:
+            self._tasks.opens(block)
+        now = block.start_ns = time_ns()
+        block.recorded = True
+        self._boundary(OPEN, number, parent, thread, now, name)
+        if self._listeners:
+            self._tell("block_opened", block)
+
+    def end(self, block: Block) -> None:
+        """A recorded block has been closed; it may be on another thread than its own."""
+        recorder = self.recorder
+        inside = self._tasks.closes(block) if self._tasks is not None else None
+        thread = _get_ident()
+        marker, newest = recorder.marker, recorder.newest
+        end = time_ns()
+        attributes = block.attributes
+        if not self._listeners and marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
+            block.end_ns = end
+            if attributes is not None:
+                attributes = attributes.copy() if type(attributes) is dict else _owned(attributes)
+            self._append((  # one thing, of which gpusense's thread makes the record
+                ENDED, inside, thread, corr, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
+                end, block.thread, attributes, block.error,
+            ))  # fmt: skip
+            return
+        end = block.end_ns = self._boundary(CLOSE, block.block_id, inside, thread, end, "")
+        if self._listeners:
+            self._tell("block_closed", block)
+        self._append((
+            CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns, end, block.thread,
+            None if block.attributes is None else _owned(block.attributes), block.error,
+        ))  # fmt: skip
+
+    def _sample(self) -> bool:
+        if len(self.recorder.events) > MAX_WAITING:
+            self._shed.add()
+            return False
+        rate = self.config.sample_rate
+        if rate >= 1.0:
+            return True
+        self._share += rate
+        if self._share < 1.0:
+            return False
+        self._share -= 1.0
+        return True
+
+    # --- spans and ranges of others ---------------------------------------------------------------------------------
+
+    def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> Block:
+        """Opens a block without a ``with``, for spans of others; close it with :meth:`close_scope` on this thread.
+
+        ``parent``: a block of another thread that this one belongs to.
+        """
+        recorder = self.recorder
+        outer: Block | None = here() if running else innermost.get()
+        newest = recorder.newest
+        if (
+            newest is None
+            or recorder.marker is None
+            or self._tasks is not None
+            or self._listeners
+            or parent is not None
+            or type(name) is not str
+            or not (
+                outer.end_ns is None and outer.recorded
+                if outer is not None
+                else self.config.sample_rate >= 1.0 and len(recorder.events) <= MAX_WAITING
+            )
+        ):
+            return self._open_slowly(name, attributes, parent)
+        block = Block.__new__(Block)  # and what its constructor does
+        block.tracer, block.name, block.attributes, block.links = self, name, attributes, None
+        block.end_ns = block.error = block.totals = block._template = None
+        block.is_open = False
+        try:
+            now = block.start_ns = time_ns()
+            number, thread = next(block_ids), _get_ident()
+            block.block_id, block.thread, block.outer = number, thread, outer
+            if outer is not None:
+                block.parent_id, block.path = outer.block_id, (*outer.path, name)
+            else:
+                block.parent_id, block.path = None, (name,)
+            block.is_open = block.recorded = True
+            innermost.set(block)
+            if (corr := newest()) > LAST_ID:  # from now on it is another way, which this block's start takes, too
+                innermost.set(outer)
+                return self._open_slowly(name, attributes, None)
+            if running:
+                entered(block)
+            self._append((PLACED, OPEN, number, block.parent_id, thread, now, name, corr))
+            return block  # in here: an interrupt may come at any line
+        except Exception:  # noqa: BLE001 - whatever fails in us, the span of others goes on
+            self.failed_blocks += 1
+        except BaseException:  # an interrupt: nobody will have the block to close it
+            block.__exit__(None, None, None)
+            raise
+        return block
+
+    def _open_slowly(self, name: Any, attributes: Any, parent: Any) -> Block:
+        if isinstance(parent, Block):  # else it was opened while nothing was recorded
+            innermost.set(parent)
+            if self._tasks is not None:
+                self._tasks.here()
+        block = Block(self, name, attributes, None)
+        block.is_open = True
+        try:  # as __enter__ does, which would be one call more
+            self.begin(block)
+        except Exception:  # noqa: BLE001
+            self.failed_blocks += 1
+        except BaseException:
+            block.__exit__(None, None, None)
+            raise
+        return block
+
+    def close_scope(self, block: Any) -> None:
+        """Closes a block of :meth:`open_scope`; a second time does nothing."""
+        recorder, attributes = self.recorder, block.attributes
+        newest = recorder.newest
+        if (
+            newest is None
+            or recorder.marker is None
+            or self._tasks is not None
+            or self._listeners
+            or not (attributes is None or type(attributes) is dict)
+            or innermost.get() is not block
+            or not (block.is_open and block.recorded)
+            or (corr := newest()) > LAST_ID
+        ):
+            block.__exit__(None, None, None)
+            return
+        try:
+            block.is_open = False
+            innermost.set(block.outer)
+            if running:
+                left(block)
+            end = block.end_ns = time_ns()
+            self._append((
+                ENDED, None, _get_ident(), corr, block.name, block.block_id, block.parent_id, block.path,
+                block.start_ns, end, block.thread, None if attributes is None else attributes.copy(), block.error,
+            ))  # fmt: skip
+        except Exception:  # noqa: BLE001 - as in open_scope
+            self.failed_blocks += 1
+        finally:
+            if block.end_ns is None:
+                block.end_ns = time_ns()
+
+    def ways_of_frames(self, block: Block) -> tuple[Callable[[Item], None], Callable[[], int]] | None:
+        """For frames inside ``block``: where they are left, and what gives the newest correlation id; None where only
+        blocks will do."""
+        recorder = self.recorder
+        newest = recorder.newest
+        if (
+            newest is None
+            or recorder.marker is None
+            or self._tasks is not None
+            or self._listeners
+            or not (block.is_open and block.recorded and innermost.get() is block)
+        ):
+            return None
+        return self._append, newest
+
+    # --- boundaries -------------------------------------------------------------------------------------------------
+
+    def _boundary(self, op: int, block_id: int, parent_id: int | None, thread: int, now_ns: int, name: str) -> int:
+        """Leaves a boundary in the queue, see :class:`Boundary`; gives its time, after the marker where it has one."""
+        recorder = self.recorder
+        marker, newest = recorder.marker, recorder.newest
+        if marker is None:
+            self._append((UNPLACED, op, block_id, parent_id, thread, now_ns, name))
+        elif newest is not None and (corr := newest()) <= LAST_ID:
+            self._append((PLACED, op, block_id, parent_id, thread, now_ns, name, corr))
+        else:
+            return self._mark(marker, op, block_id, parent_id, thread, now_ns, name)
+        return now_ns
+
+    def _mark(
+        self,
+        marker: Callable[[int], Any],
+        op: int,
+        block_id: int,
+        parent_id: int | None,
+        thread: int,
+        before_ns: int,
+        name: str,
+    ) -> int:
+        """Leaves a boundary in the queue, around a call of ``marker``; gives the time after it."""
+        token = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
+        call = MarkerCall(token)
+        # Before the call: its record may be read before it returns.
+        self._append((MARKED, op, block_id, parent_id, thread, before_ns, name, call))
+        failed: Any = True
+        try:
+            failed = marker(token)
+        finally:
+            call.ended_ns = time_ns()
+            if failed:
+                self._append((LOST, token))
+        return call.ended_ns
+
+    def _switched(self, op: int, thread: int, inside: int | None) -> bool:
+        """Launches of ``thread`` belong to another block from now on; see :data:`Mark`."""
+        if op == SWITCH and inside is not None and len(self.recorder.events) > MAX_WAITING:
+            return False
+        self._boundary(op, 0, inside, thread, time_ns(), "")
+        return True
+
+    def _switched_unmarked(self, op: int, thread: int, inside: int | None) -> bool:
+        self._append((UNPLACED, op, 0, inside, thread, time_ns(), ""))
+        return True
+
+    # --- listeners --------------------------------------------------------------------------------------------------
+
+    def add_block_listener(self, listener: Any) -> None:
+        """``listener.block_opened(block)`` and ``.block_closed(block)`` on the block's own thread from now on. One that
+        raises is removed, which is logged."""
+        if listener not in self._listeners:
+            self._listeners = (*self._listeners, listener)
+            end_frames()
+
+    def remove_block_listener(self, listener: Any) -> None:
+        """Calls ``listener`` no more."""
+        self._listeners = tuple(known for known in self._listeners if known is not listener)
+
+    def _tell(self, method: str, block: Block) -> None:
+        for listener in self._listeners:
+            try:
+                getattr(listener, method)(block)
+            except Exception:  # noqa: BLE001, PERF203 - a listener never reaches the program
+                self.remove_block_listener(listener)
+                log.exception(f"listener {listener!r}", "gpusense: a block listener raised and was removed")
+
+
+def _unless_inside(block: Block, other: Block) -> Block | None:
+    """``block``, or None where that is ``other`` or inside it."""
+    at: Block | None = block
+    while at is not None:
+        if at is other:
+            return None
+        at = at.outer
+    return block
+
+
+def _owned(attributes: Any) -> dict[Any, Any] | None:
+    """A copy for a record, because the program may go on with its own; None of what is no mapping, which is said."""
+    try:
+        return attributes_of(attributes)
+    except Exception as error:  # noqa: BLE001 - the block itself is worth having
+        log.once("attributes", "gpusense: attributes of a block are left out: %s: %s", type(error).__name__, error)
+        return None

@@ -5,8 +5,9 @@ from time import time_ns
 from typing import Any
 from weakref import ref
 
+from .._aggregation.block_totals import Late
 from .._aggregation.same_kernels import Alike
-from .._aggregation.sums import Late
+from .._attribution.boundaries import RECORD, Item
 from .._attribution.open_blocks import here
 from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from .._records.validate import fitted, readers_of, whole
@@ -16,18 +17,18 @@ from .block import Block
 _get_ident = threads.thread_id()
 
 
-class ByHand:
+class ManualRecords:
     """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
     ignored_records: int
-    _append: Callable[[Any], None]
-    _watched: dict[int, ref[Any]]
+    _append: Callable[[Item], None]
+    watched: dict[int, ref[Any]]
 
     def current_block(self) -> Block | None:
         """The innermost open block of this thread or task."""
         block = _innermost()
-        if block is not None and block._sampled and block.block_id not in self._watched:
-            self._watched[block.block_id] = Late(block)
+        if block is not None and block.recorded and block.block_id not in self.watched:
+            self.watched[block.block_id] = Late(block)
         return block
 
     def record(self, records: Iterable[Record]) -> None:
@@ -42,9 +43,9 @@ class ByHand:
         for item in items:
             try:
                 if type(item) in KINDS:
-                    self._append(fitted(item))
+                    self._append((RECORD, fitted(item)))
                 elif isinstance(item, Alike):
-                    self._append(item)
+                    self._append((RECORD, item))
                 else:
                     self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
             except Exception as error:  # noqa: BLE001, PERF203 - the program's mistake is no reason to end it
@@ -53,7 +54,7 @@ class ByHand:
     def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
         if "block_id" not in fields:
             block = _innermost()
-            if block is not None and block._sampled:
+            if block is not None and block.recorded:
                 fields["block_id"] = block.block_id
                 fields.setdefault("path", block.path)
         return fields
@@ -69,7 +70,7 @@ class ByHand:
     ) -> None:
         """One kernel or pass timed by the caller, in wall-clock nanoseconds (``time.time_ns()``).
 
-        Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not given is now. Further
+        Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not passed is now. Further
         ``fields`` are those of :class:`GpuKernel`. A record with an unknown field, or with a value that does not fit
         its field, is left out, logged once and counted as ``ignored_records`` of :meth:`status`.
         """
@@ -89,7 +90,7 @@ class ByHand:
         """One copy of ``bytes`` bytes timed by the caller, with times as for :meth:`record_kernel`.
 
         ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" (between devices) or "on_device" (inside one). Further
-        ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is given.
+        ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is passed.
         """
         values = {"timing": "host", "direction": direction, "bytes": bytes, **fields}
         self._add(GpuMemoryTransfer, name, (start_ns, end_ns, duration_ns), values)
@@ -120,7 +121,7 @@ class ByHand:
                     raise TypeError(f"{kind.__name__} has no field {field!r}")
                 if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
                     values[field] = readers[field](value)
-            self._append(kind(name=text, **self._here(values)))
+            self._append((RECORD, kind(name=text, **self._here(values))))
         except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
             self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
 
@@ -132,12 +133,12 @@ class ByHand:
 def _innermost() -> Block | None:
     block: Block | None = here()
     while block is not None and block.end_ns is not None:
-        block = block._outer
+        block = block.outer
     return block
 
 
 def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:
-    """Start and end from any two of the three; an end that is not given is now. Raises where one is no number."""
+    """Start and end from any two of the three; an end that is not passed is now. Raises where one is no number."""
     start, end, duration = (None if time is None else whole(time) for time in (start_ns, end_ns, duration_ns))
     if start is not None:
         if end is None:

@@ -5,14 +5,19 @@ from typing import TYPE_CHECKING, Any, overload
 if TYPE_CHECKING:
     from os import PathLike
 
+    from .types import Switch
+
+OFF = "gpusense is off"
+DISABLED = "recording is disabled; enable() goes on"
+
 _LIMIT = 1000  # distinct names remembered
 
 
 class NoopBlock:
     """What ``trace()`` gives while nothing is recorded. As a decorator it looks again at each call, so that enabling
-    works later; under ``GPUSENSE=off`` it returns the function itself."""
+    works later; under ``GPUSENSE=off`` it returns the function itself. ``reason`` says why nothing is recorded."""
 
-    __slots__ = ("attributes", "links", "name")
+    __slots__ = ("attributes", "links", "name", "reason")
 
     block_id = 0
     parent_id = None
@@ -21,13 +26,14 @@ class NoopBlock:
     end_ns = 0
     thread = 0
 
-    def __init__(self, name: Any = None, attributes: Any = None, links: Any = None) -> None:
+    def __init__(self, name: Any, attributes: Any, links: Any, reason: str) -> None:
         self.name = name
         self.attributes = attributes
         self.links = links
+        self.reason = reason
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}: {why()}>"
+        return f"<{type(self).__name__} {self.name!r}: {self.reason}>"
 
     def __enter__(self) -> "NoopBlock":  # noqa: PYI034 - typing.Self is of 3.11
         return self
@@ -50,7 +56,7 @@ class NoopBlock:
     def summary(self, timeout_s: float = 0.0) -> Any:
         from .summary import BlockSummary
 
-        return BlockSummary(name=str(self.name), reason=why())
+        return BlockSummary(name=str(self.name), reason=self.reason)
 
 
 class NoopComputeBlock(NoopBlock):
@@ -58,8 +64,8 @@ class NoopComputeBlock(NoopBlock):
 
     __slots__ = ("elements",)
 
-    def __init__(self, name: Any, elements: int | None = None, attributes: Any = None) -> None:
-        super().__init__(name, attributes)
+    def __init__(self, name: Any, elements: int | None, attributes: Any, reason: str) -> None:
+        super().__init__(name, attributes, None, reason)
         self.elements = elements
 
     def __call__(self, function: Any) -> Any:
@@ -75,34 +81,29 @@ class NoopComputeBlock(NoopBlock):
 class _Blocks(dict[Any, NoopBlock]):
     """One shared block a name, so that an idle ``with`` allocates nothing."""
 
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
     def __missing__(self, name: Any) -> NoopBlock:
-        block = NoopBlock(name)
+        block = NoopBlock(name, None, None, self._reason)
         if len(self) < _LIMIT:
             self[name] = block
         return block
 
 
-_reason = "gpusense is off (GPUSENSE=off)"
-
-
-def why() -> str:
-    """Why nothing is recorded, as a sentence."""
-    return _reason
-
-
 class NoopTracer:
-    """Every method of :class:`Tracer`, empty and honest."""
+    """Every method of :class:`Tracer`, empty and honest: ``reason`` says why nothing is recorded. ``control`` turns
+    recording on, where that is possible."""
 
     active = False
     metrics_source: Any = None
 
-    def __init__(self, reason: str = "", settings: Any = None) -> None:
-        global _reason
-        self._blocks = _Blocks()
+    def __init__(self, reason: str, settings: Any = None, control: "Switch | None" = None) -> None:
+        self.reason = reason
+        self._blocks = _Blocks(reason)
         self._compute_blocks: dict[str, NoopComputeBlock] = {}  # the last one of each name
         self._config = settings
-        self.reason = reason or _reason
-        _reason = self.reason
+        self._control = control
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.reason}>"
@@ -119,17 +120,17 @@ class NoopTracer:
                 return self._blocks[name]
             except Exception:  # noqa: BLE001 - a name that cannot be a key
                 pass
-        return NoopBlock(name, attributes, links)
+        return NoopBlock(name, attributes, links, self.reason)
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
         if attributes is not None:
-            return NoopComputeBlock(name, elements, attributes)
+            return NoopComputeBlock(name, elements, attributes, self.reason)
         try:
             block = self._compute_blocks[name]
         except Exception:  # noqa: BLE001 - seen for the first time, or a name that cannot be a key
             block = None
         if block is None or block.elements != elements:
-            block = NoopComputeBlock(name, elements)
+            block = NoopComputeBlock(name, elements, None, self.reason)
             if type(name) is str and len(self._compute_blocks) < _LIMIT:
                 self._compute_blocks[name] = block
         return block
@@ -218,18 +219,14 @@ class NoopTracer:
 
     def enable(self) -> bool:
         """Turns recording on for the whole process; False where it stays off (``GPUSENSE=off``)."""
-        from .select import enable
-
-        return enable()
+        return self._control is not None and self._control.enable()
 
     def disable(self) -> None:
         return None
 
     def detach(self, *, without_graphs: bool = False) -> Any:
         """Takes CUPTI out of the process where recording was on before; see :func:`gpusense.detach`."""
-        from .select import detach
-
-        return detach(without_graphs)
+        return self._control.detach(without_graphs) if self._control is not None else None
 
     def reset(self) -> None:
         return None
@@ -239,3 +236,29 @@ class NoopTracer:
 
     def close(self) -> None:
         return None
+
+
+class DisabledTracer(NoopTracer):
+    """While disabled: blocks do nothing, results are those of before."""
+
+    def __init__(self, live: Any, control: "Switch") -> None:
+        super().__init__(DISABLED, live.config, control)
+        self._live = live
+
+    def session(self) -> Any:
+        return self._live.session()
+
+    def summary(self) -> Any:
+        return self._live.summary()
+
+    def bottlenecks(self, top_n: int = 5) -> list[Any]:
+        return list(self._live.bottlenecks(top_n))
+
+    def add_sink(self, sink: Any) -> None:
+        self._live.add_sink(sink)
+
+    def remove_sink(self, sink: Any) -> None:
+        self._live.remove_sink(sink)
+
+    def reset(self) -> None:
+        self._live.reset()

@@ -1,10 +1,14 @@
-"""What blocks and tracers answer when asked: summaries as NamedTuples; :mod:`._summary_text` prints them."""
+"""What blocks and tracers answer when asked: summaries as NamedTuples, and as lines for people."""
 
+import sys
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from .._records.records import KINDS, Aggregate, BlockRecord, Path
-from .summary_text import block_text, bottleneck_lines, share_of_time, table_lines, write
+from .._records.records import KINDS, Aggregate, BlockRecord, Path, standard_deviation
+from .._runtime.text import UNKNOWN, count_text, encodable, printable, size_text, time_text
+
+_MOST_BLOCKS, _MOST_FAILURES = 200, 5
 
 
 class Launched(NamedTuple):
@@ -30,7 +34,7 @@ class BlockSummary(NamedTuple):
     name: str
     path: Path = ()
     wall_ns: int | None = None
-    gpu_ns: int | None = None  # kernels; None where nothing tells of kernels, and so for transfers and memsets
+    gpu_ns: int | None = None  # kernels; None where no source reports kernels, and so for transfers and memsets
     kernel_count: int | None = None
     transfer_ns: int | None = None
     transfer_count: int | None = None
@@ -46,11 +50,11 @@ class BlockSummary(NamedTuple):
     inherited: int = 0  # of threads without blocks of their own (autograd)
 
     def __str__(self) -> str:
-        return block_text(self)
+        return _block_text(self)
 
 
 class BlockOperation(NamedTuple):
-    """Statistics of all blocks with one path; times in nanoseconds, None is unknown and ``reasons`` tells why."""
+    """Statistics of all blocks with one path; times in nanoseconds, None is unknown and ``reasons`` says why."""
 
     name: str
     path: Path
@@ -120,7 +124,7 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     if not block.block_id or totals is None:
         return BlockSummary(str(block.name), reason="the block was never entered, or was not sampled")
     rows = [
-        Launched(kind, name, row[0], row[1], row[2], row[3], _std(row), row[5])
+        Launched(kind, name, row[0], row[1], row[2], row[3], standard_deviation(row[0], row[1], row[4]), row[5])
         for (kind, name), row in totals.rows.items()
     ]
     rows.sort(key=lambda row: -row.total_ns)
@@ -159,26 +163,20 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     )
 
 
-def _std(row: list[int]) -> float:
-    count, total, squares = row[0], row[1], row[4]
-    variance = (squares * count - total * total) / (count * count) if count else 0
-    return float(variance**0.5) if variance > 0 else 0.0
-
-
 def summarise(session: Any) -> TraceSummary:
     """Block statistics and totals of a session."""
     from ..analysis.memory import by_block
 
     walls = _walls(session)
-    launched = _launched(session, set(walls))
+    launched = _launched(session)
     sync = "sync" in (session.meta.get("kinds") or ())
     memory = by_block(session, set(walls))
     no_memory = "allocation records are off: configure(kinds=('allocation',))"
     if "allocation" in (session.meta.get("kinds") or ()):
-        no_memory = "no allocation was seen, or so many that some were only counted"
+        no_memory = "no allocation was seen, or so many that some were only summed"
     rows = []
     for path, (count, total, low, high, squares, attributes) in walls.items():
-        gpu, kernels, transfer, size, wait = launched.get(path, (0, 0, 0, 0, 0))
+        gpu, kernels, transfer, size, wait = launched.get(path, _Launched())
         allocated, peak = memory.get(path, (None, None)) if memory is not None else (None, None)
         reasons = [] if sync else [("wait_ns", "sync records are off: configure(kinds=('sync',))")]
         if memory is None:
@@ -192,7 +190,7 @@ def summarise(session: Any) -> TraceSummary:
                 avg_ns=total / count,
                 min_ns=low,
                 max_ns=high,
-                std_ns=_std([count, total, low, high, squares]),
+                std_ns=standard_deviation(count, total, squares),
                 gpu_ns=gpu,
                 kernel_count=kernels,
                 transfer_ns=transfer,
@@ -225,7 +223,7 @@ def summarise(session: Any) -> TraceSummary:
         transfer_bytes=work["transfer"][1],
         counters=session.counters,
         reason=session.meta.get("reason", ""),
-        observed_share=share_of_time(session, "observed"),
+        observed_share=_share_of_time(session, "observed"),
     )
 
 
@@ -262,30 +260,36 @@ def _walls(session: Any) -> dict[Path, list[Any]]:
     return walls
 
 
-def _launched(session: Any, paths: set[Path]) -> dict[Path, tuple[int, int, int, int, int]]:
-    """Path → kernel ns, kernels, transfer ns, transfer bytes, wait ns; a path's own and all below it."""
-    own: dict[Path, list[int]] = {}
-    for item in chain(session.records, session.aggregates):
-        kind = _kind(item)
-        if kind not in ("kernel", "transfer", "sync"):
-            continue
-        row = own.setdefault(item.path, [0, 0, 0, 0, 0])
-        if kind == "kernel":
-            row[0] += _total(item)
-            row[1] += item.count if type(item) is Aggregate else 1
-        elif kind == "transfer":
-            row[2] += _total(item)
-            row[3] += item.bytes
-        elif item.name != "stream_wait_event":
-            row[4] += _total(item)
-    sums: dict[Path, list[int]] = {}
-    for path, row in own.items():
-        for depth in range(1, len(path) + 1):
-            part = path[:depth]
-            if part in paths:
-                known = sums.get(part)
-                sums[part] = row if known is None else [one + other for one, other in zip(known, row, strict=True)]
-    return {path: (row[0], row[1], row[2], row[3], row[4]) for path, row in sums.items()}
+class _Launched(NamedTuple):
+    """Of one path, with all below it."""
+
+    kernel_ns: int = 0
+    kernels: int = 0
+    transfer_ns: int = 0
+    transfer_bytes: int = 0
+    wait_ns: int = 0
+
+
+def _launched(session: Any) -> dict[Path, _Launched]:
+    from ..analysis.blocks import HOST_TRANSFER, block_tree
+
+    nodes = [block_tree(session)]
+    for node in nodes:
+        nodes += node.children.values()
+    found: dict[Path, _Launched] = {}
+    for node in reversed(nodes):  # children before parents
+        copies = [row for (kind, _), row in node.operations.items() if kind in ("transfer", HOST_TRANSFER)]
+        _, streams_ns, _ = node.operations.get(("sync", "stream_wait_event"), (0, 0, 0))  # the host did not wait
+        own = (
+            node.own_kernel_ns,
+            node.own_kernels,
+            sum(spent for _, spent, _ in copies),
+            sum(size for _, _, size in copies),
+            node.own_sync_ns - streams_ns,
+        )
+        below = (found[child.path] for child in node.children.values())
+        found[node.path] = _Launched(*map(sum, zip(own, *below, strict=True)))
+    return found
 
 
 _SUGGESTIONS = {
@@ -299,7 +303,7 @@ _SUGGESTIONS = {
 
 def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
     """The operations that took the most time, longest first."""
-    from ..analysis import operations
+    from ..analysis.operation import operations
 
     rows = sorted(operations(session), key=lambda row: -row.total_ns)[: max(0, top_n)]
     return [
@@ -310,12 +314,12 @@ def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
 
 def print_summary(session: Any, file: Any = None) -> None:
     """A table of the blocks on ``file`` (standard output)."""
-    write(table_lines(session, summarise(session)), file)
+    _write(_table_lines(session, summarise(session)), file)
 
 
 def print_bottlenecks(session: Any, top_n: int = 5, file: Any = None) -> None:
     """The longest operations on ``file`` (standard output)."""
-    write(bottleneck_lines(bottlenecks(session, top_n)), file)
+    _write(_bottleneck_lines(bottlenecks(session, top_n)), file)
 
 
 def export_json(session: Any, path: Any = None) -> str | None:
@@ -328,3 +332,140 @@ def export_json(session: Any, path: Any = None) -> str | None:
     with open(path, "w", encoding="utf-8") as target:
         target.writelines(pieces)
     return None
+
+
+# --- lines for people -------------------------------------------------------------------------------------------------
+
+
+def _block_text(summary: BlockSummary) -> str:
+    """A few lines for people."""
+    if summary.kernel_count is None and not summary.operations:
+        return printable(f"{summary.name}: {summary.reason}")
+    parts = [f"{time_text(summary.wall_ns)} wall"]
+    if summary.kernel_count is not None:
+        parts.append(f"{time_text(summary.gpu_ns)} in {count_text(summary.kernel_count, 'kernel')}")
+    if summary.transfer_count is not None:
+        copies, size = count_text(summary.transfer_count, "transfer"), size_text(summary.transfer_bytes or 0)
+        parts.append(f"{copies} ({size} in {time_text(summary.transfer_ns)})")
+    if summary.wait_ns:
+        parts.append(f"{time_text(summary.wait_ns)} waiting")
+    lines = [f"{summary.name}: {', '.join(parts)}"]
+    lines += [
+        f"  {time_text(row.total_ns):>10}  {row.count:>7} x  {row.kind:<8}  {row.name}"
+        for row in summary.operations[:10]
+    ]
+    if summary.ambiguous:
+        lines.append(f"  {summary.ambiguous} more may belong here or to a block of another thread or task")
+    if summary.reason:
+        lines.append(f"  {summary.reason}")
+    return "\n".join(map(printable, lines))
+
+
+def _table_lines(session: Any, summary: TraceSummary) -> list[str]:
+    """A table of the blocks, totals, and what is not in them."""
+    from ..analysis.memory import alive, out_of_memory
+    from ..analysis.unwritten import absent_text, listed_text, untimed, untimed_text
+
+    seen = _gpu_work_was_seen(session, summary)
+    lines = [f"{'block':<32}{'calls':>8}{'total':>11}{'avg':>11}{'min':>11}{'max':>11}{'GPU':>11}{'kernels':>9}"]
+    for depth, row in _as_tree(summary.operations)[:_MOST_BLOCKS]:
+        label = "  " * depth + row.name
+        gpu_ns = row.gpu_ns if seen else None
+        times = "".join(f"{time_text(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, gpu_ns))
+        lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count if seen else UNKNOWN:>9}")
+    more = len(summary.operations) - _MOST_BLOCKS
+    if more > 0:
+        lines.append(f"… and {count_text(more, 'more block')}, which summary() has as well")
+    if not summary.operations:
+        lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
+    counters = summary.counters
+    busy = time_text(summary.gpu_busy_ns if seen else None)
+    lines.append(f"GPU busy {busy}; records: {listed_text(counters)}, {counters.dropped + counters.missed:,} lost")
+    absent = absent_text(counters)
+    if absent:
+        lines.append(f"not recorded: {absent}; the session's counters say why")
+    if untimed(session):
+        lines.append(f"{untimed_text(session)}: {next(iter(untimed(session)))}")
+    lines += _waited(session)
+    failed = out_of_memory(session) if session.allocations else []
+    for block in failed[:_MOST_FAILURES]:
+        lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")
+        left = alive(session, block.end_ns)
+        lines += [f"  {size_text(row.bytes):>10} in {row.allocations} from {_place(row.path)}" for row in left[:5]]
+    if len(failed) > _MOST_FAILURES:
+        lines.append(f"and {count_text(len(failed) - _MOST_FAILURES, 'more block')} ended so")
+    if summary.observed_share is not None and summary.observed_share < 1:
+        lines.append(
+            f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
+        )
+    budget, cost, stays = (_share_of_time(session, name) for name in ("budget", "share", "left"))
+    if budget is not None and budget < min(cost or 0, stays or 0):
+        lines.append(
+            f"the overhead budget of {budget:.1%} is not kept: CUPTI makes launches longer by about "
+            f"{stays:.1%} of the time even while capture is paused; detach() takes it out"
+        )
+    return lines
+
+
+def _share_of_time(session: Any, name: str) -> float | None:
+    """A number from what the session says of the overhead; a file may hold anything there."""
+    found = (session.meta.get("overhead") or {}).get(name)
+    return found if isinstance(found, (int, float)) else None
+
+
+def _as_tree(rows: Sequence[BlockOperation]) -> list[tuple[int, BlockOperation]]:
+    """Each row with its depth, below that of the block it ran in; beside each other they stay in order."""
+    known = {row.path for row in rows}
+    below: dict[tuple[str, ...], list[Any]] = {}
+    for row in rows:
+        parent = row.path[:-1]
+        while parent and parent not in known:
+            parent = parent[:-1]
+        below.setdefault(parent, []).append(row)
+    found = []
+    left = [(0, row) for row in reversed(below.get((), ()))]
+    while left:
+        depth, row = left.pop()
+        found.append((depth, row))
+        left += [(depth + 1, child) for child in reversed(below.get(row.path, ()))]
+    return found
+
+
+def _waited(session: Any) -> list[str]:
+    """Where lines of waits were asked for: the lines from which most was waited, or why they are not known."""
+    from ..analysis.waits import lines_missing, waits
+
+    if "sync_lines" not in (session.meta.get("kinds") or ()):
+        return []
+    reason = lines_missing(session)
+    return [f"lines of waits are not known: {reason}"] * bool(reason) + [
+        f"waited {time_text(row.total_ns)} in {count_text(row.count, 'call')} at {row.source_line}"
+        for row in waits(session)[:5]
+        if row.source_line
+    ]
+
+
+def _place(path: Path) -> str:
+    return "/".join(path) or "outside every block"
+
+
+def _gpu_work_was_seen(session: Any, summary: TraceSummary) -> bool:
+    """False where there was no source, so that no number of it is known."""
+    state = (session.meta.get("capture") or {}).get("state", "unavailable")
+    return bool(summary.gpu_ns or summary.gpu_busy_ns) or state not in ("unavailable", "armed")
+
+
+def _bottleneck_lines(rows: Sequence[Bottleneck]) -> list[str]:
+    """One a line, numbered."""
+    lines = [
+        f"{i}. {row.name} ({row.kind}): {time_text(row.total_ns)} in {count_text(row.count, 'call')}, {row.share:.0%}"
+        for i, row in enumerate(rows, 1)
+    ]
+    return lines or ["nothing was recorded"]
+
+
+def _write(lines: list[str], file: Any) -> None:
+    """The lines on ``file``, or on standard output."""
+    stream = file if file is not None else sys.stdout
+    text = "\n".join(map(printable, lines)) + "\n"
+    stream.write(encodable(text, getattr(stream, "encoding", None) or "utf-8"))

@@ -11,27 +11,25 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .._attribution.attributor import LEAVE, SWITCH
+from .._attribution.boundaries import LEAVE, SWITCH
 from .._attribution.open_blocks import innermost
 from .._runtime import log, threads
-from .block import Block
 
-#: ``mark(op, thread, leaf)``: SWITCH or LEAVE, see :class:`Boundary`. False where there is no room for more.
+#: ``mark(op, thread, inside)``: SWITCH or LEAVE, see :class:`Boundary`. False where there is no room for more.
 Mark = Callable[[int, int, int | None], bool]
 
 
-class Steps:
+class TaskSwitches:
     """Follows the threads that run tasks. ``mark`` is called on the thread that it names, but from :meth:`off`."""
 
     def __init__(self, mark: Mark) -> None:
         self._mark = mark
         self._get_ident = threads.thread_id()
-        self._inside: dict[
-            int, int
-        ] = {}  # thread → the block its launches belong to; only threads whose steps are seen
+        #: Thread → the block its launches belong to; only threads whose steps are seen.
+        self._inside: dict[int, int] = {}
         self._changing = threads.OwnedLock()
         self._patches: list[_Patch] = []
-        self._trio: _TrioSteps | None = None
+        self._trio: _TrioSwitches | None = None
         self.active = self._ended = False
 
     # --- on and off -------------------------------------------------------------------------------------------------
@@ -74,9 +72,9 @@ class Steps:
 
     # --- blocks, from their tracer ----------------------------------------------------------------------------------
 
-    def opens(self, block: Block) -> None:
+    def opens(self, block: Any) -> None:
         """Before the boundary of ``block`` is marked on its thread."""
-        thread, outer = block.thread, _leaf(block._outer)
+        thread, outer = block.thread, _innermost_id(block.outer)
         if thread not in self._inside and not self._joins_trio(thread, outer):
             return
         if self._inside[thread] == outer:
@@ -84,13 +82,13 @@ class Steps:
         else:  # something went on in another context without a step
             self._forget(thread)
 
-    def closes(self, block: Block) -> int | None:
+    def closes(self, block: Any) -> int | None:
         """As :meth:`opens`: the block that its thread is in afterwards, 0: none; None where order decides."""
         thread = self._get_ident()
         before = self._inside.get(thread)
         if before is None:
             return None
-        after = _leaf(innermost.get())
+        after = _innermost_id(innermost.get())
         if before in (block.block_id, after):
             self._inside[thread] = after
             return after
@@ -102,19 +100,19 @@ class Steps:
         thread = self._get_ident()
         before = self._inside.get(thread)
         if before is not None:
-            leaf = _leaf(innermost.get())
-            if leaf != before:
-                self._switch(thread, leaf)
+            inside = _innermost_id(innermost.get())
+            if inside != before:
+                self._switch(thread, inside)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def begins(self, context: Any) -> None:
         """A step in ``context`` is about to run on this thread."""
         block = context.get(innermost)
-        leaf = 0 if block is None else _leaf(block)
+        inside = 0 if block is None else _innermost_id(block)
         thread = self._get_ident()
-        if self._inside.get(thread) != leaf:
-            self._switch(thread, leaf)
+        if self._inside.get(thread) != inside:
+            self._switch(thread, inside)
 
     def enters(self, context: Any) -> None:
         """As :meth:`begins`, within a step of this thread."""
@@ -125,12 +123,12 @@ class Steps:
         """No step follows on this thread for now; called in its own context."""
         thread = self._get_ident()
         if self._inside.pop(thread, None) is not None:
-            self._mark(LEAVE, thread, _leaf(innermost.get()))
+            self._mark(LEAVE, thread, _innermost_id(innermost.get()))
 
-    def _switch(self, thread: int, leaf: int) -> None:
-        if self._mark(SWITCH, thread, leaf):
-            self._inside[thread] = leaf
-        if not self.active or self._inside.get(thread) != leaf:  # switched off meanwhile; or no room
+    def _switch(self, thread: int, inside: int) -> None:
+        if self._mark(SWITCH, thread, inside):
+            self._inside[thread] = inside
+        if not self.active or self._inside.get(thread) != inside:  # switched off meanwhile; or no room
             self._forget(thread)
 
     def _forget(self, thread: int) -> None:
@@ -177,32 +175,32 @@ class Steps:
 
     # --- trio -------------------------------------------------------------------------------------------------------
 
-    def _joins_trio(self, thread: int, leaf: int) -> bool:
+    def _joins_trio(self, thread: int, inside: int) -> bool:
         """Whether this thread runs trio, whose steps are followed from now on."""
         lowlevel = sys.modules.get("trio.lowlevel")
         if lowlevel is None or not self.active:
             return False
         if self._trio is None:
-            self._trio = _TrioSteps(self, lowlevel)
+            self._trio = _TrioSwitches(self, lowlevel)
         try:
             lowlevel.add_instrument(self._trio)
         except RuntimeError:  # this thread runs no trio
             return False
-        self._switch(thread, leaf)
+        self._switch(thread, inside)
         return thread in self._inside
 
 
-class _TrioSteps:
+class _TrioSwitches:
     """An instrument of trio, one for all of its runs."""
 
-    def __init__(self, steps: Steps, lowlevel: Any) -> None:
-        self._steps = steps
+    def __init__(self, switches: TaskSwitches, lowlevel: Any) -> None:
+        self._switches = switches
         self._lowlevel = lowlevel
-        self._begins = _guarded(steps.begins)
-        self._leaves = _guarded(steps.leaves)
+        self._begins = _guarded(switches.begins)
+        self._leaves = _guarded(switches.leaves)
 
     def before_task_step(self, task: Any) -> None:
-        if self._steps.active:
+        if self._switches.active:
             self._begins(task.context)
         else:
             self._lowlevel.remove_instrument(self)
@@ -234,10 +232,10 @@ class _Patch:
             setattr(self._owner, self._name, self._original)
 
 
-def _leaf(block: Block | None) -> int:
+def _innermost_id(block: Any) -> int:
     """The id of the innermost block that is open and recorded; 0: none."""
-    while block is not None and (block.end_ns is not None or not block._sampled):
-        block = block._outer
+    while block is not None and (block.end_ns is not None or not block.recorded):
+        block = block.outer
     return block.block_id if block is not None else 0
 
 

@@ -1,4 +1,4 @@
-"""What type checkers are told about blocks: a decorated function keeps its type. Never imported at run time."""
+"""What type checkers know of blocks: a decorated function keeps its type. Never imported at run time."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -9,7 +9,7 @@ from .summary import BlockSummary
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class ComputeBlock(Protocol):
+class TimedBlock(Protocol):
     """What ``compute_block()`` gives."""
 
     def __enter__(self) -> Any: ...
@@ -22,7 +22,7 @@ class ComputeBlock(Protocol):
 
 
 class Block(Protocol):
-    """What ``trace()`` gives, whether something is recorded or not."""
+    """What ``trace()`` gives, whether something is recorded or not; see the class :class:`.block.Block`."""
 
     @property
     def name(self) -> Any: ...
@@ -53,3 +53,15 @@ class Block(Protocol):
     def wait(self, timeout_s: float = ...) -> bool: ...
 
     def summary(self, timeout_s: float = ...) -> BlockSummary: ...
+
+
+class Switch(Protocol):
+    """What tracers ask of whatever decides which of them is active."""
+
+    def enable(self) -> bool: ...
+
+    def disable(self) -> None: ...
+
+    def detach(self, without_graphs: bool = ...) -> Any: ...
+
+    def forget_in_child(self, tracer: Any) -> None: ...

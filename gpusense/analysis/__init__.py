@@ -1,7 +1,5 @@
-"""Pure functions over a :class:`~gpusense.session.Session`: no I/O, no ctypes. Answers are NamedTuples."""
+"""What a session means: pure functions over it, no I/O and no ctypes.
 
-from .finding import Finding
-from .operation import Operation, operations
-from .ranking import findings, verdict
-
-__all__ = ["Finding", "Operation", "findings", "operations", "verdict"]
+In: a :class:`~gpusense.session.Session`. Out: named tuples, and findings in sentences.
+Reports, the tracer's summary and the command import it.
+"""

@@ -99,7 +99,7 @@ def robust_spread(values: "Sequence[int]") -> tuple[float, float]:
     """Median, and the spread by which (x − median) / spread is the robust z."""
     ordered = sorted(values)
     centre = median(ordered)
-    # Of values in order: the sort finds two stretches that are in order already.
+    # Of values in order: the sort finds two runs that are in order already.
     deviations = [abs(value - centre) for value in ordered]
     mad = median(deviations)
     if mad > 0:

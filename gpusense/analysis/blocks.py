@@ -39,7 +39,7 @@ class BlockNode:
         self.name = path[-1] if path else ""
         self.parent = parent
         self.children: dict[str, BlockNode] = {}
-        #: (kind, name) → [calls, ns] of what was launched in this very block
+        #: (kind, name) → [calls, ns, bytes] of what was launched in this very block
         self.operations: dict[tuple[str, str], list[int]] = {}
         #: of what was replayed here from CUDA graphs: the block that captured it → [kernels, GPU ns]
         self.owners: dict[Path, list[int]] = {}
@@ -55,9 +55,10 @@ class BlockNode:
             captured = self.owners.setdefault(owner, [0, 0])
             captured[0] += count if kind == "kernel" else 0
             captured[1] += spent
-        row = self.operations.setdefault((kind, name), [0, 0])
+        row = self.operations.setdefault((kind, name), [0, 0, 0])
         row[0] += count
         row[1] += spent
+        row[2] += size
         if kind == "kernel":
             self.own_kernels += count
             self.own_kernel_ns += spent

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from .._runtime.text import count_text, option_percent_text, size_text, time_text
 from ..session import Session
 from .anomalies import median
 from .busy import device_times, unseen, window
@@ -10,7 +11,6 @@ from .intervals import total
 from .operation import DEVICE_KINDS, Operation, operations
 from .significance import benjamini_hochberg, holm, mann_whitney, runs_needed
 from .unwritten import untimed
-from .words import count_text, share_text, size_text, time_text
 
 LEVEL = 0.05
 #: Runs a side below which times are shown but never decide.
@@ -112,13 +112,14 @@ class Diff(NamedTuple):
             if count.total and count.verdict == "more" and not _maybe_unrecorded(count):
                 change = count.change
                 if change is None or change > over:
-                    grew = f"+{share_text(change)}" if change is not None else "from none"
+                    grew = f"+{option_percent_text(change)}" if change is not None else "from none"
                     found.append(f"{count.what}: {_range(count.before)} → {_range(count.after)} ({grew})")
         for time in self.times:
             decides = time.basis == "runs" and (time.kind == "total" or time.share >= 0.05)
             if decides and time.verdict == "slower" and (time.change or 0) > over:
                 found.append(
-                    f"{time.what}: +{share_text(time.change or 0)} (p = {time.probability:.2g}, {self.runs[1]} runs)"
+                    f"{time.what}: +{option_percent_text(time.change or 0)} "
+                    f"(p = {time.probability:.2g}, {self.runs[1]} runs)"
                 )
         return tuple(found)
 

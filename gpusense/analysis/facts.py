@@ -1,6 +1,7 @@
-"""Intermediate results that several rules share, each computed once on first use."""
+"""What the rules take and what they give: results that several of them share, and findings."""
 
 from functools import cached_property
+from typing import NamedTuple
 
 from ..session import Session
 from .anomalies import Anomaly, anomalies
@@ -16,8 +17,19 @@ from .transfers import TransferGroup, transfers
 from .waits import Wait, waits
 
 
+class Finding(NamedTuple):
+    """One observation. ``saving_ns`` is an upper bound of the time acting on it could give back; None if unknown."""
+
+    kind: str  # "launch_bound", "nothing_seen", "pageable_copies", …
+    title: str  # one sentence
+    evidence: tuple[str, ...]  # with numbers and units
+    fix: str
+    confidence: str  # "high", "medium", "low"
+    saving_ns: int | None = None
+
+
 class Facts:
-    """A session and what was computed from it so far."""
+    """A session and what was computed from it so far, each result on first use."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

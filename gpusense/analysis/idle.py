@@ -18,7 +18,7 @@ REASONS = ("compute", "collective", "copy", "synchronisation", "host", "no_work"
 
 
 class Gap(NamedTuple):
-    """A stretch in which a device did not compute, and what it waited for."""
+    """An interval in which a device did not compute, and what it waited for."""
 
     start_ns: int
     end_ns: int
@@ -202,9 +202,9 @@ def _reasons(start: int, end: int, waits: list[Interval], backs: list[int]) -> l
 
 
 def innermost(blocks: "Iterable[BlockRecord | ComputeBlock]") -> list[tuple[int, int, Path]]:
-    """Disjoint stretches of time with the path of the latest opened block still open in each."""
+    """Disjoint intervals with the path of the latest opened block still open in each."""
     ordered = sorted(blocks, key=lambda block: (block.start_ns, -block.end_ns))
-    stretches: list[tuple[int, int, Path]] = []
+    found: list[tuple[int, int, Path]] = []
     stack: list[tuple[int, Path]] = []
     at = 0
 
@@ -214,7 +214,7 @@ def innermost(blocks: "Iterable[BlockRecord | ComputeBlock]") -> list[tuple[int,
             end, path = stack[-1]
             if end > at:
                 stop = min(end, until)
-                stretches.append((at, stop, path))
+                found.append((at, stop, path))
                 at = stop
             if end <= at:
                 stack.pop()
@@ -228,7 +228,7 @@ def innermost(blocks: "Iterable[BlockRecord | ComputeBlock]") -> list[tuple[int,
         stack.append((block.end_ns, path))
     if stack:
         advance(max(end for end, _ in stack))
-    return stretches
+    return found
 
 
 def _inside(host: list[Interval], segments: list[tuple[int, int, Path]]) -> tuple[tuple[Path, int], ...]:

@@ -3,7 +3,7 @@
 from operator import attrgetter, mul
 from typing import NamedTuple
 
-from .._records.records import Aggregate
+from .._records.records import Aggregate, standard_deviation
 from ..session import Session
 from .calls import OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
 
@@ -116,8 +116,7 @@ def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
         min_ns=min([aggregate.min_ns for aggregate in counted] + kept[:1]),
         max_ns=max([aggregate.max_ns for aggregate in counted] + kept[-1:]),
         avg_ns=total / count,
-        # In integers, so that nanosecond sums beyond 2**53 do not cancel.
-        std_ns=(max(0, squares * count - total * total) ** 0.5) / count,
+        std_ns=standard_deviation(count, total, squares),
         median_ns=_median(kept, below, count),
         p95_ns=_ranked(kept, below, -(-95 * count // 100) - 1),
         share=total / side_total if side_total else 0.0,

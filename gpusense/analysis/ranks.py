@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._records.records import GpuKernel
+from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
 from .busy import is_collective, timelines, window
-from .finding import Finding
+from .facts import Finding
 from .intervals import subtract, total
-from .words import clean, count_text, percent_text, time_text
 
 
 class RankTime(NamedTuple):
@@ -62,7 +62,7 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
             communicating += total(line.collective)
             exposed += total(subtract(line.collective, line.compute))
             if line.counted:
-                notes.append(f"{name}: short kernels were only counted; computing time is a lower bound")
+                notes.append(f"{name}: short kernels were only summed; computing time is a lower bound")
         rows.append(
             RankTime(
                 rank=rank,
@@ -170,7 +170,7 @@ def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
 
 
 def _capital(name: str) -> str:
-    return clean(name[:1].upper() + name[1:], 60)
+    return one_line(name[:1].upper() + name[1:], 60)
 
 
 def _number(session: Session, place: int) -> int:

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 
 from .._records.records import BUDGET
-from .facts import Facts
-from .finding import Finding
+from .._runtime.text import count_text, percent_text, time_text
+from .facts import Facts, Finding
 from .intervals import Interval, total, union
 from .unwritten import absent_text, untimed, untimed_text, unwritten
-from .words import count_text, percent_text, time_text
 
 
 def nothing_seen(facts: Facts) -> Iterator[Finding]:
@@ -17,7 +16,7 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     session = facts.session
     capture = session.meta.get("capture") or {}
     live_ns = capture.get("cuda_live_ns")
-    reasons = list(dict.fromkeys(stretch.reason for stretch in session.unseen))
+    reasons = list(dict.fromkeys(off.reason for off in session.unseen))
     chosen = session.meta.get("only_devices")
     if chosen is not None:
         reasons.insert(0, f"the setting devices={','.join(map(str, chosen)) or '()'} leaves out all others")
@@ -77,14 +76,14 @@ def hang(facts: Facts) -> Iterator[Finding]:
 
 
 def capture_off(facts: Facts) -> Iterator[Finding]:
-    """Stretches in which work could have happened unseen."""
+    """Intervals in which work could have happened unseen."""
     if not facts.device_operations or not facts.session.unseen:
         return
     end = facts.session.meta.get("end_ns")
     spans: dict[str, list[Interval]] = {}
-    for stretch in facts.session.unseen:
-        stop = stretch.end_ns if stretch.end_ns is not None else end
-        spans.setdefault(stretch.reason, []).append((stretch.start_ns, max(stop or 0, stretch.start_ns)))
+    for off in facts.session.unseen:
+        stop = off.end_ns if off.end_ns is not None else end
+        spans.setdefault(off.reason, []).append((off.start_ns, max(stop or 0, off.start_ns)))
     lengths = {reason: total(union(found)) for reason, found in spans.items()}
     longest_first = sorted(lengths, key=lambda reason: -lengths[reason])
     unseen = total(union(span for found in spans.values() for span in found))
@@ -149,7 +148,7 @@ def left_out(facts: Facts) -> Iterator[Finding]:
         for count, one, what in (
             (counters.shed_blocks, "block", "left out with all inside, because too much waited to be recorded"),
             (counters.failed_blocks, "block", "not recorded or in part, because something failed inside gpusense"),
-            (counters.ignored_records, "record", "given by hand and ignored, because its values do not fit"),
+            (counters.ignored_records, "manual record", "ignored, because its values do not fit"),
         )
         if count
     ]

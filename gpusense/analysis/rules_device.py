@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterator
 
 from .._records.device_identity import key
 from .._records.records import BlockRecord
-from .facts import Facts
-from .finding import Finding
+from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
+from .facts import Facts, Finding
 from .operation import DEVICE_KINDS, Operation
 from .ranks import processes_of, rank_findings, split
 from .transfers import TransferGroup
-from .words import clean, count_text, device_text, percent_text, rate_text, size_text, time_text
 
 _WORTH = 0.05
 _WORTH_NS = 100_000_000
@@ -128,7 +127,7 @@ def heaviest(facts: Facts) -> Iterator[Finding]:
                 "copies_only",
                 f"No kernel ran: {count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
                 f"{time_text(sum(row.total_ns for row in rows))}.",
-                tuple(f"{clean(row.name)}: {time_text(row.total_ns)}." for row in rows[:3]),
+                tuple(f"{one_line(row.name)}: {time_text(row.total_ns)}." for row in rows[:3]),
                 "",
                 "medium",
             )
@@ -140,9 +139,9 @@ def heaviest(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "heaviest_kernel",
         f"{device_text(busiest.device, busiest.backend)} is busy {percent_text(busiest.busy_share)} of {of}; "
-        f"{clean(top, 60)} takes {percent_text(share)} of the GPU time.",
+        f"{one_line(top, 60)} takes {percent_text(share)} of the GPU time.",
         tuple(
-            f"{clean(name)}: {percent_text(part)}, {count_text(count, 'call')}, {time_text(spent / count)} each."
+            f"{one_line(name)}: {percent_text(part)}, {count_text(count, 'call')}, {time_text(spent / count)} each."
             for name, part, count, spent in heavy[:3]
         ),
         "To go faster, make this kernel faster or call it less: lower precision, a fused or tuned implementation.",
@@ -221,7 +220,7 @@ def unusual(facts: Facts) -> Iterator[Finding]:
             "anomalies",
             f"{count_text(len(rows), 'call')} took {time_text(excess)} longer than calls like them do.",
             tuple(
-                f"{clean(row.name)}: {time_text(row.duration_ns)} where {time_text(row.typical_ns)} is typical "
+                f"{one_line(row.name)}: {time_text(row.duration_ns)} where {time_text(row.typical_ns)} is typical "
                 f"(robust z {row.score:.1f}, {count_text(row.calls, 'call')})."
                 for row in rows[:3]
             ),

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from .facts import Facts
-from .finding import Finding
+from .._runtime.text import count_text, device_text, one_line, percent_text, time_text
+from .facts import Facts, Finding
 from .idle import DeviceIdle
 from .launch import LaunchProfile
-from .words import clean, count_text, device_text, percent_text, time_text
 
 #: A finding about time must concern at least this share of the run.
 _WORTH = 0.05
@@ -45,7 +44,7 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
 
 
 def host_bound(facts: Facts) -> Iterator[Finding]:
-    """Idle for the host in stretches too long to be launches."""
+    """Idle for the host in gaps too long to be launches."""
     profiles = {(profile.backend, profile.device): profile for profile in facts.launches}
     for row in facts.idle:
         profile = profiles.get((row.backend, row.device))
@@ -58,7 +57,7 @@ def host_bound(facts: Facts) -> Iterator[Finding]:
             evidence = [
                 (
                     f"{time_text(waiting)} of {time_text(row.seen_ns)} empty between first and last work; "
-                    "single gaps are not known because short kernels were only counted."
+                    "single gaps are not known because short kernels were only summed."
                 )
             ]
         inside = [f"{time_text(spent)} in {_path(path)}" for path, spent in row.host_inside[:3]]
@@ -94,11 +93,11 @@ def synchronisation(facts: Facts) -> Iterator[Finding]:
         known = [wait for wait in facts.waits if wait.source_line]
         if known:
             called = (
-                f"{clean(wait.source_line or '')} ({wait.count:,}×) for {time_text(wait.total_ns)}"
+                f"{one_line(wait.source_line or '')} ({wait.count:,}×) for {time_text(wait.total_ns)}"
                 for wait in known[:3]
             )
             lines.append(f"Called from {', '.join(called)}.")
-        most = f", mostly at {clean(known[0].source_line or '')}" if known else ""
+        most = f", mostly at {one_line(known[0].source_line or '')}" if known else ""
         yield Finding(
             "synchronisation",
             f"{device_text(row.device, row.backend)} runs empty {percent_text(row.synchronisation_ns / row.seen_ns)} "
@@ -135,7 +134,7 @@ def warm_up(facts: Facts) -> Iterator[Finding]:
             "first_calls",
             f"First calls of {count_text(len(calls), 'operation')} took {time_text(excess)} more than later ones.",
             tuple(
-                f"{clean(call.name)}: {time_text(call.first_ns)}, then {time_text(call.steady_ns)}."
+                f"{one_line(call.name)}: {time_text(call.first_ns)}, then {time_text(call.steady_ns)}."
                 for call in calls[:5]
             ),
             "Leave the first calls out when comparing; cache what they compile or tune.",
@@ -149,7 +148,7 @@ def _spent(spent: int, row: DeviceIdle) -> str:
 
 
 def _path(path: tuple[str, ...]) -> str:
-    return f"“{clean(' › '.join(path))}”"
+    return f"“{one_line(' › '.join(path))}”"
 
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (launch_bound, host_bound, synchronisation, warm_up)

@@ -1,8 +1,8 @@
-"""What should be in a session and is not: what did not get into its file, what could not be recorded or not timed."""
+"""What a session lists, what it has only as sums, and what should be in it and is not, in words."""
 
 from .._records.records import Counters
+from .._runtime.text import count_text, size_text
 from ..session import Session
-from .words import count_text, size_text
 
 
 def unwritten(session: Session) -> list[str]:
@@ -24,11 +24,21 @@ def _why(session: Session) -> str:
     return "not in the file"
 
 
+def listed_text(counters: Counters) -> str:
+    """ "134 listed, 4,740 short ones summed": what became of the records that were read."""
+    parts = (
+        (counters.aggregated, count_text(counters.aggregated, "short one") + " summed"),
+        (counters.invalid, f"{counters.invalid:,} invalid"),
+        (counters.pre_session, f"{counters.pre_session:,} from before"),
+    )
+    return ", ".join([f"{counters.kept:,} listed", *(text for count, text in parts if count)])
+
+
 def absent_text(counters: Counters) -> str:
     """What the program made itself and is not here; empty where nothing is missing."""
     rows = (
         (counters.failed_blocks + counters.shed_blocks, "block"),
-        (counters.ignored_records, "record given by hand", "records given by hand"),
+        (counters.ignored_records, "manual record"),
     )
     return " and ".join(count_text(*row) for row in rows if row[0])
 

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from .._records.protocols import OnRecords, RecordSource
 from .._runtime import package
 from .._runtime.errors import GpuSenseError
 from ._strace import Parser
@@ -59,13 +60,12 @@ def _try(strace: str, calls: str) -> None:
 
 
 class Trace:
-    """What strace writes, handed to the tracer whenever results are read."""
+    """What strace writes, handed on whenever results are read: a :class:`RecordSource`."""
 
     name = "strace"
 
-    def __init__(self, tracer: Any, path: str) -> None:
-        self._tracer = tracer
-        self._path = path
+    def __init__(self, path: str) -> None:
+        self._on_records: OnRecords | None = None
         self._pid = os.getpid()
         self._parser = Parser(self._pid)
         self._rest = b""
@@ -73,9 +73,18 @@ class Trace:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         os.unlink(path)  # both sides have it open; nothing stays behind however the program ends
 
+    def start(self, on_records: OnRecords) -> None:
+        """``on_records`` gets what is read from now on."""
+        self._on_records = on_records
+
+    def stop(self) -> None:
+        """Reads no more."""
+        self._on_records = None
+
     def flush(self, timeout_s: float) -> bool:
         """What strace has written until now. Not until the end: each read here is one more call that it writes."""
-        if os.getpid() != self._pid:
+        on_records = self._on_records
+        if on_records is None or os.getpid() != self._pid:
             return True
         size = os.fstat(self._file).st_size
         ours = f"{self._file}, "
@@ -86,8 +95,8 @@ class Trace:
             self._read += len(block)
             *lines, self._rest = (self._rest + block).split(b"\n")
             calls = self._parser.feed(line.decode("utf-8", "replace") for line in lines)
-            self._tracer.record(
-                call for call in calls if not (call.name == "pread64" and (call.detail or "").startswith(ours))
+            on_records(
+                [call for call in calls if not (call.name == "pread64" and (call.detail or "").startswith(ours))]
             )
         return True
 
@@ -99,4 +108,5 @@ def attach(tracer: Any) -> None:
     """Adds the trace to ``tracer`` where this is the command under strace."""
     path = os.environ.pop(VARIABLE, None)
     if path is not None:
-        tracer.add_source(Trace(tracer, path))
+        trace: RecordSource = Trace(path)
+        tracer.add_source(trace)

@@ -41,7 +41,7 @@ def _live(path: str | None, steps: int) -> tuple[Any, str]:
     """The session of the program on this machine's GPU, or None and why not."""
     from .. import cuda, trace
     from .._runtime.errors import GpuSenseError
-    from .._tracing.select import possible, start_session
+    from .._tracing.select import control, possible
     from ..cuda import _workload
 
     absent = possible()
@@ -51,7 +51,7 @@ def _live(path: str | None, steps: int) -> tuple[Any, str]:
         cuda.Device(0)  # CUDA is live from here on, so that capture begins with the session
     except GpuSenseError as error:
         return None, str(error)
-    recording = start_session(mode="file" if path else "live", path=path, trace_all=True)
+    recording = control.start_session(mode="file" if path else "live", path=path, trace_all=True)
     try:
         _workload.run(trace, steps)
     except GpuSenseError as error:

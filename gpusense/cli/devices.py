@@ -29,10 +29,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def describe(device: "DeviceInfo") -> str:  # type: ignore[name-defined]  # noqa: F821 - loaded when there is one
-    from ..analysis.words import clean, size_text
+    from .._runtime.text import one_line, size_text
 
     facts = [
-        clean(device.name),
+        one_line(device.name),
         device.vendor,
         size_text(device.memory_total_bytes) if device.memory_total_bytes else None,
         f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability else None,

@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     if done.only_counted:
         hint = "" if args.trace_all else "; --trace-all sends all"
         below = "below the threshold"
-        counted = count_text(done.only_counted, f"operation {below} was", f"operations {below} were")
-        lines.append(f"{counted} only counted{hint}")
+        short = count_text(done.only_counted, f"operation {below} was", f"operations {below} were")
+        lines.append(f"{short} only summed{hint}")
     sys.stderr.write("\n".join(lines) + "\n")
     return 1 if done.refused else 0

@@ -106,7 +106,7 @@ def _add(session: Any, calls: list[Any], threshold_ns: int, trace_all: bool) -> 
     pipeline.record(calls)
     counted = pipeline.counters()
     session.records.extend(pipeline.kept)
-    session.aggregates.extend(pipeline.aggregates())
+    session.aggregates.extend(pipeline.ledger.aggregates())
     before = session.counters
     session.counters = before._replace(
         seen=before.seen + counted.seen,

@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 from .. import monitor
+from .._records.json_codec import metrics_line
 from .._records.metrics import GpuMetrics
-from .._records.metrics_json import line
-from ..analysis.words import clean, count_text
+from .._runtime.text import count_text, one_line
 from ..report.style import style_of
 
 #: Samples that are kept for a reader who does not read.
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
 def _once(devices: Any, args: argparse.Namespace) -> None:
     samples = monitor.snapshot(devices, gpm=args.gpm)
     if args.json:
-        _print(json.dumps(line(samples, **_absent(samples))))
+        _print(json.dumps(metrics_line(samples, **_absent(samples))))
         return
     for sample in samples:
         _print(describe(sample))
@@ -71,10 +71,10 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
     try:
         with monitor.start_background(take, args.interval, devices, history=1, gpm=args.gpm) as running:
             if not running.devices and running.problem is None:
-                _print(json.dumps(line((), **_absent(()))) if args.json else f"no device: {_why()}")
+                _print(json.dumps(metrics_line((), **_absent(()))) if args.json else f"no device: {_why()}")
                 return 0
             while (sample := waiting.get()) is not None:
-                _print(json.dumps(line((sample,))) if args.json else describe(sample))
+                _print(json.dumps(metrics_line((sample,))) if args.json else describe(sample))
     finally:
         signal.signal(signal.SIGTERM, before)
         if missed:
@@ -86,9 +86,9 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
 def describe(sample: GpuMetrics) -> str:
     """One line for people; what is unknown is left out, a device in trouble says which."""
     device = sample.device
-    head = f"{_clock(sample.time_ns)}  {device.index} {clean(device.name)}"
+    head = f"{_clock(sample.time_ns)}  {device.index} {one_line(device.name)}"
     if sample.state != "ok" and sample.reasons:
-        return f"{head}  {clean(sample.reasons[0][1], 1000)}"
+        return f"{head}  {one_line(sample.reasons[0][1], 1000)}"
     parts = [head, *_load(sample), *_state(sample)]
     return "  ".join(part for part in parts if part)
 
@@ -123,7 +123,7 @@ def _state(sample: GpuMetrics) -> list[str]:
         parts.append(f"{clocks.graphics_mhz:.0f} MHz")
     slowed = [word for word in clocks.throttle_reasons or () if word not in ("idle", "application_clocks")]
     if slowed:
-        parts.append(f"[{clean(', '.join(slowed))}]")
+        parts.append(f"[{one_line(', '.join(slowed))}]")
     if health.last_xid is not None:
         parts.append(f"xid {health.last_xid}")
     return parts

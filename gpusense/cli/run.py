@@ -142,12 +142,12 @@ def _start(settings: argparse.Namespace) -> Ending | None:
     path, temporary = settings.output, settings.output is None and not live
     chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
     try:
-        from .._tracing.select import start_session
+        from .._tracing.select import control
 
         if temporary:
             path = _temporary()
         _load_what_ending_needs()
-        recording = start_session(mode="live" if live else "file", path=None if live else path, **chosen)
+        recording = control.start_session(mode="live" if live else "file", path=None if live else path, **chosen)
         _syscalls.attach(recording.tracer)
         if not settings.no_integrations:
             integrations.watch(recording.tracer)

@@ -162,9 +162,9 @@ def _print(args: argparse.Namespace, samples: tuple[GpuMetrics, ...], absent: di
     if args.json:
         import json
 
-        from .._records.metrics_json import line
+        from .._records.json_codec import metrics_line
 
-        print(json.dumps(line(samples, **({"unavailable": absent} if absent else {}))))
+        print(json.dumps(metrics_line(samples, **({"unavailable": absent} if absent else {}))))
         return 0
     width, _ = _terminal.size(sys.stdout)
     for text in dashboard.once(samples, width, dashboard.theme_for(sys.stdout, args.ascii), _sentences(absent)):

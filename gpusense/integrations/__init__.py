@@ -1,4 +1,9 @@
-"""Optional integrations; each imports its host inside, nobody imports them."""
+"""Other libraries' own words as blocks and records: modules of torch, ranges of CuPy and JAX, passes of wgpu-py, tests.
+
+In comes a host that the program has imported, which is patched; out go blocks of the active tracer, and records through
+a backend's source. Each module imports its host inside its functions. Programs and the command line import them, no
+other room does.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,12 +1,10 @@
 """Blocks for the ranges of a host: context managers whose enter and exit are wrapped, by one class for all hosts."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from .._records.records import Unavailable
 from .._runtime import log
-from ._patches import Patches, close_block, live_tracer, open_block, reason_for_nothing
+from ._hosts import Patches, close_block, open_block
 
 _SLOT = "_gpusense_block"
 
@@ -22,10 +20,12 @@ class RangeBlocks:
         self.on = True
 
     def install(self, owner: Any) -> None:
+        """``owner``: the context manager class. Its objects open blocks from now on."""
         self.patches.wrap(owner, "__enter__", self._enter)
         self.patches.wrap(owner, "__exit__", self._exit)
 
     def remove(self) -> None:
+        """Puts the class back; ranges that are open end their blocks all the same."""
         self.on = False
         self.patches.undo()
 
@@ -63,14 +63,3 @@ class RangeBlocks:
     def _fail(self) -> None:
         self.on = False
         log.exception(f"{self._host} ranges", f"gpusense: the {self._host} integration failed once and is off")
-
-
-def unless_recording(host: str) -> Unavailable | None:
-    """Why there is nothing to instrument for; None where there is."""
-    return Unavailable(host, reason_for_nothing()) if live_tracer() is None else None
-
-
-def imported(host: str, last: str) -> bool:
-    """Whether the program has imported ``host`` to its end, whose last name is ``last``."""
-    module: Any = sys.modules.get(host)
-    return module is not None and not getattr(module.__spec__, "_initializing", False) and hasattr(module, last)

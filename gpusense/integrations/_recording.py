@@ -1,11 +1,10 @@
-"""Recording one stretch of a program completely, for a test or a notebook cell, and giving what was launched in it."""
+"""Recording one part of a program completely, for a test or a notebook cell, and giving what was launched in it."""
 
-import importlib
 from typing import Any
 
+from .. import configure, disable, enable, get_tracer
 from .._aggregation.busy import Busy
 from .._records.records import KINDS, Counters, Record
-from .._runtime import package
 from ..session import Session
 
 _ANSWER_S = 10.0
@@ -22,30 +21,28 @@ class Recording:
     """From the start to :meth:`end` everything is kept one by one; the settings of before come back afterwards."""
 
     def __init__(self, name: str, kinds: tuple[str, ...] = ()) -> None:
-        self._package: Any = importlib.import_module(package.NAME)
-        self._was_active = bool(self._package.get_tracer().active)
-        self.on: bool = self._package.enable()
-        before = self._package.get_tracer().config
-        self._before = {"trace_all": before.trace_all, "kinds": before.kinds}
+        self._was_active = bool(get_tracer().active)
+        self.on: bool = enable()
+        self._before = get_tracer().config
         if self.on:
-            self._package.configure(trace_all=True, kinds=tuple({*before.kinds, *kinds}))
+            configure(trace_all=True, kinds=tuple({*self._before.kinds, *kinds}))
         self.complete = True
         self._ended: Session | None = None
-        self._counters: Counters = self._package.get_tracer().session().counters
-        self._block: Any = self._package.get_tracer().open_scope(_unlike_others(name))
+        self._counters: Counters = get_tracer().session().counters
+        self._block: Any = get_tracer().open_scope(_unlike_others(name))
 
     @property
     def reason(self) -> str:
         """Why no GPU work can have been seen; empty where it can."""
         if not self.on:
             return "gpusense is off (GPUSENSE=off)"
-        status = self._package.get_tracer().status()
+        status = get_tracer().status()
         return "" if status.get("state") == "running" else str(status.get("reason") or status.get("state"))
 
     def end(self) -> Session:
         """What was recorded from the start until the first call of this method."""
         if self._ended is None:
-            tracer = self._package.get_tracer()
+            tracer = get_tracer()
             tracer.close_scope(self._block)
             self.complete = self._block.wait(_ANSWER_S)
             self._ended = (
@@ -57,9 +54,9 @@ class Recording:
         """As :meth:`end`; then the settings of before."""
         session = self.end()
         if self.on:
-            self._package.configure(**self._before)
+            configure(trace_all=self._before.trace_all, kinds=self._before.kinds)
             if not self._was_active:
-                self._package.disable()
+                disable()
         self.on = False
         return session
 
@@ -99,5 +96,5 @@ def _inside(record: Record, block: Any) -> bool:
     """Launched inside, or outside every block but in its time (by a thread that has no blocks)."""
     start: int = block.start_ns
     if record.path[: len(block.path)] == block.path:
-        return record.end_ns >= start  # what is timed by hand may have begun before its block
+        return record.end_ns >= start  # what the program timed itself may have begun before its block
     return not record.path and start <= record.start_ns <= block.end_ns

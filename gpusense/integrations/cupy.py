@@ -7,11 +7,10 @@ import sys
 from typing import Any
 
 from .._records.records import Unavailable
-from ._ranges import RangeBlocks, imported, unless_recording
+from ._hosts import Installed, imported, unless_recording
+from ._ranges import RangeBlocks
 
-
-class _Active:
-    ranges: RangeBlocks | None = None
+_installed = Installed[RangeBlocks]()
 
 
 def instrument(*, memory: bool = False) -> bool | Unavailable:
@@ -20,7 +19,7 @@ def instrument(*, memory: bool = False) -> bool | Unavailable:
     ``memory``: what the default memory pool uses and holds, and the default pinned pool's free blocks, as attributes
     at the end of each range.
     """
-    if _Active.ranges is not None:
+    if _installed.now is not None:
         return True
     try:
         import cupy
@@ -39,16 +38,16 @@ def instrument(*, memory: bool = False) -> bool | Unavailable:
             "cupy.memory.pinned_free_blocks": cupy.get_default_pinned_memory_pool().n_free_blocks(),
         }
 
-    _Active.ranges = RangeBlocks("cupy", lambda range_: str(range_.message), pools if memory else None)
-    _Active.ranges.install(time_range)
+    ranges = _installed.now = RangeBlocks("cupy", lambda range_: str(range_.message), pools if memory else None)
+    ranges.install(time_range)
     return True
 
 
 def uninstrument() -> None:
     """Puts ``time_range`` back."""
-    if _Active.ranges is not None:
-        _Active.ranges.remove()
-        _Active.ranges = None
+    ranges = _installed.take()
+    if ranges is not None:
+        ranges.remove()
 
 
 def when_imported() -> bool:

@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+from ._hosts import Patches
 from ._recording import Recording
 
 _PAGE_HEIGHT = 560
@@ -64,14 +65,13 @@ def _waits_in_vain(shell: Any, cell: str) -> bool:
 
 def _run_silent(shell: Any, cell: str) -> Any:
     """The result of the cell, whose error is not shown yet."""
-    shown = ("showtraceback", "showsyntaxerror")
-    for name in shown:
-        shell.__dict__[name] = _nothing
+    patches = Patches()
+    for name in ("showtraceback", "showsyntaxerror"):
+        patches.put(shell, name, _nothing)
     try:
         return shell.run_cell(cell)
     finally:
-        for name in shown:
-            shell.__dict__.pop(name, None)
+        patches.undo()
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -9,18 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from .._records.records import Unavailable
-from ._ranges import RangeBlocks, imported, unless_recording
+from ._hosts import Installed, imported, unless_recording
+from ._ranges import RangeBlocks
 
 _NAME = "_gpusense_name"
-
-
-class _Active:
-    ranges: RangeBlocks | None = None
+_installed = Installed[RangeBlocks]()
 
 
 def instrument() -> bool | Unavailable:
     """True when annotations open blocks from now on, else why not. Twice is once."""
-    if _Active.ranges is not None:
+    if _installed.now is not None:
         return True
     try:
         from jax.profiler import TraceAnnotation
@@ -29,9 +27,9 @@ def instrument() -> bool | Unavailable:
     nothing = unless_recording("jax")
     if nothing is not None:
         return nothing
-    _Active.ranges = RangeBlocks("jax", lambda range_: str(vars(range_).get(_NAME, "annotation")), None)
-    _Active.ranges.patches.wrap(TraceAnnotation, "__init__", _remember_name)
-    _Active.ranges.install(TraceAnnotation)
+    ranges = _installed.now = RangeBlocks("jax", lambda range_: str(vars(range_).get(_NAME, "annotation")), None)
+    ranges.patches.wrap(TraceAnnotation, "__init__", _remember_name)
+    ranges.install(TraceAnnotation)
     return True
 
 
@@ -47,9 +45,9 @@ def _remember_name(original: Any) -> Callable[..., Any]:
 
 def uninstrument() -> None:
     """Puts the annotations back."""
-    if _Active.ranges is not None:
-        _Active.ranges.remove()
-        _Active.ranges = None
+    ranges = _installed.take()
+    if ranges is not None:
+        ranges.remove()
 
 
 def when_imported() -> bool:

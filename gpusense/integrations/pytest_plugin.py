@@ -13,7 +13,7 @@ import pytest
 from .._records.records import Aggregate, Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
 from .._runtime.text import count_text
 from ..session import Session, save
-from ._patches import close_block, open_block
+from ._hosts import close_block, open_block
 from ._recording import Recording
 
 _KINDS = ("sync", "allocation")
@@ -35,6 +35,7 @@ class Times(NamedTuple):
 
     @property
     def avg_ns(self) -> float:
+        """The mean."""
         return self.total_ns / self.count
 
 
@@ -52,7 +53,7 @@ def times_of(records: list[Any]) -> Times:
 class GpuFacts:
     """What the test has done on the GPU up to the first question. :meth:`restart` forgets it and begins anew.
 
-    Where no GPU work can be seen (no GPU, ``GPUSENSE=off``) and none was recorded by hand, questions skip the test.
+    Where no GPU work can be seen (no GPU, ``GPUSENSE=off``) and the test recorded none itself, questions skip the test.
     Failures and skips are shown where the test asked: ``__tracebackhide__`` leaves our frames out.
     """
 
@@ -93,6 +94,7 @@ class GpuFacts:
 
     @property
     def kernel_count(self) -> int:
+        """How many kernels ran."""
         __tracebackhide__ = True
         kept = self.session.kernels
         return len(kept) + sum(row.count for row in self._counted("kernel", bool(kept)))
@@ -118,6 +120,7 @@ class GpuFacts:
         return [copy for copy in everything if direction in (None, copy.direction)]
 
     def transfer_bytes(self, direction: str | None = None) -> int:
+        """Bytes of all copies, or of those of a direction, as for :meth:`transfers`."""
         __tracebackhide__ = True
         _check_direction(direction)
         kept = self.session.transfers

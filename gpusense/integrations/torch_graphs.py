@@ -5,44 +5,53 @@ refused. Costs nothing a replay.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from .. import get_tracer
 from .._capture.graph_owners import GraphOwners
 from .._records.records import Unavailable
-from ._patches import Patches, live_tracer, reason_for_nothing
+from ._hosts import Installed, Patches, unless_recording
 
-_active: list[tuple[Patches, GraphOwners]] = []
+
+class _Instrumentation(NamedTuple):
+    patches: Patches
+    owners: GraphOwners
+
+
+_installed = Installed[_Instrumentation]()
 
 
 def instrument() -> "bool | Unavailable":
     """True once graphs captured from now on have owners, or why not. Graphs captured before stay without."""
-    if _active:
+    if _installed.now is not None:
         return True
     try:
         import torch
     except ImportError as error:
         return Unavailable("torch", f"torch cannot be imported: {error}")
-    tracer = live_tracer()
-    if tracer is None:
-        return Unavailable("torch", reason_for_nothing())
-    patches, owners = Patches(), GraphOwners(tracer)
+    nothing = unless_recording("torch")
+    if nothing is not None:
+        return nothing
+    patches, owners = Patches(), GraphOwners(get_tracer())
     graph = torch.cuda.CUDAGraph
     patches.wrap(graph, "capture_begin", lambda original: _begin(original, owners))
     patches.wrap(graph, "capture_end", lambda original: _end(original, owners))
-    _active.append((patches, owners))
+    _installed.now = _Instrumentation(patches, owners)
     return True
 
 
 def uninstrument() -> None:
-    while _active:
-        _active.pop()[0].undo()
+    """Puts ``CUDAGraph`` back; graphs captured so far keep their owners."""
+    installed = _installed.take()
+    if installed is not None:
+        installed.patches.undo()
 
 
 def status() -> dict[str, Any]:
     """``reason`` why the last capture has no owners, "" where it has; ``overflowed`` nodes."""
-    if not _active:
+    if _installed.now is None:
         return {"reason": "not instrumented", "overflowed": 0}
-    owners = _active[0][1]
+    owners = _installed.now.owners
     return {"reason": owners.reason, "overflowed": owners.overflowed}
 
 

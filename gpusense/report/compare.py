@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from .._records.json_codec import dumps
+from .._runtime.text import count_text, one_line, option_percent_text, size_text, time_text
 from ..analysis.anomalies import median
 from ..analysis.diff import CountChange, Diff, TimeChange, compare
-from ..analysis.words import clean, count_text, share_text, size_text, time_text
 from ..session import Session
 from .files import output
 from .html.page import escape, page_file, policy
@@ -86,7 +86,7 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
     lines = [f"{count_text(diff.runs[0], 'run')} before, {diff.runs[1]} after", "", "Counts (exact)"]
     rows = [
         (
-            clean(row.what),
+            one_line(row.what),
             _amount(row.what)(median(row.before)),
             _amount(row.what)(median(row.after)),
             _change(row),
@@ -99,7 +99,7 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
     lines += ["", "Times (medians)"]
     lines += _aligned(
         [
-            (clean(row.what), time_text(median(row.before)), time_text(median(row.after)), _change(row), _sure(row))
+            (one_line(row.what), time_text(median(row.before)), time_text(median(row.after)), _change(row), _sure(row))
             for row in diff.times[:_ROWS]
         ],
         width,
@@ -108,12 +108,12 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
     for label, names in (("Only after", diff.appeared), ("Only before", diff.vanished)):
         if names:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            lines += ["", f"{label}: {', '.join(clean(name, 60) for name in names[:5])}{more}"]
+            lines += ["", f"{label}: {', '.join(one_line(name, 60) for name in names[:5])}{more}"]
     lines += [""] * bool(diff.notes) + [f"Note: {note}" for note in diff.notes]
     if over is not None:
         failures = diff.failures(over)
-        told = f"Grew by more than {share_text(over)}:" if not diff.blind else "Does not pass:"
-        lines += ["", told if failures else f"Nothing grew by more than {share_text(over)}."]
+        told = f"Grew by more than {option_percent_text(over)}:" if not diff.blind else "Does not pass:"
+        lines += ["", told if failures else f"Nothing grew by more than {option_percent_text(over)}."]
         lines += [f"  {failure}" for failure in failures]
     return "\n".join(_wrap(lines, width)) + "\n"
 
@@ -175,14 +175,14 @@ def write(diff: Diff, target: "str | os.PathLike[str] | IO[str]", *, over: float
 
 
 def _items(lines: Sequence[str]) -> str:
-    return "".join(f"<li>{escape(clean(line, 400))}</li>" for line in lines)
+    return "".join(f"<li>{escape(one_line(line, 400))}</li>" for line in lines)
 
 
 def _headline(diff: Diff, failures: Sequence[str], over: float | None) -> str:
     if diff.blind:
         return f"{diff.blind[0].upper()}{diff.blind[1:]}."
     if failures:
-        return f"{count_text(len(failures), 'figure')} grew by more than {share_text(over or 0)}."
+        return f"{count_text(len(failures), 'figure')} grew by more than {option_percent_text(over or 0)}."
     slower = [row for row in diff.times if row.verdict == "slower" and row.basis == "runs"]
     faster = [row for row in diff.times if row.verdict == "faster" and row.basis == "runs"]
     changed = [row for row in diff.counts if row.total and row.verdict in ("more", "fewer")]
@@ -228,7 +228,7 @@ def _aligned(rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
     return [
         "  "
         + "  ".join(
-            clean(cell, widths[at]).ljust(widths[at]) if at in (0, len(row) - 1) else cell.rjust(widths[at])
+            one_line(cell, widths[at]).ljust(widths[at]) if at in (0, len(row) - 1) else cell.rjust(widths[at])
             for at, cell in enumerate(row)
         ).rstrip()
         for row in rows
@@ -253,7 +253,7 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], left_out: int) -
     head = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in heads)
     body = "".join(
         "<tr>"
-        + "".join(f"<td>{escape(_SIGNS.get(cell, ''))} {escape(clean(cell, 400))}</td>" for cell in row)
+        + "".join(f"<td>{escape(_SIGNS.get(cell, ''))} {escape(one_line(cell, 400))}</td>" for cell in row)
         + "</tr>"
         for row in rows
     )

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import IO
 
+from .._runtime.text import printable
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.operation import DEVICE_KINDS
 from ..session import Session
@@ -35,7 +36,7 @@ def stacks(session: Session) -> Iterator[tuple[tuple[str, ...], int]]:
     waiting: list[BlockNode] = [block_tree(session)]
     while waiting:
         node = waiting.pop()
-        for (kind, name), (_, spent) in sorted(node.operations.items(), key=lambda item: -item[1][1]):
+        for (kind, name), (_, spent, _) in sorted(node.operations.items(), key=lambda item: -item[1][1]):
             if kind in DEVICE_KINDS:
                 yield (*node.path, label(name)), spent
         waiting += sorted(node.children.values(), key=lambda child: child.gpu_ns)
@@ -54,8 +55,7 @@ def collapsed(session: Session) -> Iterator[str]:
 
 def frame(name: str) -> str:
     """A name as one frame: semicolons become colons, line breaks and control characters blanks."""
-    text = "".join(char if char.isprintable() else " " for char in name.replace(";", ":"))
-    return " ".join(text.split()) or "(unnamed)"
+    return " ".join(printable(name.replace(";", ":"), " ").split()) or "(unnamed)"
 
 
 def speedscope(session: Session) -> str:

@@ -11,9 +11,9 @@ from ..analysis.backends import side_by_side
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
+from ..analysis.findings import ranked
 from ..analysis.idle import DeviceIdle
 from ..analysis.memory import memory
-from ..analysis.ranking import ranked
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
@@ -59,7 +59,7 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
     yield "aggregates", Rows(session.aggregates, _aggregate)
     yield "analysis", _analysis(session, facts)
     yield "metrics", Rows(session.metrics, encode)
-    yield "unseen", [encode(stretch, full=True) for stretch in session.unseen]
+    yield "unseen", [encode(interval, full=True) for interval in session.unseen]
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, indent: int | None = None) -> None:
@@ -141,7 +141,7 @@ def _block_tree(root: BlockNode) -> Iterator[dict[str, Any]]:
             "own_sync_ns": node.own_sync_ns,
             "operations": [
                 {"kind": kind, "name": name, "count": count, "total_ns": spent}
-                for (kind, name), (count, spent) in node.operations.items()
+                for (kind, name), (count, spent, _) in node.operations.items()
             ],
             "owners": [
                 {"path": list(path), "kernels": kernels, "gpu_ns": spent}

@@ -1,10 +1,9 @@
 """JSON text in pieces: an object whose long lists are never held whole. Pure.
 
-Character for character what ``json_codec.dumps`` gives of it.
+Character for character what ``json_codec.dumps`` gives of it, which can only give the whole.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from json import JSONEncoder
 from json.encoder import encode_basestring_ascii
@@ -49,9 +48,8 @@ def pieces(members: Iterable[tuple[str, Any]], *, portable: bool = False, indent
 
 def _list(rows: Rows, portable: bool, indent: int | None) -> Iterator[str]:
     line = "" if indent is None else "\n" + " " * (2 * indent)
-    step = None if indent is None else " " * indent
-    text_of = _text_of(line, step)
-    tuples = None if rows.derived is None else _Texts(line, step, rows.derived)
+    text_of = _text_of(line, indent)
+    tuples = None if rows.derived is None else _Texts(line, indent, rows.derived)
     before = "[" + line
     waiting = iter(rows if rows.derived is None else rows.items)
     while batch := list(islice(waiting, _BATCH)):
@@ -67,20 +65,23 @@ def _list(rows: Rows, portable: bool, indent: int | None) -> Iterator[str]:
     yield "[]" if before[0] == "[" else "]" if indent is None else "\n" + " " * indent + "]"
 
 
-def _text_of(line: str, step: str | None) -> Callable[[Any], str]:
-    """The text of plain values; ``line`` begins a line at their depth, ``step`` is one more."""
-    return _encode if step is None else partial(_indented, line=line, step=step)
+def _text_of(line: str, indent: int | None) -> Callable[[Any], str]:
+    """The text of plain values; ``line`` begins a line at their depth."""
+    if indent is None:
+        return _encode
+    encode = JSONEncoder(allow_nan=False, indent=indent).encode
+    return lambda value: encode(value).replace("\n", line)
 
 
 class _Texts:
     """Text of NamedTuples of few classes, field by field into a template of the class."""
 
-    def __init__(self, line: str, step: str | None, derived: dict[str, Callable[[Any], Any]]) -> None:
-        self._line, self._step = line, step
-        self._inner = line + (step or "")
-        self._value = _text_of(self._inner, step)
+    def __init__(self, line: str, indent: int | None, derived: dict[str, Callable[[Any], Any]]) -> None:
+        self._line = line
+        self._inner = line + " " * (indent or 0)
+        self._value = _text_of(self._inner, indent)
         self._derived = derived
-        self._colon = ":" if step is None else ": "
+        self._colon = ":" if indent is None else ": "
         self._tuples: dict[type, dict[tuple[Any, ...], str]] = {str: {}, int: {}}
         self._forms: dict[type, Callable[[Any], str]] = {
             int: int.__repr__,
@@ -94,16 +95,16 @@ class _Texts:
         """The texts of ``items``, those of one class together."""
         kinds = list(map(type, items))
         if kinds.count(kinds[0]) == len(kinds):
-            return self._alike(items)
+            return self._of_one_class(items)
         texts = [""] * len(items)
         for kind in dict.fromkeys(kinds):
             places = [place for place, found in enumerate(kinds) if found is kind]
-            for place, text in zip(places, self._alike([items[place] for place in places]), strict=True):
+            for place, text in zip(places, self._of_one_class([items[place] for place in places]), strict=True):
                 texts[place] = text
         return texts
 
-    def _alike(self, items: list[Any]) -> list[str]:
-        """Field by field: what all have alike goes into one template, what differs into its gaps."""
+    def _of_one_class(self, items: list[Any]) -> list[str]:
+        """Field by field: what is equal in all goes into one template, what differs into its gaps."""
         kind = type(items[0])
         names = (*kind._fields, *self._derived)
         columns = [*zip(*items, strict=True), *(tuple(map(figure, items)) for figure in self._derived.values())]
@@ -154,27 +155,3 @@ def _are_one(values: tuple[Any, ...], simple: bool) -> bool:
     if simple and type(first) is not tuple:
         return values.count(first) == len(values)
     return len(set(map(id, values))) == 1
-
-
-def _indented(value: Any, line: str, step: str) -> str:
-    """What ``json.dumps`` gives with ``indent``, slowly; ``line`` begins a line at the depth of ``value``."""
-    kind = type(value)
-    if kind is int:
-        return int.__repr__(value)
-    if kind is str:
-        return encode_basestring_ascii(value)
-    if value is None:
-        return "null"
-    if kind is bool:
-        return "true" if value else "false"
-    inner = line + step
-    if kind is dict:
-        if not value:
-            return "{}"
-        rows = [f"{encode_basestring_ascii(name)}: {_indented(item, inner, step)}" for name, item in value.items()]
-        return "{" + inner + ("," + inner).join(rows) + line + "}"
-    if kind is list or kind is tuple:
-        if not value:
-            return "[]"
-        return "[" + inner + ("," + inner).join([_indented(item, inner, step) for item in value]) + line + "]"
-    return _encode(value)  # a float

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from .._records.device_identity import key
 from .._records.metrics import GpuMetrics
 from .._records.records import DeviceInfo
-from ..analysis.words import clean
+from .._runtime.text import one_line
 from ..session import Session
 
 #: Name, unit, how to read it from a sample.
@@ -50,7 +50,7 @@ def device_series(session: Session) -> Iterator[tuple[tuple[str, "int | None"], 
         samples.sort(key=lambda sample: sample.time_ns)
         device = samples[0].device
         place = ("cuda", device.cuda_index if device.cuda_index is not None else index)
-        of = f" of {clean(own or device.name)}" if shared[index] > 1 else ""
+        of = f" of {one_line(own or device.name)}" if shared[index] > 1 else ""
         for name, unit, read in SERIES:
             points = [(sample.time_ns, value) for sample in samples if (value := read(sample)) is not None]
             points = [(time, value) for time, value in points if math.isfinite(value)]

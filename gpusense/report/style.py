@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .._runtime.text import encodable
+
 _PLAIN_WIDTH = 100
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 #: Stand-ins for an encoding that lacks the letter.
@@ -38,10 +40,9 @@ class Style(NamedTuple):
         try:
             text.encode(self.encoding)
         except UnicodeEncodeError:
-            text = text.translate(_ASCII)
-            return text.encode(self.encoding, "replace").decode(self.encoding)
+            return encodable(text.translate(_ASCII), self.encoding)
         except LookupError:
-            return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+            return encodable(text.translate(_ASCII), "ascii")
         return text
 
     def bar(self, share: float, length: int = 20) -> str:

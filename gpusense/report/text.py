@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any
 
+from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from ..analysis.blocks import BlockNode, block_tree
-from ..analysis.facts import Facts
-from ..analysis.finding import Finding
+from ..analysis.facts import Facts, Finding
+from ..analysis.findings import ranked
 from ..analysis.operation import DEVICE_KINDS, Operation
-from ..analysis.ranking import ranked
-from ..analysis.unwritten import untimed, untimed_text, unwritten
+from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
-from ..analysis.words import clean, count_text, percent_text, rate_text, size_text, time_text
 from ..session import Session
 from .html.tables import small_tables
 from .series import devices_seen
@@ -29,7 +28,7 @@ _PARTS = {
     "unattributed": "idle, reason unknown",
     "unseen": "not seen",
 }
-#: Counters that are told where they are not 0.
+#: Counters that are shown where they are not 0.
 _LOST = (
     *("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors"),
     *("failed_blocks", "shed_blocks", "ignored_records"),
@@ -80,8 +79,8 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Blocks", _blocks(session, _gpu_is_known(session, facts))),
         ("Hang", _hang(session)),
         ("Not seen", _unseen(session)),
-        ("Damage", (clean(sentence, 200) for sentence in session.meta.get("damage") or ())),
-        ("Notes", (clean(str(note), 200) for note in session.meta.get("notes") or ())),
+        ("Damage", (one_line(sentence, 200) for sentence in session.meta.get("damage") or ())),
+        ("Notes", (one_line(str(note), 200) for note in session.meta.get("notes") or ())),
     ):
         yield from _section(title, rows, style)
     yield ""
@@ -116,8 +115,8 @@ def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Ite
 
 def _head(session: Session, facts: Facts, style: Style) -> str:
     devices = devices_seen(session)
-    names = Counter(clean(device.name, 40) for device in devices if _worked(facts, device))
-    names = names or Counter([clean(device.name, 40) for device in devices][:1])
+    names = Counter(one_line(device.name, 40) for device in devices if _worked(facts, device))
+    names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
     parts = [" + ".join(shown) or "no device seen", time_text(facts.window_ns)]
     if len(session.meta.get("processes") or ()) > 1:
@@ -141,14 +140,11 @@ def _worked(facts: Facts, device: Any) -> bool:
 
 
 def _counters(session: Session) -> str:
-    counted = session.counters
-    parts = [f"seen {counted.seen:,} = kept {counted.kept:,} + counted {counted.aggregated:,}"]
-    parts[0] += f" + invalid {counted.invalid:,}" if counted.invalid else ""
-    parts[0] += f" + from before {counted.pre_session:,}" if counted.pre_session else ""
-    parts += [f"{name.replace('_', ' ')} {getattr(counted, name):,}" for name in _LOST if getattr(counted, name)]
+    lost = [(name.replace("_", " "), getattr(session.counters, name)) for name in _LOST]
+    parts = [listed_text(session.counters), *(f"{name} {count:,}" for name, count in lost if count)]
     damage = session.meta.get("damage") or ()
     if damage:
-        parts.append(f"damage: {clean(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
+        parts.append(f"damage: {one_line(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
     parts += unwritten(session)
     parts += [untimed_text(session)] if untimed(session) else []
     if session.meta.get("complete") is False:
@@ -158,19 +154,20 @@ def _counters(session: Session) -> str:
 
 def _hang(session: Session) -> Iterator[str]:
     for found in session.meta.get("hang") or ():
-        process = f"{clean(str(found['process']), 60)}: " if found.get("process") else ""
+        process = f"{one_line(str(found['process']), 60)}: " if found.get("process") else ""
         yield f"{process}nothing completed for {found['after_s']:g} s although the device had work"
         for row in found["streams"]:
             done, running = row.get("last_completed") or {}, row.get("running") or {}
             newest = row.get("last_launched") or {}
             yield (
-                f"  device {row['device']} stream {row['stream']}: last completed {clean(str(done.get('name')), 60)}, "
-                f"running {clean(str(running.get('name', 'not known')), 60)}, "
-                f"last launched {clean(str(newest.get('name', 'not known')), 60)}"
+                f"  device {row['device']} stream {row['stream']}: "
+                f"last completed {one_line(str(done.get('name')), 60)}, "
+                f"running {one_line(str(running.get('name', 'not known')), 60)}, "
+                f"last launched {one_line(str(newest.get('name', 'not known')), 60)}"
             )
         for stack in found["stacks"]:
-            yield f"  thread {clean(str(stack['name']), 60)} ({stack['thread']}), innermost first"
-            yield from (f"    {clean(frame, 200)}" for frame in stack["frames"])
+            yield f"  thread {one_line(str(stack['name']), 60)} ({stack['thread']}), innermost first"
+            yield from (f"    {one_line(frame, 200)}" for frame in stack["frames"])
 
 
 def _overhead(session: Session, facts: Facts) -> str:
@@ -199,20 +196,20 @@ def _next(path: "str | None") -> str:
 
 def _about(session: Session) -> Iterator[str]:
     meta = session.meta
-    facts = [f"gpusense {clean(str(meta.get('version', 'unknown')))}"]
+    facts = [f"gpusense {one_line(str(meta.get('version', 'unknown')))}"]
     if meta.get("pid") is not None:
         facts.append(f"pid {meta['pid']}")
     if meta.get("rank") is not None:
         facts.append(f"rank {meta['rank']} of {meta.get('world_size')}")
     threshold = meta.get("threshold_ns")
     if meta.get("trace_all"):
-        facts.append("every record kept")
+        facts.append("every record listed")
     elif threshold is not None:
-        facts.append(f"kept one by one from {time_text(threshold)}")
+        facts.append(f"listed one by one from {time_text(threshold)}")
     yield " · ".join(facts)
     backends = meta.get("backends") or {}
     if backends:
-        yield "sources: " + ", ".join(clean(f"{name} {text}") for name, text in backends.items())
+        yield "sources: " + ", ".join(one_line(f"{name} {text}") for name, text in backends.items())
 
 
 # ---- findings
@@ -231,7 +228,7 @@ def _wrapped(style: Style, text: str, most: int, paint: str = "") -> list[str]:
     from textwrap import wrap
 
     indent = text[: len(text) - len(text.lstrip())]
-    text = indent + clean(text[len(indent) :], 2000)
+    text = indent + one_line(text[len(indent) :], 2000)
     lines = wrap(text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  ")
     return [_line(style, line, paint) for line in lines]
 
@@ -269,7 +266,7 @@ def _top(facts: Facts, most: int) -> list[str]:
     lines = [f"{'time %':>8}{'total':>10}{'calls':>11}{'avg':>10}  kernel"]
     lines += [
         f"{percent_text(row.share):>8}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
-        f"  {_where(row) if several else ''}{clean(row.name)}"
+        f"  {_where(row) if several else ''}{one_line(row.name)}"
         for row in kernels[:most]
     ]
     return lines
@@ -281,8 +278,8 @@ def _copies(facts: Facts) -> list[str]:
         return ["no copies"]
     several = len({(row.backend, row.device) for row in facts.device_operations}) > 1
     shown = [
-        f"{_where(row) if several else ''}{row.direction or clean(row.name)} {size_text(row.bytes)} in {row.count:,} "
-        f"at {rate_text(row.bandwidth_bytes_per_s)}"
+        f"{_where(row) if several else ''}{row.direction or one_line(row.name)} {size_text(row.bytes)} "
+        f"in {row.count:,} at {rate_text(row.bandwidth_bytes_per_s)}"
         for row in sorted(copies, key=lambda row: -row.bytes)[:3]
     ]
     return [f"copies: {' · '.join(shown)}"]
@@ -291,7 +288,7 @@ def _copies(facts: Facts) -> list[str]:
 def _waits(facts: Facts) -> list[str]:
     """Lines of the program from which most was waited; or why they are not known although they were asked for."""
     shown = [
-        f"{time_text(wait.total_ns)} in {count_text(wait.count, 'call')} at {clean(wait.source_line)}"
+        f"{time_text(wait.total_ns)} in {count_text(wait.count, 'call')} at {one_line(wait.source_line)}"
         for wait in facts.waits
         if wait.source_line
     ]
@@ -303,7 +300,7 @@ def _waits(facts: Facts) -> list[str]:
 def _missing_lines(session: Session) -> Iterator[str]:
     reason = lines_missing(session)
     if reason:
-        yield f"lines of waits are not known: {clean(reason, 300)}"
+        yield f"lines of waits are not known: {one_line(reason, 300)}"
 
 
 def _host_operations(facts: Facts) -> list[Operation]:
@@ -340,7 +337,7 @@ def _table(rows: list[Operation], width: int) -> Iterator[str]:
         kind = "" if row.kind == "kernel" else f"{row.kind}: "
         if row.kind in DEVICE_KINDS and row.timing == "host":
             kind = f"{row.kind} (host): "
-        yield ("".join(f"{cells[at]:>{_WIDTHS[at]}}" for at in shown) + f"  {_where(row)}{kind}{clean(row.name)}")
+        yield ("".join(f"{cells[at]:>{_WIDTHS[at]}}" for at in shown) + f"  {_where(row)}{kind}{one_line(row.name)}")
     if len(rows) > _MOST_ROWS:
         rest = rows[_MOST_ROWS:]
         yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
@@ -374,7 +371,7 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
     widths = [min(_FIRST_COLUMN, max(map(len, column))) for column in zip(*rows, strict=True)]
     for first, *others in rows:
         cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join([clean(first, _FIRST_COLUMN).ljust(widths[0]), *cells])
+        yield "  ".join([one_line(first, _FIRST_COLUMN).ljust(widths[0]), *cells])
     if table["more"]:
         yield f"… and {table['more']:,} more"
 
@@ -402,7 +399,7 @@ def _blocks(session: Session, gpu_is_known: bool) -> Iterator[str]:
         yield (
             f"{node.passes or '–':>8}{time_text(node.wall_ns if node.passes else None):>10}"
             f"{time_text(node.gpu_ns if gpu_is_known else None):>10}{f'{node.kernels:,}' if gpu_is_known else '–':>10}"
-            f"  {indent}{clean(node.name)}"
+            f"  {indent}{one_line(node.name)}"
         )
         yield from (f"{'':>18}{row}" for row in _owners(node, indent))
         stack += [(depth + 1, child) for child in _by_time(node)]
@@ -412,7 +409,7 @@ def _owners(node: BlockNode, indent: str) -> Iterator[str]:
     """Of the GPU time of a block what it replayed from CUDA graphs, by the block that captured it."""
     rows = sorted(node.owners.items(), key=lambda row: -row[1][1])
     for path, (kernels, spent) in rows[:_TOP]:
-        place = clean("/".join(path), 80)
+        place = one_line("/".join(path), 80)
         yield f"{time_text(spent):>10}{kernels:>10,}  {indent}  replayed, captured in {place}"
     if len(rows) > _TOP:
         yield f"{'':>20}  {indent}  … and from {count_text(len(rows) - _TOP, 'more block')}"
@@ -425,9 +422,9 @@ def _by_time(node: BlockNode) -> list[BlockNode]:
 
 def _unseen(session: Session) -> Iterator[str]:
     end = session.meta.get("end_ns")
-    for stretch in session.unseen[:_MOST_ROWS]:
-        stop = stretch.end_ns if stretch.end_ns is not None else end
-        length = "until the end" if stop is None else time_text(stop - stretch.start_ns)
-        yield f"{length}: {clean(stretch.reason, 300)}"
+    for off in session.unseen[:_MOST_ROWS]:
+        stop = off.end_ns if off.end_ns is not None else end
+        length = "until the end" if stop is None else time_text(stop - off.start_ns)
+        yield f"{length}: {one_line(off.reason, 300)}"
     if len(session.unseen) > _MOST_ROWS:
-        yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more stretch', 'more stretches')}"
+        yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more interval')}"

@@ -1,131 +1,22 @@
-"""Session: everything recorded in one run, in memory; how it is saved, loaded and merged.
+"""Sessions: everything recorded in one run; how it is saved, loaded and merged.
 
-What a :class:`Session` holds is what every analysis, report and exporter reads; nothing else reaches them. The file
-format stands in ``_format.py``.
+In: what a run recorded, or its file. Out: a :class:`Session`, which analyses, reports and exporters read. Files of the
+package begin with an underscore; ``_capture`` writes through ``_writer``, ``_format`` has the layout of the file.
 """
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .._records.metrics import GpuMetrics
-from .._records.records import (
-    Aggregate,
-    BlockRecord,
-    ComputeBlock,
-    Counters,
-    DeviceBusy,
-    DeviceInfo,
-    GpuAllocation,
-    GpuKernel,
-    GpuMemoryTransfer,
-    GpuMemset,
-    GpuSync,
-    Record,
-    Syscall,
-    UnseenStretch,
-)
-from .._runtime.text import count_text
+from ._session import Session, fold
 
 if TYPE_CHECKING:
-    from ._format import Chunk
     from ._writer import Writer
 
-
-class Session:
-    """All records of one run. ``records`` are the kept ones; ``aggregates`` count the others; nothing is in both.
-
-    ``meta`` has at least ``version`` (of gpusense), ``pid``, ``start_ns``, ``end_ns`` (None while running),
-    ``threshold_ns``, ``trace_all``, ``backends`` (name → version text), ``rank`` and ``world_size`` (None outside a
-    launcher), ``mode`` ("live" or "file"), ``overhead`` (drain CPU nanoseconds and the like), ``capture`` (how capture
-    was done: callbacks, library, cuda_live_ns), ``damage`` (list of sentences with offsets, from a damaged file).
-    """
-
-    __slots__ = ("aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
-
-    def __init__(
-        self,
-        *,
-        meta: dict[str, Any] | None = None,
-        devices: tuple[DeviceInfo, ...] = (),
-        records: list[Record] | None = None,
-        aggregates: list[Aggregate] | None = None,
-        metrics: list[GpuMetrics] | None = None,
-        busy: list[DeviceBusy] | None = None,
-        unseen: list[UnseenStretch] | None = None,
-        counters: Counters | None = None,
-    ) -> None:
-        self.meta: dict[str, Any] = meta if meta is not None else {}
-        self.devices = devices
-        self.records: list[Record] = records if records is not None else []
-        self.aggregates: list[Aggregate] = aggregates if aggregates is not None else []
-        self.metrics: list[GpuMetrics] = metrics if metrics is not None else []
-        self.busy: list[DeviceBusy] = busy if busy is not None else []
-        self.unseen: list[UnseenStretch] = unseen if unseen is not None else []
-        self.counters = counters if counters is not None else Counters()
-
-    def __repr__(self) -> str:
-        kept, counted = len(self.records), sum(one.count for one in self.aggregates)
-        return f"<Session {self.meta.get('mode', 'merged')}: {count_text(kept, 'record')}, {counted:,} counted>"
-
-    @property
-    def kernels(self) -> list[GpuKernel]:
-        """Kernels that were kept one by one."""
-        return [record for record in self.records if type(record) is GpuKernel]
-
-    @property
-    def transfers(self) -> list[GpuMemoryTransfer]:
-        """Copies that were kept one by one."""
-        return [record for record in self.records if type(record) is GpuMemoryTransfer]
-
-    @property
-    def memsets(self) -> list[GpuMemset]:
-        """Memsets that were kept one by one."""
-        return [record for record in self.records if type(record) is GpuMemset]
-
-    @property
-    def syncs(self) -> list[GpuSync]:
-        """Waits of the host that were kept; none unless kind "sync" was on."""
-        return [record for record in self.records if type(record) is GpuSync]
-
-    @property
-    def allocations(self) -> list[GpuAllocation]:
-        """Allocations and releases; none unless kind "allocation" was on."""
-        return [record for record in self.records if type(record) is GpuAllocation]
-
-    @property
-    def compute_blocks(self) -> list[ComputeBlock]:
-        """Compute blocks that were kept one by one."""
-        return [record for record in self.records if type(record) is ComputeBlock]
-
-    @property
-    def blocks(self) -> list[BlockRecord]:
-        """Finished ``trace()`` blocks."""
-        return [record for record in self.records if type(record) is BlockRecord]
-
-    @property
-    def syscalls(self) -> list[Syscall]:
-        """System calls, where an external tracer gave them."""
-        return [record for record in self.records if type(record) is Syscall]
-
-    @property
-    def duration_ns(self) -> int | None:
-        """From start to end; None while it runs."""
-        start, end = self.meta.get("start_ns"), self.meta.get("end_ns")
-        return end - start if start is not None and end is not None else None
-
+__all__ = ["Session", "load", "merge", "save"]
 
 #: What ``load`` adds to ``meta``.
 _OF_THE_FILE = ("path", "complete", "file")
-#: What ``meta`` must hold where it holds it at all; anything else is left out and named.
-_META_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("start_ns", "end_ns", "threshold_ns", "pid", "rank", "world_size"), (int, type(None))),
-    **dict.fromkeys(("backends", "overhead", "capture", "graph_owners"), dict),
-    "trace_all": bool,
-    "damage": list,
-    "processes": list,
-    "only_devices": (list, type(None)),
-}
 
 
 def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, trace_all: bool = False) -> Session:
@@ -150,6 +41,7 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
 
 def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool) -> Session:
     from . import _format as file
+    from ._builder import Builder
 
     with file.Reader(path) as reader:
         builder = Builder()
@@ -216,151 +108,3 @@ def merge(sessions: "Sequence[Session]") -> Session:
     from ._merge import merged
 
     return merged(sessions)
-
-
-class Builder:
-    """Collects the decoded chunks of a file into a session; raw chunks (names, buffers, boundaries) are not its own."""
-
-    def __init__(self) -> None:
-        self._session = Session()
-        self._devices: list[DeviceInfo] = []
-        self._damage: list[str] = []
-        self._shared: dict[Any, Any] = {}  # texts and tuples of records, each once
-        self.reversed: int | None = None  # rows whose record ends before it starts; None: they are damage
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        return self._session.meta
-
-    @property
-    def records(self) -> list[Record]:
-        return self._session.records
-
-    @property
-    def devices(self) -> list[DeviceInfo]:
-        return self._devices
-
-    def take(self, chunk: "Chunk") -> bool:
-        """Whether ``chunk`` was of a type this class collects. A row that cannot be read becomes a sentence."""
-        from .._records import json_codec
-        from . import _format as file
-
-        into = self._session
-        if chunk.type in (file.META, file.END):
-            self._update_meta(chunk, ended=chunk.type == file.END)
-        elif chunk.type == file.RECORDS:
-            self._rows(chunk, json_codec.decode_record, into.records, at_once=True)
-        elif chunk.type == file.AGGREGATES:
-            self._rows(chunk, lambda row: json_codec.decode(Aggregate, row), into.aggregates)
-        elif chunk.type == file.DEVICES:
-            self._devices.clear()  # a later list knows more
-            self._rows(chunk, lambda row: json_codec.decode(DeviceInfo, row), self._devices)
-        elif chunk.type == file.METRICS:
-            self._rows(chunk, lambda row: json_codec.decode(GpuMetrics, row), into.metrics)
-        elif chunk.type == file.UNSEEN:
-            self._rows(chunk, lambda row: json_codec.decode(UnseenStretch, row), into.unseen)
-        elif chunk.type == file.BUSY:
-            self._rows(chunk, lambda row: json_codec.decode(DeviceBusy, row), into.busy)
-        elif chunk.type == file.COUNTERS:
-            found: list[Counters] = []
-            self._rows(chunk, lambda row: json_codec.decode(Counters, row), found)
-            into.counters = found[-1] if found else into.counters
-        else:
-            return False
-        return True
-
-    def session(self) -> Session:
-        self._session.devices = tuple(self._devices)
-        if self._damage:
-            self._session.meta.setdefault("damage", []).extend(self._damage)
-        return self._session
-
-    def _json(self, chunk: "Chunk") -> Any:
-        try:
-            return chunk.json()
-        except ValueError as error:
-            self._damage.append(f"the chunk at offset {chunk.offset} is not JSON: {error}")
-            return None
-
-    def _rows(self, chunk: "Chunk", decode: Any, into: list[Any], *, at_once: bool = False) -> None:
-        from .._records import json_codec
-
-        rows = self._json(chunk)
-        if at_once and isinstance(rows, list) and rows:
-            from ._json_rows import records
-
-            try:
-                into.extend(records(rows, self._shared))
-                return
-            except ValueError:  # some are damaged: each on its own then
-                pass
-        refused = 0
-        reason = ""
-        for row in rows if isinstance(rows, list) else []:
-            try:
-                into.append(decode(row))
-            except ValueError as error:  # noqa: PERF203 - raised for damaged rows only
-                if self.reversed is not None and isinstance(error, json_codec.ReversedError):
-                    self.reversed += 1
-                    continue
-                refused += 1
-                reason = reason or str(error)
-        if refused:
-            self._damage.append(rows_left_out(refused, chunk, reason))
-
-    def _update_meta(self, chunk: "Chunk", *, ended: bool) -> None:
-        found = self._json(chunk)
-        if not isinstance(found, dict):
-            return
-        for name in [name for name, kind in _META_TYPES.items() if not isinstance(found.get(name, None), kind)]:
-            if name in found:
-                self._damage.append(f"{name} in the chunk at offset {chunk.offset} is {type(found[name]).__name__}")
-                del found[name]
-        meta = self._session.meta
-        if not ended:
-            meta.update(found)
-            return
-        meta["file"] = found
-        counters = self._session.counters
-        lost = {name: found.get(name) for name in ("bytes_dropped", "bytes_too_long")}
-        known = {name: value for name, value in lost.items() if type(value) is int and value > getattr(counters, name)}
-        self._session.counters = counters._replace(**known)  # with a full disk, END alone may have fitted
-        if found.get("failure"):
-            self._damage.append(ended_early(found["failure"]))
-        if meta.get("end_ns") is None:
-            meta["end_ns"] = found.get("end_ns")
-
-
-def ended_early(failure: object) -> str:
-    """For ``meta["damage"]``, where writing the file failed."""
-    return f"writing ended early: {failure}"
-
-
-def rows_left_out(count: int, chunk: "Chunk", reason: str) -> str:
-    """For ``meta["damage"]``. ``reason`` is that of the first."""
-    where = f"of the chunk at offset {chunk.offset}"
-    left_out = count_text(count, f"row {where} was left out", f"rows {where} were left out")
-    return f"{left_out}; {'first: ' if count > 1 else ''}{reason}"
-
-
-def fold(session: Session, threshold_ns: int) -> None:
-    """Moves what is shorter than ``threshold_ns`` from the records of ``session`` into its aggregates, exactly."""
-    from .._aggregation.groups import GroupKey, aggregate, key_of, row_of
-    from .._records.records import KINDS
-
-    kept: list[Record] = []
-    short: dict[GroupKey, list[Record]] = {}
-    for record in session.records:
-        if type(record) in (BlockRecord, GpuAllocation) or record.end_ns - record.start_ns >= threshold_ns:
-            kept.append(record)
-            continue
-        key = key_of(record, KINDS[type(record)], record.path)
-        short.setdefault(key, []).append(record)
-    for key, members in short.items():
-        size = sum(getattr(record, "bytes", 0) for record in members)
-        session.aggregates.append(aggregate(key, row_of([record.end_ns - record.start_ns for record in members], size)))
-    moved = len(session.records) - len(kept)
-    session.records[:] = kept
-    counters = session.counters
-    session.counters = counters._replace(kept=counters.kept - moved, aggregated=counters.aggregated + moved)
-    session.meta["threshold_ns"] = max(threshold_ns, session.meta.get("threshold_ns") or 0)

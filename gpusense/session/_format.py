@@ -10,7 +10,7 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 from .._records.json_codec import loads
@@ -150,7 +150,7 @@ class Reader:
         if self._faults > _MAX_SENTENCES:
             self.damage.append(count_text(self._faults - _MAX_SENTENCES, "more fault"))
 
-    def begin_at(self, offset: int, kinds: frozenset[int]) -> Iterator[tuple[Chunk | None, int]]:
+    def begin_at(self, offset: int, kinds: Container[int]) -> Iterator[tuple[Chunk | None, int]]:
         """The whole chunks from ``offset`` on, each with the offset behind it; None for one that is damaged or of none
         of ``kinds``. For a file that is still being written: what is not whole yet ends it."""
         for at, kind, flags, stored, length, sequence, checksum in self._headers(note=False, offset=offset):

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, GpuMemoryTransfer, Path, Record
 from .._runtime.errors import SessionError
-from . import Session
+from ._session import Session
 
 PROCESS_SHIFT = 40
 

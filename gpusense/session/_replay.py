@@ -1,20 +1,34 @@
-"""A session file with raw buffers, read through the same pipeline as live capture."""
+"""A session file with raw buffers, read through the same pipeline as live capture: whole, or as it is written.
+
+In file mode nothing is decoded until somebody asks a block what was launched inside; from then on :class:`Following`
+reads at each question what was written since.
+"""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from time import time_ns
+from typing import Any, TypeVar
 
-from .._aggregation.pipeline import Limits, Marker, Pipeline, owner_of
-from .._aggregation.sums import Watched
-from .._attribution.attributor import CLOSE, LEAVE, OPEN, Boundary
-from .._attribution.crossings import unpacked
-from .._decode.names_cache import NameCache, Names
+from .._aggregation.block_totals import Watched
+from .._aggregation.pipeline import Limits, Marker, Pipeline
+from .._aggregation.placement import with_owner
+from .._attribution.boundaries import CLOSE, LEAVE, OPEN, Boundary
+from .._capi import demangle
+from .._decode.names import NameCache, Names
 from .._records.records import GpuKernel, Path
-from . import Builder, Session, rows_left_out
+from .._runtime import threads
+from .._runtime.errors import SessionError
 from . import _format as file
+from ._block_chunks import unpacked
+from ._builder import Builder, rows_left_out
+from ._session import Session
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
 MAX_PATHS = 100_000  # that are remembered, to have each once
+#: No work is as long: all of it is counted, and next to nothing kept.
+_NEVER_NS, _KEPT = 1 << 62, 1
+
+_Found = TypeVar("_Found")
 
 
 class Replay:
@@ -27,7 +41,7 @@ class Replay:
         watched: Watched | None = None,
     ) -> None:
         self.builder = Builder()
-        self.names = NameCache()
+        self.names = NameCache(demangle)
         self._threshold_ns = threshold_ns
         self._trace_all = trace_all
         self._max_records = max_records
@@ -71,7 +85,7 @@ class Replay:
             else:
                 self.builder.take(chunk)
         except Exception as error:  # noqa: BLE001 - somebody may have made the file up
-            self.damage.append(f"the chunk at offset {chunk.offset} was left out: {_told(error)}")
+            self.damage.append(f"the chunk at offset {chunk.offset} was left out: {_in_words(error)}")
 
     def take_meta(self, chunk: file.Chunk) -> None:
         """Owners of graph nodes come as graphs are captured, and all of them once more at the end."""
@@ -106,7 +120,7 @@ class Replay:
         epoch = facts.get("epoch", 0)
         if epoch > self._epoch:
             self._epoch = epoch
-            pipeline.restart_ids()
+            pipeline.widener.restart()
         pipeline.others_markers = frozenset(facts.get("others_markers", ()))
 
     def take_boundaries(self, chunk: file.Chunk) -> None:
@@ -121,8 +135,8 @@ class Replay:
                 self.pipeline.boundary_after(boundary, newest)
                 continue
             if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
-                corr = self.pipeline.newest_correlation + 1
-            self.pipeline.boundary(boundary, corr)
+                corr = self.pipeline.widener.newest + 1
+            self.pipeline.attribution.boundary(boundary, corr)
         if refused:
             self.damage.append(rows_left_out(refused, chunk, reason))
 
@@ -198,10 +212,11 @@ def _boundary(row: Any) -> tuple[Boundary, int | None, int | None]:
     return found, corr, newest
 
 
-def _told(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+#: What of a file goes through the pipeline; the rest is taken as it stands.
 _HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
     file.META: Replay.take_meta,
     file.NAME: Replay.take_names,
@@ -212,8 +227,6 @@ _HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
     file.LINES: Replay.take_lines,
     file.BLOCKS: Replay.take_blocks,
 }
-#: What of a file goes through the pipeline; the rest is taken as it stands.
-HANDLED = frozenset(_HANDLERS)
 
 
 def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
@@ -225,13 +238,14 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     try:
         pipeline.cycle(0, final=True)
     except Exception as error:  # noqa: BLE001 - as for a chunk
-        state.damage.append(f"the last records were left out: {_told(error)}")
+        state.damage.append(f"the last records were left out: {_in_words(error)}")
     session = state.builder.session()
-    session.records = sorted(map(_owned_by(state.owners), pipeline.kept), key=lambda record: record.start_ns)
-    session.aggregates = pipeline.aggregates()
+    records = [with_owner(record, state.owners) for record in pipeline.kept]
+    session.records = sorted(records, key=lambda record: record.start_ns)
+    session.aggregates = pipeline.ledger.aggregates()
     if state.forgot:
         session.metrics = [sample for sample in session.metrics if sample.time_ns >= pipeline.start_ns]
-    session.busy = pipeline.busy()
+    session.busy = pipeline.ledger.busy()
     counted, outside = pipeline.counters(), session.counters
     session.counters = counted._replace(
         dropped=outside.dropped,
@@ -251,13 +265,30 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     return session
 
 
-def _owned_by(owners: dict[int, Path]) -> Callable[[Any], Any]:
-    def owned(record: Any) -> Any:
-        if not owners or getattr(record, "graph_node_id", None) is None:
-            return record
-        return record._replace(owner=owner_of(record, owners))
+class Following:
+    """Adds to the totals of ``watched`` blocks. Any thread may call; the one that asks decodes."""
 
-    return owned
+    def __init__(self, path: str, watched: Watched) -> None:
+        self._path = path
+        self._replay = Replay(_NEVER_NS, trace_all=False, max_records=_KEPT, watched=watched)
+        self._at = file.FILE_HEADER.size
+        self._lock = threads.OwnedLock()
+
+    def bring_up_to_date(self, then: Callable[[], _Found]) -> _Found:
+        """Adds what is new, and returns what ``then`` gives before anybody else adds."""
+        if self._lock.mine:  # a signal handler or finaliser asks while this thread reads
+            return then()
+        with self._lock:
+            try:
+                with file.Reader(self._path) as reader:
+                    for chunk, behind in reader.begin_at(self._at, _HANDLERS):
+                        self._at = behind
+                        if chunk is not None:
+                            self._replay.take(chunk)
+            except SessionError:  # the file is gone: nothing is new
+                pass
+            self._replay.pipeline.cycle(time_ns())
+            return then()
 
 
 def _occupancy_of(devices: Iterable[Any]) -> Callable[[GpuKernel], float | None]:

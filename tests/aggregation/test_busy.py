@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from support.draws import examples
 
 from gpusense._aggregation import busy as _busy
-from gpusense._aggregation import spans as _spans
 from gpusense._aggregation.busy import Busy, DeviceTime, span_of
 
 
@@ -33,11 +32,11 @@ def columns(intervals):
     return [start for start, _ in intervals], [end for _, end in intervals]
 
 
-def limited(monkeypatch, held, portion, turns=_spans._INTERVALS_A_TURN):
+def limited(monkeypatch, held, portion, changes=_busy._INTERVALS_A_CHANGE):
     monkeypatch.setattr(_busy, "HELD", held)
     monkeypatch.setattr(_busy, "PORTION", portion)
     monkeypatch.setattr(_busy, "MOST", 3 * portion)
-    monkeypatch.setattr(_spans, "_INTERVALS_A_TURN", turns)
+    monkeypatch.setattr(_busy, "_INTERVALS_A_CHANGE", changes)
 
 
 INTERVALS = st.lists(
@@ -67,7 +66,7 @@ def test_a_span_that_is_divided_is_all_there(intervals, at, packed):
     if packed:
         span = span._replace(starts=memoryview(array("Q", span.starts)), ends=memoryview(array("Q", span.ends)))
     if span.start < at < span.end:
-        early, across, late = _spans.split(span, at)
+        early, across, late = _busy._split(span, at)
         parts = [part for part in (early, late) if part is not None]
         whole = [pair for part in parts for pair in zip(part.starts, part.ends, strict=True)]
         assert sorted(whole + ([across] if across else [])) == list(zip(span.starts, span.ends, strict=True))
@@ -205,9 +204,9 @@ def test_a_crowd_and_a_straggler_in_each_of_many_spans():
 @pytest.fixture
 def portions(monkeypatch):
     """How many intervals are looked at in one go."""
-    sizes = []
+    sizes, disjoint = [], _busy._disjoint
     monkeypatch.setattr(
-        _busy, "disjoint", lambda spans: sizes.append(sum(len(span.starts) for span in spans)) or _spans.disjoint(spans)
+        _busy, "_disjoint", lambda spans: sizes.append(sum(len(span.starts) for span in spans)) or disjoint(spans)
     )
     return sizes
 
@@ -215,9 +214,9 @@ def portions(monkeypatch):
 def test_no_portion_is_large(portions):
     """However many buffers of how many threads overlap."""
     busy = Busy()
-    for turn in range(1, 41):
+    for cycle in range(1, 41):
         for stream in range(20):
-            begin = turn * 10**6 + stream
+            begin = cycle * 10**6 + stream
             busy.add("cuda", 0, True, *packed([(begin + i * 700, begin + i * 700 + 30) for i in range(1_280)]))
     assert len(portions) > 40
     assert max(portions) <= _busy.MOST

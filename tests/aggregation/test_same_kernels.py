@@ -1,5 +1,7 @@
 """Kernels as columns: whatever takes them, what comes of them is what comes of their records one after the other."""
 
+from functools import partial
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draws import examples
@@ -7,7 +9,8 @@ from support.sessions import watch
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
 from gpusense._aggregation.same_kernels import Alike, expanded
-from gpusense._capture.file_store import FileRecorder
+from gpusense._attribution.boundaries import RECORD
+from gpusense._capture.file_store import FileStore
 from gpusense._capture.recorder import Recorder
 from gpusense._records.records import GpuKernel, GpuSync
 from gpusense._runtime.config import Settings
@@ -50,7 +53,7 @@ def records(batch, start=T0):
 
 
 def outcome(given_limits, items, burst=0):
-    """Everything that a pipeline tells of ``items``."""
+    """Everything that a pipeline says of ``items``."""
     out = []
     made = Pipeline(given_limits, emit=out.append)
     made.attribution.know(1, None, "frame")
@@ -58,14 +61,14 @@ def outcome(given_limits, items, burst=0):
     watch(made, 1, 2)
     for number, item in enumerate(items):
         made.record(item, T0 + number * burst)
-    groups = sorted(made.aggregates(), key=repr)
+    groups = sorted(made.ledger.aggregates(), key=repr)
     totals = [made.totals(block).rows for block in (1, 2)]
     threshold = made.threshold
     return [
         out,
         list(made.kept),
         groups,
-        made.busy(),
+        made.ledger.busy(),
         made.counters(),
         totals,
         (threshold.effective_ns, threshold.highest_ns, threshold.kept),
@@ -122,13 +125,13 @@ def test_a_tracer_takes_columns():
 
 
 def test_a_file_holds_every_record(tmp_path):
-    recorder = FileRecorder(Settings(), None, str(tmp_path / "run.gpusense"))
-    told = []
-    recorder.add_sink(told.extend)
-    recorder.events.append(columns(BATCH))
+    recorder = Recorder(Settings(), None, partial(FileStore, str(tmp_path / "run.gpusense")))
+    received = []
+    recorder.sinks.add(received.extend)
+    recorder.events.append((RECORD, columns(BATCH)))
     recorder.tick()
     recorder.close()
-    assert told == records(BATCH)
-    session = load(recorder.writer.path)
+    assert received == records(BATCH)
+    session = load(recorder.store.writer.path)
     assert session.counters.seen == 3
     assert sum(row.count for row in session.aggregates) + len(session.kernels) == 3

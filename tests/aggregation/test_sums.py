@@ -9,7 +9,7 @@ from support.draws import examples
 
 from gpusense._aggregation import sums
 from gpusense._aggregation.groups import Groups
-from gpusense._aggregation.sums import Piles
+from gpusense._aggregation.sums import Sums
 
 KINDS = ("kernel", "transfer", "sync")
 
@@ -35,23 +35,20 @@ def test_pieces_add_up(work, fold_at, piece):
     sums.FOLD_AT, sums.PIECE = fold_at, piece
     try:
         groups = Groups()
-        piles, expected = Piles(groups, name), {}
-        piles.know({key: f"k{key}" for key in range(6)})
+        held, expected = Sums(groups, name), {}
+        held.know({key: f"k{key}" for key in range(6)})
         most = 0
         for number, key, durations in work:
             spot = place(number)
-            piles.make_room(len(durations))
-            most = max(most, piles._held)
-            piles.at(spot)[key] += durations
             sizes = [duration % 7 for duration in durations]
-            if spot[1] == "transfer":
-                piles.add_bytes(spot, [key] * len(sizes), sizes)
-            piles.tidy(None)
-            assert piles._held <= fold_at
+            held.add(spot, [key] * len(durations), durations, sizes if spot[1] == "transfer" else None)
+            most = max(most, held._held)
+            held.tidy(None)
+            assert held._held <= fold_at
             shown = f"k{key}" if spot[1] == "kernel" else f"{spot[1]} {key}"
             expected.setdefault((spot[0], spot[1], shown, number), []).extend(zip(durations, sizes, strict=True))
-        piles.fold()
-        assert piles._held == 0
+        held.fold()
+        assert held._held == 0
         # What came in at once is at most as much again as what is held.
         assert most <= fold_at + max((len(durations) for _, _, durations in work), default=0)
     finally:
@@ -76,36 +73,34 @@ def test_pieces_add_up(work, fold_at, piece):
 def test_room_that_was_never_used_ends_with_the_rest(filled):
     """An interrupt came first."""
     groups = Groups()
-    piles = Piles(groups, name)
+    held = Sums(groups, name)
     pauses = []
 
     def pause():
         pauses.append(None)
         assert len(pauses) < 1_000
 
-    piles.make_room(sums.FOLD_AT)
-    piles._in_runs = 20_000
-    piles.make_room(3_000)
+    with pytest.raises(ValueError, match="longer"):
+        held.add(place(0), [], [1] * (sums.FOLD_AT + 1))
     if filled:
-        piles.at(place(0))[1] += range(3_000)
-    piles.tidy(pause)
-    assert (piles._held, piles._in_runs, groups.count) == (0, 0, 3_000 if filled else 0)
+        held.add(place(0), [1] * 3_000, [1] * 3_000)
+    held.tidy(pause)
+    assert (held._held, groups.count) == (0, 3_000 if filled else 0)
 
 
 def test_half_a_millisecond_at_a_time():
     groups = Groups()
-    piles = Piles(groups, name)
+    held = Sums(groups, name)
     counted = []
 
     def pause():
         counted.append(groups.count)
 
     for _ in range(200):
-        piles.make_room(1_000)
-        piles.at(place(0))[1] += range(1_000)
-        piles.tidy(pause)
-        assert piles._held <= sums.FOLD_AT
+        held.add(place(0), [1] * 1_000, list(range(1_000)))
+        held.tidy(pause)
+        assert held._held <= sums.FOLD_AT
     counted.append(groups.count)
     assert max(after - before for before, after in pairwise(counted)) == sums.PIECE
-    piles.fold()
+    held.fold()
     assert groups.count == 200_000

@@ -137,7 +137,7 @@ def test_waits_that_are_only_counted_are_summed_by_line():
     records = [sync(T0, T0 + 1_000 + number, number, kind=1 + number % 2 * 2) for number in range(1, 61)]
     rows = [(number, f"train.py:{number % 3} f") for number in range(1, 61) if number % 5]
     made = fed(*records, rows=rows)
-    sums = {(row.name, row.source_line): (row.count, row.total_ns) for row in made.aggregates()}
+    sums = {(row.name, row.source_line): (row.count, row.total_ns) for row in made.ledger.aggregates()}
     expected = {}
     for number in range(1, 61):
         name = "event_synchronize" if number % 2 == 0 else "stream_synchronize"
@@ -145,7 +145,7 @@ def test_waits_that_are_only_counted_are_summed_by_line():
         count, total = expected.get(key, (0, 0))
         expected[key] = (count + 1, total + 1_000 + number)
     assert sums == expected
-    assert {row.kind for row in made.aggregates()} == {"sync"}
+    assert {row.kind for row in made.ledger.aggregates()} == {"sync"}
 
 
 def test_a_record_that_is_evicted_keeps_its_line():
@@ -154,25 +154,25 @@ def test_a_record_that_is_evicted_keeps_its_line():
         rows=[(1, "a.py:1 f"), (2, "a.py:1 f")],
         max_records=1,
     )
-    assert [(row.source_line, row.count) for row in made.aggregates()] == [("a.py:1 f", 2)]
+    assert [(row.source_line, row.count) for row in made.ledger.aggregates()] == [("a.py:1 f", 2)]
 
 
 def test_more_lines_than_are_told_apart_are_summed_without_line(monkeypatch):
     monkeypatch.setattr(_tally, "MAX_LINES", 2)
     records = [sync(T0, T0 + 1_000, number) for number in range(1, 7)]
     made = fed(*records, rows=[(number, f"a.py:{number // 2} f") for number in range(1, 7)])
-    rows = made.aggregates()
+    rows = made.ledger.aggregates()
     assert sum(row.count for row in rows) == 6
     assert len({row.source_line for row in rows if row.source_line}) == 2
     assert None in {row.source_line for row in rows}
 
 
 def test_blocks_and_totals_know_nothing_of_lines():
-    from gpusense._attribution.attributor import OPEN, Boundary
+    from gpusense._attribution.boundaries import OPEN, Boundary
 
     made = Pipeline(Limits(100_000), start_ns=T0)
     watch(made, 1)
-    made.boundary(Boundary(OPEN, 1, None, 7, T0, T0, "step"), 0)
+    made.attribution.boundary(Boundary(OPEN, 1, None, 7, T0, T0, "step"), 0)
     made.lines.add([(1, "a.py:1 f"), (2, "a.py:2 f")])
     made.feed(view(sync(T0, T0 + 10, 1), sync(T0, T0 + 20, 2)), 7, STRIDES, lambda pointer: ("?", None, None))
     made.cycle(T0)

@@ -5,8 +5,8 @@ from support.sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, ke
 
 from gpusense._records.records import Aggregate, Counters, DeviceBusy, UnseenStretch
 from gpusense._tracing.summary import print_summary
-from gpusense.analysis import findings, verdict
 from gpusense.analysis.diff import compare
+from gpusense.analysis.findings import findings, verdict
 from gpusense.report.text import summary
 from gpusense.session import Session, merge
 

@@ -5,8 +5,9 @@ import pytest
 from support.sessions import US, block, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate
-from gpusense.analysis import findings, operations
 from gpusense.analysis.blocks import block_tree
+from gpusense.analysis.findings import findings
+from gpusense.analysis.operation import operations
 from gpusense.analysis.transfers import transfers
 from gpusense.report.text import full
 from gpusense.session import Session
@@ -58,7 +59,7 @@ def test_kept_and_counted_calls_together_give_what_all_kept_would():
     for field in ("count", "total_ns", "min_ns", "max_ns", "avg_ns", "std_ns", "share", "p95_ns"):
         assert getattr(mixed, field) == getattr(whole, field), field
     assert mixed.kept == len(kept)
-    assert mixed.median_ns is None  # more than half were only counted
+    assert mixed.median_ns is None  # more than half were only summed
 
 
 def test_quantiles_are_unknown_where_counted_calls_interleave_with_kept_ones():
@@ -123,9 +124,9 @@ def test_copies_that_the_host_timed_are_no_gpu_time():
     step = block_tree(run).children["step"]
     assert (step.gpu_ns, step.own_bytes) == (100, 50)
     assert step.operations == {
-        ("kernel", "main"): [1, 100],
-        ("host_transfer", "cpu_to_gpu"): [1, 9_000],
-        ("host_transfer", "write_buffer"): [5, 900],
+        ("kernel", "main"): [1, 100, 0],
+        ("host_transfer", "cpu_to_gpu"): [1, 9_000, 10],
+        ("host_transfer", "write_buffer"): [5, 900, 40],
     }
     lines = list(full(run))
     assert any("100 %" in line and line.endswith("main") for line in lines)

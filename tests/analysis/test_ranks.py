@@ -3,7 +3,7 @@ import random
 import pytest
 from support.sessions import H100, MS, US, block, kernel, session
 
-from gpusense.analysis import findings
+from gpusense.analysis.findings import findings
 from gpusense.analysis.idle import idle
 from gpusense.analysis.ranks import rank_findings, ranks, split
 from gpusense.session import merge

@@ -216,8 +216,8 @@ def test_the_block_tree_adds_up_kept_and_counted():
     assert (root.gpu_ns, root.own_gpu_ns, root.kernels) == (30 + 100 + 200 + 10 + 500, 30, 8)
     assert (a.gpu_ns, a.own_gpu_ns, a.passes, a.wall_ns, a.own_sync_ns) == (810, 100, 2, 1500, 50)
     assert (b.gpu_ns, b.kernels, b.own_bytes, b.wall_ns) == (710, 6, 64, 490)
-    assert b.operations["kernel", "k"] == [5, 500]
-    assert a.operations["compute", "cpu"] == [1, 10]
+    assert b.operations["kernel", "k"] == [5, 500, 0]
+    assert a.operations["compute", "cpu"] == [1, 10, 0]
 
 
 def test_the_block_tree_tells_what_was_replayed_by_who_captured_it():

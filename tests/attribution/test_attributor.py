@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Ids, Widener
+from gpusense._attribution.attributor import Attributor
 from gpusense._attribution.before_capture import Unmarked
+from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
+from gpusense._decode.correlation_ids import Ids, Widener
 
 HOOKS = 7  # a thread, as autograd's
 
@@ -295,7 +297,7 @@ def test_tasks_whose_switches_are_marked_resolve_exactly(seed, threads):
 
 @given(st.integers(0, 10**9), st.integers(1, 3), st.floats(0.01, 0.5))
 @examples(100)
-def test_a_lost_switch_costs_the_stretch_between_its_neighbours(seed, threads, lose):
+def test_a_lost_switch_costs_the_segment_between_its_neighbours(seed, threads, lose):
     world = Tasks(seed, threads, lose)
     world.run(250)
     lost = sum(lost for events in world.events.values() for _, lost in events)
@@ -350,7 +352,7 @@ def test_a_thread_with_blocks_below_another_threads_is_in_its_own_while_one_is_o
 
 @given(st.integers(0, 10**9), st.integers(0, 2**36), st.lists(st.integers(0, 9), min_size=1, max_size=80))
 @examples(60)
-def test_stretches_of_ascending_ids_are_those_of_each_id(seed, first, steps):
+def test_segments_of_ascending_ids_are_those_of_each_id(seed, first, steps):
     world = World(seed, 2)
     world.corr = first
     for _ in range(120):
@@ -469,10 +471,10 @@ def test_many_boundaries_at_once_are_forgotten_in_time(monkeypatch):
     monkeypatch.setattr(_attribution, "MAX_EVENTS", 100)
     monkeypatch.setattr(_attribution, "MAX_BLOCKS", 100)
     attributor, widener = Attributor(), Widener()
-    attributor.boundaries_after([[OPEN, 1, None, 5, 0, 0, "root", 0, 0xFFFFFFFF]], widener)
+    attributor.boundaries_after([(PLACED, OPEN, 1, None, 5, 0, "root", 0xFFFFFFFF)], widener)
     for i in range(2, 1000, 2):
         attributor.boundaries_after(
-            [[op, j, 1, 5, i, i, "x", 0, i * 2 + n] for n, (op, j) in enumerate([(OPEN, i), (CLOSE, i)])], widener
+            [(PLACED, op, j, 1, 5, i, "x", i * 2 + n) for n, (op, j) in enumerate([(OPEN, i), (CLOSE, i)])], widener
         )
         assert len(attributor._threads[5].corrs) <= 100
         assert len(attributor._all.corrs) <= 100
@@ -535,7 +537,7 @@ def test_ids_that_begin_anew_are_later_than_all_before():
 def ended_elsewhere(attributor, way, op, block, parent, thread, corr):
     event = Boundary(op, block, parent, thread, corr * 10, corr * 10 + 5, f"b{block}", corr if way == "marked" else 0)
     if way == "read":
-        attributor.boundaries_after([[*event, corr - 1]], Widener())
+        attributor.boundaries_after([(PLACED, *event[:5], event.name, corr - 1)], Widener())
         return
     attributor.boundary(event, corr if way == "known" else None)
     if way == "marked":

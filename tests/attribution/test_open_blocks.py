@@ -7,7 +7,8 @@ import pytest
 from support.sessions import blocks
 
 import gpusense
-from gpusense._attribution.open_blocks import Frame, Run, block_ids, running
+from gpusense._attribution.boundaries import FRAME_FOLLOWED, FRAME_OPENED, Frame
+from gpusense._attribution.open_blocks import Run, block_ids, running
 
 
 class Place:
@@ -21,7 +22,7 @@ def opened(run, name):
     frame.number, frame.place, frame.block = next(block_ids), Place(name), None
     frame.run, frame.outer = run, run.frame
     frame.start_ns, frame.corr = time.time_ns(), run.newest()
-    run.append(frame)
+    run.append((FRAME_OPENED, frame))
     run.frame = frame
     return frame
 
@@ -93,7 +94,7 @@ def test_frames_end_where_somebody_listens_or_ids_are_not_read(reading, run):
 @pytest.mark.parametrize("part", ["newest", "marker"])
 def test_no_frames_where_ids_are_not_read(reading, monkeypatch, part):
     with reading.trace("outer") as outer:
-        monkeypatch.setattr(reading._recorder, part, None)
+        monkeypatch.setattr(reading.recorder, part, None)
         assert reading.ways_of_frames(outer) is None
 
 
@@ -112,7 +113,7 @@ def test_after_an_interrupt_no_frame_is_left_open(reading, run):
     run.give_up(first, following)
     assert (run.frame.block, run.lean) == (outer, False)
     reading.flush()
-    attribution = reading._recorder.pipeline.attribution
+    attribution = reading.recorder.store.pipeline.attribution
     assert attribution.resolve(threading.get_ident(), 9) == ((outer.block_id,), False)
 
 
@@ -122,7 +123,7 @@ def test_frames_that_follow_one_another_share_a_boundary(reading, run):
     second.number, second.place, second.block = next(block_ids), Place("second"), None
     second.run, second.outer = run, first.outer
     second.start_ns, second.corr = time.time_ns(), 7
-    run.append((first, second.start_ns, 7, second))
+    run.append((FRAME_FOLLOWED, first, second.start_ns, 7, second))
     run.frame = second
     run.close(second)
     found = blocks(reading)

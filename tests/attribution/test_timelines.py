@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor, Boundary, Widener
+from gpusense._attribution.attributor import Attributor
+from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
 from gpusense._attribution.timelines import ENDED, UNCERTAIN, Timeline
+from gpusense._decode.correlation_ids import Widener
 
 
 class Naive:
@@ -175,7 +177,7 @@ class Both:
         self.waiting.clear()
 
     def read(self, corr, event):
-        self.waiting.append([*event, corr - 1])
+        self.waiting.append((PLACED, *event[:5], event.name, corr - 1))
         self.naive(corr, event, event.op)
 
     def found(self, corr, event):

@@ -2,18 +2,20 @@
 
 import threading
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from support.control import begun
 from support.cupti import STRIDES, kernel, view
 
 import gpusense
 from gpusense import testing
-from gpusense._attribution.attributor import CLOSE, OPEN
+from gpusense._attribution.boundaries import CLOSE, ENDED, MARKED, OPEN, PLACED, MarkerCall
 from gpusense._capture import file_store
+from gpusense._capture.recorder import Owner, Recorder
 from gpusense._records.metrics import GpuMetrics
 from gpusense._runtime.config import Settings
-from gpusense._tracing import select
 from gpusense.session import _format as file
 from gpusense.session import load
 
@@ -43,9 +45,9 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def recorder(clock, tmp_path):
-    made = file_store.FileRecorder(Settings(), None, str(tmp_path / "run.gpusense"))
+    made = Recorder(Settings(), None, partial(file_store.FileStore, str(tmp_path / "run.gpusense")))
     made.source = Monitor()
-    made.metrics_source = lambda: made.source
+    made.belong_to(Owner(metrics=lambda: made.source))
     yield made
     made.close()
 
@@ -57,13 +59,13 @@ def test_a_file_holds_every_device_sample_of_the_run(recorder, clock):
         recorder.tick()
     recorder.source.sample(5)
     recorder.close()
-    assert [sample.monotonic_ns for sample in load(recorder.writer.path).metrics] == list(range(1, 506))
+    assert [sample.monotonic_ns for sample in load(recorder.store.writer.path).metrics] == list(range(1, 506))
 
 
 def test_a_long_history_is_looked_at_every_ten_seconds(recorder, clock):
     recorder.source.kept = deque(maxlen=600)
     looks = []
-    recorder.metrics_source = lambda: looks.append(clock.s) or recorder.source
+    recorder.belong_to(Owner(metrics=lambda: looks.append(clock.s) or recorder.source))
     for _ in range(3000):
         recorder.source.sample(1)
         clock.s += 0.1
@@ -71,13 +73,13 @@ def test_a_long_history_is_looked_at_every_ten_seconds(recorder, clock):
     assert 20 < len(looks) < 60
     assert looks[-1] - looks[-2] == pytest.approx(10, abs=0.2)
     recorder.close()
-    assert len(load(recorder.writer.path).metrics) == 3000
+    assert len(load(recorder.store.writer.path).metrics) == 3000
 
 
 def test_samples_are_in_the_file_of_a_program_that_was_killed(recorder, clock):
     recorder.source.sample(3)
     recorder.tick()
-    assert len(load(recorder.writer.path).metrics) == 3
+    assert len(load(recorder.store.writer.path).metrics) == 3
 
 
 def test_a_source_of_samples_that_raises_reaches_nobody(recorder):
@@ -91,40 +93,36 @@ def test_a_source_of_samples_that_raises_reaches_nobody(recorder):
 
 def test_names_of_modules_that_are_gone_are_forgotten_and_none_is_missing(clock, tmp_path, monkeypatch):
     monkeypatch.setattr(file_store, "MAX_NAMES", 10)
-    made = file_store.FileRecorder(Settings(trace_all=True), None, str(tmp_path / "run.gpusense"))
-    made.capture = SimpleNamespace(
+    made = Recorder(Settings(trace_all=True), None, partial(file_store.FileStore, str(tmp_path / "run.gpusense")))
+    made.store._capture = SimpleNamespace(
         strides=STRIDES, name=lambda at: b"kernel_%d" % at, sharing=SimpleNamespace(others_markers=frozenset())
     )
-    made.writer.layout(file_store.LAYOUT_ID, STRIDES, marker=[], kinds=[], others_markers=[], epoch=0)
+    made.store.writer.layout(file_store.LAYOUT_ID, STRIDES, marker=[], kinds=[], others_markers=[], epoch=0)
     for number in range(1, 300):
         at = made.start_ns + number
-        made._read(view(kernel(at, at + 5, number, name=number), kernel(at, at + 5, number, name=7)), 5)
-        assert [made._name(number), made._name(7)] == [f"kernel_{number}", "kernel_7"]
-        assert len(made._known) <= 12
-    made.capture = None
+        made.store.add(view(kernel(at, at + 5, number, name=number), kernel(at, at + 5, number, name=7)), 5, None)
+        assert [made.store.name(number), made.store.name(7)] == [f"kernel_{number}", "kernel_7"]
+        assert len(made.store._known) <= 12
     made.close()
-    records = load(made.writer.path).kernels
+    records = load(made.store.writer.path).kernels
     assert {record.name for record in records} == {f"kernel_{number}" for number in range(1, 300)}
 
 
 def test_two_threads_that_keep_samples_write_each_once(recorder):
     recorder.source.sample(20)
-    threads = [threading.Thread(target=recorder._keep_samples) for _ in range(4)]
+    threads = [threading.Thread(target=recorder.store._keep_samples, args=(recorder,)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
     recorder.close()
-    assert len(load(recorder.writer.path).metrics) == 20
+    assert len(load(recorder.store.writer.path).metrics) == 20
 
 
 @pytest.fixture(params=["live", "file"])
 def recording(request, monkeypatch, tmp_path):
     """As ``gpusense run`` begins it."""
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(select, "_layers", type(select._layers)())
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    made = select.start_session(request.param, str(tmp_path / "run.gpusense"))
+    made = begun(monkeypatch).start_session(request.param, str(tmp_path / "run.gpusense"))
     yield made
     made.tracer.close()
 
@@ -164,15 +162,15 @@ def test_a_program_may_forget_what_was_recorded(recording):
 def test_boundaries_that_were_read_and_marked_stay_in_order(recorder, monkeypatch):
     monkeypatch.setattr(recorder, "capture", SimpleNamespace(lines=lambda: None, status=dict, versions=dict))
     recorder.events += [
-        [OPEN, 1, None, 5, 10, 10, "read", 0, 3],
-        [OPEN, 2, 1, 5, 20, 25, "marked", 7],
-        [CLOSE, 2, 1, 5, 30, 35, "", 8],
-        (1, None, 5, 40, 9, "read", None, ("read",), 10, 5, None, None),
+        (PLACED, OPEN, 1, None, 5, 10, "read", 3),
+        (MARKED, OPEN, 2, 1, 5, 20, "marked", MarkerCall(7)),
+        (MARKED, CLOSE, 2, 1, 5, 30, "", MarkerCall(8)),
+        (ENDED, None, 5, 9, "read", 1, None, ("read",), 10, 40, 5, None, None),
     ]
     recorder._consume()
-    recorder.writer.release()
+    recorder.store.writer.release()
     monkeypatch.undo()
-    with file.Reader(recorder.writer.path) as reader:
+    with file.Reader(recorder.store.writer.path) as reader:
         found = [chunk.type for chunk in reader if chunk.type in (file.BOUNDARY, file.BLOCKS)]
     assert found == [file.BLOCKS, file.BOUNDARY, file.BLOCKS]
 
@@ -181,14 +179,14 @@ def test_many_blocks_at_once_are_split_over_chunks(recorder):
     for i in range(10_000):
         attributes = {"text": f"{i}" * 700}
         recorder.events += [
-            [OPEN, i + 1, None, 5, 10, 10, "a", 0, i],
-            (i + 1, None, 5, 20, i, "a", None, ("a",), 10, 5, attributes, None),
+            (PLACED, OPEN, i + 1, None, 5, 10, "a", i),
+            (ENDED, None, 5, i, "a", i + 1, None, ("a",), 10, 20, 5, attributes, None),
         ]
     recorder._consume()
-    recorder.writer.release()
-    with file.Reader(recorder.writer.path) as reader:
+    recorder.store.writer.release()
+    with file.Reader(recorder.store.writer.path) as reader:
         sizes = [len(chunk.payload) for chunk in reader if chunk.type == file.BLOCKS]
     assert max(sizes) < 3 << 20
-    assert [block.attributes for block in load(recorder.writer.path).blocks] == [
+    assert [block.attributes for block in load(recorder.store.writer.path).blocks] == [
         {"text": f"{i}" * 700} for i in range(10_000)
     ]

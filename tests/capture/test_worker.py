@@ -1,4 +1,4 @@
-"""The recording thread around forks: ended before them, there again after them, and never two of it."""
+"""The recording thread around forks: ended before them, there again after them, and never two of it; its pauses."""
 
 import os
 import threading
@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from gpusense._capture import worker as _worker
 from gpusense._capture.worker import Worker
 from gpusense._runtime import process
 
@@ -13,7 +14,7 @@ WAIT_S = 20
 
 
 class Recorder:
-    """Rounds that a test can hold up and count, on however many threads."""
+    """Cycles that a test can hold up and count, on however many threads."""
 
     capture = None
 
@@ -33,7 +34,7 @@ class Recorder:
         return 3600
 
     def again(self, worker):
-        """The system's number of the thread that runs a round which begins now."""
+        """The system's number of the thread that runs a cycle which begins now."""
         self.ticked.clear()
         worker.wake()
         assert self.ticked.wait(WAIT_S)
@@ -64,10 +65,10 @@ def alive(native_id):
 
 def test_the_thread_is_gone_for_a_fork_and_another_goes_on(worker, recorder):
     first = recorder.again(worker)
-    worker.rest()
+    worker.before_fork()
     assert not alive(first)
     assert not os.path.exists(f"/proc/self/task/{first}")
-    worker.go_on()
+    worker.after_fork_in_parent()
     second = recorder.again(worker)
     assert alive(second)
     assert sum(thread.name == "gpusense" for thread in threading.enumerate()) == 1
@@ -75,18 +76,18 @@ def test_the_thread_is_gone_for_a_fork_and_another_goes_on(worker, recorder):
 
 def test_errands_of_meanwhile_are_run(worker, recorder):
     done = threading.Event()
-    worker.rest()
+    worker.before_fork()
     worker._errands.append(done.set)
-    worker.go_on()
+    worker.after_fork_in_parent()
     assert done.wait(WAIT_S)
 
 
-def test_a_round_that_takes_long_holds_no_fork_and_goes_on(worker, recorder):
+def test_a_cycle_that_takes_long_holds_no_fork_and_goes_on(worker, recorder):
     recorder.free.clear()
     first = recorder.again(worker)
-    worker.rest()
+    worker.before_fork()
     assert alive(first)
-    worker.go_on()
+    worker.after_fork_in_parent()
     recorder.free.set()
     assert recorder.again(worker) == first
 
@@ -95,27 +96,27 @@ def test_a_thread_that_ends_late_is_followed_by_another(worker, recorder):
     recorder.free.clear()
     first = worker._thread
     recorder.again(worker)
-    worker.rest()
+    worker.before_fork()
     recorder.free.set()  # while the fork is under way
     first.join(WAIT_S)
     assert not first.is_alive()
-    worker.go_on()
+    worker.after_fork_in_parent()
     assert alive(recorder.again(worker))
 
 
 def test_a_fork_inside_a_fork(worker, recorder):
     """A signal handler may fork between any two steps of the program's own fork."""
-    worker.rest()
-    worker.rest()
-    worker.go_on()
+    worker.before_fork()
+    worker.before_fork()
+    worker.after_fork_in_parent()
     second = recorder.again(worker)
-    worker.go_on()
+    worker.after_fork_in_parent()
     assert recorder.again(worker) == second
-    worker.rest()
-    worker.go_on()
-    worker.rest()
+    worker.before_fork()
+    worker.after_fork_in_parent()
+    worker.before_fork()
     assert not alive(recorder.threads[-1])
-    worker.go_on()
+    worker.after_fork_in_parent()
     assert alive(recorder.again(worker))
 
 
@@ -124,8 +125,8 @@ def test_a_fork_of_the_thread_itself_leaves_it_alone(worker, recorder):
     done = threading.Event()
 
     def fork():
-        worker.rest()
-        worker.go_on()
+        worker.before_fork()
+        worker.after_fork_in_parent()
         done.set()
 
     first = recorder.again(worker)
@@ -137,21 +138,21 @@ def test_a_fork_of_the_thread_itself_leaves_it_alone(worker, recorder):
 def test_while_capture_runs_the_thread_stays(worker, recorder):
     first = recorder.again(worker)
     recorder.capture = types.SimpleNamespace(attached=True)
-    worker.rest()
+    worker.before_fork()
     assert alive(first)
-    worker.go_on()
+    worker.after_fork_in_parent()
     recorder.capture.attached = False
-    worker.rest()
+    worker.before_fork()
     assert not alive(first)
-    worker.go_on()
+    worker.after_fork_in_parent()
 
 
 def test_one_that_has_ended_stays_so(worker, recorder):
     thread = worker._thread
     worker.end()
     thread.join(WAIT_S)
-    worker.rest()
-    worker.go_on()
+    worker.before_fork()
+    worker.after_fork_in_parent()
     assert worker._thread is thread
 
 
@@ -175,8 +176,42 @@ def test_versions_of_python_in_which_it_helps(version, helps):
 
 def test_a_thread_that_gevent_would_complain_of_stays(worker, recorder, monkeypatch):
     first = recorder.again(worker)
-    monkeypatch.setattr("gpusense._runtime.threads.patched", lambda module: True)
-    worker.rest()
+    monkeypatch.setattr("gpusense._runtime.threads.patched", lambda: True)
+    worker.before_fork()
     assert alive(first)
-    worker.go_on()
+    worker.after_fork_in_parent()
     assert recorder.again(worker) == first
+
+
+# --- pauses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Nanoseconds that pass only where a test says so, and in pauses."""
+    now, slept = [7], []
+    monkeypatch.setattr(_worker, "perf_counter_ns", lambda: now[0])
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += int(seconds * 1e9)
+
+    monkeypatch.setattr(_worker, "sleep", sleep)
+    return now, slept
+
+
+def test_pauses_come_when_they_are_due(clock):
+    now, slept = clock
+    pause = _worker.Pauses()
+    now[0] = 10**12
+    pause.begin()
+    found = []
+    for _ in range(10):
+        now[0] += 200_000
+        pause()
+        found.append(len(slept))
+    assert found == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    pause.begin()
+    now[0] += 499_999
+    pause()
+    assert slept == [_worker.PAUSE_S] * 3

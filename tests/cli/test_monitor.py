@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gpusense import cli, monitor, testing
-from gpusense._records.metrics_json import metrics_from_dict
+from gpusense._records.json_codec import metrics_from_dict
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from support.devices import SECOND, sample
 
 from gpusense import cli, monitor, testing
-from gpusense._records.metrics_json import metrics_from_dict
+from gpusense._records.json_codec import metrics_from_dict
 from gpusense._records.records import Unavailable
 from gpusense.cli import top
 from gpusense.cli.dashboard import dashboard

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from gpusense._capi import demangle as demangling
 from gpusense._capi.demangle import demangle
-from gpusense._decode.names import UNNAMED, base_name, text
-from gpusense._decode.names_cache import NameCache, Names
+from gpusense._decode.names import UNNAMED, NameCache, Names, base_name
 
 TORCH_COPY = (
     "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
@@ -142,11 +141,6 @@ def test_last_component_is_found_in_both_forms(names, template):
     assert base_name(f"_ZN{mangled}{'IiE' if template else ''}EPf") == names[-1]
 
 
-def test_text():
-    assert text(b"a\xffb") == "a\ufffdb"
-    assert text("same") == "same"
-
-
 # --- the runtime's demangler --------------------------------------------------------------------------------------
 
 needs_runtime = pytest.mark.skipif(sys.platform == "win32", reason="no Itanium names there")
@@ -239,7 +233,7 @@ def test_a_runtime_that_is_missing_is_not_looked_for_at_every_name(fresh, monkey
 def test_names_become_readable_once_there_is_a_runtime(fresh, monkeypatch):
     real = demangling.load
     monkeypatch.setattr(demangling, "load", lambda *_, **__: None)
-    cache = NameCache()
+    cache = NameCache(demangling)
 
     def resolve(now_s, pointer=1):
         cache.new_buffer(now_s)
@@ -261,7 +255,7 @@ def test_the_names_of_the_same_kernels_are_looked_up_once_and_read_again_after_a
         reads.append(pointer)
         return texts[pointer]
 
-    cache = NameCache()
+    cache = NameCache(demangling)
     names, both = Names(cache, read), frozenset(texts)
     cache.new_buffer(1.0)
     known, short = names.many(both)

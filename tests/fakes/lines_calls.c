@@ -1,7 +1,7 @@
 /* Runs the machine code that notes the lines of calls against a stand-in for CPython: calls CODE ROUNDS
  *
  * First one call of each shape, then many threads that call while one reads the ring. Exits 1, and says why, at the first
- * row that is not as it must be. The control block is laid out as documented in gpusense/_capi/machine/lines_code.py, written
+ * row that is not as it must be. The control block is laid out as documented in gpusense/backends/cupti/sync_lines/code.py, written
  * here anew. */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.gpu
 HEAD = """
 import json, os, sys, threading, time
 from collections import Counter
-from gpusense._decode import decode, layouts
+from gpusense._decode import layouts
+from gpusense._decode.record import unpack
+from gpusense._decode.walk import batches
 from gpusense import cuda as own
 from gpusense.backends.cupti import markers, watch, activity as cupti
 from gpusense.backends import cuda
@@ -40,11 +42,11 @@ nothing = module.function("nothing")
 grids, mixed, sizes = Counter(), Counter(), []
 def receive(buffer, thread):
     sizes.append(len(buffer))
-    found, tally = decode.batches(buffer, activity.strides)
+    found, tally = batches(buffer, activity.strides)
     for batch in found:
         if batch.kind == layouts.CONCURRENT_KERNEL:
             for at in batch.offsets:
-                grid = decode.unpack(buffer, batch.kind, batch.stride, at)["grid_x"]
+                grid = unpack(buffer, batch.kind, batch.stride, at)["grid_x"]
                 grids[grid] += 1
                 mixed[thread, grid] += 1
 activity = cupti.CuptiActivity()

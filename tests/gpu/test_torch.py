@@ -183,7 +183,7 @@ def step():
 for _ in range(5):
     step()
 path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-run = select.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_rests=True)
+run = select.control.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_rests=True)
 states, steps, losses, end = set(), 0, [], time.monotonic() + 12
 while time.monotonic() < end:
     with gpusense.trace("step"):
@@ -191,7 +191,7 @@ while time.monotonic() < end:
     steps += 1
     states.add(run.tracer.status()["state"])
 taken_out = run.tracer.status()["detached"]
-overhead = run.tracer._recorder.meta()["overhead"]
+overhead = run.tracer.recorder.meta()["overhead"]
 run.finish()
 session = gpusense.load(path) if mode == "file" else run.tracer.session()
 work = [(a.path, a.count) for a in session.aggregates if a.kind == "kernel"] + [(k.path, 1) for k in session.kernels]

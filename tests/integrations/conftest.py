@@ -3,10 +3,9 @@
 import itertools
 
 import pytest
+from support.control import begun
 
 import gpusense
-from gpusense._runtime import config
-from gpusense._tracing import select
 from gpusense.integrations import cupy, jax, torch
 
 
@@ -14,20 +13,17 @@ from gpusense.integrations import cupy, jax, torch
 def tracer(monkeypatch):
     """A tracer of its own, without capture."""
     monkeypatch.delenv("GPUSENSE", raising=False)
-    monkeypatch.setattr(select, "_layers", config.Layers())
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    control = begun(monkeypatch)
     assert gpusense.enable()
     yield gpusense.get_tracer()
     for integration in (torch, cupy, jax):
         integration.uninstrument()
-    select._tracer.close()
+    control.live.close()
 
 
 @pytest.fixture(params=["blocks", "frames"])
 def way(request, tracer):
     """With "frames" ids are read, as on CUDA 13: modules below a model are frames until somebody asks for a block."""
     if request.param == "frames":
-        tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), itertools.count(7).__next__
+        tracer.recorder.marker, tracer.recorder.newest = (lambda token: None), itertools.count(7).__next__
     return request.param

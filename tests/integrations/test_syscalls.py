@@ -64,7 +64,7 @@ sys.exit(7)
     assert any(call.name == "write" and call.result == "3" for call in session.syscalls)
     assert session.meta["start_ns"] - 10**9 < reads[0].start_ns < session.meta["end_ns"]
     assert session.meta["sources"]["strace"]["unreadable"] == 0
-    assert "records: seen" in done.err
+    assert "records: " in done.err
 
 
 def test_other_calls_by_name(traced):
@@ -104,24 +104,26 @@ def test_reading_the_trace_does_not_chase_its_own_calls(tmp_path):
     path = tmp_path / "trace"
     path.write_text(LINES)
 
-    class Tracer:
-        got = ()
+    got = []
 
-        def record(self, records):
-            self.got = (*self.got, *records)
-            with path_again.open("a") as file:
-                file.write(LINES)
+    def take(records):
+        got.extend(records)
+        with path_again.open("a") as file:
+            file.write(LINES)
 
     path_again = tmp_path / "again"
     path_again.hardlink_to(path)
-    tracer = Tracer()
-    trace = _syscalls.Trace(tracer, str(path))
+    trace = _syscalls.Trace(str(path))
+    trace.start(take)
     assert not path.exists()
     assert trace.flush(1.0)
-    assert len(tracer.got) == 4
+    assert len(got) == 4
     assert trace.flush(1.0)
-    assert len(tracer.got) == 8
+    assert len(got) == 8
     assert trace.status()["calls"] == 8
+    trace.stop()
+    assert trace.flush(1.0)
+    assert len(got) == 8
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import sys
 import threading
 import types
 
-import fake_torch
 import pytest
-from torch_shape import paths, snapshot
+from support import fake_torch
+from support.torch_shape import paths, snapshot
 
 import gpusense
 from gpusense.integrations import torch as integration
@@ -68,7 +68,7 @@ def test_hooks_on_nodes_are_used_again_but_those_of_graphs_that_are_kept(torch, 
     fake_torch.operation(*losses).backward()
     found = [path for path in paths(tracer) if path != "backward" and path.startswith("backward")]
     assert found == back * 10
-    (root, *_) = (place for place in integration._Active.modules._places.values() if place and place.level == 1)
+    (root, *_) = (place for place in integration._installed.now.modules._places.values() if place and place.level == 1)
     assert len(root.hooks) == 1  # of four one came back, and was taken again and again
     assert root.made == 4
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_calls_of_modules_without_a_block(torch, tracer, known):
     assert compiled(1, 2, y=3) == ((1, 2), {"y": 3})
     assert paths(tracer) == ["Sequential"]
     assert len(called) == (0 if known else 7)
-    assert _modules._is_known(integration._Active.wrapper[1]) is known
+    assert _modules._is_known(integration._installed.now.modules.wrapper.__wrapped__) is known
 
 
 def test_each_node_of_a_backward_pass_runs_in_its_module(torch, tracer):
@@ -181,7 +181,7 @@ def test_forgotten_modules_leave_nothing_behind(torch, tracer):
     import gc
 
     gc.collect()
-    assert len(integration._Active.modules._places) == 0
+    assert len(integration._installed.now.modules._places) == 0
 
 
 def test_modules_that_are_over_at_once_lose_their_block(torch, tracer):

@@ -11,7 +11,7 @@ import warnings
 import weakref
 
 import pytest
-from torch_shape import paths, snapshot
+from support.torch_shape import paths, snapshot
 
 import gpusense
 from gpusense.integrations import torch as integration
@@ -163,7 +163,9 @@ def test_hooks_are_used_again_whatever_becomes_of_a_graph(real, tracer):
     found = [path for path in paths(tracer) if path.startswith("backward / ")]
     assert found[:12] == back * 3
     assert collections.Counter(found[12:]) == dict.fromkeys(back, 7)
-    (places, *_) = (place for place in integration._Active.modules._places.values() if place and place.level == 1)
+    (places, *_) = (
+        place for place in integration._installed.now.modules._places.values() if place and place.level == 1
+    )
     assert len(places.hooks) <= places.made == _backward._MAX_HOOKS
     assert integration.statistics().errors == ()
 

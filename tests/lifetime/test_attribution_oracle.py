@@ -80,7 +80,7 @@ def world(seed, keep):
 gpusense.configure(trace_all=True, max_records_per_second=10**9, attribution=options["attribution"])
 gpusense.enable()
 tracer = gpusense.get_tracer()
-while tracer._recorder.marker is None:
+while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
@@ -97,7 +97,7 @@ for seed in seeds:
             launch(block, random.Random(0), 1)
         tracer.flush(2)
     cupti.fake_cupti_swallow(2, random.Random(seed).randrange(1, 6) if options["lose"] else 0)
-    keep, before = [], tracer._recorder.counters()
+    keep, before = [], tracer.recorder.counters()
     world(seed, keep)
     assert tracer.flush(5)
     session = tracer.session()
@@ -119,7 +119,7 @@ for seed in seeds:
     tally["inherited"] += session.counters.inherited
     below = {}
     for block in tracer.session().blocks:
-        for other in (block.block_id, *tracer._recorder.pipeline.attribution.chain(block.block_id)[1:]):
+        for other in (block.block_id, *tracer.recorder.store.pipeline.attribution.chain(block.block_id)[1:]):
             below[other] = below.get(other, 0) + launched.get(block.block_id, 0)
     for block in keep:
         found, truth = block.summary(), below[block.block_id]

@@ -180,7 +180,7 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
 driver.cuInit(0)
 driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 import gpusense
-while gpusense.get_tracer()._recorder.marker is None:
+while gpusense.get_tracer().recorder.marker is None:
     with gpusense.trace("waiting"): time.sleep(0.005)
 fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 def step():

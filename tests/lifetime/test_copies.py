@@ -20,7 +20,7 @@ def both():
     for tracer, package in zip(first, (gpusense, second)):
         for _ in range(400):
             with package.trace("waiting"): pass
-            if tracer._recorder.marker: break
+            if tracer.recorder.marker: break
             time.sleep(0.005)
         else: raise SystemExit(str(tracer.status()))
     return first
@@ -32,12 +32,12 @@ fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 @pytest.fixture
 def copies(tmp_path, run):
     """Two copies, as ``gpusense vendor`` makes them, the second calling itself another version."""
-    from gpusense.cli import _copy
+    from gpusense.cli import vendor
 
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
-        _copy.copy(str(tmp_path / name / "sense"))
+        vendor.copy(str(tmp_path / name / "sense"))
     init = tmp_path / "two" / "sense" / "__init__.py"
     init.write_text(init.read_text("utf-8").replace(f'"{gpusense.__version__}"', '"9.9.9"'), "utf-8")
 
@@ -121,7 +121,7 @@ def test_a_file_of_one_copy_leaves_out_the_other_too(copies, tmp_path):
         f"""
 from one.sense._tracing import select as _select
 path = {str(tmp_path / "run.gpusense")!r}
-_select.start_session(path=path, trace_all=True)
+_select.control.start_session(path=path, trace_all=True)
 running(gpusense.get_tracer())
 second.configure(kinds=("sync",), trace_all=True)
 a, b = both()
@@ -142,11 +142,11 @@ print(seen.seen == seen.kept + seen.aggregated + seen.invalid + seen.pre_session
 def test_the_smallest_overhead_budget_holds_for_all_and_the_other_copy_says_so(copies):
     done = copies(
         """
-from one.sense._capture import budget as _budget, capturing as _capturing
+from one.sense._capture import budget as _budget, recorder as _recorder
 from one.sense._decode import layouts as _layouts
-from two.sense._capture import budget as others_budget, capturing as others_capturing
+from two.sense._capture import budget as others_budget, recorder as others_recorder
 for module in (_budget, others_budget): module.PERIOD_NS, module.ON_NS = 100_000_000, 20_000_000
-for module in (_capturing, others_capturing): module.TICK_S = 0.01
+for module in (_recorder, others_recorder): module.TICK_S = 0.01
 second.configure(overhead_budget=0.5)
 a, b = both()
 gpusense.configure(overhead_budget=0.0001)
@@ -156,9 +156,9 @@ while time.monotonic() < end and not any("another copy" in s.reason and s.end_ns
         launched += sum(_workload.run(gpusense.trace, 1).kernels.values())
     off.add(fake.fake_cupti_enabled(10))
 print(sorted(off))
-print([package.get_tracer()._recorder.meta()["overhead"]["budget"] for package in (gpusense, second)])
+print([package.get_tracer().recorder.meta()["overhead"]["budget"] for package in (gpusense, second)])
 gpusense.disable()
-print(fake.fake_cupti_enabled(10), second.get_tracer()._recorder.meta()["overhead"]["observed"] < 1)
+print(fake.fake_cupti_enabled(10), second.get_tracer().recorder.meta()["overhead"]["observed"] < 1)
 before = kernels(b.session())
 more = sum(_workload.run(second.trace, 1).kernels.values())
 b.flush()
@@ -213,7 +213,7 @@ def test_a_copy_that_raises_is_dropped_alone(copies):
         """
 from two.sense._capture.recorder import Recorder
 def fail(*_): raise RuntimeError("broken copy")
-Recorder._on_buffer = fail
+Recorder.on_buffer = fail
 a, b = both()
 count = sum(_workload.run(gpusense.trace, 1).kernels.values())
 _workload.run(gpusense.trace, 1)
@@ -227,13 +227,13 @@ def test_a_buffer_that_cannot_be_read_is_told(run):
     done = run(
         """
 tracer, _ = begin()
-feed = tracer._recorder.pipeline.feed
+feed = tracer.recorder.store.pipeline.feed
 def fail(*_, **__): raise MemoryError("none left")
-tracer._recorder.pipeline.feed = fail
+tracer.recorder.store.pipeline.feed = fail
 for _ in range(3):
     _workload.run(gpusense.trace, 1)
     tracer.flush()
-tracer._recorder.pipeline.feed = feed
+tracer.recorder.store.pipeline.feed = feed
 with gpusense.trace("good") as block: launched = _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == sum(launched.kernels.values()))
 stretch = tracer.session().unseen[-1]
@@ -252,12 +252,12 @@ other.ABI = 2
 a = gpusense.get_tracer()
 for _ in range(400):
     with gpusense.trace("waiting"): pass
-    if a._recorder.marker: break
+    if a.recorder.marker: break
     time.sleep(0.005)
 b = second.get_tracer()
 for _ in range(400):
     with second.trace("waiting"): pass
-    if b._recorder.capture.state == "unavailable": break
+    if b.recorder.capture.state == "unavailable": break
     time.sleep(0.005)
 print(b.status()["reason"])
 """

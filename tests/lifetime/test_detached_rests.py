@@ -9,9 +9,9 @@ from support.programs import clean
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
 SETUP = """
-from gpusense._capture import budget, capturing, duty
-budget.PERIOD_NS, budget.LONG_NS, budget.ON_NS, capturing.TICK_S = 100_000_000, 200_000_000, 20_000_000, 0.01
-duty.SETTLED_NS, duty.WORTH_NS = 20_000_000, 50_000_000
+from gpusense._capture import budget, recorder
+budget.PERIOD_NS, budget.LONG_NS, budget.ON_NS, recorder.TICK_S = 100_000_000, 200_000_000, 20_000_000, 0.01
+budget.SETTLED_NS, budget.WORTH_NS = 20_000_000, 50_000_000
 """
 PROGRAM = (
     """
@@ -25,12 +25,13 @@ from gpusense._tracing import select
     + SETUP
     + """
 mode, case = sys.argv[1:]
-run = select.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=case != "not allowed")
+control = select.control
+run = control.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=case != "not allowed")
 tracer = run.tracer
-while tracer._recorder.marker is None:
+while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
-tracer._recorder._patience_s = 0.0  # used up, as by many returns
+tracer.recorder._patience_s = 0.0  # used up, as by many returns
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 if case == "two copies":
     from gpusense._decode import layouts
@@ -55,9 +56,9 @@ while time.monotonic() < end:
         time.sleep(0.002)
     launched, rounds = launched + 250, rounds + 1
     states.add(tracer.status()["state"])
-overhead = tracer._recorder.meta()["overhead"]
+overhead = tracer.recorder.meta()["overhead"]
 gpusense.configure(overhead_budget=None)
-while tracer.status()["state"] != "running" or tracer._recorder.marker is None:
+while tracer.status()["state"] != "running" or tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 with gpusense.trace("last"):
@@ -148,8 +149,8 @@ def test_a_cupti_that_cannot_be_taken_out_is_asked_once(run):
     done = run(
         BEGIN
         + """
-while tracer._recorder.meta()["overhead"]["left"] < 0.0001:  # a cycle later
-    assert time.monotonic() < end + 20, tracer._recorder.meta()["overhead"]
+while tracer.recorder.meta()["overhead"]["left"] < 0.0001:  # a cycle later
+    assert time.monotonic() < end + 20, tracer.recorder.meta()["overhead"]
     with gpusense.trace("work"):
         for _ in range(100): driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(500))
     time.sleep(0.005)
@@ -220,7 +221,7 @@ def test_a_budget_that_ends_in_the_middle_of_a_round_leaves_capture_on(run):
 tracer, fake = begin()
 gpusense.configure(overhead_budget=0.5)
 gpusense.configure(overhead_budget=None)
-tracer._recorder._follow_budget(False)
+tracer.recorder._follow_budget(False)
 print(fake.fake_cupti_enabled(10), tracer.status()["state"])
 """
     )

@@ -30,13 +30,13 @@ def begin(attribution="exact"):
     gpusense.configure(trace_all=True, max_records_per_second=10**9, attribution=attribution)
     if "path" in options:
         from gpusense._tracing import select
-        select.start_session(path=options["path"])
+        select.control.start_session(path=options["path"])
     gpusense.enable()
     tracer = gpusense.get_tracer()
-    while tracer._recorder.marker is None:
+    while tracer.recorder.marker is None:
         with gpusense.trace("waiting"):
             time.sleep(0.005)
-    tracer._follow_steps()
+    tracer.follow_tasks()
     return tracer, ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 
 def judge(tracer):
@@ -335,7 +335,7 @@ async def main():
         await asyncio.sleep(0)
     driver.cuInit(0)
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
-    while tracer._recorder.marker is None:
+    while tracer.recorder.marker is None:
         await asyncio.sleep(0.005)
     ready.set()
     launch()
@@ -376,7 +376,7 @@ async def main():
     gpusense.disable()
     off = asyncio.events.Handle._run
     gpusense.enable()
-    while tracer._recorder.marker is None:
+    while tracer.recorder.marker is None:
         await asyncio.sleep(0.005)
     await pair()
     assert before.__wrapped__ is after is off is asyncio.events.Handle._run.__wrapped__
@@ -458,7 +458,7 @@ async def switched_off():
     with gpusense.trace("exact"): launch()
     gpusense.configure(attribution="order")
     await trio.sleep(0)
-    try: trio.lowlevel.remove_instrument(tracer._steps._trio)
+    try: trio.lowlevel.remove_instrument(tracer._tasks._trio)
     except KeyError: return  # it took itself away
     raise AssertionError
 trio.run(switched_off)

@@ -19,8 +19,8 @@ class Rude:
     block_opened = block_closed = fail
 entered = 0
 for failure in (MemoryError(), OSError(5, "x"), RuntimeError(), RecursionError()):
-    recorder = tracer._recorder
-    saved = recorder.marker, tracer._append, recorder.poke, gpusense._tracing.tracer._get_ident
+    recorder = tracer.recorder
+    saved = recorder.marker, tracer._append, recorder.poke, gpusense._tracing.block._get_ident
     recorder.marker = fail
     with gpusense.trace("marker"): entered += 1
     recorder.marker = saved[0]
@@ -30,9 +30,9 @@ for failure in (MemoryError(), OSError(5, "x"), RuntimeError(), RecursionError()
     recorder.armed, recorder.poke = True, fail
     with gpusense.trace("poke"): entered += 1
     recorder.armed, recorder.poke = False, saved[2]
-    gpusense._tracing.block._get_ident = gpusense._tracing.tracer._get_ident = fail
+    gpusense._tracing.block._get_ident = fail
     with gpusense.trace("ident"): entered += 1
-    gpusense._tracing.block._get_ident = gpusense._tracing.tracer._get_ident = saved[3]
+    gpusense._tracing.block._get_ident = saved[3]
     tracer.add_block_listener(Rude())
     with gpusense.trace(Name()): entered += 1
     assert tracer.current_block() is None
@@ -78,7 +78,7 @@ def test_an_interrupt_leaves_no_block_open(run, call):
         f"call = {call!r}"
         """
 tracer, _ = begin()
-recorder = tracer._recorder
+recorder = tracer.recorder
 def interrupt(*token): raise KeyboardInterrupt
 before, recorder.newest = (recorder.marker, recorder.newest), None
 setattr(recorder, call, interrupt)
@@ -128,8 +128,8 @@ print(count > 10)
 def test_a_producer_faster_than_us_neither_hangs_nor_fills_memory(run):
     done = run(
         """
-from gpusense._tracing import scopes
-scopes.MAX_WAITING = 500
+from gpusense._tracing import block as blocks
+blocks.MAX_WAITING = 500
 tracer, _ = begin()
 stop = False
 def produce():
@@ -139,7 +139,7 @@ threads = [threading.Thread(target=produce) for _ in range(3)]
 for thread in threads: thread.start()
 time.sleep(0.5)
 tracer.flush(0.2)
-waiting = len(tracer._recorder.events)
+waiting = len(tracer.recorder.events)
 stop = True
 for thread in threads: thread.join()
 print(waiting < 3000, tracer.status()["shed_blocks"] > 0)
@@ -201,7 +201,7 @@ for call in calls:
                 tracer = gpusense.get_tracer()
                 for _ in range(30):
                     with gpusense.trace("block") as block: pass
-                    recorder = tracer._recorder
+                    recorder = tracer.recorder
                     if recorder.capture.state in ("running", "unavailable") or recorder.capture._refusal: break
                     time.sleep(0.01)
                 with gpusense.trace("work") as block: result = sum(range(100))

@@ -22,13 +22,13 @@ if "no code" in sys.argv:
 from gpusense._tracing import select
 path, everything = sys.argv[2], sys.argv[3] == "each"
 if path != "live":
-    run = select.start_session("file", path, trace_all=everything)
+    run = select.control.start_session("file", path, trace_all=everything)
 else:
     gpusense.configure(trace_all=everything)
     gpusense.enable()
 tracer = gpusense.get_tracer()
 def kernels(session): return [row for row in session.aggregates if row.kind == "kernel"]
-while tracer._recorder.marker is None:
+while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])

@@ -25,7 +25,7 @@ tracer = gpusense.get_tracer()
 def work():
     for _ in range(400):
         with gpusense.trace("waiting"): pass
-        if tracer._recorder.marker or tracer._recorder.capture.state == "unavailable": break
+        if tracer.recorder.marker or tracer.recorder.capture.state == "unavailable": break
         time.sleep(0.005)
     with gpusense.trace("work") as block: launched = _workload.run(gpusense.trace, 2)
     status = tracer.status()
@@ -95,7 +95,7 @@ gevent.joinall([gevent.spawn(request, number) for number in range(5)])
 spent = time.monotonic()
 while time.monotonic() - spent < 0.3: pass  # no greenlet gets a turn, the threads of the system do
 print(good, status["state"], sorted(names) == [f"request {number}" for number in range(5)])
-print(tracer._recorder.pipeline.kept[-1].name)
+print(tracer.recorder.store.pipeline.kept[-1].name)
 """
     assert run(code + WORK + greenlets).splitlines() == ["True running True", "request 4"]
 

@@ -17,7 +17,7 @@ from gpusense.analysis.memory import alive, out_of_memory
 gpusense.configure(kinds=tuple(json.loads(sys.argv[1])))
 gpusense.enable()
 tracer = gpusense.get_tracer()
-while tracer._recorder.marker is None:
+while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])

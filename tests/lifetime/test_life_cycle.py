@@ -27,7 +27,7 @@ def wait(ready):
         time.sleep(0.005)
     raise SystemExit(str(tracer.status()))
 wait(lambda: driver.fake_cuda_calls(b"cuMemAlloc_v2") >= 4)
-print(tracer.status()["state"], tracer._recorder.marker, "cuMemAlloc" in tracer.status()["unmarked"])
+print(tracer.status()["state"], tracer.recorder.marker, "cuMemAlloc" in tracer.status()["unmarked"])
 launch = driver.fake_cuda_count_call
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 zero = ctypes.c_uint64(0)
@@ -35,7 +35,7 @@ cupti.fake_cupti_kernel(b"k", 0, 7, zero, zero, launch())
 calls = driver.fake_cuda_calls
 print(kernels(tracer.session()), calls(b"cuStreamCreate") - calls(b"cuStreamDestroy_v2"))
 driver.fake_cuda_fail(b"cuMemAlloc_v2", 0)
-wait(lambda: tracer._recorder.marker)
+wait(lambda: tracer.recorder.marker)
 with gpusense.trace("marked") as block:
     cupti.fake_cupti_kernel(b"k", 0, 7, zero, zero, launch())
 print(block.summary().kernel_count, "unmarked" in tracer.status())
@@ -149,16 +149,16 @@ print(kernels(tracer.session()) == expected, fake.fake_cupti_calls(b"cuptiFinali
             "from gpusense.backends.cupti.activity import CuptiActivity; CuptiActivity().start([10], lambda *_: None)",
             {},
         ),
-        ("still works", "tracer._recorder.capture.synchronise = lambda *_: False", {}),
+        ("still works", "tracer.recorder.capture.synchronise = lambda *_: False", {}),
         ("NOT_SUPPORTED", "fake.fake_cupti_fail(b'cuptiFinalize', 27)", {}),
         ("went unrecorded", "gpusense.disable()", {}),
         ("went unrecorded", "gpusense.disable(); gpusense.enable(); running(tracer)", {}),
         (
             "went unrecorded",
-            "pause = tracer._recorder.capture._activity.shared; pause['pause']('test'); pause['resume']()",
+            "pause = tracer.recorder.capture._activity.shared; pause['pause']('test'); pause['resume']()",
             {},
         ),
-        ("went unrecorded", "rest = tracer._recorder.capture.sharing.rest; rest(True); rest(False)", {}),
+        ("went unrecorded", "rest = tracer.recorder.capture.sharing.rest; rest(True); rest(False)", {}),
     ],
 )
 def test_detaching_is_refused_with_the_reason(run, why, code, env):
@@ -293,15 +293,15 @@ def test_a_killed_program_leaves_what_was_read_a_second_before(run, tmp_path):
         """
 from gpusense._capture import file_store
 from gpusense._tracing import select
-tracer = select.start_session(mode="file", path="killed.gpusense").tracer
+tracer = select.control.start_session(mode="file", path="killed.gpusense").tracer
 running(tracer)
-recorder = tracer._recorder
-file_store.WRITE_S, recorder._samples_at = 60, time.monotonic() + 60
+recorder = tracer.recorder
+file_store.WRITE_S, recorder.store._samples_at = 60, time.monotonic() + 60
 time.sleep(1)
 with gpusense.trace("step"):
     for _ in range(30): driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(900))
 recorder.capture.flush()
-recorder._read = lambda buffer, thread: None  # nor does another buffer write them
+recorder.store.add = lambda *_: None  # nor does another buffer write them
 time.sleep(1)
 os.kill(os.getpid(), 9)
 """
@@ -320,7 +320,7 @@ tracer, fake = begin()
 hang = threading.Event()
 def wait(*_): hang.wait(60)
 if {what!r} == "a sink": tracer.add_sink(wait)
-if {what!r} == "CUPTI": tracer._recorder.capture._activity._shared["flush"] = tracer._recorder.capture.flush = wait
+if {what!r} == "CUPTI": tracer.recorder.capture._activity._shared["flush"] = tracer.recorder.capture.flush = wait
 class Source:
     name, flush, status = "slow", wait, dict
 if {what!r} == "a source": tracer.add_source(Source())

@@ -42,7 +42,7 @@ print(status["state"], "torch.profiler" in status["reason"], fake.fake_cupti_cal
 (stretch,) = tracer.session().unseen
 print(stretch.end_ns, "torch.profiler" in stretch.reason)
 torch.on = False  # it keeps its subscription, as the real one does
-until(lambda: tracer._recorder.marker)
+until(lambda: tracer.recorder.marker)
 with gpusense.trace("seen") as block: launched = _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == sum(launched.kernels.values()))
 (stretch,) = tracer.session().unseen
@@ -69,10 +69,10 @@ taken = time.time_ns()  # by now: before it, a call of ours may still have shown
 print(until(lambda: tracer.status()["state"] == "paused") < 1.3)
 before = fake.fake_cupti_calls(b"cuptiActivityFlushAll"), fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks")
 with gpusense.trace("unseen"): _workload.run(gpusense.trace, 1)
-print(tracer._recorder.marker, before == (
+print(tracer.recorder.marker, before == (
     fake.fake_cupti_calls(b"cuptiActivityFlushAll"), fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks")))
 fake.fake_cupti_set_flags({PER_THREAD}); {ends}
-until(lambda: tracer._recorder.marker)
+until(lambda: tracer.recorder.marker)
 with gpusense.trace("seen") as block: _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == count)
 session = tracer.session()
@@ -98,17 +98,17 @@ def waits_for_the_device():
     for _ in range(400):
         gpusense.trace("goes on").__enter__().__exit__(None, None, None)
         time.sleep(0.01)
-        with tracer._recorder._lock:  # not in the middle of a buffer
-            if tracer._recorder._hang.found and tracer._recorder._hang.found[0]["streams"][0]["running"]: break
+        with tracer.recorder._lock:  # not in the middle of a buffer
+            if tracer.recorder._hang.found and tracer.recorder._hang.found[0]["streams"][0]["running"]: break
 waits_for_the_device()
 """
 
 
 @pytest.mark.parametrize("file", [False, True])
 def test_a_hang_leaves_evidence(run, tmp_path, file):
-    begin = "from gpusense._tracing import select; select.start_session('file', 's.gpusense')\n" if file else ""
+    begin = "from gpusense._tracing import select; select.control.start_session('file', 's.gpusense')\n" if file else ""
     ending = """
-found, = tracer._recorder._hang.found
+found, = tracer.recorder._hang.found
 (row,) = [row for row in found["streams"] if row["running"]]
 assert row["last_launched"]["name"] == "saxpy", row
 print(row["running"]["name"], row["last_completed"]["kind"], found["last_completed_ns"] < found["noticed_ns"])
@@ -152,7 +152,7 @@ tracer, fake = begin()
 _workload.run(gpusense.trace, 1)
 for _ in range(50):
     with gpusense.trace("marks"): time.sleep(0.02)
-print(tracer._recorder._hang.found, "hang" in tracer.session().meta)
+print(tracer.recorder._hang.found, "hang" in tracer.session().meta)
 """,
         GPUSENSE_HANG_AFTER="0.2",
     )

@@ -18,12 +18,12 @@ PROGRAM = (
     HEAD
     + """
 import gpusense
-from gpusense._capture import budget, capturing
-budget.PERIOD_NS, budget.ON_NS, capturing.TICK_S = 100_000_000, 20_000_000, 0.01
+from gpusense._capture import budget, recorder
+budget.PERIOD_NS, budget.ON_NS, recorder.TICK_S = 100_000_000, 20_000_000, 0.01
 gpusense.configure(kinds=("sync",))
 gpusense.enable()
 tracer = gpusense.get_tracer()
-while tracer._recorder.marker is None:
+while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 cupti = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
@@ -51,7 +51,7 @@ import io
 state = tracer.status()
 text = io.StringIO()
 tracer.print_summary(text)
-meta = tracer._recorder.meta()["overhead"]
+meta = tracer.recorder.meta()["overhead"]
 gpusense.configure(overhead_budget=0.5)
 print(json.dumps({
     "on": on, "off": sorted(off), "after": after, "launched": launched, "seen": session.counters.seen,
@@ -88,8 +88,8 @@ def test_what_another_copy_wants_stays_on(program):
 
 COST = """
 from gpusense._tracing import select
-tracer = select.start_session(mode=sys.argv[1], path=sys.argv[2]).tracer
-recorder = tracer._recorder
+tracer = select.control.start_session(mode=sys.argv[1], path=sys.argv[2]).tracer
+recorder = tracer.recorder
 while not recorder.capture.running: time.sleep(0.005)
 hub = recorder.capture._activity.shared["flush"].__self__
 end = time.monotonic() + 1.5

@@ -67,7 +67,7 @@ def launch(count):
 def capture():
     gpusense.enable()
     tracer, deadline = gpusense.get_tracer(), time.monotonic() + 10
-    while tracer._recorder.marker is None and time.monotonic() < deadline:
+    while tracer.recorder.marker is None and time.monotonic() < deadline:
         with gpusense.trace("waiting"): time.sleep(0.005)
     return tracer
 def until(state):

@@ -4,10 +4,10 @@ Scripted libraries; each kernel is named after the block that it was launched in
 """
 
 import json
-import pathlib
 import sys
 
 import pytest
+from support.machine import HERE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
@@ -24,11 +24,11 @@ path = sys.argv[1] if len(sys.argv) > 1 else None
 gpusense.configure(trace_all=True, max_records_per_second=10**9)
 def ready(tracer):
     deadline = time.monotonic() + 10
-    while tracer._recorder.marker is None and time.monotonic() < deadline:
+    while tracer.recorder.marker is None and time.monotonic() < deadline:
         with tracer.trace("waiting"): time.sleep(0.005)
-    assert tracer._recorder.marker is not None, tracer.status()
+    assert tracer.recorder.marker is not None, tracer.status()
 def begin(**settings):
-    tracer = select.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
+    tracer = select.control.start_session(mode="file" if path else "live", path=path, trace_all=True, **settings).tracer
     ready(tracer)
     return tracer, ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 launched = {}
@@ -74,7 +74,7 @@ tracer, cupti = begin(buffer_size=SIZE, buffers=64)
 before = memsets()
 stop = []
 def flush():
-    while not stop: tracer._recorder.capture.flush()
+    while not stop: tracer.recorder.capture.flush()
 flusher = threading.Thread(target=flush)
 flusher.start()
 lock = threading.Lock()
@@ -232,15 +232,15 @@ judge(tracer.session(), boundaries=tracer.status()["boundaries"])
 
 
 MODULES = """
-sys.path.insert(0, STAND_IN)
-import fake_torch
+sys.path.insert(0, TESTS)
+from support import fake_torch
 sys.modules["torch"] = torch = fake_torch.make(own_thread=OWN_THREAD)
 tracer, cupti = begin()
 tracer.flush(5)  # what was marked while it began is not looked at here
-began = tracer._recorder.counters().lost_markers
+began = tracer.recorder.counters().lost_markers
 from gpusense._attribution import open_blocks
 from gpusense.integrations import torch as integration
-frames, made, become = [], open_blocks.Frame, open_blocks._become
+frames, become = [], open_blocks._become
 open_blocks._become = lambda frame: frames.append(frame.path) or become(frame)
 integration.instrument(min_us=0, depth=3)
 counts = {}
@@ -301,9 +301,8 @@ print(json.dumps({"missing": sum(counts.values()) - sum(seen.values()), "lost": 
 @pytest.mark.parametrize("mode", ["live", "file"])
 @pytest.mark.parametrize("own_thread", [True, False])
 def test_modules_have_what_was_launched_in_them(program, tmp_path, mode, way, own_thread):
-    folder = pathlib.Path(__file__).resolve().parents[1] / "integrations" / "stand_in"
     found = program(
-        MODULES.replace("STAND_IN", repr(str(folder))).replace("OWN_THREAD", str(own_thread)),
+        MODULES.replace("TESTS", repr(str(HERE))).replace("OWN_THREAD", str(own_thread)),
         *([tmp_path / "run.gpusense"] if mode == "file" else []),
         **({"FAKE_CUPTI_VERSION": "24"} if way == "marked" else {}),
     )

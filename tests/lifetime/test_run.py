@@ -336,7 +336,7 @@ def test_the_session_holds_what_happened(tmp_path):
     done = traced("-o", "s.gpusense", program(tmp_path, BLOCKS), cwd=tmp_path)
     assert done.returncode == 0
     assert "matmul" in done.stderr
-    assert "records: seen 5 = kept 4 + counted 1" in done.stderr
+    assert "records: 4 listed, 1 short one summed" in done.stderr
     assert "next: gpusense report s.gpusense --html" in done.stderr
     session = load(tmp_path / "s.gpusense")
     assert [(kernel.name, kernel.path) for kernel in session.kernels] == [("matmul", ("outer", "inner"))]

@@ -68,7 +68,7 @@ gpusense.configure(trace_all=True)
 tracer = gpusense.get_tracer()
 for _ in range(400):
     with gpusense.trace("waiting"): pass
-    if tracer._recorder.marker: break
+    if tracer.recorder.marker: break
     time.sleep(0.005)
 fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 launched = [_workload.run(gpusense.trace, 1, number) for number in range(count)]

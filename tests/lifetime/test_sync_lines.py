@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from gpusense._capi.machine import lines_code
+from gpusense.backends.cupti.sync_lines import code as lines_code
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library"),
@@ -39,12 +39,12 @@ if os.environ.get("NO_CODE"):
 kinds = tuple(os.environ.get("KINDS", "sync_lines").split(","))
 path = os.environ.get("SESSION")
 if path:
-    run = select.start_session("file", path, kinds=kinds)
+    run = select.control.start_session("file", path, kinds=kinds)
 else:
     gpusense.configure(kinds=kinds)
     gpusense.enable()
 tracer = gpusense.get_tracer()
-while tracer._recorder.marker is None:
+while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
         time.sleep(0.005)
 fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
@@ -235,7 +235,7 @@ print([bool(sync.source_line) for sync in session().syncs if sync.duration_ns ==
 gpusense.disable()
 print(*state())
 gpusense.enable()
-until(lambda: tracer._recorder.marker is not None)
+until(lambda: tracer.recorder.marker is not None)
 waits(RUNTIME)
 print(*state(), bool(session().syncs[-1].source_line))
 gpusense.configure(kinds=("sync",))
@@ -253,14 +253,14 @@ owners = GraphOwners(tracer)
 print(owners.capture_began(), owners.reason)
 owners.capture_ended()
 print(lines()["running"])
-activity = tracer._recorder.capture._activity
-tracer._recorder._watch = lambda capture: None  # it would take the subscription up again in between
+activity = tracer.recorder.capture._activity
+tracer.recorder._watch = lambda capture: None  # it would take the subscription up again in between
 activity.end_lines("a test")
 print(owners.capture_began())
 activity.begin_lines()
 print(lines()["running"], lines()["reason"])
 owners.capture_ended()
-del tracer._recorder._watch
+del tracer.recorder._watch
 until(lambda: lines()["running"])
 """)
     held = "cuptiSubscribe: gpusense itself holds CUPTI's subscription, for {} (39)"
@@ -331,8 +331,8 @@ until(lambda: lines()["noted"])
 def test_a_call_while_the_interpreter_ends_does_not_enter_it(program):
     """CUPTI may call until the process ends; the subscription of a capture that could not end is still there."""
     done = program("""
-tracer._recorder.end_capture = int  # does nothing
-from gpusense._capi.machine import lines_code
+tracer.recorder.end_capture = int  # does nothing
+from gpusense.backends.cupti.sync_lines import code as lines_code
 from gpusense.backends.cupti.sync_lines.reader import LineLog
 class Late:
     def __del__(self, write=os.write, fake=fake, words=LineLog._machine.words, noted=lines_code.NOTED // 8):
@@ -421,7 +421,7 @@ def test_calls_beyond_the_room_of_the_ring_are_counted_and_recorded_without_line
     done = program(
         LIBRARY
         + """
-with tracer._recorder._lock:  # nobody reads meanwhile
+with tracer.recorder._lock:  # nobody reads meanwhile
     for _ in range(4000): deep(60, wait)
 found = session()
 kept = [sync.source_line for sync in found.syncs]
@@ -454,11 +454,11 @@ print(sums(session()) == called, lines()["lost"])
 def test_nothing_is_noted_while_the_overhead_budget_keeps_capture_off(program):
     done = program("""
 gpusense.configure(overhead_budget=0.5)
-duty, wanted = tracer._recorder._duty, [True]
-duty.step = lambda *_: wanted[0]
+budget, wanted = tracer.recorder._budget, [True]
+budget.step = lambda *_: wanted[0]
 def switch(on):
     wanted[0] = on
-    until(lambda: (duty._lasting is None) == on)
+    until(lambda: (budget._lasting is None) == on)
 switch(False)
 waits(RUNTIME)
 print(lines()["noted"], lines()["running"])

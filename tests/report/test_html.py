@@ -10,7 +10,8 @@ from support.pages import page_of
 from support.sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
 
 from gpusense._records.records import Counters, UnseenStretch
-from gpusense.analysis import findings, operations
+from gpusense.analysis.findings import findings
+from gpusense.analysis.operation import operations
 from gpusense.report.html import page as html
 from gpusense.report.html.series import thin
 from gpusense.report.tracks import end_of
@@ -172,9 +173,12 @@ def test_beyond_the_limit_short_events_are_joined_and_the_page_says_how():
     assert set(longest) <= set(alone)
 
 
-def test_counted_work_is_named_as_not_drawn():
-    run = session(kernel("a", 0, MS), end=2 * MS, counters=Counters(seen=10, kept=1, aggregated=9))
-    assert "9 operations below the threshold (100 µs) were counted" in page_of(run).data["timeline"]["note"]
+def test_summed_work_is_named_as_not_drawn_and_counted_at_the_foot():
+    counters = Counters(seen=15, kept=1, aggregated=9, invalid=2, pre_session=3, lost_markers=7)
+    data = page_of(session(kernel("a", 0, MS), end=2 * MS, counters=counters)).data
+    assert "9 operations below 100 µs are only summed and cannot be drawn." in data["timeline"]["note"]
+    assert data["seen"]["records"] == "1 listed, 9 short ones summed, 2 invalid, 3 from before"
+    assert data["seen"]["counters"] == [["lost markers", 7]]
 
 
 def test_metrics_that_are_unknown_are_absent_and_not_zero():
@@ -186,7 +190,7 @@ def test_metrics_that_are_unknown_are_absent_and_not_zero():
     assert labels == {"Memory used"}
 
 
-def test_thinning_keeps_the_extremes_of_every_stretch():
+def test_thinning_keeps_the_extremes_of_every_interval():
     rng = random.Random(7)
     points = [(at, rng.random()) for at in range(50_000)]
     kept = thin(points, 1_000)

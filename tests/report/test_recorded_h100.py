@@ -7,7 +7,8 @@ import struct
 import pytest
 
 import gpusense
-from gpusense.analysis import operations, verdict
+from gpusense.analysis.findings import verdict
+from gpusense.analysis.operation import operations
 from gpusense.report import json as report_json
 from gpusense.report import perfetto
 from gpusense.report.html import page as html

@@ -24,12 +24,12 @@ from support.sessions import (
 )
 
 from gpusense._records.records import Aggregate, Counters, UnseenStretch
+from gpusense._runtime.text import percent_text
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.energy import energy
 from gpusense.analysis.facts import Facts
+from gpusense.analysis.findings import ranked
 from gpusense.analysis.operation import Operation
-from gpusense.analysis.ranking import ranked
-from gpusense.analysis.words import percent_text
 from gpusense.report import text
 from gpusense.report.html.data import page_data
 from gpusense.report.json import to_dict
@@ -83,7 +83,7 @@ def test_the_answer_has_its_parts(trained):
         "verdict: ",
         "  because ",
         "  try: ",
-        "records: seen ",
+        "records: 2,161 listed",
         "overhead of gpusense: ",
     ):
         assert part in whole, part
@@ -136,7 +136,7 @@ def test_numbers_recomputed():
     assert rows["long"][2:7] == ["8.00", "ms", "2", "4.00", "ms"]
     assert rows["tiny"][2:7] == ["2.00", "ms", "1,000", "2.00", "µs"]
     assert "cpu_to_gpu 10.0 MB in 1 at 5.00 GB/s" in "\n".join(lines)
-    assert "records: seen 1,003 = kept 3 + counted 1,000, dropped 7" in lines
+    assert "records: 3 listed, 1,000 short ones summed, dropped 7" in lines
 
 
 #: "1 calls"; 1.1 calls and 11 calls are right, and "1 is", "1 was".
@@ -301,10 +301,10 @@ def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
     assert row(capture={"state": "stopped"}) == ["1", "1.00", "ms", "0", "ns", "0", "step"]
 
 
-def test_many_stretches_without_capture_are_cut_and_counted():
+def test_many_intervals_without_capture_are_cut_and_counted():
     off = [UnseenStretch(T0 + i * US, T0 + i * US + 500, "overhead budget") for i in range(180)]
     made = session(kernel("k", 0, 10), end=MS, unseen=off)
-    assert any("and 130 more stretches" in line for line in text.full(made))
+    assert any("and 130 more intervals" in line for line in text.full(made))
     assert page_data(made).facts["seen"]["more_unseen"] == 80
 
 
@@ -494,7 +494,7 @@ def test_the_line_that_is_waited_at_stands_in_every_text():
     run.meta["kinds"] = ["sync_lines", "sync"]
     printed = io.StringIO()
     print_summary(run, printed)
-    assert "waited 30 ms in 40 calls at train.py:31 step" in printed.getvalue()
+    assert "waited 30.0 ms in 40 calls at train.py:31 step" in printed.getvalue()
 
 
 def test_why_lines_are_not_known_is_said_where_they_were_asked_for():

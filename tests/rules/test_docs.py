@@ -195,8 +195,8 @@ def test_export_json_is_the_same_shape(session):
 
 def test_doctor_and_metrics_json_have_the_fields_of_the_page(tmp_path):
     import gpusense.testing as fakes
+    from gpusense._records.json_codec import metrics_line
     from gpusense._records.metrics import GpuMetrics
-    from gpusense._records.metrics_json import line
 
     doctor = json.loads(command("doctor", "--json", cwd=tmp_path))
     assert doctor["schema"] in section("gpusense.doctor/1")
@@ -204,7 +204,7 @@ def test_doctor_and_metrics_json_have_the_fields_of_the_page(tmp_path):
         assert f"`{name}`" in section("gpusense.doctor/1"), name
     once = json.loads(command("monitor", "--once", "--json", cwd=tmp_path))
     sample = fakes.metrics(fakes.device(), {"power.draw_watts": 3.0})
-    for name in {*once, *line((sample,)), *GpuMetrics._fields}:
+    for name in {*once, *metrics_line((sample,)), *GpuMetrics._fields}:
         assert f"`{name}`" in section("gpusense.metrics/1"), name
 
 

@@ -14,7 +14,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SHOWN = {
     "trace_block": ["step", "normalise", "load"],
     "decorator": ["[0, 1, 2, 3] [0, 1, 4]", "batches / square"],
-    "custom_sink": ["{'my_kernel': 200000}", "5 seen, 4 kept, 1 counted"],
+    "custom_sink": ["{'my_kernel': 200000}", "4 listed, 1 summed"],
     "asyncio_server": ["[0, 1, 4, 9, 16]", "5 requests"],
     "multiprocess": ["train: 1 ms", "train: 2 ms", "2 processes in one session"],
     "vendored_use": ["332833500 1 call", "the copy is mylib._gpusense"],

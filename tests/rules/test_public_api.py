@@ -1,15 +1,19 @@
 """The public names: written out here a second time, so that a change of them is a decision."""
 
 import ast
+import inspect
 import pathlib
+import re
 
 import pytest
 
 import gpusense
 
 _TEXT = """
-Aggregate BackendError BackendUnavailable BlockRecord ComputeBlock Counters DeviceInfo GpuAllocation GpuKernel
-GpuMemoryTransfer GpuMemset GpuMetrics GpuSenseError GpuSync Session SessionError Syscall Unavailable __version__
+ActivitySource Aggregate Backend BackendError BackendUnavailable Block BlockOperation BlockRecord BlockSummary
+Bottleneck ComputeBlock ConfigurationError Counters DeviceBusy DeviceInfo DeviceSource Direction GpuAllocation
+GpuKernel GpuMemoryTransfer GpuMemset GpuMetrics GpuSenseError GpuSync Launched MetricsSource Monitor NoopTracer
+OwnUsage RecordSource Session SessionError Settings Syscall TraceSummary Tracer Unavailable Window __version__
 compute_block configure cuda detach devices disable doctor enable exporters get_tracer integrations load monitor
 own_usage record_compute_block record_kernel record_transfer reset testing trace wgpu
 """
@@ -61,21 +65,39 @@ def test_star_import_brings_the_public_names_that_this_copy_has():
     assert set(PUBLIC) <= set(names)
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if not name.startswith("__")])
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("__version__", "Direction")])
 def test_every_public_thing_says_what_it_gives(name):
     if name in gpusense._MODULES and not exists(name):
         pytest.skip(f"this copy comes without {name}")
     assert (getattr(gpusense, name).__doc__ or "").strip()
 
 
-#: What the process calls of a live tracer.
-HOOKS = {"before_fork", "after_fork_in_parent", "after_fork_in_child", "at_exit"}
+def test_dir_and_help_show_the_public_names_alone():
+    assert dir(gpusense) == sorted({*PUBLIC, "session"})
+    head = gpusense.__doc__.split("\n\n")[1]
+    named = set(re.findall(r"``(\w+)", head))
+    functions = {name for name in PUBLIC if inspect.isfunction(vars(gpusense).get(name))}
+    assert named >= functions | set(gpusense._MODULES)
+
+
+def test_configure_has_a_keyword_for_each_setting():
+    parameters = inspect.signature(gpusense.configure).parameters
+    assert list(parameters) == ["defaults", "sinks", *gpusense.Settings._fields, "unknown"]
+    before = gpusense.get_tracer().config
+    assert gpusense.configure() == before
+
+
+#: What the process and the package call of a live tracer.
+HOOKS = {
+    *("before_fork", "after_fork_in_parent", "after_fork_in_child", "at_exit"),
+    *("begin", "end", "follow_tasks", "started", "ways_of_frames"),
+}
 
 
 def test_methods_of_both_tracers_are_the_same():
     from gpusense._tracing.noop import NoopTracer
     from gpusense._tracing.tracer import Tracer
 
-    live = {name for name in vars(Tracer) if not name.startswith("_")} - HOOKS
-    idle = {name for name in vars(NoopTracer) if not name.startswith("_")}
+    live = {name for name in dir(Tracer) if not name.startswith("_")} - HOOKS
+    idle = {name for name in dir(NoopTracer) if not name.startswith("_")}
     assert live - {"reconfigure"} <= idle | {"config"}

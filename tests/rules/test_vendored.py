@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gpusense import cli
-from gpusense.cli import _copy
+from gpusense.cli import vendor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
@@ -18,7 +18,7 @@ TESTS = ROOT / "tests"
 #: Tests of behaviour that run again inside a copy, with its name in place of ours.
 BEHAVIOUR = (
     *("tracing/test_tracer.py", "tracing/test_tracer_sinks.py", "tracing/test_tracer_settings.py"),
-    *("tracing/test_scopes.py", "aggregation/test_pipeline.py", "attribution/test_attributor.py"),
+    *("tracing/test_block.py", "aggregation/test_pipeline.py", "attribution/test_attributor.py"),
 )
 
 
@@ -56,7 +56,7 @@ def no_other_copy():
 
 
 def test_behaviour_tests_pass_in_a_copy_without_dist_info(tmp_path):
-    _copy.copy(str(package(tmp_path / "host") / "_vendor_gpusense"))
+    vendor.copy(str(package(tmp_path / "host") / "_vendor_gpusense"))
     helpers = [f"support/{path.name}" for path in (TESTS / "support").glob("*.py")]
     for name in ("conftest.py", *helpers, *BEHAVIOUR):
         target = tmp_path / "copied" / name
@@ -123,10 +123,10 @@ def work(times):
 @pytest.fixture
 def two_hosts(tmp_path):
     """Packages ``alpha`` and ``beta`` that vendor different versions, the second core-only."""
-    _copy.copy(str(package(tmp_path / "alpha", _HOST.format(copy="._gpusense", name="alpha")) / "_gpusense"))
+    vendor.copy(str(package(tmp_path / "alpha", _HOST.format(copy="._gpusense", name="alpha")) / "_gpusense"))
     package(tmp_path / "beta", _HOST.format(copy=".extern.sense", name="beta"))
     sense = package(tmp_path / "beta" / "extern") / "sense"
-    _copy.copy(str(sense), core=True)
+    vendor.copy(str(sense), core=True)
     root = sense / "__init__.py"
     root.write_text(re.sub(r'__version__ = "[^"]+"', '__version__ = "9.9.9"', root.read_text("utf-8")), "utf-8")
     return tmp_path
@@ -191,14 +191,14 @@ except ModuleNotFoundError:
 
 
 def test_the_core_traces_monitors_and_reports_json(tmp_path):
-    _copy.copy(str(package(tmp_path / "host") / "sense"), core=True)
+    vendor.copy(str(package(tmp_path / "host") / "sense"), core=True)
     done = python(tmp_path, "-c", _CORE)
     assert (done.returncode, done.stdout) == (0, "core\n"), done.stderr
 
 
 def test_the_core_imports_nothing_that_was_left_out():
     """Also inside functions; the root and the table of backends answer for what is not there."""
-    core, whole = set(_copy.names(core=True)), set(_copy.names())
+    core, whole = set(vendor.names(core=True)), set(vendor.names())
     for name in (path for path in core if path.endswith(".py") and path != "__init__.py"):
         folder = name.split("/")[:-1]
         for node in ast.walk(ast.parse((ROOT / "gpusense" / name).read_text("utf-8"))):
@@ -211,8 +211,8 @@ def test_the_core_imports_nothing_that_was_left_out():
 
 
 def test_everything_named_as_not_core_is_there():
-    whole = _copy.names()
-    for prefix in _copy.NOT_CORE:
+    whole = vendor.names()
+    for prefix in vendor.NOT_CORE:
         assert any(path.startswith(prefix) for path in whole), prefix
 
 
@@ -252,7 +252,7 @@ def test_running_a_copy_does_not_change_it(copied, tmp_path):
 def test_an_older_copy_is_replaced_whole_and_an_edited_one_is_not(copied, capsys):
     assert cli.main(["vendor", str(copied), "--core"]) == 0
     assert not (copied / "cli").exists()
-    assert _copy.read_stamp(str(copied)).core
+    assert vendor.read_stamp(str(copied)).core
     (copied / "_runtime/log.py").write_text("x = 1\n")
     assert cli.main(["vendor", str(copied)]) == 2
     assert "was edited (_runtime/log.py)" in capsys.readouterr().err
@@ -269,18 +269,18 @@ def test_a_copy_that_cannot_be_finished_leaves_the_older_one(copied, monkeypatch
             raise OSError(28, "No space left on device")
         return open(*args, **kwargs)
 
-    monkeypatch.setattr(_copy, "open", full, raising=False)
+    monkeypatch.setattr(vendor, "open", full, raising=False)
     with pytest.raises(OSError, match="No space left"):
-        _copy.copy(str(copied))
+        vendor.copy(str(copied))
     monkeypatch.undo()
-    stamp, difference = _copy.check(str(copied))
+    stamp, difference = vendor.check(str(copied))
     assert stamp.files
     assert not difference
     assert [path.name for path in copied.parent.iterdir() if path.name.startswith(copied.name)] == [copied.name]
 
 
 def test_a_copy_of_other_content_is_said_to_be_one(copied, capsys, monkeypatch):
-    monkeypatch.setattr(_copy, "upstream", lambda core: "another")
+    monkeypatch.setattr(vendor, "upstream", lambda core: "another")
     assert cli.main(["vendor", "--check", str(copied)]) == 0
     assert "with other content" in capsys.readouterr().err
 
@@ -338,9 +338,9 @@ def test_a_check_for_the_core_finds_the_whole(copied, capsys):
 def test_a_copy_makes_copies(copied, tmp_path):
     done = python(tmp_path, "-m", "sense", "vendor", "--core", "second")
     assert done.returncode == 0, done.stderr
-    assert _copy.check(str(tmp_path / "second"))[1] == _copy.Difference()
+    assert vendor.check(str(tmp_path / "second"))[1] == vendor.Difference()
 
 
 def test_the_page_lists_what_the_core_leaves_out():
     page = (ROOT / "docs" / "howto" / "vendor.md").read_text("utf-8")
-    assert page.split("```text\n")[1].split("```")[0].split() == list(_copy.NOT_CORE)
+    assert page.split("```text\n")[1].split("```")[0].split() == list(vendor.NOT_CORE)

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from support.draws import examples
 from support.session_files import chunks, session, small
 
-from gpusense._aggregation.sums import Watched
+from gpusense._aggregation.block_totals import Watched
 from gpusense._records.records import (
     Counters,
     GpuKernel,
 )
 from gpusense._runtime.errors import SessionError
-from gpusense.session import Session, fold, load, save
+from gpusense.session import Session, load, save
 from gpusense.session import _format as file
-from gpusense.session._following import Following
+from gpusense.session._replay import Following
+from gpusense.session._session import fold
 from gpusense.session._writer import Writer
 
 

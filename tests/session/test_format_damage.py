@@ -68,7 +68,7 @@ def test_any_bytes_after_the_header_are_survived(tmp_path_factory, noise, data):
 
 
 def load_without_buffers(path):
-    from gpusense.session import Builder
+    from gpusense.session._builder import Builder
 
     builder = Builder()
     with file.Reader(path) as reader:

@@ -7,8 +7,8 @@ from gpusense._records.metrics import GpuMetrics
 from gpusense._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenStretch
 from gpusense._runtime.errors import SessionError
 from gpusense._tracing.summary import summarise
+from gpusense.analysis.findings import verdict
 from gpusense.analysis.memory import alive, memory
-from gpusense.analysis.ranking import verdict
 from gpusense.analysis.unwritten import untimed
 from gpusense.report import text
 from gpusense.report.html.series import series

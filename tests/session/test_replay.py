@@ -7,10 +7,11 @@ import time
 import pytest
 from support.cupti import STRIDES, T0, kernel, view
 
-from gpusense._attribution.attributor import CLOSE, LEAVE, OPEN, SWITCH, Attributor
-from gpusense._attribution.crossings import Packer, taken_apart
+from gpusense._attribution.attributor import Attributor
+from gpusense._attribution.boundaries import CLOSE, ENDED, LEAVE, OPEN, PLACED, SWITCH, taken_apart
 from gpusense.session import _format as file
 from gpusense.session import load
+from gpusense.session._block_chunks import Packer
 from gpusense.session._writer import Writer
 
 MAIN = 5
@@ -72,14 +73,17 @@ def test_switches_between_tasks(tmp_path):
 
 def test_boundaries_that_were_read_are_found_in_files_of_format_1_2_and_as_numbers(tmp_path):
     crossed = [
-        [OPEN, 1, None, MAIN, T0, T0, "step", 0, 0],
-        [OPEN, 2, 1, MAIN, T0 + 20_000, T0 + 20_000, "forward", 0, 11],
-        [CLOSE, 2, None, MAIN, T0 + 40_000, T0 + 40_000, "", 0, 31],
+        (PLACED, OPEN, 1, None, MAIN, T0, "step", 0),
+        (PLACED, OPEN, 2, 1, MAIN, T0 + 20_000, "forward", 11),
+        (PLACED, CLOSE, 2, None, MAIN, T0 + 40_000, "", 31),
     ]
-    ended = (1, None, MAIN, T0 + 60_000, 51, "step", None, ("step",), T0, MAIN, {"batch": 3}, None)
+    ended = (ENDED, None, MAIN, 51, "step", 1, None, ("step",), T0, T0 + 60_000, MAIN, {"batch": 3}, None)
     packer = Packer()
     assert packer.add([*crossed, ended]) == []
-    read = [[*event[:8], None, event[8]] for event in (*crossed, taken_apart([ended])[0][0])]
+    read = [
+        [op, block, parent, thread, time, time, name, 0, None, newest]
+        for _, op, block, parent, thread, time, name, newest in (*crossed, taken_apart([ended])[0][0])
+    ]
     for name, boundaries in (("numbers", packer.take()), ("rows", read)):
         expected = {
             10: ("step",),
@@ -98,9 +102,9 @@ def test_boundaries_that_were_read_are_found_in_files_of_format_1_2_and_as_numbe
 # --- session files that somebody made up ----------------------------------------------------------------------------
 
 
-def packed(crossings):
+def packed(items):
     packer = Packer()
-    packer.add(crossings)
+    packer.add(items)
     return packer.take()
 
 
@@ -113,8 +117,8 @@ HOSTILE = {
     "text for a row": {"boundary": ["row", 5]},
     "blocks that are none": {"blocks": b"\1"},
     "a number of blocks that are not there": {"blocks": b"\2\0\0\0\xff\xff\xff\xff[]"},
-    "a block inside itself": {"blocks": b"".join(packed([[OPEN, 7, 7, MAIN, T0, T0, "n", 0, 0]]))},
-    "an id of more than 32 bits": {"blocks": b"".join(packed([[OPEN, 7, 7, MAIN, T0, T0, "n", 0, 1 << 32]]))},
+    "a block inside itself": {"blocks": b"".join(packed([(PLACED, OPEN, 7, 7, MAIN, T0, "n", 0)]))},
+    "an id of more than 32 bits": {"blocks": b"".join(packed([(PLACED, OPEN, 7, 7, MAIN, T0, "n", 1 << 32)]))},
     "a layout without sizes": {"layout": {"id": 2, "strides": []}},
     "a list of owners": {"meta": {"graph_owners": [1]}},
     "an owner without number": {"meta": {"graph_owners": {"x": ["a"]}}},

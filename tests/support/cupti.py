@@ -4,7 +4,9 @@ import ctypes
 import struct
 from collections import deque
 
-from gpusense._decode import decode, layouts
+from gpusense._decode import layouts
+from gpusense._decode.record import record
+from gpusense._decode.walk import batches
 from gpusense._runtime.errors import BackendError
 
 KERNEL = struct.Struct("<IBBHIIQQQIIIiiiiiiiiIIIqQQQQBBBBIQIIQII")
@@ -84,12 +86,12 @@ class Receiver:
     def __call__(self, buffer, thread):
         assert buffer.readonly
         self.threads.append(thread)
-        found, tally = decode.batches(buffer, self.strides)
+        found, tally = batches(buffer, self.strides)
         self.tallies.append(tally)
         for batch in found:
             if batch.kind in layouts.WORK_KINDS:
                 for i in range(len(batch.offsets)):
-                    self.records.append(decode.record(buffer, batch, i, self.describe))
+                    self.records.append(record(buffer, batch, i, self.describe))
 
     def describe(self, pointer):
         text = self.name(pointer).decode("utf-8", "replace")

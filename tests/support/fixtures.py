@@ -3,9 +3,8 @@
 import pytest
 
 import gpusense
-from gpusense._runtime import config
-from gpusense._tracing import select
 from gpusense.backends.cupti import broker
+from support.control import begun
 from support.cupti import Engine
 from support.devices import Rig
 
@@ -34,26 +33,23 @@ def tracer(monkeypatch):
     """A live tracer of its own, without capture."""
     for name in ("GPUSENSE", "GPUSENSE_THRESHOLD_US", "GPUSENSE_LIBCUDA", "GPUSENSE_LIBCUPTI"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(select, "_layers", config.Layers())
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(select, "possible", lambda: gpusense.Unavailable("cuda", "not in this test"))
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    control = begun(monkeypatch)
     assert gpusense.enable()
     yield gpusense.get_tracer()
-    select._tracer.close()
+    control.live.close()
 
 
 @pytest.fixture
 def reading(tracer):
     """A tracer that places its blocks by the newest correlation id, which is 7."""
-    tracer._recorder.marker, tracer._recorder.newest = (lambda token: None), (lambda: 7)
+    tracer.recorder.marker, tracer.recorder.newest = (lambda token: None), (lambda: 7)
     return tracer
 
 
 @pytest.fixture
 def engine(monkeypatch):
     """Hubs start no thread."""
-    monkeypatch.setattr(broker.process, "start_thread", lambda target, name: None)
+    monkeypatch.setattr(broker.threads, "start", lambda target, name: None)
     return Engine()
 
 

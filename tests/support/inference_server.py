@@ -60,7 +60,7 @@ def request_tracer(url):
 def wait_for_capture():
     """What is launched before capture has begun is in no session, and said to be unseen there."""
     for _ in range(500):
-        if gpusense.get_tracer()._recorder.capture.running:
+        if gpusense.get_tracer().recorder.capture.running:
             return
         with gpusense.trace("waiting"):
             time.sleep(0.01)

@@ -12,13 +12,13 @@ buffer = cuda.Buffer(64, cuda.Device(0))  # blocks are marked once there is a co
 def running(tracer):
     for _ in range(400):
         with gpusense.trace("waiting"): pass
-        if tracer._recorder.marker: return
+        if tracer.recorder.marker: return
         time.sleep(0.005)
     raise SystemExit(f"capture did not begin: {tracer.status()}")
 def begin():
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
     running(gpusense.get_tracer())
-    while gpusense.get_tracer()._recorder.marker is None: time.sleep(0.002)
+    while gpusense.get_tracer().recorder.marker is None: time.sleep(0.002)
     return gpusense.get_tracer(), ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 def kernels(session):
     return sum(row.count for row in session.aggregates if row.kind == "kernel") + len(session.kernels)
@@ -42,7 +42,7 @@ from gpusense import cuda
 cuda.Device(0)
 tracer = gpusense.get_tracer()
 for _ in range(500):
-    if tracer._recorder.capture.running:
+    if tracer.recorder.capture.running:
         break
     with gpusense.trace("waiting"):
         time.sleep(0.01)

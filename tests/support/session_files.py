@@ -2,8 +2,7 @@
 
 import pathlib
 
-from gpusense._attribution.crossings import Packer
-from gpusense._attribution.timelines import OPEN
+from gpusense._attribution.boundaries import ENDED, OPEN, PLACED
 from gpusense._records.metrics import GpuMetrics, Power
 from gpusense._records.records import (
     Aggregate,
@@ -19,6 +18,7 @@ from gpusense._records.records import (
 )
 from gpusense.session import Session
 from gpusense.session import _format as file
+from gpusense.session._block_chunks import Packer
 from gpusense.session._writer import Writer
 
 ROOT = pathlib.Path(file.__file__).parent.parent
@@ -38,7 +38,12 @@ def small(path):
     writer.buffer(bytes(range(256)) * 2, thread=1 << 63, layout=1)
     writer.rows(file.BOUNDARY, [["open", 1, 5], ["close", 1, 9]])
     packer = Packer()
-    packer.add([[OPEN, 1, None, 5, 5, 5, "step", 0, 0], (1, None, 5, 9, 1, "step", None, ("step",), 5, 5, None, None)])
+    packer.add(
+        [
+            (PLACED, OPEN, 1, None, 5, 5, "step", 0),
+            (ENDED, None, 5, 1, "step", 1, None, ("step",), 5, 9, 5, None, None),
+        ]
+    )
     writer.append(file.BLOCKS, *packer.take())
     writer.records([GpuKernel("k", 1, 2)])
     writer.close()

@@ -251,11 +251,11 @@ def blocks(tracer):
 
 
 class Asked:
-    __slots__ = ("__weakref__", "_totals", "block_id")
+    __slots__ = ("__weakref__", "block_id", "totals")
 
     def __init__(self, block_id):
         self.block_id = block_id
-        self._totals = None
+        self.totals = None
 
 
 def watch(pipeline, *block_ids):

@@ -9,12 +9,14 @@ import types
 from typing import Any, NamedTuple
 
 import pytest
+from support.control import begun
 
 import gpusense
 from gpusense import GpuKernel, session
 from gpusense._runtime import log
-from gpusense._tracing import noop, scopes, select, summary
-from gpusense.analysis import findings
+from gpusense._tracing import block as _block
+from gpusense._tracing import noop, summary
+from gpusense.analysis.findings import findings
 from gpusense.report import chrome, flamegraph, perfetto, text
 from gpusense.report import json as report_json
 from gpusense.report.html import page as html
@@ -26,9 +28,7 @@ from gpusense.session import _format
 @pytest.fixture
 def tracer(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GPUSENSE", "on")
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(select, "_layers", type(select._layers)())
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    begun(monkeypatch)
     made = gpusense.get_tracer()
     yield made
     made.close()
@@ -176,9 +176,7 @@ def test_attributes_of_every_kind_cost_no_record(tracer, case, tmp_path) -> None
 
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_a_record_has_the_attributes_of_its_own_time(monkeypatch, tmp_path, mode) -> None:
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    recording = select.start_session(mode, str(tmp_path / "run.gpusense"))
+    recording = begun(monkeypatch).start_session(mode, str(tmp_path / "run.gpusense"))
     attributes = {"step": -1}
     for step in range(3):
         attributes["step"] = step
@@ -193,9 +191,7 @@ def test_a_record_has_the_attributes_of_its_own_time(monkeypatch, tmp_path, mode
 
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_what_ends_before_it_starts_is_invalid_and_no_damage(monkeypatch, tmp_path, mode) -> None:
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    recording = select.start_session(mode, str(tmp_path / "run.gpusense"))
+    recording = begun(monkeypatch).start_session(mode, str(tmp_path / "run.gpusense"))
     gpusense.record_kernel("backwards", start_ns=10**18, end_ns=10**18 - 5)
     gpusense.record_kernel("good", duration_ns=10**6)
     found = recording.finish()
@@ -256,10 +252,9 @@ def test_a_decorated_compute_block_after_disable(tracer) -> None:
 
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_long_text_costs_no_record(monkeypatch, tmp_path, mode) -> None:
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    control = begun(monkeypatch)
     monkeypatch.setattr(_format, "MAX_CHUNK_BYTES", 1 << 20)
-    recording = select.start_session(mode, str(tmp_path / "run.gpusense"))
+    recording = control.start_session(mode, str(tmp_path / "run.gpusense"))
     for number in range(300):
         with gpusense.trace("answer", {"prompt": chr(97 + number % 26) * 10_000}):
             pass
@@ -274,17 +269,16 @@ def test_long_text_costs_no_record(monkeypatch, tmp_path, mode) -> None:
 @pytest.mark.parametrize("mode", ["live", "file"])
 def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypatch, tmp_path, mode) -> None:
     """Only status() told, which nobody asks once the program has ended."""
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
-    recording = select.start_session(mode, str(tmp_path / "run.gpusense"))
+    recording = begun(monkeypatch).start_session(mode, str(tmp_path / "run.gpusense"))
     gpusense.record_kernel("k", duration_ns=10**6)
     for value in ("soon", "late"):
         gpusense.record_kernel("k", duration_ns=value)
     with monkeypatch.context() as patched:
-        patched.setattr(recording.tracer, "_opened", None)
-        with gpusense.trace("fails"):
-            pass
-        patched.setattr(scopes, "MAX_WAITING", -1)
+        with monkeypatch.context() as broken:
+            broken.setattr(recording.tracer, "_sample", None)
+            with gpusense.trace("fails"):
+                pass
+        patched.setattr(_block, "MAX_WAITING", -1)
         for _ in range(3):
             with gpusense.trace("shed"), gpusense.trace("inside"):
                 pass
@@ -298,9 +292,9 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
         assert "failed blocks 1, shed blocks 3, ignored records 2" in "\n".join(text.summary(run, Style(300)))
         table = io.StringIO()
         summary.print_summary(run, table)
-        assert "\nnot recorded: 4 blocks and 2 records given by hand; " in table.getvalue()
+        assert "\nnot recorded: 4 blocks and 2 manual records; " in table.getvalue()
         (finding,) = [row for row in findings(run) if row.kind == "left_out"]
-        assert finding.title == "4 blocks and 2 records given by hand could not be recorded."
+        assert finding.title == "4 blocks and 2 manual records could not be recorded."
         assert len(finding.evidence) == 3
         assert ["shed blocks", 3] in page_data(run).facts["seen"]["counters"]
     assert recording.tracer.status()["shed_blocks"] == 3
@@ -311,14 +305,13 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
 @pytest.mark.parametrize("full", [False, True])
 def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -> None:
     """It was said to be beyond the file's cap, whatever the reason."""
-    monkeypatch.setattr(select, "_tracer", None)
-    monkeypatch.setattr(gpusense, "_active", gpusense._Undecided())
+    control = begun(monkeypatch)
     monkeypatch.setattr(_format, "MAX_CHUNK_BYTES", 1 << 20)
-    recording = select.start_session("file", str(tmp_path / "run.gpusense"))
+    recording = control.start_session("file", str(tmp_path / "run.gpusense"))
     gpusense.record_kernel("k", duration_ns=10**6)
     recording.tracer.flush()
     if full:
-        recording.tracer._recorder.writer.failure = "No space left on device after 4711 bytes"
+        recording.tracer.recorder.store.writer.failure = "No space left on device after 4711 bytes"
     gpusense.record_kernel("k", duration_ns=10**6, attributes={"text": "x" * (10**3 if full else 1 << 20)})
     recording.finish()
     found = session.load(tmp_path / "run.gpusense")

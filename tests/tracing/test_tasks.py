@@ -8,10 +8,10 @@ import sys
 import pytest
 
 import gpusense
-from gpusense._attribution.attributor import LEAVE, SWITCH
+from gpusense._attribution.boundaries import LEAVE, SWITCH, UNPLACED
 from gpusense._runtime import log
-from gpusense._tracing import scopes
-from gpusense._tracing.tasks import Steps
+from gpusense._tracing import block as _block
+from gpusense._tracing.tasks import TaskSwitches
 
 
 @pytest.fixture(autouse=True)
@@ -31,15 +31,15 @@ def marks():
 
 @pytest.fixture
 def steps(tracer, marks):
-    def mark(op, thread, leaf):
-        marks.append((op, leaf))
+    def mark(op, thread, inside):
+        marks.append((op, inside))
         return True
 
-    tracer._steps = made = Steps(mark)
+    tracer._tasks = made = TaskSwitches(mark)
     made.on()
     yield made
     made.off()
-    tracer._steps = None
+    tracer._tasks = None
 
 
 async def step(name):
@@ -132,11 +132,11 @@ def test_where_somebody_put_the_original_back_it_is_replaced_anew(steps, marks, 
 
 
 def test_failures_of_ours_stay_out_of_the_loop(tracer, loop, monkeypatch, caplog):
-    def mark(op, thread, leaf):
+    def mark(op, thread, inside):
         raise RuntimeError("no room")
 
     monkeypatch.setattr(log, "_said", set())
-    steps = Steps(mark)
+    steps = TaskSwitches(mark)
     steps.on()
     assert len(loop.run_until_complete(pair())) == 2
     steps.off()
@@ -146,20 +146,20 @@ def test_failures_of_ours_stay_out_of_the_loop(tracer, loop, monkeypatch, caplog
 
 def test_without_room_for_more_order_decides(tracer, loop, monkeypatch):
     monkeypatch.setattr(tracer, "config", tracer.config._replace(attribution="exact"))
-    monkeypatch.setattr(type(tracer._recorder), "tells_tasks", True)
-    tracer._follow_steps()
+    monkeypatch.setattr(type(tracer.recorder), "tells_tasks", True)
+    tracer.follow_tasks()
     got = []
     monkeypatch.setattr(tracer, "_append", got.append)
-    monkeypatch.setattr(scopes, "MAX_WAITING", -1)
-    tracer._steps._inside[tracer._steps._get_ident()] = 7
+    monkeypatch.setattr(_block, "MAX_WAITING", -1)
+    tracer._tasks._inside[tracer._tasks._get_ident()] = 7
     loop.run_until_complete(pair())
-    switches = [event[:3] for event in got if type(event) is list and event[0] in (SWITCH, LEAVE)]
-    assert switches == [[SWITCH, 0, None]]
-    tracer._steps.off()
+    switches = [item[1:4] for item in got if item[0] == UNPLACED and item[1] in (SWITCH, LEAVE)]
+    assert switches == [(SWITCH, 0, None)]
+    tracer._tasks.off()
 
 
 def test_the_program_pays_nothing_while_it_is_off(tracer):
-    assert tracer._steps is None
+    assert tracer._tasks is None
     assert not hasattr(asyncio.events.Handle._run, "__wrapped__")
 
 

@@ -1,4 +1,4 @@
-"""Blocks and records by hand, and what is asked about them."""
+"""Blocks and manual records, and what is asked about them."""
 
 import asyncio
 import copy
@@ -16,12 +16,12 @@ from support.sessions import blocks
 
 import gpusense
 from gpusense import session as session_module
-from gpusense._aggregation import sums
+from gpusense._aggregation import block_totals
+from gpusense._attribution.boundaries import OPEN
 from gpusense._capture.recorder import Recorder
 from gpusense._records.records import GpuMemoryTransfer
 from gpusense._runtime import config
-from gpusense._tracing import scopes
-from gpusense._tracing import tracer as _tracer
+from gpusense._tracing import block as _block
 from gpusense.analysis.busy import device_times
 from gpusense.backends.cupti.sharing import Sharing
 from gpusense.session import Session
@@ -122,7 +122,7 @@ def test_blocks_that_many_threads_open_are_recorded_or_counted(tracer):
 
     running = [threading.Thread(target=work) for _ in range(threads)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scopes, "MAX_WAITING", 10)
+        patched.setattr(_block, "MAX_WAITING", 10)
         for thread in running:
             thread.start()
         for thread in running:
@@ -354,7 +354,7 @@ def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(trace
     summary = block.summary()
     assert (summary.transfer_count, summary.transfer_bytes) == (1, 2_000_000)
     assert (summary.kernel_count, summary.gpu_ns, summary.memset_count) == (None, None, None)
-    assert "1 transfer (2.00 MB in 1 ms)" in str(summary)
+    assert "1 transfer (2.00 MB in 1.00 ms)" in str(summary)
     assert "kernels" not in str(summary)
     tracer.reset()
     with gpusense.trace("empty"):
@@ -362,7 +362,7 @@ def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(trace
     out = io.StringIO()
     tracer.print_summary(out)
     row = next(line for line in out.getvalue().splitlines() if line.startswith("empty"))
-    assert row.split()[-2:] == ["?", "?"]
+    assert row.split()[-2:] == ["–", "–"]
 
 
 def test_names_cannot_write_to_the_terminal(tracer):
@@ -391,18 +391,17 @@ def test_a_copy_of_a_block_that_cannot_be_made_prints_nothing(tracer, monkeypatc
 
 def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
     """The one after 2**32 - 1 has 33 bits, and its record another value."""
-    monkeypatch.setattr(_tracer, "_tokens", count(0xFFFFFFFF))
+    monkeypatch.setattr(_block, "_tokens", count(0xFFFFFFFF))
     tokens = []
     for _ in range(3):
-        event = [0] * 8
-        tracer._mark(event, lambda token: tokens.append(token))
+        tracer._mark(tokens.append, OPEN, 1, None, 5, 0, "a")
     assert tokens == [0xFFFFFFFF, 1, 2]
 
 
 def test_a_buffer_whose_reading_is_interrupted_is_told():
     """Ctrl-C during ``block.summary()``: it is the program's, and the records that it cost are told."""
     recorder = Recorder(config.Settings(), None)
-    recorder.start_ns = recorder.pipeline.start_ns = 0
+    recorder.start_ns = recorder.store.pipeline.start_ns = 0
 
     class Interrupted:
         strides, marker_shape, running, sharing = STRIDES, None, True, Sharing()
@@ -416,11 +415,11 @@ def test_a_buffer_whose_reading_is_interrupted_is_told():
         def unseen_now(self):
             return None
 
-    recorder.capture = Interrupted()
+    recorder.capture = recorder.store._capture = Interrupted()
     buffer = view(*[kernel(T0 + i * 1000, T0 + i * 1000 + 500, correlation=100 + i) for i in range(20)])
     with pytest.raises(KeyboardInterrupt):
-        recorder._on_buffer(buffer, 5)
-    assert "KeyboardInterrupt" in recorder.unseen_stretches()[0].reason
+        recorder.on_buffer(buffer, 5)
+    assert "KeyboardInterrupt" in recorder.all_unseen()[0].reason
 
 
 def test_many_blocks_keep_memory_flat(tracer):
@@ -429,9 +428,9 @@ def test_many_blocks_keep_memory_flat(tracer):
         with gpusense.trace("x"), again:
             pass
     assert tracer.flush(30)
-    assert len(tracer._watched) < sums.SWEEP_AT
-    assert again.block_id in tracer._watched
-    assert len(tracer._recorder.events) == 0
+    assert len(tracer.watched) < block_totals.SWEEP_AT
+    assert again.block_id in tracer.watched
+    assert len(tracer.recorder.events) == 0
 
 
 def test_a_block_that_is_entered_again_has_what_was_launched_then(tracer):

@@ -5,9 +5,9 @@ import threading
 import time
 
 import pytest
+from support.control import begun
 
 import gpusense
-from gpusense._tracing import select
 
 
 def test_sink_gets_lists_and_one_that_raises_is_removed(tracer):
@@ -151,7 +151,7 @@ def test_ctrl_c_in_a_source_is_the_programs_and_a_sources_own_is_not(tracer):
         with pytest.raises(KeyboardInterrupt):
             tracer.flush(5)
     done = threading.Event()
-    assert tracer._worker.errand(lambda: (tracer._recorder._flush_sources(1.0), done.set()))
+    assert tracer._worker.errand(lambda: (tracer.recorder._flush_sources(1.0), done.set()))
     assert done.wait(10)
     assert tracer.flush(5)
     assert source.calls == 3
@@ -198,7 +198,7 @@ def test_ctrl_c_in_a_sink_is_the_programs(tracer):
 
 def test_a_sink_given_before_recording_begins_is_kept_for_it(tracer, monkeypatch):
     tracer.close()
-    monkeypatch.setattr(select, "_tracer", None)
+    begun(monkeypatch)
     got = []
     gpusense.configure(sinks=[got.extend])
     assert not gpusense.get_tracer().active
@@ -226,7 +226,7 @@ def test_a_watcher_is_asked_until_it_is_done_or_raises(tracer, caplog):
     tracer.add_watcher(bad)
     tracer.add_watcher(done)
     while not finished.wait(0.01):
-        tracer._recorder.wake()
+        tracer._worker.wake()
     tracer.close()
     assert asked == {"done": 3, "bad": 1}
     assert "a watcher raised" in caplog.text

@@ -7,29 +7,14 @@ process lives. The address of ``clock_gettime`` stands behind the code.
 """
 
 import struct
-from typing import NamedTuple
 
-
-class Code(NamedTuple):
-    """Machine code for one processor, and its source."""
-
-    machine: bytes
-    head: str
-    source: str
-
-    @property
-    def assembly(self) -> str:
-        return self.head + self.source
-
-    def image(self, clock_gettime: int) -> bytes:
-        """The code as it is to be mapped; it begins with its entry."""
-        return self.machine[:-8] + struct.pack("<Q", clock_gettime)
-
+from .executable import Code
 
 X86_64 = Code(
     bytes.fromhex("f30f1efa4883ec1831ff4889e6ff15150000004869042400ca9a3b48034424084883c418c3cccccc0000000000000000"),
-    head="    .intel_syntax noprefix\n",
-    source="""
+    entries={"now": 0},
+    assembly="""
+    .intel_syntax noprefix
 now:                                    # () -> nanoseconds since the epoch
     endbr64
     sub     rsp, 24
@@ -50,8 +35,8 @@ AARCH64 = Code(
         "5f2403d5fd7bbea9fd03009100008052e14300912901005820013fd6e00741a9094099524973a7720004099bfd7bc2a8"
         "c0035fd61f2003d50000000000000000"
     ),
-    head="",
-    source="""
+    entries={"now": 0},
+    assembly="""
 now:                                    // () -> nanoseconds since the epoch
     hint    #34                         // bti c
     stp     x29, x30, [sp, #-32]!
@@ -72,3 +57,8 @@ now:                                    // () -> nanoseconds since the epoch
 )
 
 CODES = {"x86_64": X86_64, "aarch64": AARCH64}
+
+
+def image(code: Code, clock_gettime: int) -> bytes:
+    """The code as it is to be mapped."""
+    return code.machine[:-8] + struct.pack("<Q", clock_gettime)

@@ -3,11 +3,15 @@
 import ctypes
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..binding import bind, prototypes
 
 PAGE = 4096
+
+#: Ways to executable memory, the better one first.
+MODES = ("memfd", "mprotect")
 
 _LIBC = prototypes(
     mmap=(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
@@ -20,6 +24,22 @@ _MFD_CLOEXEC, _MFD_EXEC = 1, 0x10
 _FAILED = ctypes.c_void_p(-1).value
 
 
+class Code(NamedTuple):
+    """Machine code for one processor, at most a page of it."""
+
+    machine: bytes
+    assembly: str  # the complete source, for ``as``, ``llvm-mc`` or ``clang``
+    entries: Mapping[str, int]  # where each function begins
+
+
+class Mapped(NamedTuple):
+    """Where an image lies, in which of :data:`MODES`, and why in no better one ("" where there is none)."""
+
+    address: int
+    mode: str
+    reason: str
+
+
 def libc() -> Any:
     return bind(ctypes.CDLL(None), _LIBC)
 
@@ -29,9 +49,9 @@ def libc_address(name: str) -> int:
     return ctypes.cast(ctypes.CDLL(None)[name], ctypes.c_void_p).value or 0
 
 
-def is_possible() -> bool:
-    """Whether machine code is written for this system at all."""
-    return sys.platform == "linux" and sys.maxsize > 2**32
+def native(codes: Mapping[str, Code]) -> Code | None:
+    """The code for this processor and system; None where none is written."""
+    return codes.get(os.uname().machine) if sys.platform == "linux" and sys.maxsize > 2**32 else None
 
 
 def map_memory(size: int, flags: int = 0) -> int:
@@ -41,6 +61,17 @@ def map_memory(size: int, flags: int = 0) -> int:
     if address in (None, _FAILED):
         raise OSError(f"cannot map {size} bytes for the buffers of CUPTI")
     return int(address)
+
+
+def map_first(image: bytes, modes: Sequence[str] = MODES) -> Mapped:
+    """``image`` mapped in the first way that the system allows; ``OSError`` with every reason where none is."""
+    reasons: list[str] = []
+    for mode in modes:
+        try:
+            return Mapped(map_code(image, mode), mode, "; ".join(reasons))
+        except (OSError, AttributeError) as error:  # noqa: PERF203 - AttributeError: Python without memfd_create
+            reasons.append(f"{mode}: {error}")
+    raise OSError("; ".join(reasons) or "switched off")
 
 
 def map_code(image: bytes, mode: str) -> int:

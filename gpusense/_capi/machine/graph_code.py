@@ -6,7 +6,7 @@ next row of a table, and returns; what does not fit is only counted. ``tests/bac
 assembles the sources and compares.
 """
 
-from typing import NamedTuple
+from .executable import Code
 
 # The control block: eight-byte numbers at these offsets.
 GET_ID = 0x00  # address of cuptiGetGraphNodeId
@@ -18,26 +18,15 @@ CONTROL_BYTES = 0x20
 ROW_NUMBERS = 4  # node id, id of the node it was cloned from or 0, thread pointer, event
 
 
-class Code(NamedTuple):
-    """Machine code for one processor, and its source."""
-
-    machine: bytes
-    head: str
-    source: str
-
-    @property
-    def assembly(self) -> str:
-        return self.head + self.source
-
-
 X86_64 = Code(
     bytes.fromhex(
         "f30f1efa53415441554883ec104889fb4189d44c8b691031c04889042448894424084d85ed7453498b7d104889e6ff13"
         "498b7d184885ff7407488d742408ff13b801000000f0480fc14308483b4310732948c1e00548034318488b4c24084889"
         "480864488b0c2500000000488948104c896018488b0c244889084883c410415d415c5bc3"
     ),
-    head="    .intel_syntax noprefix\n",
-    source="""
+    entries={"log": 0},
+    assembly="""
+    .intel_syntax noprefix
 log:                                    # (rdi: control, esi: domain, edx: event, rcx: data)
     endbr64
     push    rbx
@@ -88,8 +77,9 @@ AARCH64 = Code(
         "6b0a40f95f010bebe20000546b0e40f96b150a8bec3743a94ed03bd56c3500a96e5101a9f51340f9f35341a9fd7bc4a8"
         "c0035fd6"
     ),
-    head="    .arch armv8.5-a\n",
-    source="""
+    entries={"log": 0},
+    assembly="""
+    .arch armv8.5-a
 log:                                    // (x0: control, w1: domain, w2: event, x3: data)
     bti     c
     stp     x29, x30, [sp, -64]!

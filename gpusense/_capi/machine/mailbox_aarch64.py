@@ -1,6 +1,7 @@
 """The mailbox's machine code for aarch64; see ``mailbox_code.py``. Data only."""
 
-from .mailbox_layout import Code
+from .executable import Code
+from .mailbox_layout import CONSTANTS
 
 AARCH64 = Code(
     bytes.fromhex(
@@ -19,15 +20,9 @@ AARCH64 = Code(
         "2b0940f94a25cb9a2e010491ce0d0a8b2c0080d2cb7d5fc87f1100f1a1000054ccfd0dc88dffff3520008052c0035fd6"
         "e0031f2ac0035fd65f2403d540d03bd5c0035fd6"
     ),
-    requested=0x008,
-    completed=0x0F0,
-    take=0x194,
-    give=0x224,
-    thread=0x278,
-    newest=0,
-    number=0,
-    head="",
-    source=r"""
+    entries={"requested": 0x008, "completed": 0x0F0, "take": 0x194, "give": 0x224, "thread": 0x278},
+    assembly=CONSTANTS
+    + r"""
     .macro count offset
     add     x10, x9, #\offset
 9:  ldxr    x11, [x10]

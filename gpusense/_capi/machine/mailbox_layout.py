@@ -1,6 +1,4 @@
-"""The control block that the mailbox's machine code and Python share, and what such code consists of. Data only."""
-
-from typing import NamedTuple
+"""The control block that the mailbox's machine code and Python share. Data only."""
 
 MAX_SLOTS = 1024
 
@@ -55,23 +53,3 @@ CONSTANTS = """
     .set FULL, 3
     .set TAKEN, 4
 """
-
-
-class Code(NamedTuple):
-    """Machine code for one processor: the bytes, the offset of each function (0: there is none), and the source."""
-
-    machine: bytes
-    requested: int
-    completed: int
-    take: int
-    give: int
-    thread: int
-    newest: int
-    number: int  # as ``newest``, for a function object of CPython; the address of what makes an int stands last
-    head: str
-    source: str
-
-    @property
-    def assembly(self) -> str:
-        """Complete source for ``as``, ``llvm-mc`` or ``clang``."""
-        return self.head + CONSTANTS + self.source

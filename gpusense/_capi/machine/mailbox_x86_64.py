@@ -1,6 +1,7 @@
 """The mailbox's machine code for x86-64; see ``mailbox_code.py``. Data only."""
 
-from .mailbox_layout import Code
+from .executable import Code
+from .mailbox_layout import CONSTANTS
 
 X86_64 = Code(
     bytes.fromhex(
@@ -20,17 +21,12 @@ X86_64 = Code(
         "4989c349d3e34d03592048c7c7ffffffff488d4a084c39d17765418b0c1381e1ffffff7f745983f940734c498b8cc900"
         "81000089ce85f6743e488d04324c39d0773d48c1e920742a4801d1418b0c0b85c97512488d48084c39d1772341833c03"
         "00741ceb0d4885ff780689ce29fe780289cf4889c2eb9a49c74170010000004885ff7819498b41684885c0780889f929"
-        "c1780a7408f0490fb1796875ebc3f30f1efa4883ec08e8f8feffff4889c74883c408ff25000000000000000000000000"
+        "c1780a7408f0490fb1796875ebc3"
     ),
-    requested=0x008,
-    completed=0x0B3,
-    take=0x133,
-    give=0x19F,
-    thread=0x205,
-    newest=0x213,
-    number=0x30E,
-    head="    .intel_syntax noprefix\n",
-    source="""
+    entries={"requested": 0x008, "completed": 0x0B3, "take": 0x133, "give": 0x19F, "thread": 0x205, "newest": 0x213},
+    assembly=CONSTANTS
+    + """
+    .intel_syntax noprefix
 control:
     .quad 0
 
@@ -250,15 +246,5 @@ look:                                   # (r9: control, rax: slot, rdx: from, r1
 7:  lock cmpxchg [r9 + NEWEST], rdi
     jne     6b
 8:  ret
-
-number:                                 # (rdi: nothing, rsi: nothing) -> rax: what newest says, as an int of Python
-    endbr64
-    sub     rsp, 8
-    call    newest
-    mov     rdi, rax
-    add     rsp, 8
-    jmp     [rip + 1f]
-    .balign 8, 0xcc
-1:  .quad   0                           # PyLong_FromUnsignedLongLong
 """,
 )

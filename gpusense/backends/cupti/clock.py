@@ -4,7 +4,6 @@ torch.profiler gives it the processor's cycle counter, for good: once it has run
 are neither nanoseconds nor of any epoch. It gives its own anew when it begins again, so that it may be replaced.
 """
 
-import os
 from time import time_ns
 from typing import Any
 
@@ -33,14 +32,10 @@ def keep_wall_clock(api: Any, now_ns: int) -> bool:
 
 
 def _mapped() -> int:
-    code = clock_code.CODES.get(os.uname().machine) if executable.is_possible() else None
+    code = executable.native(clock_code.CODES)
     if code is None:
         raise BackendError("clock", 7, "another tool has given CUPTI a clock of its own, and there is no code for ours")
-    image = code.image(executable.libc_address("clock_gettime"))
-    reasons = []
-    for mode in ("memfd", "mprotect"):
-        try:
-            return executable.map_code(image, mode)
-        except (OSError, AttributeError) as error:  # noqa: PERF203 - two
-            reasons.append(f"{mode}: {error}")
-    raise BackendError("clock", 7, f"another tool has given CUPTI a clock of its own; ours: {'; '.join(reasons)}")
+    try:
+        return executable.map_first(clock_code.image(code, executable.libc_address("clock_gettime"))).address
+    except OSError as error:
+        raise BackendError("clock", 7, f"another tool has given CUPTI a clock of its own; ours: {error}") from None

@@ -5,16 +5,15 @@ That needs CUPTI's one subscription of the process, which other profilers want, 
 """
 
 import ctypes
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..._capi import cupti
-from ..._capi.machine import executable
+from ..._capi.machine import executable, mailbox_code
 from ..._capi.machine import graph_code as code
 from ..._records.records import Unavailable
-from ..._runtime import threads
 from ..._runtime.errors import GpuSenseError
+from .mailbox import thread_distance
 
 ROOM = 65_536  # nodes of one capture, clones included
 _MAP_NORESERVE = 0x4000
@@ -62,12 +61,12 @@ class NodeLog:
 
     @classmethod
     def _prepare(cls) -> Unavailable | None:
-        native = code.CODES.get(os.uname().machine) if executable.is_possible() else None
+        native = executable.native(code.CODES)
         if native is None:
             return Unavailable("cupti", "graph nodes are noted by machine code, which there is none of for this system")
         numbers = code.CONTROL_BYTES // 8 + ROOM * code.ROW_NUMBERS
         try:
-            function = _map_code(native.machine)
+            function = executable.map_first(native.machine).address
             cls._distance = _distance_of_thread_ids()
             cls._control = executable.map_memory(numbers * 8, _MAP_NORESERVE)
         except OSError as error:
@@ -96,21 +95,7 @@ class NodeLog:
         return nodes, max(0, count - ROOM)
 
 
-def _map_code(machine: bytes) -> int:
-    """Address of ``machine`` in the first way that the system allows; ``OSError`` with every reason where none is."""
-    reasons = []
-    for mode in ("memfd", "mprotect"):
-        try:
-            return executable.map_code(machine, mode)
-        except (OSError, AttributeError) as error:  # noqa: PERF203 - AttributeError: Python without memfd_create
-            reasons.append(f"{mode}: {error}")
-    raise OSError("; ".join(reasons))
-
-
 def _distance_of_thread_ids() -> int:
-    """``threading.get_ident()`` is the thread pointer, or lies at a fixed distance from it."""
-    from ..._capi.machine import mailbox_code
-
-    native = mailbox_code.CODES[os.uname().machine]
-    pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(_map_code(native.machine) + native.thread)
-    return threads.thread_id()() - int(pointer())
+    native = executable.native(mailbox_code.CODES)
+    assert native is not None  # as for the code of this module
+    return thread_distance(executable.map_first(native.machine).address + native.entries["thread"])

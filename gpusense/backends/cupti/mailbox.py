@@ -7,13 +7,12 @@ libc and never unmapped. There is one mailbox in use a process.
 """
 
 import ctypes
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..._capi.machine import executable, function_object
+from ..._capi.machine import executable
 from ..._capi.machine import mailbox_code as code
 from ..._capi.machine import mailbox_layout as layout
 from ..._runtime import threads
@@ -41,6 +40,12 @@ class MailboxCounters(NamedTuple):
     foreign: int  # completed pointers that we had not lent: another tool's, left alone
 
 
+def thread_distance(entry: int) -> int:
+    """What ``threading.get_ident()`` is above the thread pointer that the function at ``entry`` gives: nothing with
+    glibc, and always the same elsewhere."""
+    return threads.thread_id()() - int(ctypes.PYFUNCTYPE(ctypes.c_uint64)(entry)())
+
+
 class Mailbox:
     """Buffers on their way between CUPTI and one reader. ``mode`` is "memfd", "mprotect" or "ctypes".
 
@@ -64,7 +69,7 @@ class Mailbox:
     newest: Callable[[], int] | None = None
 
     def __init__(
-        self, count: int = 128, size: int = 256 << 10, *, scrap: int = 0, modes: tuple[str, ...] = ("memfd", "mprotect")
+        self, count: int = 128, size: int = 256 << 10, *, scrap: int = 0, modes: tuple[str, ...] = executable.MODES
     ) -> None:
         """``count`` buffers of ``size`` bytes (rounded up to a power of two, fewer where memory is short).
 
@@ -76,7 +81,7 @@ class Mailbox:
         self.scrap = scrap
         self.wiped_on_fork = self._wipe_on_fork(self.arena, (self.count + scrap) * self.buffer_size)
         self.mode, self.reason = "ctypes", ""
-        native = code.CODES.get(os.uname().machine) if sys.platform == "linux" and sys.maxsize > 2**32 else None
+        native = executable.native(code.CODES)
         if native is None:
             self.reason = "no machine code for this processor and system"
         elif self._map_code(native, modes):
@@ -96,30 +101,23 @@ class Mailbox:
 
     # --- machine code ---
 
-    def _map_code(self, native: layout.Code, modes: tuple[str, ...]) -> bool:
+    def _map_code(self, native: executable.Code, modes: tuple[str, ...]) -> bool:
         self._control = executable.map_memory(layout.CONTROL_BYTES)
         self._wipe_on_fork(self._control, layout.CONTROL_BYTES)
-        image = self._control.to_bytes(8, sys.byteorder) + native.machine[8:]
-        if native.number:
-            image = image[:-8] + function_object.make_int().to_bytes(8, sys.byteorder)
-        reasons = []
-        for mode in modes:
-            try:
-                base = executable.map_code(image, mode)
-            except (OSError, AttributeError) as error:  # AttributeError: a Python built without memfd_create
-                reasons.append(f"{mode}: {error}")
-                continue
-            self.mode, self.reason = mode, "; ".join(reasons)
-            self._bind_code(base, native)
-            return True
-        self.reason = "; ".join(reasons) or "switched off"
-        return False
+        try:
+            base, self.mode, self.reason = executable.map_first(
+                self._control.to_bytes(8, sys.byteorder) + native.machine[8:], modes
+            )
+        except OSError as error:
+            self.reason = str(error)
+            return False
+        self._bind_code({name: base + place for name, place in native.entries.items()})
+        return True
 
-    def _bind_code(self, base: int, native: layout.Code) -> None:
-        self.requested, self.completed = base + native.requested, base + native.completed
-        take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.take)
-        give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(base + native.give)
-        pointer = ctypes.PYFUNCTYPE(ctypes.c_uint64)(base + native.thread)
+    def _bind_code(self, entries: dict[str, int]) -> None:
+        self.requested, self.completed = entries["requested"], entries["completed"]
+        take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(entries["take"])
+        give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(entries["give"])
         words = (ctypes.c_uint64 * (layout.CONTROL_BYTES // 8)).from_address(self._control)
         total = self.count + self.scrap
         words[layout.SHIFT // 8] = self.buffer_size.bit_length() - 1
@@ -134,11 +132,9 @@ class Mailbox:
         words[layout.TOTAL // 8] = total
         words[layout.SLOTS // 8] = self.count
         self._words = words
-        if native.newest:
-            made = function_object.of(base + native.number, "newest") if native.number else None
-            self.newest = made or ctypes.PYFUNCTYPE(ctypes.c_uint64)(base + native.newest)
-        # glibc's thread id is the thread pointer, or lies at a fixed distance below it.
-        distance = threads.thread_id()() - int(pointer())
+        if "newest" in entries:
+            self.newest = ctypes.PYFUNCTYPE(ctypes.c_uint64)(entries["newest"])
+        distance = thread_distance(entries["thread"])
         out = (ctypes.c_uint64 * 3)()
         place = ctypes.addressof(out)
 

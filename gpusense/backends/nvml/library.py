@@ -2,11 +2,12 @@
 
 import ctypes
 import os
-import threading
 from typing import Any
 
 from ..._capi import nvml as c
 from ..._capi.binding import bind, missing
+from ..._runtime import threads
+from ..._runtime.text import decoded, printable
 
 
 class Absent:
@@ -59,7 +60,7 @@ class Nvml:
         #: False while some device of the machine sleeps: plain initialisation would attach to it and wake it. Without
         #: attaching, driver 580 counts no device at all, so it is not done where nothing sleeps.
         self.attach = True
-        self._lock: Any = threading.RLock()  # a signal handler may ask in the middle of a question
+        self._lock: Any = threads.rlock()  # a signal handler may ask in the middle of a question
         self._lock_pid = os.getpid()
         self._pid = 0
 
@@ -97,7 +98,7 @@ class Nvml:
     def _guard(self) -> Any:
         """The lock; a new one in a forked child, where a thread of the parent may have left it held for ever."""
         if self._lock_pid != os.getpid():
-            self._lock, self._lock_pid = threading.RLock(), os.getpid()
+            self._lock, self._lock_pid = threads.rlock(), os.getpid()
         return self._lock
 
     def _initialise(self) -> None:
@@ -143,5 +144,4 @@ class Nvml:
 
 def as_text(raw: bytes) -> str | None:
     """The bytes up to the first NUL as text without control characters; None where nothing is left."""
-    text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-    return "".join(ch if ch.isprintable() else "\ufffd" for ch in text).strip() or None
+    return printable(decoded(raw.split(b"\0", 1)[0])).strip() or None

@@ -1,15 +1,19 @@
-"""wgpu adapters as devices: one entry a physical card, whatever backends reach it. Never touches a driver in-process.
+"""wgpu in this process: adapters as devices, and the records of its passes. Never touches a driver in-process.
 
-The adapters' facts come from a child process (:mod:`._wgpu_child`), asked once. Vulkan and Metal describe a card
-before DX12 and OpenGL do; memory, PCI address and the timestamp period come from Vulkan where its loader is present.
+There is one device a physical card, whatever backends reach it. The adapters' facts come from a child process
+(:mod:`.child`), asked once. Vulkan and Metal describe a card before DX12 and OpenGL do; memory, PCI address and the
+timestamp period come from Vulkan where its loader is present.
+
+The records are those of a binding of wgpu, whose passes an integration times: it hands them to :data:`SOURCE`.
 """
 
-from typing import Any
+import threading
+from typing import Any, Protocol
 
 from ..._capi import libraries
 from ..._capi.loading import load
 from ..._capi.wgpu import VENDORS, open_api
-from ..._records.protocols import Backend
+from ..._records.protocols import Backend, OnRecords
 from ..._records.records import DeviceInfo, Unavailable
 from . import child
 
@@ -28,7 +32,8 @@ def open(timeout_s: float = child.TIMEOUT_S) -> Backend | Unavailable:
     devices = merge(answer["adapters"], answer["cards"])
     if not devices:
         return Unavailable("wgpu", f"wgpu-native {version} finds no adapter", "install a Vulkan driver")
-    return Backend("wgpu", library=path, version=version, devices=Devices(devices))
+    SOURCE.found(devices)
+    return Backend("wgpu", library=path, version=version, devices=SOURCE, records=SOURCE)
 
 
 def self_test(timeout_s: float = child.TIMEOUT_S) -> dict[str, Any] | Unavailable:
@@ -44,14 +49,79 @@ def self_test(timeout_s: float = child.TIMEOUT_S) -> dict[str, Any] | Unavailabl
     return answer if isinstance(answer, Unavailable) else answer["selftest"]
 
 
-class Devices:
-    """What :func:`open` found."""
+class Timing(Protocol):
+    """Who times the passes of a binding; see :class:`RecordSource` for what is asked of it."""
 
-    def __init__(self, found: tuple[DeviceInfo, ...]) -> None:
-        self._found = found
+    def flush(self, timeout_s: float) -> bool:
+        """Everything submitted so far has been timed and handed on; False when that took too long."""
+
+    def status(self) -> dict[str, Any]:
+        """What became of the passes."""
+
+
+class _Local(threading.local):
+    quiet = False  # inside a transfer that is recorded as a whole
+
+
+class WgpuSource:
+    """wgpu in this process, as :class:`DeviceSource` and :class:`RecordSource`. Any thread.
+
+    ``here.quiet`` is true on a thread while its transfers are recorded by somebody else.
+    """
+
+    name = "wgpu"
+
+    def __init__(self) -> None:
+        self.here = _Local()
+        self._devices: tuple[DeviceInfo, ...] = ()
+        self._on_records: OnRecords = _drop
+        self._timing: Timing | None = None
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        return self._found
+        """What :func:`open` found last; nothing before."""
+        return self._devices
+
+    def found(self, devices: tuple[DeviceInfo, ...]) -> None:
+        """These are there."""
+        self._devices = devices
+
+    # --- for a tracer -----------------------------------------------------------------------------------------------
+
+    def start(self, on_records: OnRecords) -> None:
+        """``on_records(records)`` gets what is handed on from now on. Passes that are like one another come as one
+        :class:`Alike`, which a tracer takes as it takes records."""
+        self._on_records = on_records
+
+    def stop(self) -> None:
+        """What is handed on is dropped from now on."""
+        self._on_records = _drop
+
+    def flush(self, timeout_s: float) -> bool:
+        """As :meth:`Timing.flush`; true where nobody times anything."""
+        timing = self._timing
+        return timing is None or timing.flush(timeout_s)
+
+    def status(self) -> dict[str, Any]:
+        """As :meth:`Timing.status`; empty where nobody times anything."""
+        timing = self._timing
+        return {} if timing is None else timing.status()
+
+    # --- for an integration -----------------------------------------------------------------------------------------
+
+    def timed_by(self, timing: Timing | None) -> None:
+        """Who is asked to flush, and for its status; None: nobody any more."""
+        self._timing = timing
+
+    def hand_on(self, records: list[Any]) -> None:
+        """Finished passes, copies and transfers. Raises what the receiver raises."""
+        self._on_records(records)
+
+
+def _drop(_: list[Any]) -> None: ...
+
+
+#: The one of this process: wgpu-native keeps one set of devices a process, whatever tracers come and go.
+SOURCE = WgpuSource()
 
 
 def merge(adapters: list[dict[str, Any]], cards: list[dict[str, Any]]) -> tuple[DeviceInfo, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from ..._records.metrics import GpuMetrics
 from .frame import HISTORY_S, State, frame
-from .graphs import Trails
+from .graphs import Graphs
 from .paint import Theme
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def run(
     feed: Feed, screen: Any, theme: Theme, interval: float = 0.5, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Draws until the user quits. A key or a resize redraws at once, without taking new samples while paused."""
-    view, trails = View(), Trails()
+    view, graphs = View(), Graphs()
     frozen: State | None = None
     due = clock()
     while True:
@@ -201,7 +201,7 @@ def run(
             state = feed.state(view)
         frozen = state
         width, height = screen.size()
-        screen.draw(frame(state._replace(paused=view.paused), width, height, theme, trails))
+        screen.draw(frame(state._replace(paused=view.paused), width, height, theme, graphs))
         now = clock()
         if now >= due:
             due += interval * (int((now - due) / interval) + 1)

@@ -1,35 +1,43 @@
-"""Draws the dashboard: ``frame(state, width, height, theme)`` gives the lines of one screen. No terminal, no clock.
-
-Lines are made by functions of the values they show, which keep what they made last: a picture costs what has changed.
-"""
+"""Draws the dashboard: ``frame(state, width, height, theme)`` gives the lines of one screen. No terminal, no clock."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
-from ..._records.metrics import GpuMetrics, Power
+from ..._records.metrics import (
+    Clocks,
+    GpuMetrics,
+    Health,
+    Links,
+    Memory,
+    Pcie,
+    Power,
+    ProcessUsage,
+    Thermal,
+    Utilization,
+)
 from ..._records.records import DeviceInfo
-from ..._runtime.text import count_text
-from .frame_rows import LABEL, clock_row, details, pcie_row, processes
-from .graphs import Trails, dots
+from ..._runtime.text import count_text, rate_text
+from .graphs import Graphs, dots
 from .paint import (
     Line,
     Segment,
     Theme,
     bar,
     cells,
+    gib_text,
     load_style,
+    measurable,
+    mib_text,
     pad,
     paint,
     paint_fitting,
     paint_run,
-    percent_text,
-    printable,
-    size_text,
+    whole_percent_text,
 )
 
 #: How far back the graphs reach.
 HISTORY_S = 60
+_LABEL = 7  # cells of the word before a line
 
 
 class State(NamedTuple):
@@ -46,15 +54,15 @@ class State(NamedTuple):
     allocations: str | None = None  # of a recorded session
 
 
-def frame(state: State, width: int, height: int, theme: Theme, trails: Trails | None = None) -> list[str]:
+def frame(state: State, width: int, height: int, theme: Theme, graphs: Graphs | None = None) -> list[str]:
     """At most ``height`` lines of at most ``width`` cells; what has no room is left out, least important first.
 
-    ``trails``, given again for the next picture, keeps what the graphs have drawn.
+    ``graphs``, passed again for the next picture, keeps what was drawn.
     """
     width, height = max(width, 1), max(height, 1)
-    lines = [_title(state.title, len(state.latest), state.paused, width, theme)]
+    lines = [_title(state, width, theme)]
     if state.latest:
-        lines += _body(state, width, height - 2, theme, trails or Trails())
+        lines += _body(state, width, height - 2, theme, graphs or Graphs())
     else:
         lines += _nothing(state, width, theme)
     lines = lines[: max(height - 1, 1)]
@@ -70,10 +78,7 @@ def band(metrics: GpuMetrics) -> str | None:
     CRITICAL begins at that threshold, HOT at 82 % and WARM at 59 % of it; a device without thresholds is measured
     against 85 °C, which makes that 70 and 50 °C.
     """
-    return _band(metrics.thermal.gpu_celsius, _hot_limit(metrics))
-
-
-def _band(celsius: float | None, limit: float) -> str | None:
+    celsius, limit = metrics.thermal.gpu_celsius, _hot_limit(metrics)
     if celsius is None:
         return None
     if celsius >= limit:
@@ -88,15 +93,13 @@ def _hot_limit(metrics: GpuMetrics) -> float:
     return metrics.thermal.slowdown_celsius or metrics.thermal.shutdown_celsius or 85.0
 
 
-@lru_cache(maxsize=32)
 def _plain_line(text: str, style: str, width: int, theme: Theme) -> str:
     return paint([(text, style)], width, theme)
 
 
-@lru_cache(maxsize=4)
-def _title(title: str, count: int, paused: bool, width: int, theme: Theme) -> str:
-    words = [title, count_text(count, "GPU")]
-    if paused:
+def _title(state: State, width: int, theme: Theme) -> str:
+    words = [state.title, count_text(len(state.latest), "GPU")]
+    if state.paused:
         words.append("paused")
     return paint([(theme.dot.join(words), "title")], width, theme)
 
@@ -110,7 +113,7 @@ def _nothing(state: State, width: int, theme: Theme) -> list[str]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     lines, line = [], ""
-    for word in printable(text).split():
+    for word in measurable(text).split():
         if line and cells(line) + 1 + cells(word) > width:
             lines.append(line)
             line = "  " + word
@@ -119,7 +122,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def _body(state: State, width: int, height: int, theme: Theme, trails: Trails) -> list[str]:
+def _body(state: State, width: int, height: int, theme: Theme, graphs: Graphs) -> list[str]:
     selected = min(state.selected, len(state.latest) - 1)
     metrics = state.latest[selected]
     lines: list[str] = []
@@ -129,15 +132,15 @@ def _body(state: State, width: int, height: int, theme: Theme, trails: Trails) -
     lines += [_plain_line(note, "warm", width, theme) for note in state.notes]
     if metrics.state != "ok":
         lines.append(_plain_line(_trouble(metrics), "warm", width, theme))
-    core, beside = _core(metrics, width, theme), details(metrics, state.allocations, width, theme)
+    core, beside = _core(metrics, width, theme), _details(metrics, state.allocations, width, theme)
     room = height - len(lines) - len(core)
     shown = beside[: max(room, 0)]
     lines += core + shown
     room -= len(shown)
-    users = processes(metrics.processes, width, theme)
-    graphs = _graphs(state, metrics, width, min(max(room - min(len(users), 6), 0), 16), theme, trails)
-    lines += graphs
-    lines += users[: max(room - len(graphs), 0)]
+    users = _processes(metrics.processes, width, theme)
+    drawn = _graphs(state, metrics, width, min(max(room - min(len(users), 6), 0), 16), theme, graphs)
+    lines += drawn
+    lines += users[: max(room - len(drawn), 0)]
     return lines
 
 
@@ -152,75 +155,41 @@ def _overview(latest: tuple[GpuMetrics, ...], selected: int, width: int, rows: i
     lines = []
     for place in range(first, min(first + rows, len(latest))):
         metrics = latest[place]
-        head = _overview_head(place == selected, metrics.device.index, metrics.device.name, names, theme)
+        head = _overview_head(place == selected, metrics.device, names, theme)
         if metrics.state != "ok":
             lines.append(paint([*head, (metrics.state, "warm")], width, theme))
             continue
-        memory, celsius = metrics.memory, metrics.thermal.gpu_celsius
-        lines.append(
-            _overview_row(
-                metrics.utilization.gpu_percent,
-                memory.used_bytes,
-                memory.total_bytes,
-                celsius,
-                _hot_limit(metrics),
-                metrics.power.draw_watts,
-                head,
-                width,
-                theme,
-            )
-        )
+        lines.append(paint([*head, *_overview_values(metrics, width, theme)], width, theme))
     return lines
 
 
-@lru_cache(maxsize=64)
-def _overview_head(selected: bool, index: int, name: str, names: int, theme: Theme) -> tuple[Segment, ...]:
+def _overview_head(selected: bool, device: DeviceInfo, names: int, theme: Theme) -> tuple[Segment, ...]:
     mark = (">" if theme.ascii else "▶") if selected else " "
-    head = (f"{mark}{index:<2} ", "accent" if selected else "")
-    return (head, (pad(name, names) + " ", "")) if names >= 4 else (head,)
+    head = (f"{mark}{device.index:<2} ", "accent" if selected else "")
+    return (head, (pad(device.name, names) + " ", "")) if names >= 4 else (head,)
 
 
-@lru_cache(maxsize=128)
-def _overview_load(busy: float | None, small: int, theme: Theme) -> tuple[Segment, ...]:
-    load = load_style(busy)
-    return (f"{percent_text(busy, theme):>5} ", load), (bar(_share(busy), small, theme), load)
-
-
-@lru_cache(maxsize=128)
-def _overview_heat(celsius: float | None, limit: float, theme: Theme) -> Segment:
-    text = theme.none if celsius is None else f"{celsius:.0f}{theme.degree}"
-    return f"{text:>7}", _BAND_STYLES.get(_band(celsius, limit) or "", "dim")
-
-
-@lru_cache(maxsize=64)
-def _overview_row(
-    busy: float | None,
-    used: int | None,
-    total: int | None,
-    celsius: float | None,
-    limit: float,
-    watts: float | None,
-    head: tuple[Segment, ...],
-    width: int,
-    theme: Theme,
-) -> str:
+def _overview_values(metrics: GpuMetrics, width: int, theme: Theme) -> Line:
+    busy, memory, celsius = metrics.utilization.gpu_percent, metrics.memory, metrics.thermal.gpu_celsius
+    watts = metrics.power.draw_watts
     small = max(min(width // 10, 12), 0) if width >= 60 else 0
-    line = [
-        *head,
-        *_overview_load(busy, small, theme),
-        (f" {_memory_text(used, total, theme):>15}", load_style(_percent_of(used, total))),
-        _overview_heat(celsius, limit, theme),
+    load = load_style(busy)
+    used = _percent_of(memory.used_bytes, memory.total_bytes)
+    heat = theme.none if celsius is None else f"{celsius:.0f}{theme.degree}"
+    return [
+        (f"{whole_percent_text(busy, theme):>5} ", load),
+        (bar(_share(busy), small, theme), load),
+        (f" {_memory_text(memory, theme):>15}", load_style(used)),
+        (f"{heat:>7}", _BAND_STYLES.get(band(metrics) or "", "dim")),
         (f"{theme.none if watts is None else f'{watts:.0f} W':>7}", "dim" if watts is None else ""),
     ]
-    return paint(line, width, theme)
 
 
-@lru_cache(maxsize=16)
 def _heading(device: DeviceInfo, width: int, theme: Theme) -> str:
     dash = "-" if theme.ascii else "─"
     facts = [device.pci_bus_id, device.driver and f"driver {device.driver}", device.kind]
     right = theme.dot.join(fact for fact in facts if fact)
-    left = f"{device.index} {printable(device.name)} "
+    left = f"{device.index} {measurable(device.name)} "
     rule = width - cells(left) - cells(right) - 1
     line: Line = [(dash + " ", "dim"), (left, "accent")]
     if rule < 2:
@@ -239,10 +208,9 @@ def _core(metrics: GpuMetrics, width: int, theme: Theme) -> list[str]:
     )
     word = band(metrics)
     heat = None if thermal.gpu_celsius is None else thermal.gpu_celsius / _hot_limit(metrics) * 100
-    full = _full_memory_text(memory.used_bytes, memory.total_bytes, memory.unified, theme)
     rows = [
-        ("GPU", busy, _or_why(metrics, "utilization.gpu_percent", percent_text(busy, theme)), load_style(busy)),
-        ("MEM", used, _or_why(metrics, "memory.used_bytes", full), load_style(used)),
+        ("GPU", busy, _or_why(metrics, "utilization.gpu_percent", whole_percent_text(busy, theme)), load_style(busy)),
+        ("MEM", used, _or_why(metrics, "memory.used_bytes", _full_memory_text(memory, theme)), load_style(used)),
         ("PWR", draw_percent, _or_why(metrics, "power.draw_watts", _power_text(power)), load_style(draw_percent)),
         (
             "TEMP",
@@ -251,19 +219,18 @@ def _core(metrics: GpuMetrics, width: int, theme: Theme) -> list[str]:
             _BAND_STYLES.get(word or "", "dim"),
         ),
     ]
-    room = min(max([cells(value) for _, _, value, _ in rows]), max(width - LABEL, 0))
-    length = width - LABEL - room - 1
+    room = min(max([cells(value) for _, _, value, _ in rows]), max(width - _LABEL, 0))
+    length = width - _LABEL - room - 1
     return [
         *[_gauge(*row, length, width, theme) for row in rows],
-        clock_row(metrics.clocks, metrics.device.clock_max_mhz, width, theme),
-        pcie_row(metrics.pcie, width, theme),
+        _clock_row(metrics.clocks, metrics.device.clock_max_mhz, width, theme),
+        _pcie_row(metrics.pcie, width, theme),
     ]
 
 
-@lru_cache(maxsize=32)
 def _gauge(label: str, percent: float | None, value: str, style: str, length: int, width: int, theme: Theme) -> str:
     drawn = bar(_share(percent), length, theme) + " " if length >= 4 else ""
-    return paint([(f"{label:<{LABEL}}", "title"), (drawn, style), (value, style)], width, theme)
+    return paint([(f"{label:<{_LABEL}}", "title"), (drawn, style), (value, style)], width, theme)
 
 
 def _or_why(metrics: GpuMetrics, field: str, text: str) -> str:
@@ -280,17 +247,16 @@ def _percent_of(used: int | None, total: int | None) -> float | None:
     return None if used is None or not total else used / total * 100
 
 
-def _memory_text(used: int | None, total: int | None, theme: Theme) -> str:
+def _memory_text(memory: Memory, theme: Theme) -> str:
+    used, total = memory.used_bytes, memory.total_bytes
     if used is None:
         return theme.none
-    return f"{size_text(used)}/{size_text(total)} GiB" if total else f"{size_text(used)} GiB"
+    return f"{gib_text(used)}/{gib_text(total)} GiB" if total else f"{gib_text(used)} GiB"
 
 
-def _full_memory_text(used: int | None, total: int | None, unified: bool | None, theme: Theme) -> str:
-    text = _memory_text(used, total, theme)
-    if used is None or not total:
-        return text
-    return f"{text} {used / total * 100:.0f} %" + (" shared" if unified else "")
+def _full_memory_text(memory: Memory, theme: Theme) -> str:
+    text, percent = _memory_text(memory, theme), _percent_of(memory.used_bytes, memory.total_bytes)
+    return text if percent is None else f"{text} {percent:.0f} %" + (" shared" if memory.unified else "")
 
 
 def _power_text(power: Power) -> str:
@@ -298,9 +264,161 @@ def _power_text(power: Power) -> str:
     return f"{power.draw_watts or 0:.0f}{limit} W"
 
 
-def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, trails: Trails) -> list[str]:
+# ---- lines of text below the bars: each only where something is known
+
+
+def _details(metrics: GpuMetrics, allocations: str | None, width: int, theme: Theme) -> list[str]:
+    """Rows that are there only where something is known, most wanted first."""
+    rows = (
+        _use_row(metrics.utilization, width, theme),
+        _heat_row(metrics.thermal, width, theme),
+        _power_row(metrics.power, width, theme),
+        _shared_row(metrics.memory, width, theme),
+        _link_row(metrics.links, width, theme),
+        _text_row("alloc", [allocations], [], width, theme) if allocations else None,
+        _health_row(metrics.health, metrics.pcie.replay_count, width, theme),
+    )
+    return [row for row in rows if row is not None]
+
+
+def _text_row(label: str, words: list[str], alarms: list[str], width: int, theme: Theme) -> str:
+    """As many of ``words`` as fit whole; alarms are shown in any case, cut if they must be."""
+    line: Line = [(f"{label:<{_LABEL}}", "title" if label.isupper() or label == "PCIe" else "dim")]
+    alarm = "held back: " + ", ".join(alarms) if alarms else ""
+    room = width - _LABEL - (min(cells(alarm), width // 2) + 3 if alarm else 0)
+    kept = list(words)
+    while len(kept) > 1 and cells(theme.dot.join(kept)) > room:
+        kept.pop()
+    line.append((theme.dot.join(kept) or theme.none, "" if kept else "dim"))
+    if alarm:
+        line += [(theme.dot, "dim"), (alarm, "warm")]
+    return paint(line, width, theme)
+
+
+def _clock_row(clocks: Clocks, fastest_mhz: float | None, width: int, theme: Theme) -> str:
+    words = []
+    if clocks.graphics_mhz is not None:
+        most = f" of {fastest_mhz:.0f}" if fastest_mhz else ""
+        words.append(f"{clocks.graphics_mhz:.0f}{most} MHz")
+    if clocks.sm_mhz is not None and clocks.sm_mhz != clocks.graphics_mhz:
+        words.append(f"SM {clocks.sm_mhz:.0f} MHz")
+    if clocks.memory_mhz is not None:
+        words.append(f"memory {clocks.memory_mhz:.0f} MHz")
+    if clocks.video_mhz:
+        words.append(f"video {clocks.video_mhz:.0f} MHz")
+    if clocks.performance_state is not None:
+        words.append(f"P{clocks.performance_state}")
+    return _text_row("CLK", words, _held_back(clocks), width, theme)
+
+
+def _held_back(clocks: Clocks) -> list[str]:
+    """What keeps the clocks down; doing nothing, or being told to, is no complaint."""
+    calm = ("idle", "gpu_idle", "none", "application_clocks", "applications_clocks_setting")
+    return [reason for reason in clocks.throttle_reasons or () if reason not in calm]
+
+
+def _pcie_row(pcie: Pcie, width: int, theme: Theme) -> str:
+    words = []
+    times = "x" if theme.ascii else "×"
+    if pcie.generation is not None and pcie.width is not None:
+        link = f"gen {pcie.generation} {times}{pcie.width}"
+        best = f"gen {pcie.max_generation} {times}{pcie.max_width}" if pcie.max_generation and pcie.max_width else link
+        words.append(link if best == link else f"{link} of {best}")
+    if pcie.rx_bytes_per_s is not None:
+        words.append(f"in {rate_text(pcie.rx_bytes_per_s)}")
+    if pcie.tx_bytes_per_s is not None:
+        words.append(f"out {rate_text(pcie.tx_bytes_per_s)}")
+    return _text_row("PCIe", words, [], width, theme)
+
+
+def _use_row(use: Utilization, width: int, theme: Theme) -> str | None:
+    engines = (
+        ("SM", use.sm_active_percent),
+        ("occupancy", use.sm_occupancy_percent),
+        ("tensor", use.tensor_percent),
+        ("DRAM", use.dram_bandwidth_percent),
+        ("mem ctrl", use.memory_controller_percent),
+        ("enc", use.encoder_percent),
+        ("dec", use.decoder_percent),
+        ("jpeg", use.jpeg_percent),
+        ("video", use.media_percent),
+    )
+    words = [f"{name} {value:.0f} %" for name, value in engines if value is not None]
+    return _text_row("use", words, [], width, theme) if words else None
+
+
+def _heat_row(thermal: Thermal, width: int, theme: Theme) -> str | None:
+    heat = (
+        ("hotspot", thermal.hotspot_celsius, theme.degree),
+        ("memory", thermal.memory_celsius, theme.degree),
+        ("slows at", thermal.slowdown_celsius, theme.degree),
+        ("fan", thermal.fan_percent, " %"),
+        ("fan", thermal.fan_rpm, " rpm"),
+    )
+    words = [f"{name} {value:.0f}{unit}" for name, value, unit in heat if value is not None]
+    return _text_row("heat", words, [], width, theme) if words else None
+
+
+def _power_row(power: Power, width: int, theme: Theme) -> str | None:
+    average, joules = power.average_watts, power.energy_joules
+    words = [f"average {average:.0f} W"] if average is not None and average != power.draw_watts else []
+    words += [f"energy {joules / 3.6e6:.2f} kWh"] if joules is not None else []
+    return _text_row("power", words, [], width, theme) if words else None
+
+
+def _shared_row(memory: Memory, width: int, theme: Theme) -> str | None:
+    used, total, reserved = memory.shared_used_bytes, memory.shared_total_bytes, memory.reserved_bytes
+    words = []
+    if used is not None:
+        words.append(f"of the system {gib_text(used)}" + (f"/{gib_text(total)}" if total else "") + " GiB")
+    if reserved:
+        words.append(f"reserved {mib_text(reserved)} MiB")
+    return _text_row("mem", words, [], width, theme) if words else None
+
+
+def _link_row(links: Links, width: int, theme: Theme) -> str | None:
+    words = [f"NVLink {links.nvlink_count} up"] if links.nvlink_count else []
+    if links.rx_bytes_per_s is not None:
+        words.append(f"in {rate_text(links.rx_bytes_per_s)}")
+    if links.tx_bytes_per_s is not None:
+        words.append(f"out {rate_text(links.tx_bytes_per_s)}")
+    return _text_row("link", words, [], width, theme) if words else None
+
+
+def _health_row(health: Health, replays: int | None, width: int, theme: Theme) -> str | None:
+    counts = (
+        ("uncorrected memory errors", health.ecc_uncorrected),
+        ("retired pages", health.retired_pages),
+        ("remapped rows", health.remapped_rows),
+        ("PCIe replays", replays),
+    )
+    words = [f"{value} {name}" for name, value in counts if value]
+    words += [f"Xid {health.last_xid}"] if health.last_xid is not None else []
+    return _text_row("health", words, [], width, theme) if words else None
+
+
+def _processes(users: tuple[ProcessUsage, ...] | None, width: int, theme: Theme) -> tuple[str, ...]:
+    if users is None:
+        return ()
+    if not users:
+        return (paint([("no process uses it, as far as this user may see", "dim")], width, theme),)
+    names = max(width - 28, 0)
+    head = paint([(f"{'PID':>8} {pad('PROCESS', names)} {'MEMORY':>9} {'GPU':>6}", "dim")], width, theme)
+    return head, *[paint([(_process_text(usage, names, theme), "")], width, theme) for usage in users]
+
+
+def _process_text(usage: ProcessUsage, names: int, theme: Theme) -> str:
+    name = usage.name or ("another pid namespace" if usage.visible is False else theme.none)
+    size = theme.none if usage.memory_used_bytes is None else f"{mib_text(usage.memory_used_bytes)} MiB"
+    return f"{usage.pid:>8} {pad(name, names)} {size:>9} {whole_percent_text(usage.gpu_percent, theme):>6}"
+
+
+# ---- graphs
+
+
+def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, graphs: Graphs) -> list[str]:
     """The last minute of load, memory, power and temperature, as many as have values and room."""
-    columns = width - LABEL
+    columns = width - _LABEL
     if height < 2 or columns < 8 or not state.history:
         return []
     most, hot = _most_watts(metrics, state.history), _hot_limit(metrics)
@@ -312,7 +430,7 @@ def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: T
     )
     side = 1 if theme.ascii else 2  # points a cell
     key = metrics.device, most, hot
-    found = trails.codes(key, state.history, state.now_ns, readers, columns * side, side, HISTORY_S)
+    found = graphs.codes(key, state.history, state.now_ns, readers, columns * side, side, HISTORY_S)
     known = [(name, codes) for name, codes in zip(_GRAPHS, found, strict=True) if codes.strip(b"\0")]
     known = known[: height - 1]
     if not known:
@@ -328,20 +446,17 @@ def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: T
 _GRAPHS = ("gpu", "mem", "power", "temp")
 
 
-@lru_cache(maxsize=8)
 def _graph(name: str, codes: bytes, rows: int, theme: Theme) -> tuple[str, ...]:
-    """A value that stands still gives the same parts, and what was painted of them."""
     return tuple(
-        paint_fitting([(f"{'' if row else name:<{LABEL}}", "dim")], theme) + paint_run(line, theme)
+        paint_fitting([(f"{'' if row else name:<{_LABEL}}", "dim")], theme) + paint_run(line, theme)
         for row, line in enumerate(dots(codes, rows, theme))
     )
 
 
-@lru_cache(maxsize=4)
 def _axis(columns: int, width: int, theme: Theme) -> str:
     ago = f"{HISTORY_S} s ago"
     gap = columns - len(ago) - 3
-    return paint([(" " * LABEL + ago + " " * max(gap, 1) + "now", "dim")], width, theme)
+    return paint([(" " * _LABEL + ago + " " * max(gap, 1) + "now", "dim")], width, theme)
 
 
 def _most_watts(metrics: GpuMetrics, history: Sequence[GpuMetrics]) -> float:

@@ -25,7 +25,7 @@ def code(percent: float) -> int:
     return min(max(int(percent * (_MOST - 1) / 100 + 0.5), 0), _MOST - 1) + 1
 
 
-class Trail:
+class Graph:
     """One value over the last ``span_s`` seconds in ``count`` equal parts, ``align`` of them a cell.
 
     A part holds the mean of what fell into it. A part without a value between two that have one takes the earlier
@@ -74,12 +74,12 @@ class Trail:
         return (bytes(self._codes[-1:]) if held else b"\0") * min(parts, self._count)
 
 
-class Trails:
-    """The trails of what is looked at, several values of it, kept from picture to picture."""
+class Graphs:
+    """The graphs of what is looked at, several values of it, kept from picture to picture."""
 
     def __init__(self) -> None:
         self._key: object = None
-        self._trails: tuple[Trail, ...] = ()
+        self._graphs: tuple[Graph, ...] = ()
         self._until_ns = 0
 
     def codes(
@@ -102,21 +102,21 @@ class Trails:
         new: Sequence[Any] = history
         if key != self._key or not history[0].monotonic_ns <= until <= history[-1].monotonic_ns:
             self._key = key
-            self._trails = tuple(Trail(count, align, span_s) for _ in readers)
+            self._graphs = tuple(Graph(count, align, span_s) for _ in readers)
         else:
             place = len(history)
             while place and history[place - 1].monotonic_ns > until:
                 place -= 1
             new = history[place:]
         self._until_ns = history[-1].monotonic_ns
-        for trail, read in zip(self._trails, readers, strict=True):
+        for graph, read in zip(self._graphs, readers, strict=True):
             for sample in new:
-                trail.add(sample.monotonic_ns, read(sample))
-        return [trail.codes(now_ns) for trail in self._trails]
+                graph.add(sample.monotonic_ns, read(sample))
+        return [graph.codes(now_ns) for graph in self._graphs]
 
 
 def dots(codes: bytes, rows: int, theme: Theme) -> tuple[Line, ...]:
-    """Parts as ``rows`` lines, two parts a cell (one in ASCII), each stretch in the colour of its load.
+    """Parts as ``rows`` lines, two parts a cell (one in ASCII), each run of cells in the colour of its load.
 
     Whole lines go through tables at once: the bytes of the left and of the right sides of the cells.
     """

@@ -2,16 +2,15 @@
 
 import re
 import unicodedata
-from functools import lru_cache
 from typing import NamedTuple
+
+from ..._runtime.text import printable
 
 _SGR = {"title": "1", "dim": "2", "good": "32", "warm": "33", "hot": "31", "critical": "1;97;41", "accent": "36"}
 _COLOR_ON = {"": "\x1b[0m"} | {style: f"\x1b[{code}m" for style, code in _SGR.items()}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 #: Text of nothing but printable characters of one cell: ASCII, Latin, lines, blocks, braille.
 _plain = re.compile("[ -~\u00a0-\u00ac\u00ae-\u02ff–\u2500-\u259f▶\u2800-\u28ff]*").fullmatch
-
-GIB, MIB = 2**30, 2**20
 
 Segment = tuple[str, str]  # text, style
 Line = list[Segment]
@@ -43,7 +42,7 @@ def paint(line: Line, width: int, theme: Theme) -> str:
     parts = []
     for text, style in line:
         if not (text.isascii() and text.isprintable()) and not _plain(text):
-            text = printable(text)
+            text = measurable(text)
             wide = cells(text)
         else:
             wide = len(text)
@@ -73,14 +72,14 @@ def paint_run(line: Line, theme: Theme) -> str:
     return "".join([_COLOR_ON[style] + text for text, style in line]) + "\x1b[0m"
 
 
-def printable(text: str) -> str:
-    """``text`` with everything that could move the cursor, or take no cell, made visible as a question mark."""
+def measurable(text: str) -> str:
+    """``text`` with a question mark for everything that could move the cursor or take no cell, so that
+    :func:`cells` knows its width."""
     if _plain(text):
         return text
-    return "".join(c if c.isprintable() and not unicodedata.combining(c) else "?" for c in text)
+    return "".join(["?" if unicodedata.combining(c) else c for c in printable(text, "?")])
 
 
-@lru_cache(maxsize=256)
 def cells(text: str) -> int:
     """Terminal columns that ``text`` takes: two for a wide East Asian character."""
     if _plain(text):
@@ -99,10 +98,9 @@ def clip(text: str, room: int) -> str:
     return text
 
 
-@lru_cache(maxsize=256)
 def pad(text: str, room: int) -> str:
     """``text`` in exactly ``room`` cells."""
-    text = clip(printable(text), room)
+    text = clip(measurable(text), room)
     return text + " " * (room - cells(text))
 
 
@@ -126,17 +124,16 @@ def load_style(percent: float | None) -> str:
     return "good" if percent < 70 else "warm" if percent < 90 else "hot"
 
 
-def size_text(size: float, unit: int = GIB) -> str:
-    return f"{size / unit:.1f}" if unit == GIB else f"{size / unit:.0f}"
+def gib_text(size: float) -> str:
+    """The number alone, in one unit whatever the size: two of them stand beside each other."""
+    return f"{size / 2**30:.1f}"
 
 
-def rate_text(rate: float) -> str:
-    """Bytes a second with a unit that keeps it short."""
-    for unit, name in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if rate >= unit:
-            return f"{rate / unit:.1f} {name}"
-    return f"{rate:.0f} B/s"
+def mib_text(size: float) -> str:
+    """As :func:`gib_text`, in MiB and without decimals."""
+    return f"{size / 2**20:.0f}"
 
 
-def percent_text(percent: float | None, theme: Theme) -> str:
+def whole_percent_text(percent: float | None, theme: Theme) -> str:
+    """Without decimals at any size, so that a line keeps its width."""
     return theme.none if percent is None else f"{percent:.0f} %"

@@ -325,8 +325,8 @@ class Pipeline:
 
     def _leave_tracer(self) -> None:
         try:
-            if self.adopt in _select.followers:
-                _select.followers.remove(self.adopt)
+            if self.adopt in _select.control.followers:
+                _select.control.followers.remove(self.adopt)
             if self.leave_more is not None:
                 self.leave_more()
             for tracer in (self._joined, self.tracer):

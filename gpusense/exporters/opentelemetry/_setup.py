@@ -63,7 +63,7 @@ def start(
         providers.watch()
     pipeline.start()
     if tracer is None:
-        select.followers.append(pipeline.adopt)
+        select.control.followers.append(pipeline.adopt)
     return pipeline
 
 

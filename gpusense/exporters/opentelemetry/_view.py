@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..._capture.recorder import Recorder
 from ..._records.records import DeviceInfo
 from ..._runtime import log
 from ._attributes import Redact
@@ -50,11 +49,11 @@ class View:
         there the kernels are decoded after the program has ended.
         """
         tracer = self._tracer_of()
-        recorder = getattr(tracer, "_recorder", None)
-        if getattr(recorder, "mode", "") != "file":
+        recorder = getattr(tracer, "recorder", None)
+        if recorder is None or recorder.store.mode != "file":
             return tracer.session()
         log.once("otel-file", "gpusense run writes a session file: kernels are not sent meanwhile, but with --live")
-        return Recorder.session(recorder)  # type: ignore[arg-type]
+        return recorder.snapshot()
 
     def resource(self) -> Any:
         base = getattr(self._target.provider(), "resource", None)

@@ -4,11 +4,10 @@ Needs torch at :func:`instrument` only. Nothing is hooked before that, and nothi
 seen and what is not stands in docs/howto/torch.md.
 """
 
-import sys
 from typing import Any, NamedTuple
 
 from ..._records.records import Unavailable
-from .._patches import Patches, live_tracer, reason_for_nothing
+from .._hosts import Installed, Patches, imported, unless_recording
 
 
 class Statistics(NamedTuple):
@@ -19,12 +18,16 @@ class Statistics(NamedTuple):
     errors: tuple[str, ...] = ()  # parts that failed once and were switched off
 
 
-class _Active:
-    state: Any = None
-    patches: Any = None
-    modules: Any = None
-    passes: Any = None
-    wrapper: Any = None
+class _Instrumentation(NamedTuple):
+    """The parts, made when torch is there."""
+
+    state: Any
+    patches: Patches
+    modules: Any
+    backward: Any
+
+
+_installed = Installed[_Instrumentation]()
 
 
 def instrument(
@@ -45,15 +48,17 @@ def instrument(
     ``memory``: the caching allocator's bytes as attributes of models, backward passes and ranges (0.1 ms each).
     While torch.profiler records, no block is opened.
     """
-    if _Active.state is not None:
+    installed = _installed.now
+    if installed is not None:
         if model is not None:
-            _Active.modules.add_root(model)
+            installed.modules.add_root(model)
         return True
     torch = _torch()
     if isinstance(torch, Unavailable):
         return torch
-    if live_tracer() is None:
-        return Unavailable("torch", reason_for_nothing())
+    nothing = unless_recording("torch")
+    if nothing is not None:
+        return nothing
     from ._backward import Backward
     from ._modules import Modules
     from ._ranges import Ranges
@@ -61,42 +66,40 @@ def instrument(
 
     state = State(Host(torch), Options(depth, min_us, backward, ranges, memory))
     patches, passes = Patches(), Backward(state)
-    modules = Modules(state, passes)
+    modules = Modules(state, passes.watch)
     if model is not None:
         modules.add_root(model)
-    original = torch.nn.Module.__call__
     modules.install(patches)
     if backward:
         passes.install(patches)
     if ranges:
         Ranges(state).install(patches)
-    _Active.state, _Active.patches, _Active.modules, _Active.passes = state, patches, modules, passes
-    _Active.wrapper = torch.nn.Module.__call__, original
+    _installed.now = _Instrumentation(state, patches, modules, passes)
     return True
 
 
 def uninstrument() -> None:
     """Puts everything back. Hooks on graphs that were recorded before do nothing from now on."""
-    state, _Active.state = _Active.state, None
-    if state is None:
+    installed = _installed.take()
+    if installed is None:
         return
-    state.end()
-    _Active.passes.end()
-    _Active.patches.undo()
-    _Active.modules.forget_wrapper(*_Active.wrapper)
-    _Active.patches = _Active.modules = _Active.passes = _Active.wrapper = None
+    installed.state.end()
+    installed.modules.uninstall(installed.patches)
+    installed.patches.undo()
 
 
 def statistics() -> Statistics:
     """What was found since :func:`instrument`."""
-    state, modules = _Active.state, _Active.modules
-    return Statistics() if state is None else Statistics(modules.roots, (*modules.too_short,), (*state.errors,))
+    installed = _installed.now
+    if installed is None:
+        return Statistics()
+    modules = installed.modules
+    return Statistics(modules.roots, (*modules.too_short,), (*installed.state.errors,))
 
 
 def when_imported() -> bool:
     """For a poll: instruments once the program has imported torch; True when there is nothing more to wait for."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or getattr(torch.__spec__, "_initializing", False) or not hasattr(torch, "optim"):
+    if not imported("torch", "optim"):
         return False
     instrument()
     return True

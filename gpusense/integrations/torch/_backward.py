@@ -1,6 +1,6 @@
 """Blocks for backward passes: one around ``backward()`` on its caller's thread, and in it one a module with a block.
 
-Autograd runs what a module recorded in one stretch, because it takes the newest node that is ready. The stretch begins
+Autograd runs what a module recorded without a break, because it takes the newest node that is ready. That begins
 where the node of the module's output runs and ends where the node of its input does, so two hooks on nodes suffice;
 nothing is put into the graph, as module backward hooks would. The nodes run on the caller's thread (CPU) or on a thread
 of autograd's own for each device; there the module's block gets the block of ``backward()`` as its parent.
@@ -11,16 +11,87 @@ from functools import partial
 from time import time_ns
 from typing import Any
 
-from ..._attribution.open_blocks import LAST_ID, Frame, block_ids, bringers, innermost
+from ..._attribution.boundaries import FRAME_FOLLOWED, FRAME_OPENED, Frame
+from ..._attribution.open_blocks import LAST_ID, Run, block_ids, innermost
 from ..._runtime import threads
-from .._patches import Patches
-from ._entries import Entries, Pass
+from .._hosts import Patches
 from ._nodes import MAX_FLAT, MAX_INPUTS, NO_TENSORS, Hook, look
 from ._state import State, around, frame_of
 
 _MAX_HOOKS = 4  # that a module keeps: as many of its calls as wait for their backward pass, usually
-_MAX_BELOW = 256  # hooks of the modules in one that it knows
+_NOBODY = object()
 _get_ident = threads.thread_id()
+
+
+class Pass(Run):
+    """A backward pass on one thread: what is open in it, as (the call in the forward pass, its frame here), outermost
+    first. The last one may be apart in ``call`` and ``frame``, where it has no block yet."""
+
+    __slots__ = ("before", "call", "open", "parent")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[tuple[Any, Frame]] = []
+        self.call: Any = None
+        self.parent: Any = _NOBODY  # frame of the module whose children's backward passes follow one another
+        self.before: Any = _NOBODY  # the thread's innermost block, where another one stands in for the pass
+
+    def lies_in(self, block: Any, before: Any) -> None:
+        """The outermost frame lies in ``block``, the innermost one here, where ``before`` was."""
+        self.begin(block, frame_of(block, None, self, None))
+        if self.lean:
+            self.before = before
+        else:
+            innermost.set(before)
+
+    def over(self) -> None:
+        """Nothing is open any more."""
+        before, self.before = self.before, _NOBODY
+        if before is not _NOBODY and innermost.get() is self.base:
+            innermost.set(before)
+        self.end()
+
+    def apart(self, call: Any, frame: Frame) -> None:
+        """``frame`` is innermost, of ``call``, and has no block."""
+        self.frame, self.call, self.parent = frame, call, call.outer
+
+    def gather(self) -> None:
+        """What is apart joins the others in ``open``."""
+        if self.call is not None:
+            frame = self.frame
+            while frame is not None and frame.place is not self.call.place:
+                frame = frame.outer
+            if frame is not None:
+                self.open.append((self.call, frame))
+            self.call, self.parent = None, _NOBODY
+
+    def follow(self, call: Any) -> bool:
+        """Whether ``call`` is the next one of siblings without blocks: then the last one's frame ends, and its own one
+        begins. One entry in the queue and little else, because each hook runs this."""
+        last: Any = self.frame
+        if (
+            not self.lean
+            or self.parent is not call.outer
+            or self.call is call
+            or last is None
+            or last.block is not None
+        ):
+            return False
+        corr = self.newest()
+        if corr > LAST_ID:
+            return False
+        frame = Frame.__new__(Frame)
+        frame.number, frame.place, frame.block = next(block_ids), call.place, None
+        frame.run, frame.outer = self, last.outer
+        frame.start_ns, frame.corr = time_ns(), corr
+        try:
+            self.append((FRAME_FOLLOWED, last, frame.start_ns, corr, frame))
+            self.frame, self.call = frame, call
+        except BaseException:
+            self.give_up(last, frame)
+            self.call, self.parent = None, _NOBODY
+            raise
+        return True
 
 
 class Backward:
@@ -32,22 +103,14 @@ class Backward:
         self._passes: dict[int, Pass] = {}  # of each thread that is in one
         self._keeping: list[bool] = []  # one for each open backward() that leaves its graph, which may be run again
         self._compiled = [True]  # not empty: a backward pass that is compiled may be under way
-        self._entries = Entries(self._passes, self._comes_home, lambda: state.fail("backward"))
         self._engine = state.host.torch.autograd.Variable._execution_engine
         self.watch = self._watcher()
 
     def install(self, patches: Patches) -> None:
-        bringers.append(self._entries.bring)
+        """``backward()`` and ``grad()`` have blocks from now on."""
         autograd = self.state.host.torch.autograd
         for name, retain in (("backward", 2), ("grad", 3)):
             patches.wrap(autograd, name, partial(self._wrap, retain))
-
-    def end(self) -> None:
-        """Passes under way go on without us."""
-        for run in list(self._passes.values()):
-            self._entries.disarm(run)
-        if self._entries.bring in bringers:
-            bringers.remove(self._entries.bring)
 
     def _wrap(self, retain: int, original: Any) -> Callable[..., Any]:
         """``retain``: which of the arguments is ``retain_graph``; ``create_graph`` is the next one."""
@@ -72,12 +135,7 @@ class Backward:
             block, before = state.open_measured("backward")
             if block is None:
                 return None
-            outer = self._passes.get(_get_ident())
-            if outer is not None:
-                self._entries.disarm(outer)
-                del self._passes[_get_ident()]
-            if self._entries.active:  # what they say is of a time when nothing else ran
-                self._entries.bring()
+            outer = self._passes.pop(_get_ident(), None)
             self._compiled[:] = [True] if state.host.may_trace() else []
             self._runs.append(block)
             if keeps:
@@ -90,8 +148,6 @@ class Backward:
     def _end_run(self, block: Any, before: int | None, outer: Any, keeps: bool) -> None:
         try:
             self._finish()
-            if self._entries.active:
-                self._entries.bring()
             if keeps:
                 self._keeping.pop()
             if outer is not None:
@@ -112,7 +168,7 @@ class Backward:
         on, grad_enabled, modes, tensor = state.on, host.grad_enabled, host.modes, host.Tensor
         no_tensors, most = NO_TENSORS, MAX_FLAT
 
-        def watch(call: Any, args: Any, kwargs: Any, output: Any) -> None:  # noqa: C901 - see the head of _nesting
+        def watch(call: Any, args: Any, kwargs: Any, output: Any) -> None:  # noqa: C901 - see the head of open_blocks
             if not on["backward"] or not grad_enabled():
                 return
             try:
@@ -142,7 +198,7 @@ class Backward:
                                     hook.call, hook.out = call, True
                                     produced._register_hook_dict(hook.carrier)
                                 else:
-                                    lend(call, produced, output)
+                                    lend(call, produced)
                                 here.produced = produced if call.outer is not None else None
                             return
                     except (RuntimeError, IndexError):  # see _nodes; another thread took the last hook
@@ -167,7 +223,7 @@ class Backward:
         # The node, and all that it was made from, is held until the model's forward pass ends.
         here.produced = produced if call.outer is not None else None
 
-    def _lend(self, call: Any, produced: Any, output: Any) -> None:
+    def _lend(self, call: Any, produced: Any) -> None:
         """Gives ``produced``, the node of what ``call`` gave, a hook that the module is going to keep."""
         place = call.place
         carrier: Any = self.state.host.carrier() if place.made < _MAX_HOOKS else False
@@ -175,14 +231,10 @@ class Backward:
             self._attach(call.run, produced, partial(self._entered, Hook(call)))
             return
         hook = Hook(call, place.hooks)
-        hook.carrier, hook.device = carrier, getattr(output, "device", None)
-        hook.full = hook.calls[0] = partial(self._entered, hook)
-        carrier._backward_hooks = hook.calls
+        hook.carrier = carrier
+        carrier._backward_hooks = {0: partial(self._entered, hook)}
         place.made += 1
         produced._register_hook_dict(carrier)
-        above = call.outer.place if call.outer is not None else None
-        if above is not None and len(above.below) < _MAX_BELOW:
-            above.below.append(hook)
 
     def _attach(self, here: Any, node: Any, hook: Any) -> None:
         """``hook`` before ``node`` runs: by way of a tensor of ours, since ``register_prehook`` is mostly Python."""
@@ -203,9 +255,7 @@ class Backward:
         if (self._compiled and state.host.tracing()) or not state.on["backward"]:
             return
         try:
-            call, entries = hook.call, self._entries
-            if entries.active:
-                entries.bring()
+            call = hook.call
             if hook.out and self._comes_home():
                 hook.go_home()
             run = self._passes.get(_get_ident())
@@ -213,14 +263,8 @@ class Backward:
                 run = self._passes[_get_ident()] = Pass()
             if run.parent is call:
                 return  # its output is its last child's, whose hook on the same node came first and opened both
-            if run.lean and run.follows(call) and (corr := run.newest()) <= LAST_ID:
-                run.follow(call, time_ns(), corr)
-            else:
-                if run.armed:
-                    entries.disarm(run)
+            if not run.follow(call):
                 self._enter_anew(run, call)
-            if run.call is call and call.outer is not None and call.outer.place is not None:
-                entries.arm(run, hook, call.outer.place.below)
         except Exception:  # noqa: BLE001
             state.fail("backward")
 
@@ -288,7 +332,7 @@ class Backward:
         frame.number, frame.place, frame.block = next(block_ids), call.place, None
         frame.run, frame.outer = run, run.frame
         frame.start_ns, frame.corr = time_ns(), corr
-        run.append(frame)
+        run.append((FRAME_OPENED, frame))
         run.apart(call, frame)
         return True
 
@@ -313,7 +357,6 @@ class Backward:
             run = self._passes.get(_get_ident())
             if run is None:
                 return
-            self._entries.disarm(run, 1)
             run.gather()
             for depth, opened in enumerate(run.open):
                 if opened[0] is call:
@@ -324,10 +367,8 @@ class Backward:
 
     def _finish(self) -> None:
         try:
-            run = self._passes.get(_get_ident())
+            run = self._passes.pop(_get_ident(), None)
             if run is not None:
-                self._entries.disarm(run)
-                del self._passes[_get_ident()]
                 run.gather()
                 self._close_down_to(run, 0)
         except Exception:  # noqa: BLE001

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
-from ..._attribution.open_blocks import LAST_ID, Frame, block_ids, innermost, running
+from ..._attribution.boundaries import FRAME_ENDED, FRAME_OPENED, Frame
+from ..._attribution.open_blocks import LAST_ID, block_ids, innermost, running
 from ..._runtime import threads
-from .._patches import Patches
-from ._backward import Backward
+from .._hosts import Patches
 from ._nodes import Hook
 from ._state import State, Thread, around, frame_of
 
@@ -28,6 +28,7 @@ CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
 _OF_CODE = (
     "co_code", "co_names", "co_consts", "co_varnames", "co_freevars", "co_flags", "co_argcount", "co_kwonlyargcount",
 )  # fmt: skip
+_DYNAMO, _UNPATCHED = "torch._dynamo.variables.nn_module", "unpatched_nn_module_call"
 _get_ident = threads.thread_id()
 _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a module may be found too short
 
@@ -35,7 +36,7 @@ _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a
 class Place:
     """Where a module stands: its qualified name in its root, and what its calls took the host so far."""
 
-    __slots__ = ("attributes", "below", "calls", "hooks", "host_ns", "inner", "level", "made", "name", "steady")
+    __slots__ = ("attributes", "calls", "hooks", "host_ns", "inner", "level", "made", "name", "steady")
 
     def __init__(self, name: str, attributes: dict[str, Any], level: int) -> None:
         self.name = name
@@ -47,7 +48,6 @@ class Place:
         self.steady = False  # below the model, and judged to be worth a block
         self.hooks: list[Hook] = []  # for nodes, that no node has now
         self.made = 0  # of them
-        self.below: list[Hook] = []  # those of the modules in it
 
 
 class _Unknown:
@@ -60,40 +60,42 @@ _UNKNOWN: Any = _Unknown()
 
 
 class Modules:
-    """The modules of this process: ``None`` for those without a block of their own."""
+    """The modules of this process: ``None`` for those without a block of their own. After each call that has one,
+    ``watch(frame, args, kwargs, output)`` runs."""
 
-    def __init__(self, state: State, backward: Backward) -> None:
+    def __init__(self, state: State, watch: Callable[..., None]) -> None:
         self.state = state
-        self.backward = backward
+        self.watch = watch
         self.too_short: list[str] = []
         self.roots = 0
         self._places: dict[int, Place | None] = {}
         self._watch: dict[int, weakref.ref[Any]] = {}
 
     def install(self, patches: Patches) -> None:
+        """Calls of modules have blocks from now on, and dynamo looks past the wrapper."""
         torch = self.state.host.torch
-        wrapper = patches.wrap(torch.nn.Module, "__call__", self._wrap)
+        wrapper = self.wrapper = patches.wrap(torch.nn.Module, "__call__", self._wrap)
         skip = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "skip_code", None)
         if skip is not None:
             skip(wrapper.__code__)
         # Dynamo goes straight to ``forward`` where a module's __call__ is the one that it saw when it was imported.
-        dynamo = sys.modules.get("torch._dynamo.variables.nn_module")
-        if dynamo is not None and getattr(dynamo, "unpatched_nn_module_call", None) is wrapper.__wrapped__:
-            patches.put(dynamo, "unpatched_nn_module_call", wrapper)
+        dynamo = sys.modules.get(_DYNAMO)
+        if dynamo is not None and getattr(dynamo, _UNPATCHED, None) is wrapper.__wrapped__:
+            patches.put(dynamo, _UNPATCHED, wrapper)
 
-    def forget_wrapper(self, wrapper: Any, original: Any) -> None:
-        """For a dynamo that was imported in between."""
-        dynamo = sys.modules.get("torch._dynamo.variables.nn_module")
-        if dynamo is not None and getattr(dynamo, "unpatched_nn_module_call", None) is wrapper:
-            dynamo.unpatched_nn_module_call = original  # type: ignore[attr-defined]
+    def uninstall(self, patches: Patches) -> None:
+        """For a dynamo that was imported in between: it took our wrapper for torch's own."""
+        dynamo = sys.modules.get(_DYNAMO)
+        if dynamo is not None:
+            patches.undo_too(dynamo, _UNPATCHED, self.wrapper, self.wrapper.__wrapped__)
 
     def _wrap(self, original: Any) -> Callable[..., Any]:  # noqa: C901
         """What calls a module, in its block where it has one. A closure reaches what it needs fastest."""
         get, unknown, known = self._places.get, _UNKNOWN, _is_known(original)
-        slowly, left, watch, fail = self._slowly(original), self._left, self.backward.watch, self.state.fail
+        slowly, left, watch, fail = self._slowly(original), self._left, self.watch, self.state.fail
         get_ident, get_innermost, new, ids, find = _get_ident, innermost.get, Frame.__new__, block_ids, running.get
 
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901 - see the head of _nesting
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901 - see the head of open_blocks
             place = get(id(self), unknown)
             if place is None:
                 # What torch's own does, instead of calling it: most modules have no block, and a call costs each of
@@ -117,7 +119,7 @@ class Modules:
                     corr = frame.corr = run.newest()
                     if corr <= LAST_ID:
                         opened = True
-                        run.append(frame)
+                        run.append((FRAME_OPENED, frame))
                         run.frame = frame
                 except Exception:  # noqa: BLE001 - the program's forward pass goes on
                     fail("modules")
@@ -135,7 +137,7 @@ class Modules:
                 return slowly(place, self, args, kwargs)
             try:
                 if frame.block is None and run.lean and (corr := run.newest()) <= LAST_ID:
-                    run.append((frame, time_ns(), corr))
+                    run.append((FRAME_ENDED, frame, time_ns(), corr))
                     run.frame = frame.outer
                 else:
                     left(frame, None)
@@ -161,7 +163,7 @@ class Modules:
             self.state.fail("modules")
 
     def _slowly(self, original: Any) -> Callable[..., Any]:
-        state, end, watch = self.state, self._end, self.backward.watch
+        state, end, watch = self.state, self._end, self.watch
         on, local = state.on, state.local
 
         def slowly(place: Any, module: Any, args: Any, kwargs: Any) -> Any:

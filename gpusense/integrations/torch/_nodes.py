@@ -17,23 +17,18 @@ class Hook:
 
     Making one takes longer than all else that is done for a node, so a module keeps those that have been called
     (``home``) for its next calls. One whose graph is kept, to be run again, or is never run, does not come back.
-    ``calls[0]`` is what is called: ``full``, or ``quick`` where that will do, see ``_entries``.
     """
 
-    __slots__ = ("call", "calls", "carrier", "device", "full", "home", "newest", "out", "quick")
+    __slots__ = ("call", "carrier", "home", "out")
 
     def __init__(self, call: Any, home: "list[Hook] | None" = None) -> None:
         self.call = call
         self.carrier: Any = None  # the tensor whose hooks nodes take over
         self.home = home
         self.out = home is not None  # a node has it, and has not called it
-        self.device: Any = None  # of the output, which decides on the thread that runs its node
-        self.calls: dict[int, Any] = {}
-        self.full: Any = None
-        self.quick: Any = None
-        self.newest: Any = None  # what ``quick`` reads ids with
 
     def go_home(self) -> None:
+        """The module may use it again."""
         self.out = False
         if self.home is not None:
             self.home.append(self)

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
+from ... import get_tracer
 from ..._tracing.block import Block
-from .._patches import Patches, close_block
+from .._hosts import Patches, close_block
 from ._state import State
 
 _OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)#(.+)")
@@ -28,10 +29,13 @@ def shown_name(name: str) -> str:
 
 
 class Ranges:
+    """``record_function``, NVTX and ``torch.compile`` of one instrumentation."""
+
     def __init__(self, state: State) -> None:
         self.state = state
 
     def install(self, patches: Patches) -> None:
+        """What the program or torch names has blocks from now on."""
         torch = self.state.host.torch
         patches.wrap(torch.autograd.profiler.record_function, "__enter__", self._enter)
         patches.wrap(torch.autograd.profiler.record_function, "__exit__", self._exit)
@@ -44,7 +48,7 @@ class Ranges:
     # --- record_function --------------------------------------------------------------------------------------------
 
     def _enter(self, original: Any) -> Callable[..., Any]:
-        state, on, profiler, package = self.state, self.state.on, self.state.host.profiler, self.state.package
+        state, on, profiler = self.state, self.state.on, self.state.host.profiler
 
         def __enter__(range_: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(range_, *args, **kwargs)
@@ -54,7 +58,7 @@ class Ranges:
                     if on["memory"]:
                         block, before = state.open_measured(name)
                     else:  # what that does, in fewer steps
-                        block = None if profiler._is_profiler_enabled else package._active.open_scope(name)
+                        block = None if profiler._is_profiler_enabled else get_tracer().open_scope(name)
                     if block is not None:
                         vars(range_)[_SLOT] = block, before
                 except Exception:  # noqa: BLE001 - the program's range goes on
@@ -73,7 +77,7 @@ class Ranges:
                     block, before = opened
                     error = args[1] if len(args) > 1 else None
                     if before is error is None and type(block) is Block:  # as state would
-                        block._tracer.close_scope(block)
+                        block.tracer.close_scope(block)
                     else:
                         state.close_measured(block, before, error)
             except Exception:  # noqa: BLE001

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from ..._attribution.open_blocks import Frame, Run
-from ..._runtime import log, package
-from .._patches import close_block
+from ..._attribution.boundaries import Frame
+from ..._attribution.open_blocks import Run
+from ..._runtime import log
+from .._hosts import close_block, open_block
 
 #: How a DataLoader's last wait and a checkpoint's early stop end: by design.
 _NO_ERRORS = frozenset({"StopIteration", "_StopRecomputationError"})
@@ -117,7 +118,7 @@ class _Local(threading.local):
 class State:
     """One instrumentation. ``on[part]`` is false before it begins, after its end, and after its first failure.
 
-    What runs for each module of a model calls as little as possible: it lies between long stretches of torch's own
+    What runs for each module of a model calls as little as possible: it lies between long parts of torch's own
     code, after which each function of Python is slow to reach.
     """
 
@@ -129,7 +130,6 @@ class State:
         self.on["backward"] = options.backward
         self.errors: list[str] = []
         self.local = _Local()
-        self.package = sys.modules[package.NAME]
 
     def fail(self, part: str) -> None:
         """In an ``except`` clause: the part ends; the program does not notice."""
@@ -139,22 +139,24 @@ class State:
         log.exception(f"torch {part}", f"gpusense: the torch integration's {part} failed once and was switched off")
 
     def end(self) -> None:
+        """Every part ends; what is open is still closed."""
         self.on.update(dict.fromkeys(PARTS, False))
 
     def open(self, name: str, attributes: Any = None, parent: Any = None) -> Any:
         """A block, or None while torch.profiler records."""
         if self.host.profiler._is_profiler_enabled:
             return None
-        return self.package._active.open_scope(name, attributes, None, parent)
+        return open_block(name, attributes, parent)
 
     def open_measured(self, name: str, attributes: Any = None) -> tuple[Any, int | None]:
         """As :meth:`open`, with the bytes that are allocated, where memory was asked for."""
         if self.host.profiler._is_profiler_enabled:
             return None, None
-        block = self.package._active.open_scope(name, attributes)
+        block = open_block(name, attributes)
         return block, self.memory()[0] if self.on["memory"] else None
 
     def close_measured(self, block: Any, before: int | None, error: BaseException | None = None) -> None:
+        """Ends a block of :meth:`open_measured`, which gave ``before``, on the thread that opened it."""
         if before is not None and self.on["memory"]:
             try:
                 allocated, reserved, peak = self.memory()
@@ -167,13 +169,14 @@ class State:
                 }
             except Exception:  # noqa: BLE001
                 self.fail("memory")
-        tracer = getattr(block, "_tracer", None)  # a block that does nothing has none
+        tracer = getattr(block, "tracer", None)  # a block that does nothing has none
         if error is None and tracer is not None:
             tracer.close_scope(block)
         else:
             self.close(block, error)
 
     def close(self, block: Any, error: BaseException | None = None) -> None:
+        """Ends a block; how a host ends things by design is no error."""
         close_block(block, None if type(error).__name__ in _NO_ERRORS else error)
 
     def memory(self) -> tuple[int | None, int | None, int | None]:

@@ -3,16 +3,18 @@
 What is timed and how, what the figures mean and what is refused stands in docs/explanation/wgpu.md.
 """
 
-import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ... import enable, get_tracer
+from ..._aggregation.same_kernels import expanded
 from ..._attribution.open_blocks import here
+from ..._records.protocols import RecordSource
 from ..._records.records import Record, Unavailable
-from ..._runtime import package
-from .._patches import MARK, Patches
+from ..._runtime import import_hook
+from .._hosts import MARK, Installed, Patches
 
 _MODULE = "wgpu.backends.wgpu_native._api"
 
@@ -27,10 +29,14 @@ class Statistics(NamedTuple):
     clocks: tuple[tuple[str, str], ...] = ()  # (adapter, how its ticks reach the wall clock, or why they do not)
 
 
-class _State:
-    hooks: Any = None
-    patches: Any = None
-    finder: Any = None
+class _Instrumentation(NamedTuple):
+    hooks: Any
+    patches: Patches
+    tracer: Any
+
+
+_installed = Installed[_Instrumentation]()
+_waiting = Installed[Any]()  # for the program to import wgpu
 
 
 def instrument(
@@ -47,46 +53,38 @@ def instrument(
     for the program to import wgpu and is true at once; a later call without it ends the waiting. ``emit(records)`` and
     ``block()`` replace the tracer.
     """
-    if _State.hooks is not None:
+    if _installed.now is not None:
         return True
     if when_imported and _MODULE not in sys.modules:
-        from ..._runtime.import_hook import watch
 
         def ready() -> None:
-            _State.finder = None
+            _waiting.take()
             instrument(copies=copies, emit=emit, block=block)
 
-        if _State.finder is None:
-            _State.finder = watch(_MODULE, ready)
+        if _waiting.now is None:
+            _waiting.now = import_hook.watch(_MODULE, ready)
         return True
     _watch_no_more()  # what is asked for now comes before what was to be done at the import, which may be ours
     api = _host_module()
     if isinstance(api, Unavailable):
         return api
-    tracer: Any = None
-    near: Callable[[], Any] = object
-    if emit is None:
-        tracer = _live_tracer()
-        if tracer is None:
-            return Unavailable("wgpu_py", "gpusense is off (GPUSENSE=off)")
-        wanted = tracer.config.backends
-        if wanted is not None and "wgpu" not in wanted:
-            return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
-        emit = _to_active_tracer()
-        if block is None:
-            block, near = tracer.current_block, here
-    return _install(api, emit, block or _no_block, copies, tracer, near)
+    from ._hooks import Asked
+
+    if emit is not None:
+        return _install(api, Asked(block or _no_block, object, _always), copies, _Receiver(emit))
+    if not get_tracer().active and not enable():
+        return Unavailable("wgpu_py", "gpusense is off (GPUSENSE=off)")
+    tracer = get_tracer()
+    wanted = tracer.config.backends
+    if wanted is not None and "wgpu" not in wanted:
+        return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
+    near: Callable[[], Any] = here if block is None else object
+    return _install(api, Asked(block or tracer.current_block, near, _recording), copies, tracer)
 
 
-def _install(
-    api: Any,
-    emit: Callable[[list[Record]], Any],
-    block: Callable[[], Any],
-    copies: bool,
-    tracer: Any,
-    near: Callable[[], Any],
-) -> bool | Unavailable:
+def _install(api: Any, asked: Any, copies: bool, tracer: Any) -> bool | Unavailable:
     """Wraps all of wgpu-py or nothing."""
+    from ...backends.wgpu.source import SOURCE
     from . import _copies, _devices, _passes, _transfers
     from ._hooks import Hooks
     from ._host import Host
@@ -94,7 +92,7 @@ def _install(
     patches = Patches()
     hooks = None
     try:
-        hooks = Hooks(Host(api), emit, block, copies, tracer, near)
+        hooks = Hooks(Host(api), SOURCE, asked, copies)
         _devices.install(hooks, patches)
         _passes.install(hooks, patches)
         _copies.install(hooks, patches)
@@ -105,55 +103,60 @@ def _install(
             hooks.close()
         reason = f"this wgpu-py is not as known: {type(error).__name__}: {error}"
         return Unavailable("wgpu_py", reason, "update gpusense")
-    _State.hooks, _State.patches = hooks, patches
+    tracer.add_source(SOURCE)
+    _installed.now = _Instrumentation(hooks, patches, tracer)
     return True
 
 
 def uninstrument(timeout_s: float = 1.0) -> None:
     """Hands on what is pending, waiting for it at most ``timeout_s``, and puts wgpu-py's methods back."""
-    hooks, _State.hooks = _State.hooks, None
+    installed = _installed.take()
     _watch_no_more()
-    if hooks is None:
+    if installed is None:
         return
-    hooks.flush(timeout_s)
-    hooks.close()
-    _State.patches.undo()
+    installed.hooks.flush(timeout_s)
+    installed.hooks.close()
+    installed.tracer.remove_source(installed.hooks.source)
+    installed.patches.undo()
 
 
 def _watch_no_more() -> None:
-    finder, _State.finder = _State.finder, None
+    finder = _waiting.take()
     if finder is not None:
         finder.remove()
 
 
 def flush(timeout_s: float = 1.0) -> bool:
     """Waits until everything submitted has been timed and handed on; False when that took too long."""
-    hooks = _State.hooks
-    return True if hooks is None else hooks.flush(timeout_s)
+    installed = _installed.now
+    return installed is None or bool(installed.hooks.flush(timeout_s))
 
 
 def statistics() -> Statistics:
     """Counts since :func:`instrument`; all zero when not instrumented."""
-    hooks = _State.hooks
-    return Statistics() if hooks is None else Statistics(**hooks.status())
+    installed = _installed.now
+    return Statistics() if installed is None else Statistics(**installed.hooks.status())
 
 
-def _package() -> Any:
-    return importlib.import_module(package.NAME)
+class _Receiver:
+    """A source's receiver in place of a tracer: ``emit(records)`` gets what it hands on, one record each."""
+
+    def __init__(self, emit: Callable[[list[Record]], Any]) -> None:
+        self._emit = emit
+
+    def add_source(self, source: RecordSource) -> None:
+        source.start(lambda records: self._emit(expanded(records)))
+
+    def remove_source(self, source: RecordSource) -> None:
+        source.stop()
 
 
-def _live_tracer() -> Any:
-    """The active tracer; a live one is made where none was. None under ``GPUSENSE=off``."""
-    package = _package()
-    if not package.get_tracer().active and not package.enable():
-        return None
-    return package.get_tracer()
+def _recording() -> bool:
+    return bool(get_tracer().active)
 
 
-def _to_active_tracer() -> Callable[[list[Record]], Any]:
-    """Whatever tracer is the active one when records arrive."""
-    package = _package()
-    return lambda records: package.get_tracer().record(records)
+def _always() -> bool:
+    return True
 
 
 def _no_block() -> None:

@@ -1,13 +1,41 @@
-"""Submitted passes on their way to their times: what they have in common once, and little for each.
+"""What is noted of a pass until it is submitted, and submitted passes on their way to their times. Plain data.
 
-They are looked at when they are submitted and then forgotten: hundreds come together before the GPU has told their
-times, and by then each would have to be fetched from memory again, which costs more than all that is done with it.
+A pass is one list, made in every frame. When it is submitted it is looked at and then forgotten: hundreds come together
+before the GPU has told their times, and by then each would have to be fetched from memory again, which costs more than
+all that is done with it. So a :class:`Batch` has what they have in common once, and little for each.
 """
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ._pass import GRID, Pass
+#: One timed pass or copy on its way from the encoder to its submission, by the places below. A list because making one
+#: and looking into it costs a fraction of what an object with attributes costs, and there may be thousands a second.
+Pass = list[Any]
+
+KIND = 0  # "compute", "render", or the copy's method
+SOURCE = 1  # of the name: "pass", "encoder", "pipeline", "entry_point" or "line"
+NAME = 2  # None: its first pipeline may still name it; "": nothing does
+DISPATCHES = 3
+GRID = 4  # of the last dispatch, as the program gave it
+BYTES = 5  # of a copy
+BLOCK = 6
+CODE = 7  # that began a pass without a label
+AT = 8  # where in it: an instruction, whose line is looked up when it is needed
+LENT = 9  # our two queries; None where the program's own are used
+WRITES = 10  # pointer to the C structure that says which queries; None once it has reached the pass
+OWN = 11  # the program's own query set and indices
+
+#: Two neighbouring queries: the number of the first, pointers to the C structure that says so, and to the descriptor of
+#: a compute pass without a label that has them.
+Lent = tuple[int, Any, Any, Any]
+
+POINTER = {"compute": 1, "render": 2}  # in :data:`Lent`
+PLAIN = 3
+
+
+def begun(kind: str, name: str, lent: Lent | None, block: Any) -> Pass:
+    """A new copy; :mod:`._passes` spells out its passes, which come too often for one call more."""
+    return [kind, "pass", name, 0, None, None, block, None, 0, lent, None, None]
 
 
 class Batch:
@@ -29,6 +57,7 @@ class Batch:
         return len(self.which)
 
     def add(self, passes: list[Pass], submitted_ns: int) -> None:
+        """Passes that the program submitted at ``submitted_ns``, whatever it gave as workgroup counts."""
         try:
             self._add(passes, submitted_ns)
         except Exception:  # noqa: BLE001 - a program's workgroup counts may be of a type without a hash, or worse

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from .._patches import Patches
+from .._hosts import Patches
+from ._batch import BYTES, KIND, LENT, Pass, begun
 from ._hooks import Hooks
-from ._pass import BYTES, KIND, LENT, Pass, begun
 from ._passes import passes_of
 
 

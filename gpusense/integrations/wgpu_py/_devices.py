@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from .._patches import Patches
+from .._hosts import Patches
 from ._hooks import ATTRIBUTE, Hooks
 
 FEATURES = ("timestamp-query",)

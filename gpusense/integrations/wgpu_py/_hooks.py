@@ -5,16 +5,16 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..._aggregation.same_kernels import Alike, expanded
+from ..._aggregation.same_kernels import Alike
 from ..._records.records import Record
 from ..._runtime import log, process
-from ._batch import Timed
-from ._device import DeviceTimer
+from ...backends.wgpu.source import WgpuSource
+from ._batch import Pass, Timed
 from ._host import Host
-from ._pass import Pass
 from ._records import Staged, kernels, transfers
+from ._timer import DeviceTimer
 
 STAGE = 64  # transfers are handed on in lists of this length
 MAX_ERRORS = 20
@@ -22,34 +22,22 @@ IDLE_NS = 200_000_000
 ATTRIBUTE = "_gpusense"
 
 
-class Local(threading.local):
-    """What the wrappers on one thread tell each other."""
+class Asked(NamedTuple):
+    """Of whom the wrappers ask what."""
 
-    nested = False  # inside a transfer that is recorded as a whole
+    block: Callable[[], Any]  # the block that is current on this thread, or None
+    near: Callable[[], Any]  # where it is cheaper: whether ``block()`` need be asked at all
+    recording: Callable[[], bool]  # whether finished passes are wanted
 
 
 class Hooks:
-    """``emit(records)`` and ``block()`` (the block current on this thread, or None) lead to the tracer, which is given
-    passes as :class:`Alike`; without ``tracer`` they are someone else's, who gets records.
+    """What is timed goes to ``source``, on the way to whoever has started that."""
 
-    ``near()``, where it is cheaper, says whether ``block()`` need be asked at all.
-    """
-
-    name = "wgpu"
-
-    def __init__(
-        self,
-        host: Host,
-        emit: Callable[[list[Any]], None],
-        block: Callable[[], Any],
-        copies: bool,
-        tracer: Any = None,
-        near: Callable[[], Any] = object,
-    ) -> None:
-        self.host, self.emit, self.block, self.copies = host, emit, block, copies
-        self.near = near
+    def __init__(self, host: Host, source: WgpuSource, asked: Asked, copies: bool) -> None:
+        self.host, self.source, self.copies = host, source, copies
+        self.block, self.near, self._recording = asked
         self.on = True
-        self.local = Local()
+        self.here = source.here
         self.waiting: dict[Any, Pass] = {}  # passes on their way to the native call, by their encoder's handle
         self.staged: deque[tuple[Any, ...]] = deque()  # fields of Staged
         self.pending: set[DeviceTimer] = set()
@@ -58,11 +46,8 @@ class Hooks:
         self._timers: weakref.WeakSet[DeviceTimer] = weakref.WeakSet()
         self._lock = threading.RLock()  # a lost device is reported in the middle of a call made under it
         self._errors = 0
-        self._tracer = tracer
-        self._takes_columns = tracer is not None
         process.register(self)
-        if tracer is not None:
-            tracer.add_source(self)
+        source.timed_by(self)
 
     def timer(self, device: Any) -> DeviceTimer:
         """The timer of ``device``, made at its first use; two threads get the same one."""
@@ -77,10 +62,12 @@ class Hooks:
         return found
 
     def timers(self) -> list[DeviceTimer]:
+        """Those of all devices that live."""
         with self._lock:
             return list(self._timers)
 
     def stage(self, item: Staged) -> None:
+        """A transfer, which becomes a record with some others."""
         self.staged.append(item)
         if len(self.staged) >= STAGE:
             self.hand_on()
@@ -98,6 +85,7 @@ class Hooks:
             self._emit(transfers(taken), "transfers")
 
     def deliver(self, timer: DeviceTimer, timed: Timed) -> None:
+        """Passes with their ticks become records."""
         found, refused = kernels(timer, timed, time.time_ns())
         for reason, number in refused.items():
             self.miss(reason, number)
@@ -105,6 +93,7 @@ class Hooks:
             self._emit(found, "timed")
 
     def miss(self, reason: str, number: int = 1) -> None:
+        """Counts what has no record, by reason. Any thread."""
         with self._lock:
             self.untimed[reason] += number
 
@@ -176,8 +165,7 @@ class Hooks:
     def close(self) -> None:
         """Wrappers only pass through from now on; devices made so far are as they were before."""
         self._off()
-        if self._tracer is not None:
-            self._tracer.remove_source(self)
+        self.source.timed_by(None)
         for timer in self.timers():
             device = timer.device_ref()
             if device is not None:
@@ -204,6 +192,7 @@ class Hooks:
     def _emit(self, found: "list[Record | Alike] | list[Record]", counter: str) -> None:
         self.counts[counter] += sum(len(item) if isinstance(item, Alike) else 1 for item in found)
         try:
-            self.emit(found if self._takes_columns else expanded(found))
+            if self._recording():
+                self.source.hand_on(found)
         except Exception:  # noqa: BLE001 - never into the program
             self.fail("emit")

@@ -1,6 +1,6 @@
 """wgpu-py's own cffi binding, used for what must not pass through its Python classes.
 
-Rule of this file: every call is one that cannot abort given what :mod:`._device` guarantees — live handles of a device
+Rule of this file: every call is one that cannot abort given what :mod:`._timer` guarantees — live handles of a device
 that is neither destroyed nor lost, commands that ``finish()`` accepted, mapped data copied inside the map callback.
 Callbacks run on whatever thread polls; they look up what to do by number. The closures behind them are never freed:
 what was asked for before ``uninstrument()`` may be answered long after it.
@@ -65,6 +65,7 @@ class Host:
             return None
 
     def query_set(self, device: Any, queries: int, keep: Any) -> Handle:
+        """Of time stamps."""
         info = self.ffi.new("WGPUQuerySetDescriptor *")
         info.type, info.count = self.lib.WGPUQueryType_Timestamp, queries
         return Handle(self, "QuerySet", self.checked.wgpuDeviceCreateQuerySet(device, info), keep)
@@ -89,7 +90,7 @@ class Host:
 
     def plain_passes(self, writes: list[Any]) -> tuple[Any, list[Any]]:
         """Descriptors of compute passes without a label, one for each of ``writes``, and what their owner keeps; None
-        for each in a wgpu-py that :mod:`._plain` does not know."""
+        for each in a wgpu-py that :func:`._passes.plain_code` does not know."""
         text = getattr(self.api, "to_c_string_view", None)
         if text is None:
             return None, [None] * len(writes)
@@ -100,10 +101,12 @@ class Host:
         return (array, label), pointers
 
     def pair(self, device: Any, size: int, keep: Any) -> Pair:
+        """Buffers of ``size`` bytes."""
         resolved = self._buffer(device, size, USAGE_QUERY_RESOLVE | USAGE_COPY_SRC, keep)
         return Pair(resolved, self._buffer(device, size, USAGE_MAP_READ | USAGE_COPY_DST, keep), size)
 
     def write_timestamp(self, encoder: Any, query_set: Handle, index: int) -> None:
+        """Between passes."""
         self.checked.wgpuCommandEncoderWriteTimestamp(encoder, query_set._internal, index)
 
     def resolve(
@@ -139,7 +142,7 @@ class Host:
     ) -> None:
         """``action(bytes)`` once ``buffer`` could be mapped, None when it could not; it is unmapped again.
 
-        A map that succeeded is told of even after the device was destroyed, and to look at its data would then abort.
+        A map that succeeded is reported even after the device was destroyed, and to look at its data would then abort.
         """
         internal = buffer._internal
 
@@ -153,6 +156,7 @@ class Host:
         self._callbacks.ask(MAP, (internal, 1, 0, size), mapped)
 
     def poll(self, device: Any, wait: bool = False) -> None:
+        """Runs callbacks that are due; ``wait``: for all work that was submitted."""
         self.lib.wgpuDevicePoll(device, wait, self.ffi.NULL)
 
     def _buffer(self, device: Any, size: int, usage: int, keep: Any) -> Handle:

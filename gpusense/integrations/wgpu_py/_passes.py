@@ -1,7 +1,7 @@
 """Wrappers around encoders and submits: passes get time stamps on their way.
 
 Every wrapper calls the original exactly once with the program's arguments, plus ``timestamp_writes`` where a pass has
-none, and lets its exceptions through; :mod:`._plain` tells of the one exception. Errors of ours end in
+none, and lets its exceptions through; :func:`plain_code` is the one exception. Errors of ours end in
 :meth:`Hooks.fail`.
 
 What runs for each pass reads attributes instead of asking for them, and calls as little as possible: a frame of Python
@@ -11,18 +11,37 @@ costs more than all it does here. A wrapper that the program still holds after `
 import sys
 from collections.abc import Callable
 from time import time_ns
+from types import CodeType
 from typing import Any
 
-from .._patches import Patches
-from ._device import BATCH
+from .._hosts import Patches
+from ._batch import DISPATCHES, GRID, LENT, NAME, PLAIN, POINTER, SOURCE, WRITES, Pass
 from ._hooks import ATTRIBUTE, Hooks
-from ._pass import DISPATCHES, GRID, LENT, NAME, PLAIN, POINTER, SOURCE, WRITES, Pass, Passes
-from ._plain import plain_code
+from ._timer import BATCH, Passes
 
 UNDEFINED = 0xFFFFFFFF  # WGPU_QUERY_SET_INDEX_UNDEFINED: no time stamp at this end
 #: What carries passes on its way: none so far, so that the wrappers need not ask whether there is such an attribute.
 CARRIERS = ("GPUCommandEncoder", "GPUComputePassEncoder", "GPURenderPassEncoder", "GPUCommandBuffer")
 WORKGROUPS = ("self", "workgroup_count_x", "workgroup_count_y", "workgroup_count_z")
+#: Everything that wgpu-py's ``begin_compute_pass`` looks up, and its arguments, where it is known.
+PLAIN_NAMES = frozenset(
+    [
+        "ffi",
+        "NULL",
+        "check_struct",
+        "new_struct_p",
+        "_internal",
+        "get",
+        "lib",
+        "WGPU_QUERY_SET_INDEX_UNDEFINED",
+        "to_c_string_view",
+        "libf",
+        "wgpuCommandEncoderBeginComputePass",
+        "GPUComputePassEncoder",
+        "_device",
+    ]
+)
+PLAIN_ARGUMENTS = ("self", "label", "timestamp_writes")
 
 
 def install(hooks: Hooks, patches: Patches) -> None:
@@ -104,6 +123,21 @@ def _begin_compute(hooks: Hooks) -> Callable[[Any], Any]:
         return begin_compute_pass
 
     return make
+
+
+def plain_code(function: Any) -> CodeType | None:
+    """The code of wgpu-py's ``begin_compute_pass`` if it is as known.
+
+    It makes a descriptor with an empty label, calls the native function and wraps its answer. Half of the time of an
+    unlabelled pass goes into that descriptor, in which only our queries differ from pass to pass; so one lies ready for
+    every two queries. A wgpu-py that does anything else has other names in that function, and is called as before.
+    """
+    code: CodeType | None = getattr(function, "__code__", None)
+    if code is None or frozenset(code.co_names) != PLAIN_NAMES or function.__defaults__:
+        return None
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    known = arguments == PLAIN_ARGUMENTS and function.__kwdefaults__ == {"label": "", "timestamp_writes": None}
+    return code if known else None
 
 
 def _beginner(hooks: Hooks, kind: str) -> Callable[..., Any]:
@@ -310,7 +344,7 @@ def _submitted(hooks: Hooks, device: Any, commands: Any, start_ns: int) -> None:
                 timer.submitted(device, passes, start_ns)
             else:
                 hooks.miss("the pass was begun before uninstrument()", len(passes))
-                passes.clear()  # its death tells nobody any more
+                passes.clear()  # its death counts nothing any more
     if timer is None:
         if hooks.staged:
             hooks.hand_on()

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from ._batch import Lent
 from ._host import Handle, Host, Run
-from ._pass import Lent
 
 QUERIES = 4096  # the most one set may have; two a pass
 #: wgpu looks through the whole set for each render pass that has some of its queries: 3 µs for the largest.
@@ -43,14 +43,14 @@ class Queries:
 
     def places(self, lent: list[Lent]) -> tuple[list[int] | None, Places]:
         """Where the values of ``lent`` will be, and the order they are then in, None for that of ``lent``."""
-        stretches, order = self._in_turn(lent), None
-        if stretches is None:
+        ranges, order = self._in_turn(lent), None
+        if ranges is None:
             numbers = [queries[0] for queries in lent]
             order = sorted(range(len(lent)), key=numbers.__getitem__)
             numbers.sort()
-            stretches = self._joined(numbers)
+            ranges = self._joined(numbers)
         found, offset = Places([], [], []), 0
-        for first, stamps in stretches:
+        for first, stamps in ranges:
             at = offset >> 3
             found.runs.append((self.sets[first // self.size]._internal, first % self.size, stamps, offset))
             found.begins.append(slice(at, at + stamps, 2))
@@ -59,30 +59,31 @@ class Queries:
         return order, found
 
     def _in_turn(self, lent: list[Lent]) -> list[tuple[int, int]] | None:
-        """First query and count of each stretch where they were lent one after the other, as in most batches."""
-        stretches, at, half = [], 0, self.size // 2
+        """First query and count of each range where they were lent one after the other, as in most batches."""
+        ranges, at, half = [], 0, self.size // 2
         while at < len(lent):
             number = lent[at][0] >> 1
             count = min(len(lent) - at, half - number % half)
             if lent[at : at + count] != self.all[number : number + count]:
                 return None
-            stretches.append((2 * number, 2 * count))
+            ranges.append((2 * number, 2 * count))
             at += count
-        return stretches
+        return ranges
 
     def _joined(self, numbers: list[int]) -> list[tuple[int, int]]:
-        stretches: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         first = last = -2
         for number in numbers:
             if number != last + 2 or number % self.size == 0:
                 if last >= 0:
-                    stretches.append((first, last + 2 - first))
+                    ranges.append((first, last + 2 - first))
                 first = number
             last = number
-        return [*stretches, (first, last + 2 - first)]
+        return [*ranges, (first, last + 2 - first)]
 
 
 def aligned(offset: int) -> int:
+    """The next offset that queries may be resolved to."""
     return (offset + RESOLVE_ALIGNMENT - 1) & ~(RESOLVE_ALIGNMENT - 1)
 
 

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from ..._aggregation.same_kernels import Alike
 from ..._capi.wgpu_usage import usage_text
 from ..._records.records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
-from ._batch import Timed, whole
-from ._device import DeviceTimer
+from ._batch import AT, BLOCK, BYTES, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass, Timed, whole
 from ._gpu_clock import GpuClock
-from ._pass import AT, BLOCK, BYTES, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass
+from ._timer import DeviceTimer
 
 TOO_LONG = "the pass is longer than the time between its submission and its end"
 #: How a copy's begin and end may contradict the host's times before it is taken for a wrong clock or unit.
@@ -152,7 +151,7 @@ def _kernel(timed: Pass, common: dict[str, Any]) -> GpuKernel:
 
 def _place(block: Any) -> tuple[tuple[str, ...], int | None]:
     """Path and id of a block; neither for one that sampling left out."""
-    if block is None or not getattr(block, "_sampled", True):
+    if block is None or not getattr(block, "recorded", True):
         return (), None
     return block.path, block.block_id
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
-from .._patches import Patches
+from .._hosts import Patches
 from ._hooks import STAGE, Hooks
 from ._records import Staged
 
@@ -29,6 +29,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
 
 
 def size_of(data: Any) -> int:
+    """Bytes of what the program wrote or read."""
     if type(data) is bytes or type(data) is bytearray:
         return len(data)
     size = getattr(data, "nbytes", None)
@@ -101,7 +102,7 @@ def _write_texture(hooks: Hooks, function: Any) -> Any:
 
 def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, Any], Any]) -> Any:
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hooks.on or hooks.local.nested:
+        if not hooks.on or hooks.here.quiet:
             return function(self, *args, **kwargs)
         try:
             source = source_of(args, kwargs)
@@ -115,11 +116,11 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
                 wait_ns = time_ns() - start
         except Exception:  # noqa: BLE001
             hooks.fail(method)
-        hooks.local.nested = True
+        hooks.here.quiet = True
         try:
             result = function(self, *args, **kwargs)
         finally:
-            hooks.local.nested = False
+            hooks.here.quiet = False
         end = time_ns()
         try:
             texture = method == "read_texture"
@@ -164,7 +165,7 @@ def _texture_of(args: Any, kwargs: Any) -> Any:
 def _read_mapped(hooks: Hooks, function: Any) -> Any:
     def read_mapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Without a copy nothing is transferred.
-        if not hooks.on or hooks.local.nested or not kwargs.get("copy", True):
+        if not hooks.on or hooks.here.quiet or not kwargs.get("copy", True):
             return function(self, *args, **kwargs)
         start = time_ns()
         result = function(self, *args, **kwargs)
@@ -198,14 +199,14 @@ def _mapped(hooks: Hooks, buffer: Any, method: str, direction: str, data: Any, s
 
 def _map(hooks: Hooks, function: Any) -> Any:
     def map_buffer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hooks.on or hooks.local.nested:
+        if not hooks.on or hooks.here.quiet:
             return function(self, *args, **kwargs)
         start = time_ns()
-        hooks.local.nested = True
+        hooks.here.quiet = True
         try:
             result = function(self, *args, **kwargs)
         finally:
-            hooks.local.nested = False
+            hooks.here.quiet = False
         _waited(hooks, self.label, start)
         return result
 
@@ -214,7 +215,7 @@ def _map(hooks: Hooks, function: Any) -> Any:
 
 def _promise_wait(hooks: Hooks, function: Any) -> Any:
     def sync_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mapping = hooks.on and getattr(self, "_title", "") == "buffer.map" and not hooks.local.nested
+        mapping = hooks.on and getattr(self, "_title", "") == "buffer.map" and not hooks.here.quiet
         start = time_ns()
         result = function(self, *args, **kwargs)
         if mapping:

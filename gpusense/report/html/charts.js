@@ -37,7 +37,7 @@ function charts(list, span) {
   const thinned = list.some((chart) => chart.of > chart.t.length);
   return {
     section: h("section", { id: "metrics" }, h("h2", {}, "Device over time"), h("div", { class: "grid" }, cells),
-      h("p", { class: "note" }, thinned ? "Long series show the lowest and highest sample of every stretch." : "")),
+      h("p", { class: "note" }, thinned ? "Long series show the lowest and highest sample of every interval." : "")),
     start: () => started.forEach((fit) => fit()),
   };
 }

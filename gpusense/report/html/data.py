@@ -5,22 +5,22 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..._runtime.text import count_text, joules_text, one_line, percent_text, size_text, time_text
 from ...analysis.blocks import BlockNode, block_tree
 from ...analysis.busy import DeviceTime
 from ...analysis.calls import Calls, grouped, ordered
 from ...analysis.energy import energy
-from ...analysis.facts import Facts
-from ...analysis.finding import Finding
+from ...analysis.facts import Facts, Finding
+from ...analysis.findings import ranked
 from ...analysis.idle import REASONS
 from ...analysis.operation import DEVICE_KINDS, Operation
-from ...analysis.ranking import ranked
-from ...analysis.words import clean, count_text, percent_text, size_text, time_text
+from ...analysis.unwritten import listed_text
 from ...session import Session
 from ..series import devices_seen
 from ..tracks import group_name, label
 from .events import Events, colour_word, events
 from .series import series
-from .tables import joules_text, small_tables
+from .tables import small_tables
 
 #: Longest name on the page; the middle of a longer one is cut out.
 NAME_LIMIT = 4096
@@ -46,7 +46,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
     return PageData(
         {
             "schema": 1,
-            "title": f"gpusense · {clean(title)}" if title else "gpusense report",
+            "title": f"gpusense · {one_line(title)}" if title else "gpusense report",
             "subtitle": _subtitle(session, facts, title),
             "findings": [_finding(finding) for finding in found],
             "tiles": _tiles(session, facts),
@@ -74,9 +74,9 @@ def _columns(drawn: Events) -> dict[str, "array[Any]"]:
 
 
 def _subtitle(session: Session, facts: Facts, title: str) -> str:
-    devices = ", ".join(dict.fromkeys(clean(device.name) for device in devices_seen(session))) or "no device"
+    devices = ", ".join(dict.fromkeys(one_line(device.name) for device in devices_seen(session))) or "no device"
     rank = session.meta.get("rank")
-    parts = [clean(title)] if title else []
+    parts = [one_line(title)] if title else []
     parts += [devices, time_text(facts.window_ns)]
     if rank is not None:
         parts.append(f"rank {rank} of {session.meta.get('world_size')}")
@@ -160,7 +160,7 @@ def _operation(row: Operation, ranks: dict[str, int]) -> dict[str, Any]:
 
 
 def _name(text: str) -> str:
-    return clean(label(text), NAME_LIMIT)
+    return one_line(label(text), NAME_LIMIT)
 
 
 def _histograms(facts: Facts, shown: list[Operation]) -> dict[int, dict[str, Any]]:
@@ -196,7 +196,7 @@ def _flame(root: BlockNode) -> dict[str, Any]:
                 rows.append([place, _name(child.name), child.gpu_ns, "block"])
             else:
                 rest += child.gpu_ns
-        for (kind, name), (_, spent) in node.operations.items():
+        for (kind, name), (_, spent, _) in node.operations.items():
             if kind not in DEVICE_KINDS:
                 continue
             if spent > floor:
@@ -215,7 +215,7 @@ _COST = {
     "thread_s": "time it was at it",
     "budget": "overhead budget",
     "share": "cost when last reckoned",
-    "left": "of it in launches while capture rests",
+    "left": "of it in launches while capture is paused",
     "observed": "share of the time observed",
     "threshold_ns": "threshold for it",
     "stays": "CUPTI stayed in the process",
@@ -224,9 +224,9 @@ _COST = {
 
 def _cost(overhead: dict[str, Any]) -> Iterator[list[str]]:
     for name, value in overhead.items():
-        label = _COST.get(name) or clean(str(name)).replace("_", " ")
+        label = _COST.get(name) or one_line(str(name)).replace("_", " ")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
-            shown = clean(str(value))
+            shown = one_line(str(value))
         elif name.endswith("_ns"):
             shown = time_text(value)
         elif name.endswith("_s"):
@@ -236,18 +236,25 @@ def _cost(overhead: dict[str, Any]) -> Iterator[list[str]]:
         yield [label, shown]
 
 
+#: Counters that ``listed_text`` shows.
+_LISTED = ("seen", "kept", "aggregated", "invalid", "pre_session")
+
+
 def _seen(session: Session) -> dict[str, Any]:
-    meta = session.meta
+    meta, counters = session.meta, session.counters._asdict()
     return {
-        "counters": [[name.replace("_", " "), value] for name, value in session.counters._asdict().items() if value],
-        "backends": [[clean(str(name)), clean(str(text))] for name, text in (meta.get("backends") or {}).items()],
-        "version": clean(str(meta.get("version", "unknown"))),
-        "mode": clean(str(meta.get("mode", ""))),
+        "records": listed_text(session.counters),
+        "counters": [
+            [name.replace("_", " "), value] for name, value in counters.items() if value and name not in _LISTED
+        ],
+        "backends": [[one_line(str(name)), one_line(str(text))] for name, text in (meta.get("backends") or {}).items()],
+        "version": one_line(str(meta.get("version", "unknown"))),
+        "mode": one_line(str(meta.get("mode", ""))),
         "threshold": None if meta.get("trace_all") else time_text(meta.get("threshold_ns")),
         "overhead": list(_cost(meta.get("overhead") or {})),
         "unseen": [
-            [stretch.start_ns - (meta.get("start_ns") or stretch.start_ns), clean(stretch.reason)]
-            for stretch in session.unseen[:_UNSEEN_LIMIT]
+            [off.start_ns - (meta.get("start_ns") or off.start_ns), one_line(off.reason)]
+            for off in session.unseen[:_UNSEEN_LIMIT]
         ],
         "more_unseen": max(0, len(session.unseen) - _UNSEEN_LIMIT),
     }

@@ -4,10 +4,10 @@ from array import array
 from typing import Any
 
 from ..._records.records import KINDS
+from ..._runtime.text import count_text, one_line, time_text
 from ...analysis.busy import is_collective, window
 from ...analysis.facts import Facts
 from ...analysis.idle import Gap
-from ...analysis.words import clean, count_text, time_text
 from ...session import Session
 from ..series import REASONS
 from ..tracks import end_of, label, levels, tracks
@@ -57,7 +57,7 @@ class Events:
         found = self._names.get((name, colour))
         if found is None:
             found = self._names[name, colour] = len(self.names)
-            self.names.append(clean(name, _NAME_LIMIT))
+            self.names.append(one_line(name, _NAME_LIMIT))
             self.colours.append(colour)
         return found
 
@@ -75,7 +75,7 @@ class Events:
         found = self._paths.get(path)
         if found is None:
             found = self._paths[path] = len(self.paths)
-            self.paths.append(clean(" › ".join(path), _NAME_LIMIT) if path else "")
+            self.paths.append(one_line(" › ".join(path), _NAME_LIMIT) if path else "")
         return found
 
 
@@ -218,21 +218,15 @@ def _note(session: Session, total: int, joined: int, floor: int, skipped: int, g
         parts.append(f"Idle gaps shorter than {gap_floor} are not drawn.")
     if skipped:
         parts.append(f"{count_text(skipped, 'row')} of the timeline not drawn.")
-    counted = session.counters.aggregated
-    if counted:
-        parts.append(
-            f"{count_text(counted, 'operation')} below the threshold "
-            f"({time_text(session.meta.get('threshold_ns'))}) were counted and cannot be drawn."
-        )
+    short, below = session.counters.aggregated, time_text(session.meta.get("threshold_ns"))
+    if short:
+        only = count_text(short, f"operation below {below} is only summed", f"operations below {below} are only summed")
+        parts.append(f"{only} and cannot be drawn.")
     return " ".join(parts)
 
 
 def _unseen(session: Session, start_ns: int, span: int) -> list[list[Any]]:
     return [
-        [
-            stretch.start_ns - start_ns,
-            (stretch.end_ns - start_ns) if stretch.end_ns is not None else span,
-            clean(stretch.reason),
-        ]
-        for stretch in session.unseen[:1000]
+        [off.start_ns - start_ns, off.end_ns - start_ns if off.end_ns is not None else span, one_line(off.reason)]
+        for off in session.unseen[:1000]
     ]

@@ -29,7 +29,7 @@ function shares(view) {
         several && row.device !== null ? h("span", { class: "quiet" }, `GPU ${row.device}`) : null),
         h("div", { class: "track" }, h("i", { style: { width: (row.share / most) * 100 + "%", background: `var(--${word})` } }))),
       h("div", { class: "numbers" }, h("b", {}, percent(row.share)), ` ${time(row.total_ns)}`, h("small", {}, `${row.count.toLocaleString("en")} × ${time(row.avg_ns)}`)),
-      h("div", { class: "chart-cell" }, drawn ? [drawn.picture.element, drawn.scale] : h("span", { class: "quiet" }, "counted only")));
+      h("div", { class: "chart-cell" }, drawn ? [drawn.picture.element, drawn.scale] : h("span", { class: "quiet" }, "summed only")));
   });
   return {
     section: h("section", { id: "shares" }, h("h2", {}, "Heaviest operations", h("small", { class: "wide" }, "share of device time; how long single calls took")), rows),
@@ -56,8 +56,9 @@ function smallTable({ title, note, heads, rows, more }) {
 function foot() {
   const seen = data.seen;
   const line = (label, pairs) => (pairs.length ? h("p", {}, `${label}: ` + pairs.map(([name, value]) => `${name} ${typeof value === "number" ? value.toLocaleString("en") : value}`).join(" · ")) : null);
-  return [line("Records", seen.counters), line("Sources", seen.backends), line("Cost of watching", seen.overhead),
-    seen.threshold ? h("p", {}, `Calls shorter than ${seen.threshold} were counted, longer ones kept.`) : null,
+  const records = h("p", {}, [`Records: ${seen.records}`, ...seen.counters.map(([name, value]) => `${name} ${value.toLocaleString("en")}`)].join(" · "));
+  return [records, line("Sources", seen.backends), line("Cost of watching", seen.overhead),
+    seen.threshold ? h("p", {}, `Calls shorter than ${seen.threshold} are summed, longer ones listed.`) : null,
     seen.unseen.length ? h("p", {}, "Capture was off: " + seen.unseen.map(([at, why]) => `from ${time(at)}, ${why}`).join(" · ") + (seen.more_unseen ? ` · and ${seen.more_unseen.toLocaleString("en")} times more` : "")) : null,
     h("p", {}, `gpusense ${seen.version}. One file, no request: everything on this page is in it.`)].filter(Boolean);
 }

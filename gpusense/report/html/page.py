@@ -11,6 +11,7 @@ import json
 import os
 from typing import IO, Any
 
+from ..._runtime.text import printable
 from ...session import Session
 from ..files import output
 from .data import PageData, page_data
@@ -70,8 +71,7 @@ def _script() -> str:
 
 def escape(text: object) -> str:
     """Text for an HTML document: markup inert, control characters and lone surrogates replaced."""
-    shown = "".join(char if char.isprintable() else "�" for char in str(text))
-    return markup.escape(shown, quote=True)
+    return markup.escape(printable(str(text)), quote=True)
 
 
 def _head(data: PageData) -> str:

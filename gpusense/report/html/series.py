@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ..._runtime.text import one_line
 from ...analysis.memory import place_of
-from ...analysis.words import clean
 from ...session import Session
 from ..series import device_series
 
@@ -51,7 +51,7 @@ def _chart(
 ) -> dict[str, Any]:
     kept = thin(points, _POINTS)
     return {
-        "device": clean(device),
+        "device": one_line(device),
         "label": label,
         "unit": unit,
         "top": top,

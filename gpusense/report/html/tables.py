@@ -3,13 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..._runtime.text import (
+    count_text,
+    device_text,
+    flops_text,
+    joules_text,
+    one_line,
+    percent_text,
+    rate_text,
+    size_text,
+    time_text,
+)
 from ...analysis.backends import side_by_side
 from ...analysis.energy import energy
 from ...analysis.facts import Facts
 from ...analysis.memory import memory
 from ...analysis.ranks import processes_of, ranks, split
 from ...analysis.roofline import roofline
-from ...analysis.words import clean, count_text, device_text, percent_text, rate_text, size_text, time_text
 from ...session import Session
 from ..tracks import DIRECTIONS, label
 
@@ -90,9 +100,9 @@ def _copies(facts: Facts, several: bool) -> _Rows:
         memory_kind = " → ".join(kind for kind in (row.source, row.destination) if kind) or "–"
         rows.append(
             (
-                DIRECTIONS.get(row.direction, clean(row.direction)) + pair,
+                DIRECTIONS.get(row.direction, one_line(row.direction)) + pair,
                 *((device_text(row.device, row.backend),) if several else ()),
-                clean(memory_kind),
+                one_line(memory_kind),
                 f"{row.count:,}",
                 size_text(row.bytes),
                 time_text(row.total_ns),
@@ -109,7 +119,7 @@ def _waits(facts: Facts) -> _Rows:
         return []
     return [
         (
-            clean(wait.source_line or "(not known)"),
+            one_line(wait.source_line or "(not known)"),
             f"{wait.count:,}",
             time_text(wait.total_ns),
             time_text(wait.avg_ns),
@@ -123,7 +133,7 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
     """``several``: with the device of a first call."""
     rows: _Rows = [
         (
-            f"{clean(' › '.join(row.path))}, {row.passes} of {count_text(row.of, 'pass', 'passes')}",
+            f"{one_line(' › '.join(row.path))}, {row.passes} of {count_text(row.of, 'pass', 'passes')}",
             time_text(row.warm_up_ns / row.passes),
             time_text(row.steady_ns),
             f"{row.of:,}",
@@ -133,7 +143,7 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
     ]
     return rows + [
         (
-            clean(label(row.name)) + (f" on GPU {row.device}" if several and row.device is not None else ""),
+            one_line(label(row.name)) + (f" on GPU {row.device}" if several and row.device is not None else ""),
             time_text(row.first_ns),
             time_text(row.steady_ns),
             f"{row.calls:,}",
@@ -146,7 +156,7 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
 def _memory(session: Session) -> _Rows:
     return [
         (
-            clean(" › ".join(block.path)) if block.path else "(outside any block)",
+            one_line(" › ".join(block.path)) if block.path else "(outside any block)",
             device_text(device.device, device.backend),
             size_text(block.at_peak_bytes),
             size_text(block.peak_bytes),
@@ -160,7 +170,7 @@ def _memory(session: Session) -> _Rows:
 def _energy(session: Session) -> _Rows:
     return [
         (
-            clean(" › ".join(block.path)),
+            one_line(" › ".join(block.path)),
             f"GPU {device.device}",
             joules_text(block.joules),
             f"{block.passes:,}",
@@ -173,14 +183,10 @@ def _energy(session: Session) -> _Rows:
     ]
 
 
-def joules_text(joules: float) -> str:
-    return f"{joules / 1000:.2f} kJ" if joules >= 999.5 else f"{joules:.3g} J"
-
-
 def _roofline(session: Session) -> _Rows:
     return [
         (
-            clean(point.name),
+            one_line(point.name),
             "–" if point.intensity is None else f"{point.intensity:.3g} flop/B",
             flops_text(point.flops_per_s),
             flops_text(point.attainable_flops_per_s),
@@ -191,19 +197,13 @@ def _roofline(session: Session) -> _Rows:
     ]
 
 
-def flops_text(rate: float | None) -> str:
-    if rate is None:
-        return "–"
-    return f"{rate / 1e12:.3g} Tflop/s" if rate >= 1e12 else f"{rate / 1e9:.3g} Gflop/s"
-
-
 def _ranks(session: Session) -> _Rows:
     if len(processes_of(session)) < 2:
         return []
     answer = ranks(split(session))
     return [
         (
-            clean(row.name),
+            one_line(row.name),
             time_text(row.compute_ns),
             time_text(row.collective_ns),
             time_text(row.collective_exposed_ns),
@@ -218,7 +218,7 @@ def _ranks(session: Session) -> _Rows:
 def _backends(session: Session, facts: Facts) -> _Rows:
     return [
         (
-            DIRECTIONS.get(pair.name, clean(pair.name)),
+            DIRECTIONS.get(pair.name, one_line(pair.name)),
             row.backend if row.device is None else f"{row.backend} {row.device}",
             f"{row.count:,}",
             time_text(row.avg_ns),

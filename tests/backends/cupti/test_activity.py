@@ -9,7 +9,8 @@ import pytest
 from support.cupti import LOCKED, NAMES_DIE, OWN_THREAD, PER_THREAD, REVERSED, SMALL, TORN, UNKNOWN
 
 from gpusense._capi.binding import MissingSymbol
-from gpusense._decode import decode, layouts
+from gpusense._decode import layouts
+from gpusense._decode.walk import batches
 from gpusense._records.records import GpuKernel, GpuMemoryTransfer, Unavailable
 from gpusense._runtime.errors import BackendError, BackendUnavailable, GpuSenseError
 from gpusense.backends.cupti import activity as cupti
@@ -185,7 +186,7 @@ def test_external_correlation_and_api_records(fake, start):
     activity, _ = start(kinds)
     found = []
     second = cupti.CuptiActivity()
-    second.start(kinds, lambda buffer, _: found.extend(decode.batches(buffer, second.strides)[0]) or None)
+    second.start(kinds, lambda buffer, _: found.extend(batches(buffer, second.strides)[0]) or None)
     activity.push_external(2**40 + 1)
     fake.api(layouts.RUNTIME, 211, 90)
     assert activity.pop_external() == 2**40 + 1

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-import types
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machine import FAKES, assembler, text_and_symbols
+from support.machine import FAKES, assembler, require, text_and_symbols
 
-from gpusense._capi.machine import clock_code, executable, function_object, graph_code
+from gpusense._capi.machine import clock_code, executable, graph_code
 from gpusense._capi.machine import mailbox_code as code
 from gpusense._capi.machine import mailbox_layout as layout
 from gpusense.backends.cupti import mailbox as boxes
@@ -25,9 +24,8 @@ LINUX = sys.platform == "linux"
 NATIVE = platform.machine() if LINUX else None
 
 
-def require(condition, what):
-    if not condition:
-        pytest.fail(f"CI must have {what}") if os.environ.get("CI") else pytest.skip(f"needs {what}")
+HAS_NEWEST = NATIVE in code.CODES and "newest" in code.CODES[NATIVE].entries
+ENTRIES = ("requested", "completed", "take", "give", "thread", "newest")
 
 
 @pytest.mark.parametrize("machine", code.CODES)
@@ -41,10 +39,7 @@ def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
     text, symbols = text_and_symbols(target)
     assert text == native.machine
     assert len(text) <= boxes.PAGE
-    for name in ("requested", "completed", "take", "give", "thread"):
-        assert symbols[name] == getattr(native, name)
-    assert symbols.get("newest", 0) == native.newest
-    assert symbols.get("number", 0) == native.number
+    assert {name: place for name, place in symbols.items() if name in ENTRIES} == native.entries
 
 
 @pytest.mark.parametrize("machine", graph_code.CODES)
@@ -72,7 +67,7 @@ def test_the_clock_is_what_its_source_assembles_to(machine, tmp_path):
 @pytest.mark.skipif(NATIVE not in clock_code.CODES, reason="there is no code for this processor")
 @pytest.mark.parametrize("mode", ["memfd", "mprotect"])
 def test_the_clock_gives_wall_clock_nanoseconds(mode):
-    image = clock_code.CODES[NATIVE].image(executable.libc_address("clock_gettime"))
+    image = clock_code.image(clock_code.CODES[NATIVE], executable.libc_address("clock_gettime"))
     now = ctypes.CFUNCTYPE(ctypes.c_uint64)(executable.map_code(image, mode))
     for _ in range(1000):
         before = time.time_ns()
@@ -101,9 +96,9 @@ def test_many_threads_lose_and_tear_nothing(machine, scrap, compiler, tmp_path):
     native = code.CODES[machine]
     program, image = tmp_path / "stress", tmp_path / "code.bin"
     image.write_bytes(native.machine)
-    source = os.path.join(FAKES, "mailbox_stress.c")
+    source = str(FAKES / "mailbox_stress.c")
     subprocess.run([*build, "-O2", "-pthread", "-o", str(program), source], check=True, timeout=120)
-    offsets = [str(n) for n in (native.requested, native.completed, native.take, native.give, native.thread)]
+    offsets = [str(native.entries[name]) for name in ("requested", "completed", "take", "give", "thread")]
     rounds = "200000" if machine == NATIVE else "20000"
     done = subprocess.run(
         [*run, str(program), str(image), *offsets, "4", rounds, str(scrap)], capture_output=True, text=True, timeout=110
@@ -112,14 +107,14 @@ def test_many_threads_lose_and_tear_nothing(machine, scrap, compiler, tmp_path):
     assert int(re.search(r"sent (\d+)", done.stdout)[1]) > 0
 
 
-@pytest.mark.skipif(NATIVE not in code.CODES or not code.CODES[NATIVE].newest, reason="there is no code for it")
+@pytest.mark.skipif(not HAS_NEWEST, reason="there is no code for it")
 def test_no_id_is_missed_whatever_threads_do(compiler, tmp_path):
     native = code.CODES[NATIVE]
     program, image = tmp_path / "stress", tmp_path / "code.bin"
     image.write_bytes(native.machine)
-    source = os.path.join(FAKES, "newest_stress.c")
+    source = str(FAKES / "newest_stress.c")
     subprocess.run([*compiler, "-O2", "-pthread", "-o", str(program), source], check=True, timeout=120)
-    offsets = [str(n) for n in (native.requested, native.completed, native.take, native.give, native.newest)]
+    offsets = [str(native.entries[name]) for name in ("requested", "completed", "take", "give", "newest")]
     done = subprocess.run(
         [str(program), str(image), *offsets, "4", "200000"], capture_output=True, text=True, timeout=110
     )
@@ -339,7 +334,7 @@ SIZES = {1: (96, 44), 2: (88, 40), 10: (216, 100), 17: (56, 0)}
 
 
 def with_newest(size=4096, count=4):
-    if not LINUX or NATIVE not in code.CODES or not code.CODES[NATIVE].newest:
+    if not HAS_NEWEST:
         pytest.skip("there is no code for this processor")
     box = boxes.Mailbox(count, size)
     box.know(SIZES)
@@ -388,54 +383,6 @@ def test_the_newest_id_is_that_of_the_records(data):
         elif act == "ask":
             assert box.newest() == newest
     assert box.newest() == newest
-
-
-@pytest.mark.parametrize("lacking", ["PyCFunction_NewEx", "PyLong_FromUnsignedLongLong", "memory", ""])
-def test_a_python_that_makes_no_function_objects_calls_through_ctypes(lacking, monkeypatch):
-    real, map_memory = function_object._python, function_object.executable.map_memory
-
-    def no_memory(size, *flags):
-        if sys._getframe(1).f_code is function_object.of.__code__:
-            raise OSError("cannot map")
-        return map_memory(size, *flags)
-
-    monkeypatch.setattr(function_object, "_python", lambda name: None if name == lacking else real(name))
-    if lacking == "memory":
-        monkeypatch.setattr(function_object.executable, "map_memory", no_memory)
-    box = with_newest()
-    assert isinstance(box.newest, types.BuiltinFunctionType) == (not lacking)
-    address, _ = ask(box)
-    assert box.newest() == 0
-    write(address, 10, 0xFFFFFFFE)
-    assert box.newest() == 0xFFFFFFFE
-
-
-def test_the_function_object_is_there_until_the_end(run_python):
-    with_newest()
-    done = run_python("""
-import gc, sys
-from gpusense.backends.cupti import mailbox as boxes
-newest = boxes.Mailbox(4, 4096).newest
-gc.collect()
-assert newest() == 0 and repr(newest) == "<built-in function newest>" and newest.__doc__ is None
-for wrong in ((1,), ("x", 2)):
-    try:
-        newest(*wrong)
-    except TypeError as error:
-        assert "takes no arguments" in str(error)
-    else:
-        raise AssertionError(wrong)
-before = sys.getrefcount(None)
-for _ in range(100_000):
-    newest()
-assert abs(sys.getrefcount(None) - before) < 1000
-class AtTheEnd:
-    def __del__(self, newest=newest):
-        print("fine", newest())
-sys.modules["kept"] = kept = AtTheEnd()
-kept.newest = newest
-""")
-    assert (done.returncode, done.stdout) == (0, "fine 0\n"), done.stderr
 
 
 def test_a_record_that_is_just_being_written_is_looked_at_again():

@@ -3,8 +3,8 @@
 import pytest
 
 from gpusense._aggregation.threshold import Threshold
-from gpusense._capture import duty as _duty
-from gpusense._capture.duty import Duty
+from gpusense._capture import budget as _budget
+from gpusense._capture.budget import BudgetKeeper
 from gpusense.backends.cupti.sharing import Sharing, Stretch
 
 
@@ -119,73 +119,73 @@ class Capture:
 @pytest.fixture
 def clock(monkeypatch):
     now = [1_000_000_000]
-    monkeypatch.setattr(_duty, "time_ns", lambda: now[0])
+    monkeypatch.setattr(_budget, "time_ns", lambda: now[0])
     return now
 
 
-def busy(clock, duty, threshold, capture, rounds, spent=0):
+def busy(clock, keeper, threshold, capture, rounds, spent=0):
     """Rounds of a second, in which this copy's threads spend half of one."""
     for _ in range(rounds):
         clock[0] += 1_000_000_000
         spent += 500_000_000
-        duty.look(capture)
-        duty.observe(duty.step(spent, threshold, capture), capture)
+        keeper.note(capture)
+        keeper.switch(keeper.step(spent, threshold, capture), capture)
     return spent
 
 
 def test_the_leader_switches_for_all_and_the_other_says_why(hub, clock):
     strict, loose = Capture(hub.join()), Capture(hub.join())
     unseen, others_unseen = [], []
-    duty, other = Duty(unseen), Duty(others_unseen)
-    duty.begin(0.01)
+    keeper, other = BudgetKeeper(unseen), BudgetKeeper(others_unseen)
+    keeper.begin(0.01)
     other.begin(None)
     threshold, others_threshold = Threshold(100_000, 1000), Threshold(100_000, 1000)
-    duty.step(0, threshold, strict)
-    spent = busy(clock, duty, threshold, strict, 3)
+    keeper.step(0, threshold, strict)
+    spent = busy(clock, keeper, threshold, strict, 3)
     assert hub.lasting is not None
     assert strict.flushes == 1
     busy(clock, other, others_threshold, loose, 3)
     assert loose.flushes == 0
     assert other.facts(clock[0], others_threshold)["budget"] == 0.01
     assert other.facts(clock[0], others_threshold)["observed"] < 1
-    assert other.lasting().reason == _duty.OTHERS_REASON
-    duty.begin(None)
-    busy(clock, duty, threshold, strict, 1, spent)
+    assert other.lasting().reason == _budget.OTHERS_REASON
+    keeper.begin(None)
+    busy(clock, keeper, threshold, strict, 1, spent)
     assert hub.lasting is None
-    other.look(loose)
-    duty.look(strict)
-    assert [stretch.reason for stretch in others_unseen] == [_duty.OTHERS_REASON]
-    assert [stretch.reason for stretch in unseen] == [_duty.REASON]
-    assert other.lasting() is duty.lasting() is None
+    other.note(loose)
+    keeper.note(strict)
+    assert [stretch.reason for stretch in others_unseen] == [_budget.OTHERS_REASON]
+    assert [stretch.reason for stretch in unseen] == [_budget.REASON]
+    assert other.lasting() is keeper.lasting() is None
 
 
 def test_the_other_budget_going_away_gives_the_threshold_back(hub, clock):
     strict, loose = Capture(hub.join()), Capture(hub.join())
-    duty, other = Duty([]), Duty([])
-    duty.begin(0.01)
+    keeper, other = BudgetKeeper([]), BudgetKeeper([])
+    keeper.begin(0.01)
     threshold = Threshold(100_000, 10**9)
-    duty.step(0, Threshold(0, 1), strict)
+    keeper.step(0, Threshold(0, 1), strict)
     spent = 0
     for _ in range(3):
         threshold.choose([10**9] * 100, 10**9)  # records are kept, so that a higher threshold would help
         spent = busy(clock, other, threshold, loose, 1, spent)
     assert threshold.effective_ns > 100_000
-    duty.begin(None)
-    duty.step(0, Threshold(0, 1), strict)
+    keeper.begin(None)
+    keeper.step(0, Threshold(0, 1), strict)
     busy(clock, other, threshold, loose, 1, spent)
     assert threshold.effective_ns == 100_000
     assert other.facts(clock[0], threshold) == {}
 
 
 def test_many_stretches_become_one(hub, clock, monkeypatch):
-    monkeypatch.setattr(_duty, "MAX_UNSEEN", 3)
+    monkeypatch.setattr(_budget, "MAX_UNSEEN", 3)
     copy = Capture(hub.join())
     unseen = []
-    duty = Duty(unseen)
-    duty.begin(0.5)
+    keeper = BudgetKeeper(unseen)
+    keeper.begin(0.5)
     for _ in range(5):
         copy.sharing.rest(True)
         copy.sharing.rest(False)
-        duty.look(copy)
+        keeper.note(copy)
     assert len(unseen) == 3
-    assert unseen[-1].reason == f"{_duty.REASON}; capture was on for a part of this time"
+    assert unseen[-1].reason == f"{_budget.REASON}; capture was on for a part of this time"

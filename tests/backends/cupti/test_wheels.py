@@ -16,9 +16,10 @@ import sys
 import pytest
 
 from gpusense._capi import cupti_waits
-from gpusense._capi.machine import lines_code
-from gpusense._decode import decode, layouts
-from gpusense._decode.walk import Piece, walk
+from gpusense._decode import layouts
+from gpusense._decode.columns import Piece
+from gpusense._decode.walk import batches, walk
+from gpusense.backends.cupti.sync_lines import code as lines_code
 
 HERE = pathlib.Path(__file__).resolve().parent
 _spec = importlib.util.spec_from_file_location("fetch_cupti", HERE.parents[1] / "tools" / "fetch_cupti.py")
@@ -129,7 +130,7 @@ def test_the_library_and_the_decoder_walk_alike(ask, release, tail, end):
             for first, last in zip(place.begins, place.ends, strict=True):
                 offsets += range(at_byte + first * 4, at_byte + last * 4, strides[kind])
         piece.close()
-        _, tally = decode.batches(memoryview(data), strides, offset=at_byte, limit=700)
+        _, tally = batches(memoryview(data), strides, offset=at_byte, limit=700)
         at_byte = tally.offset
     assert sorted(offsets) == answer["steps"]
     assert (tally.unknown_kinds, tally.truncated) == {"whole": (0, 0), "truncated": (0, 1), "unknown": (1, 0)}[end]

@@ -58,11 +58,11 @@ def test_what_one_gpu_shows():
     assert row(lines, "PWR").endswith("350/700 W")
     assert row(lines, "TEMP").endswith("64 °C WARM")
     assert row(lines, "CLK") == "CLK    1755 of 1980 MHz · memory 2619 MHz · P0 · held back: power_cap"
-    assert row(lines, "PCIe") == "PCIe   gen 5 ×16 · in 1.2 GB/s · out 300.0 MB/s"
+    assert row(lines, "PCIe") == "PCIe   gen 5 ×16 · in 1.20 GB/s · out 300 MB/s"
     assert row(lines, "use") == "use    SM 62 % · tensor 38 % · mem ctrl 39 %"
     assert row(lines, "heat") == "heat   hotspot 73 °C · memory 70 °C · slows at 87 °C · fan 40 %"
     assert row(lines, "power") == "power  average 340 W · energy 1.00 kWh"
-    assert row(lines, "link") == "link   NVLink 18 up · in 4.0 GB/s · out 3.0 GB/s"
+    assert row(lines, "link") == "link   NVLink 18 up · in 4.00 GB/s · out 3.00 GB/s"
     assert "60 s ago" in "\n".join(lines)
     assert next(line for line in lines if "1234" in line).split() == ["1234", "python", "9216", "MiB", "61", "%"]
     assert lines[-1] == "q quit  p pause  tab next GPU"

@@ -1,4 +1,4 @@
-"""Graphs of the dashboard: parts against their definition, kept trails against fresh ones, dots and their colours."""
+"""Graphs of the dashboard: parts against their definition, kept graphs against fresh ones, dots and their colours."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense.cli.dashboard.graphs import Trail, Trails, code, dots
+from gpusense.cli.dashboard.graphs import Graph, Graphs, code, dots
 from gpusense.cli.dashboard.paint import Theme
 
 SECOND = 1_000_000_000
@@ -24,8 +24,8 @@ readings = st.lists(
 ).map(lambda pairs: [Reading(*pair) for pair in sorted(pairs, key=lambda pair: pair[0])])
 
 
-def trail(values, count, align=1, span_s=60):
-    made = Trail(count, align, span_s)
+def graph(values, count, align=1, span_s=60):
+    made = Graph(count, align, span_s)
     for reading in values:
         made.add(*reading)
     return made
@@ -56,21 +56,21 @@ def defined(values, now_ns, count, align, span_s=60):
 @given(readings, st.integers(60 * SECOND, 140 * SECOND), st.integers(1, 200), st.sampled_from([1, 2]))
 def test_parts_are_what_is_promised(values, now_ns, cells, align):
     values = [reading for reading in values if reading.monotonic_ns <= now_ns]
-    assert trail(values, cells * align, align).codes(now_ns) == defined(values, now_ns, cells * align, align)
+    assert graph(values, cells * align, align).codes(now_ns) == defined(values, now_ns, cells * align, align)
 
 
 def test_what_is_later_than_now_is_not_drawn():
-    found = trail([(0, 5.0), (1 * SECOND, 7.0), (30 * SECOND, 9.0)], 60).codes(10 * SECOND)
+    found = graph([(0, 5.0), (1 * SECOND, 7.0), (30 * SECOND, 9.0)], 60).codes(10 * SECOND)
     assert found == bytes(49) + bytes([code(5), code(7)]) + bytes(9)
 
 
 def test_a_value_older_than_the_last_is_left_out():
-    assert trail([(5 * SECOND, 5.0), (1 * SECOND, 99.0)], 60).codes(5 * SECOND)[-5:] == bytes(4) + bytes([code(5)])
+    assert graph([(5 * SECOND, 5.0), (1 * SECOND, 99.0)], 60).codes(5 * SECOND)[-5:] == bytes(4) + bytes([code(5)])
 
 
 def test_a_hole_of_more_than_three_seconds_stays_a_hole():
     values = [(time_ns, 5.0) for time_ns in (0, 1 * SECOND, 2 * SECOND, 30 * SECOND)]
-    found = trail(values, 60).codes(60 * SECOND - 1)
+    found = graph(values, 60).codes(60 * SECOND - 1)
     assert found[:3] == bytes([code(5)] * 3)
     assert found[4:30] == bytes(26)
 
@@ -84,9 +84,9 @@ def test_a_hole_of_more_than_three_seconds_stays_a_hole():
         max_size=12,
     ),
 )
-def test_kept_trails_are_those_drawn_anew(values, pictures):
+def test_kept_graphs_are_those_drawn_anew(values, pictures):
     """Whatever comes between two pictures: time, none, a jump back, another size, another device, nothing known."""
-    kept = Trails()
+    kept = Graphs()
     for end, key, cells, back in pictures:
         history = values[max(end - 40, 0) : max(end // 2 if back else end, 1)]
         if not history:
@@ -94,8 +94,8 @@ def test_kept_trails_are_those_drawn_anew(values, pictures):
         now_ns = history[-1].monotonic_ns + end % 7 * SECOND // 10 + 60 * SECOND
         ask = (history, now_ns, [lambda reading: reading.percent], cells * 2, 2, 60)
         (found,) = kept.codes(key, *ask)
-        (anew,) = Trails().codes(key, *ask)
-        # What a fresh trail cannot know any more has left its history, not its sight.
+        (anew,) = Graphs().codes(key, *ask)
+        # What a fresh graph cannot know any more has left its history, not its sight.
         known = [reading.monotonic_ns for reading in history if reading.percent is not None]
         seen = (known or [now_ns])[0] * cells * 2 // (60 * SECOND)
         first = (now_ns * cells // (60 * SECOND) + 1) * 2 - cells * 2
@@ -105,7 +105,7 @@ def test_kept_trails_are_those_drawn_anew(values, pictures):
 
 @given(st.integers(0, 60 * SECOND - 1), st.integers(1, 100), st.integers(0, 59 * SECOND))
 def test_a_moment_keeps_its_side_of_a_cell_while_time_moves_on(moment, cells, later_ns):
-    drawn = trail([(moment, 50.0)], cells * 2, 2)
+    drawn = graph([(moment, 50.0)], cells * 2, 2)
     before, after = drawn.codes(60 * SECOND - 1), drawn.codes(60 * SECOND - 1 + later_ns)
     place, later = before.find(code(50)), after.find(code(50))
     assert place == moment * cells * 2 // (60 * SECOND)

@@ -280,8 +280,8 @@ def test_the_export_verb(otel, rotel, tmp_path, capsys):
     path = tmp_path / "run.gpusense"
     code = f"""
 import gpusense
-from gpusense._tracing.select import start_session
-run = start_session("file", {str(path)!r}, trace_all=False)
+from gpusense._tracing.select import control
+run = control.start_session("file", {str(path)!r}, trace_all=False)
 with gpusense.trace("step"):
     gpusense.record_kernel("sgemm", duration_ns=300_000)
     gpusense.record_kernel("tiny", duration_ns=3_000)
@@ -292,7 +292,7 @@ run.finish()
     assert main(["export", str(path), "--otlp", url]) == 0
     said = capsys.readouterr().err
     assert "3 spans sent, 0 refused" in said
-    assert "1 operation below the threshold was only counted" in said
+    assert "1 operation below the threshold was only summed" in said
     wait_for(lambda: len(got.spans) >= 3)
     assert main(["export", str(path), "--otlp", f"http://127.0.0.1:{free_port()}", "--timeout", "0.2"]) == 1
     assert "refused: no answer" in capsys.readouterr().err

@@ -202,9 +202,9 @@ def test_spans_that_never_end_do_not_blind_us(otel, app, tracer, spans, monkeypa
 
 def test_without_a_thread_the_last_step_is_made_by_who_ends(otel, tracer, monkeypatch):
     """As in a forked child that is ending: since Python 3.12 no thread can be started any more."""
-    from gpusense._runtime import process
+    from gpusense._runtime import threads
 
-    monkeypatch.setattr(process, "start_thread", lambda *_: None)
+    monkeypatch.setattr(threads, "start", lambda *_: None)
     exporter = InMemorySpanExporter()
     otel.instrument(tracer=tracer, exporter=exporter, metrics=False)
     with tracer.trace("step"):
@@ -355,19 +355,19 @@ def test_a_session_file_is_not_read_while_it_is_written(tmp_path):
     """A recorder that writes a file gives its session by reading the whole file back: never every ten seconds."""
     code = """
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from gpusense._capture.file_store import FileRecorder
-from gpusense._tracing.select import start_session
+from gpusense._capture.file_store import FileStore
+from gpusense._tracing.select import control
 from gpusense.exporters import opentelemetry as otel
 import gpusense
-run = start_session("file", "s.gpusense")
-whole = FileRecorder.session
-FileRecorder.session = None
+run = control.start_session("file", "s.gpusense")
+whole = FileStore.session
+FileStore.session = None
 exporter = InMemorySpanExporter()
 otel.instrument(exporter=exporter, metrics=False)
 with gpusense.trace("step"):
     gpusense.record_kernel("sgemm", duration_ns=200_000)
 assert otel.uninstrument()
-FileRecorder.session = whole
+FileStore.session = whole
 print(*sorted(span.name for span in exporter.get_finished_spans()), *(k.name for k in run.finish().kernels), sep=", ")
 """
     environ = {"PYTHONPATH": str(ROOT), "GPUSENSE": "on"}

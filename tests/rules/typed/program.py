@@ -51,6 +51,18 @@ def on_metrics(metrics: gpusense.GpuMetrics) -> None:
     print(metrics.power.draw_watts)
 
 
+def whole(block: gpusense.Block) -> gpusense.BlockSummary:
+    return block.summary()
+
+
+def settings() -> gpusense.Settings:
+    return gpusense.configure(threshold_us=3, mode="on", devices=[0], hang_after=None, sinks=[print])
+
+
+def direction(upload: bool) -> gpusense.Direction:
+    return "cpu_to_gpu" if upload else "gpu_to_cpu"
+
+
 async def main() -> None:
     with gpusense.trace("step", {"batch": 64}) as block:
         text: str = forward(3) + bare(4)
@@ -66,7 +78,8 @@ async def main() -> None:
     with gpusense.monitor.start_background(on_metrics, interval=0.1) as monitor:
         latest: tuple[gpusense.GpuMetrics, ...] = monitor.latest()
     gpusense.record_transfer("mesh", "cpu_to_gpu", bytes=3, duration_ns=4)
-    tracer = gpusense.get_tracer()
+    tracer: gpusense.Tracer = gpusense.get_tracer()
+    whole(block)
     tracer.print_summary()
     rows: list[str] = [row.name for row in tracer.summary().operations]
     longest: list[int] = [row.total_ns for row in tracer.bottlenecks(top_n=5)]
@@ -82,4 +95,8 @@ wrong: int = forward(3)  # type: ignore[assignment]
 print(gpusense.get_tracer().summary().no_such_field)  # type: ignore[attr-defined]
 print(gpusense.get_tracer().session().no_such_field)  # type: ignore[attr-defined]
 print(gpusense.get_tracer().bottlenecks()[0].no_such_field)  # type: ignore[attr-defined]
+gpusense.configure(thresold_us=3)  # type: ignore[arg-type]
+gpusense.configure(threshold_us="3")  # type: ignore[arg-type]
+gpusense.record_transfer("mesh", "upwards", bytes=3)  # type: ignore[arg-type]
+print(gpusense.compute_block("sort").no_such_field)  # type: ignore[attr-defined]
 forward("text")  # type: ignore[arg-type]

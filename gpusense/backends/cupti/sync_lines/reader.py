@@ -2,7 +2,7 @@
 
 That needs CUPTI's one subscription of the process, which other profilers want, too: it is held from
 :meth:`LineLog.begin` to :meth:`LineLog.end`. Where another holds it nothing is noted, and :attr:`LineLog.reason` says
-so. What CUPTI calls is machine code (``_capi/machine/lines_code.py``); here its ring is read.
+so. What CUPTI calls is machine code (``code.py``); here its ring is read.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ from typing import Any
 from ...._aggregation.wait_lines import Files, line_text
 from ...._capi import cupti_waits
 from ...._capi.machine import executable
-from ...._capi.machine import lines_code as code
 from ...._runtime import process
 from ...._runtime.errors import GpuSenseError
+from . import code
 
 ROOM = 1 << 18  # numbers: 3,000 calls from deep within libraries, 50,000 from the program itself
 PURPOSE = "the lines of synchronising calls"
@@ -30,10 +30,10 @@ class _Machine:
     """Code, control block and ring: one of each a process, mapped at the first use and never unmapped."""
 
     def __init__(self) -> None:
-        native = code.CODES.get(os.uname().machine) if executable.is_possible() else None
+        native = executable.native(code.CODES)
         if native is None:
             raise OSError("there is no machine code for this system")
-        self.function = _map(native.machine)
+        self.function = executable.map_first(native.machine).address
         self.control = executable.map_memory(executable.PAGE)
         ring = executable.map_memory(ROOM * 8)
         # A forked child gets zeros: not armed.
@@ -49,16 +49,6 @@ class _Machine:
         interpreter.restype = ctypes.c_void_p
         words[code.INTERPRETER // 8] = interpreter()
         words[code.RING // 8], words[code.ROOM // 8] = ring, ROOM
-
-
-def _map(machine: bytes) -> int:
-    reasons = []
-    for mode in ("memfd", "mprotect"):
-        try:
-            return executable.map_code(machine, mode)
-        except (OSError, AttributeError) as error:  # noqa: PERF203 - two
-            reasons.append(f"{mode}: {error}")
-    raise OSError("; ".join(reasons))
 
 
 class LineLog:

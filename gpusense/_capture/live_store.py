@@ -1,0 +1,166 @@
+"""Live mode: buffers are decoded as they come, and what comes of them stays in memory and goes to the sinks."""
+
+from contextlib import AbstractContextManager
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING
+
+from .._aggregation.block_totals import BlockTotals
+from .._aggregation.pipeline import Limits, Pipeline
+from .._aggregation.same_kernels import Alike
+from .._attribution.boundaries import OPEN, Boundary, PlacedItem, taken_apart
+from .._capi import demangle
+from .._decode.names import NameCache, Names
+from .._records.records import BlockRecord, Counters, Path, Record
+from .._runtime.config import Settings
+from .attachment import Capture
+from .sinks import Sinks
+from .store import Known, Pause, Results, remember
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+#: A marker that the device has done, and that has not been read for so long, is lost.
+DONE_PATIENCE_NS = 1_500_000_000
+
+
+class LiveStore:
+    """A :class:`~store.Store`: a pipeline, and the names that its buffers use."""
+
+    mode = "live"
+
+    def __init__(self, settings: Settings, capture: Capture | None, sinks: Sinks, start_ns: int) -> None:
+        self._settings = settings
+        self._capture = capture
+        self._sinks = sinks
+        self._names = NameCache(demangle)
+        self._epoch = 0  # of correlation ids, as the capture counts them
+        self._use(Pipeline(self._limits(), emit=sinks.put, start_ns=start_ns))
+
+    def _use(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.threshold, self.launches = pipeline.threshold, pipeline.launches
+        self.owners, self.watched = pipeline.owners, pipeline.watched
+
+    def _limits(self) -> Limits:
+        settings = self._settings
+        return Limits(
+            settings.threshold_ns,
+            settings.trace_all,
+            settings.max_records_per_second,
+            settings.max_records,
+            frozenset(settings.devices) if settings.devices is not None else None,
+            self._capture.kinds if self._capture is not None else None,
+        )
+
+    # --- settings ---------------------------------------------------------------------------------------------------
+
+    def attached(self, capture: Capture) -> None:
+        pipeline = self.pipeline
+        pipeline.configure(self._limits())
+        pipeline.occupancy, pipeline.marker = capture.occupancy, capture.marker_shape
+        if capture.epoch > self._epoch:
+            self._epoch = capture.epoch
+            pipeline.widener.restart()
+
+    def configure(self, settings: Settings) -> None:
+        self._settings = settings
+        self.pipeline.configure(self._limits())
+
+    def reset(self, start_ns: int) -> None:
+        old = self.pipeline
+        new = Pipeline(
+            self._limits(), emit=self._sinks.put, start_ns=start_ns, marker=old.marker, occupancy=old.occupancy
+        )
+        new.go_on_from(old)
+        self._use(new)
+
+    def own(self, owners: dict[int, Path]) -> None:
+        remember(self.owners, owners)
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def add(self, view: memoryview, thread: int, pause: Pause) -> None:
+        capture, pipeline = self._capture, self.pipeline
+        assert capture is not None
+        self._names.new_buffer(monotonic())
+        pipeline.others_markers = capture.sharing.others_markers
+        names = Names(self._names, capture.name)
+        pipeline.feed(view, thread, capture.strides, names, now_ns=time_ns(), pause=pause)
+
+    def name(self, pointer: int) -> str:
+        assert self._capture is not None
+        return self._names.resolve(pointer, self._capture.name)[0]
+
+    def lines(self, rows: list[tuple[int, str]]) -> None:
+        self.pipeline.lines.add(rows)
+
+    def placed(self, items: list[PlacedItem]) -> list[BlockRecord]:
+        boundaries, records = taken_apart(items)
+        self.pipeline.boundaries_after(boundaries)
+        return records
+
+    def boundary(self, event: Boundary, early: bool) -> None:
+        if event.token:
+            self.pipeline.attribution.boundary(event)
+        elif self._capture is None:
+            self.know(event)
+        else:
+            self.pipeline.attribution.boundary(event, 0 if early else self.pipeline.widener.newest + 1)
+
+    def know(self, event: Boundary) -> None:
+        if event.op == OPEN:
+            self.pipeline.attribution.know(event.block_id, event.parent_id, event.name)
+
+    def lose(self, token: int) -> None:
+        self.pipeline.attribution.lose(token)
+
+    def records(self, records: list[Record | Alike]) -> None:
+        if records:
+            self.pipeline.record(records, time_ns())
+
+    # --- cycles -----------------------------------------------------------------------------------------------------
+
+    def may_wait(self, waiting: int, read: bool) -> bool:
+        return False
+
+    def cycle(self, pause: Pause | None) -> None:
+        if pause is None:
+            self.pipeline.cycle(time_ns(), final=True)
+        else:
+            self.pipeline.cycle(time_ns(), patience_ns=self._patience(), pause=pause)
+
+    def _patience(self) -> int | None:
+        """Short where the device has done every marker: one that has not been read since is lost. None: the usual."""
+        oldest = self.pipeline.attribution.waiting_since()
+        if oldest is None or self._capture is None or time_ns() - oldest < DONE_PATIENCE_NS:
+            return None
+        return DONE_PATIENCE_NS if self._capture.markers_done() else None
+
+    def flush(self) -> None: ...
+
+    def beside(self, known: Known) -> None: ...
+
+    @property
+    def idle(self) -> bool:
+        return self.pipeline.idle
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def counters(self) -> Counters:
+        return self.pipeline.counters()
+
+    def results(self) -> Results:
+        return list(self.pipeline.kept), self.pipeline.ledger.aggregates(), self.pipeline.ledger.busy()
+
+    def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
+        with lock:
+            return self.pipeline.totals(block_id)
+
+    def session(self, known: Known) -> "Session":
+        return known.snapshot()
+
+    def note(self, known: Known) -> None: ...
+
+    def close(self, known: Known) -> None: ...
+
+    def forget_in_child(self) -> None: ...

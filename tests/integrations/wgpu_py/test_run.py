@@ -1,0 +1,29 @@
+"""``gpusense run`` sees the passes and transfers of a wgpu program that knows nothing of it."""
+
+import os
+import subprocess
+import sys
+
+from support.machine import HERE, ROOT
+
+from gpusense.session import load
+
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(HERE)!r})
+from support import wgpu_programs as programs
+print(hash(bytes(programs.compute())) != 0)
+"""
+
+
+def test_run_times_a_wgpu_program(wgpu, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "gpusense", "run", "-o", "s.gpusense", "--trace-all", "program.py"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True\n"
+    session = load(tmp_path / "s.gpusense")
+    assert {kernel.backend for kernel in session.kernels} == {"wgpu"}
+    assert {transfer.direction for transfer in session.transfers} >= {"cpu_to_gpu", "gpu_to_cpu"}
+    assert "wgpu" in done.stderr or "no device" not in done.stderr.splitlines()[0]
