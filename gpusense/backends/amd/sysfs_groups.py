@@ -13,7 +13,6 @@ from ..sysfs import Reader
 from .gpu_metrics_table import GpuMetricsTable, decode
 
 SENSORS = {"edge": "gpu_celsius", "junction": "hotspot_celsius", "mem": "memory_celsius"}
-_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 _HOTTEST, _STRONGEST = 150.0, 10_000.0  # °C and W beyond which a value is a driver's mistake
 
 
@@ -238,13 +237,13 @@ def _links(text: str | None) -> list[tuple[int | None, int, bool]]:
     for line in (text or "").splitlines():
         match = re.match(r"\d+:\s*([\d.]+)GT/s,\s*x(\d+)", line.strip())
         if match:
-            found.append((_GENERATIONS.get(match[1]), int(match[2]), line.rstrip().endswith("*")))
+            found.append((sysfs.pcie_generation(match[1]), int(match[2]), line.rstrip().endswith("*")))
     return found
 
 
 def _port(reader: Reader, prefix: str, file: str) -> tuple[int | None, int | None]:
     speed = reader.text(f"pcie.{prefix}generation", f"{file}_link_speed")
-    generation = _GENERATIONS.get((speed or "").partition(" ")[0])
+    generation = sysfs.pcie_generation((speed or "").partition(" ")[0])
     if speed and generation is None:
         reader.reasons[f"pcie.{prefix}generation"] = f"out of range: {file}_link_speed says {speed[:40]!r}"
     width = reader.number(f"pcie.{prefix}width", f"{file}_link_width", low=1, high=32)

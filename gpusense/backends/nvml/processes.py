@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._capi import nvml as c
 from ..._records.metrics import ProcessUsage
-from .. import host
+from ..sysfs import process_name, sees_host_pids
 from .reader import Reader
 
 _ROOM = 64  # rows at first; grows as the driver asks
@@ -54,12 +54,12 @@ class Processes:
         if self._kept is None or now_ns - self._kept_ns >= rest_ns:
             self._kept, self._kept_ns = self._shares(), now_ns
         shares = self._kept
-        ours = host.sees_host_pids(self._procfs)
+        ours = sees_host_pids(self._procfs)
         found = [self._usage(pid, used, shares.get(pid), ours) for pid, used in memory.items()]
         return tuple(sorted(found, key=lambda row: (-(row.memory_used_bytes or 0), row.pid)))
 
     def _usage(self, pid: int, used: int | None, share: int | None, ours: bool | None) -> ProcessUsage:
-        name = host.process_name(pid, self._procfs) if ours else None
+        name = process_name(pid, self._procfs) if ours else None
         visible = None if ours is None else ours and name is not None
         return ProcessUsage(pid, used, None if share is None else float(share), name, visible)
 
