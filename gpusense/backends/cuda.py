@@ -87,11 +87,6 @@ class CudaSource:
 
 #: The one source of this process: :func:`open` hands it out, and the question whether CUDA is live goes here.
 SOURCE = CudaSource()
-is_live = SOURCE.is_live
-driver_version = SOURCE.driver_version
-devices = SOURCE.devices
-memory_info = SOURCE.memory_info
-limits = SOURCE.limits
 
 
 def open() -> Backend | Unavailable:

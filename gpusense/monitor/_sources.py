@@ -117,4 +117,4 @@ def _cuda_devices() -> tuple[DeviceInfo, ...]:
         from ..backends import cuda
     except ImportError:  # a copy of the package without it
         return ()
-    return _devices(cuda)
+    return _devices(cuda.SOURCE)

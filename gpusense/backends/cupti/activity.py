@@ -25,6 +25,7 @@ from .. import cuda
 from . import broker, engine
 from .other_profilers import busy, holder, running, torch_has_a_schedule
 from .proton import attend
+from .subscription import SUBSCRIPTION
 from .sync_lines.reader import LineLog
 from .watch import Heartbeat
 
@@ -44,7 +45,7 @@ def open() -> Backend | Unavailable:
         return _ELSEWHERE
     if threads.free_threaded():
         return broker.FREE_THREADED
-    if not cuda.is_live():
+    if not cuda.SOURCE.is_live():
         driver, path = locate(CUDA), locate(CUPTI)
         if isinstance(driver, Unavailable):
             return Unavailable(
@@ -84,7 +85,7 @@ class CuptiActivity:
             return None
         if sys.platform != "linux":
             return _ELSEWHERE
-        driver = cuda.driver_version()
+        driver = cuda.SOURCE.driver_version()
         loaded = load(CUPTI, max_major=driver[0] if driver else None)
         if not isinstance(loaded, Loaded):
             return loaded
@@ -125,7 +126,7 @@ class CuptiActivity:
         """
         if self._leave is not None:
             self.stop()
-        if not cuda.is_live():
+        if not cuda.SOURCE.is_live():
             raise BackendUnavailable("CUDA is not live in this process, and CUPTI must not be touched before")
         absent = self.load()
         if absent is None:
@@ -236,7 +237,7 @@ class CuptiActivity:
 
     def is_held(self) -> bool:
         """Whether CUPTI refuses a subscriber now."""
-        return bool(self._api) and engine.subscribe_once(self._api) == capi.MULTIPLE_SUBSCRIBERS
+        return bool(self._api) and SUBSCRIPTION.ask(self._api) == capi.MULTIPLE_SUBSCRIBERS
 
     def timestamp_ns(self) -> int:
         """Now, by the clock of the records (wall-clock nanoseconds on Linux)."""
@@ -326,7 +327,7 @@ class CuptiActivity:
         that a profiler that wants it gets a refusal; raises :class:`BackendError` where another has it.
         """
         try:
-            subscriber, give_back = engine.take_subscription(self._api, callback, data)
+            subscriber, give_back = SUBSCRIPTION.take(self._api, callback, data)
         except BackendError as error:
             ours = self._shared.get(SUBSCRIBED_FOR)
             if error.code == capi.MULTIPLE_SUBSCRIBERS and ours:

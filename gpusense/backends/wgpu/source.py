@@ -28,7 +28,7 @@ def open(timeout_s: float = child.TIMEOUT_S) -> Backend | Unavailable:
     devices = merge(answer["adapters"], answer["cards"])
     if not devices:
         return Unavailable("wgpu", f"wgpu-native {version} finds no adapter", "install a Vulkan driver")
-    return Backend("wgpu", library=path, version=version, devices=Devices(devices))
+    return Backend("wgpu", library=path, version=version, devices=WgpuSource(devices))
 
 
 def self_test(timeout_s: float = child.TIMEOUT_S) -> dict[str, Any] | Unavailable:
@@ -44,7 +44,7 @@ def self_test(timeout_s: float = child.TIMEOUT_S) -> dict[str, Any] | Unavailabl
     return answer if isinstance(answer, Unavailable) else answer["selftest"]
 
 
-class Devices:
+class WgpuSource:
     """What :func:`open` found."""
 
     def __init__(self, found: tuple[DeviceInfo, ...]) -> None:
