@@ -72,7 +72,7 @@ class CudaSource:
         return tuple(describe(self._api, ordinal) for ordinal in range(count(self._api))) if self.is_live() else ()
 
     def limits(self, ordinal: int) -> Limits | None:
-        """What bounds occupancy on a device; None while CUDA is not live or where it does not tell."""
+        """What bounds occupancy on a device; None while CUDA is not live or where it does not say."""
         return Limits.of(describe(self._api, ordinal)) if self.is_live() else None
 
     def memory_info(self, ordinal: int) -> MemoryInfo | Unavailable:

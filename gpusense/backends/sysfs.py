@@ -105,8 +105,8 @@ def never_sleeps(pci_bus_id: str | None, procfs: str = "/proc") -> bool:
     """
     if pci_bus_id is None:
         return False
-    told = text_or_none(os.path.join(procfs, "driver", "nvidia", "gpus", pci_bus_id, "power")) or ""
-    key, _, state = told.partition("\n")[0].partition(":")
+    said = text_or_none(os.path.join(procfs, "driver", "nvidia", "gpus", pci_bus_id, "power")) or ""
+    key, _, state = said.partition("\n")[0].partition(":")
     return key == "Runtime D3 status" and state.strip().startswith(("Disabled", "Not supported"))
 
 

@@ -142,9 +142,9 @@ def _thermal(reader: Reader, card: Card, table: GpuMetricsTable | None, fast: bo
 
 
 def _fan_percent(reader: Reader, hwmon: str) -> float | None:
-    duty = reader.number("thermal.fan_percent", f"{hwmon}/pwm1")
-    limit = reader.number("thermal.fan_percent", f"{hwmon}/pwm1_max") if duty is not None else None
-    return None if duty is None or not limit else duty / limit * 100.0
+    power = reader.number("thermal.fan_percent", f"{hwmon}/pwm1")
+    limit = reader.number("thermal.fan_percent", f"{hwmon}/pwm1_max") if power is not None else None
+    return None if power is None or not limit else power / limit * 100.0
 
 
 def _power(reader: Reader, card: Card, table: GpuMetricsTable | None, fast: bool, medium: bool) -> Power:

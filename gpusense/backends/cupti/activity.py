@@ -200,7 +200,7 @@ class CuptiActivity:
 
     def was_interrupted(self) -> bool:
         """Whether work of the device went unrecorded since CUPTI came into the process."""
-        # An older copy may have made the hub, which does not tell.
+        # An older copy may have made the hub, which does not say.
         return bool(self._shared) and bool(self._shared["status"]().get("interrupted", True))
 
     def detach(self) -> None:
@@ -227,7 +227,7 @@ class CuptiActivity:
             return Heartbeat()
         status = self._shared["status"]()
         canaries = bool(status["per_thread_buffers"]) and self.canary is not None
-        # An older copy may have made the hub, which does not tell.
+        # An older copy may have made the hub, which does not say.
         resting = int(status.get("resting_since_ns") or 0)
         return Heartbeat(status["requested"], status["completed"], status["flushes"], canaries, resting)
 
@@ -273,7 +273,7 @@ class CuptiActivity:
         return bool(self._api.cuptiActivityEnableDriverApi)
 
     def stream_id(self, context: int, stream: int) -> int | None:
-        """The id that records carry for a ``CUstream``; None where CUPTI does not tell."""
+        """The id that records carry for a ``CUstream``; None where CUPTI does not say."""
         found = c_uint32()
         known = self._api.cuptiGetStreamIdEx and self._api.cuptiGetStreamIdEx(context, stream, 0, byref(found)) == 0
         return found.value if known else None
@@ -322,7 +322,7 @@ class CuptiActivity:
     ) -> Callable[[], None]:
         """Has the C function at ``callback`` called for ``calls``, each a domain and an id; returns what ends it.
 
-        ``data`` is its first argument. ``purpose`` is what others are told who find the subscription taken. With
+        ``data`` is its first argument. ``purpose`` is what those read who find the subscription taken. With
         ``some`` calls that the loaded library does not know are left out. Takes the one subscriber of the process, so
         that a profiler that wants it gets a refusal; raises :class:`BackendError` where another has it.
         """
@@ -331,8 +331,8 @@ class CuptiActivity:
         except BackendError as error:
             ours = self._shared.get(SUBSCRIBED_FOR)
             if error.code == capi.MULTIPLE_SUBSCRIBERS and ours:
-                told = f"gpusense itself holds CUPTI's subscription, for {ours}"
-                raise BackendError(error.call, error.code, told) from None
+                text = f"gpusense itself holds CUPTI's subscription, for {ours}"
+                raise BackendError(error.call, error.code, text) from None
             raise
         codes = [self._api.cuptiEnableCallback(1, subscriber, domain, number) for domain, number in calls]
         refused = [code for code in codes if code]

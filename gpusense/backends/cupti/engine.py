@@ -141,6 +141,7 @@ class Engine:
             capi.check("cuptiSubscribe", code)
 
     def enable(self, kind: int) -> None:
+        """Has CUPTI record a kind. Raises :class:`BackendError`."""
         if kind == layouts.UNIFIED_MEMORY_COUNTER:
             self._configure_unified_memory()
         capi.check("cuptiActivityEnable", self._api.cuptiActivityEnable(kind))
@@ -154,6 +155,7 @@ class Engine:
         capi.check("cuptiActivityConfigureUnifiedMemoryCounter", code)
 
     def disable(self, kind: int) -> None:
+        """Has it end with that, unless another profiler records. Raises :class:`BackendError`."""
         if other_profilers.running() is not None:
             return  # kinds belong to the process: the other profiler has them on, too
         capi.check("cuptiActivityDisable", self._api.cuptiActivityDisable(kind))
@@ -172,6 +174,7 @@ class Engine:
         return self.mailbox.in_use() - self._lost
 
     def flush(self, forced: bool) -> None:
+        """Has CUPTI return buffers: of finished work, or all of them. Raises :class:`BackendError`."""
         flag = capi.FLUSH_FORCED if forced else 0
         capi.check("cuptiActivityFlushAll", self._api.cuptiActivityFlushAll(flag))
 

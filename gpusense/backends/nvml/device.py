@@ -41,7 +41,7 @@ def describe(nvml: Nvml, handle: int, index: int, nvml_index: int | None, code: 
     bus = _bus_id(nvml, handle)
     name = nvml.text(api.nvmlDeviceGetName, handle) or "NVIDIA GPU"
     virtual = nvml.number(api.nvmlDeviceGetVirtualizationMode, handle) == 2
-    # A device that shares the host's memory has none of its own to tell of; a lost one says nothing about its kind.
+    # A device that shares the host's memory has none of its own to report; a lost one says nothing about its kind.
     unified = Shared(name, "").unified or answer == c.NOT_SUPPORTED
     return DeviceInfo(
         index,
@@ -156,7 +156,7 @@ class Device:
                 reasons = reasons + reader.reasons() if reasons else reader.reasons()
             finally:
                 reader.lock.release()
-        if "fast" in lanes:  # of the others too little is asked to tell a dead driver from an odd device
+        if "fast" in lanes:  # of the others too little is asked to distinguish a dead driver from an odd device
             if not self._fast.good and (self._fast.transient or self._trouble is not None):
                 why = next((why for _, why in reasons if why.startswith("stale")), "stale: no call succeeds")
                 return self._set_trouble("degraded", why, start, wall)

@@ -26,6 +26,8 @@ _KINDS = {
 
 
 class Processes:
+    """The processes that use one device, with their memory and shares of it."""
+
     def __init__(self, reader: Reader, procfs: str) -> None:
         self._reader = reader
         self._procfs = procfs
@@ -42,14 +44,14 @@ class Processes:
         Shares of the SMs cost 2.6 ms: those not yet ``rest_ns`` old serve again.
         """
         memory: dict[int, int | None] = {}
-        told = False
+        listed = False
         for kind, names in _KINDS.items():
             rows = self._rows("processes" if kind == "compute" else f"~processes_{kind}", names)
-            told = told or rows is not None
+            listed = listed or rows is not None
             for pid, used in rows or ():
                 known = memory.get(pid)
                 memory[pid] = used if known is None else max(known, used or 0)
-        if not told:
+        if not listed:
             return None
         if self._kept is None or now_ns - self._kept_ns >= rest_ns:
             self._kept, self._kept_ns = self._shares(), now_ns

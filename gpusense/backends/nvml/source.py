@@ -1,4 +1,4 @@
-"""NVIDIA devices through NVML: found, told apart, sampled. ``open()`` wakes no sleeping device and never raises."""
+"""NVIDIA devices through NVML: found, distinguished, sampled. ``open()`` wakes no sleeping device and never raises."""
 
 import os
 import time
