@@ -182,9 +182,9 @@ def test_the_applications_own_spans_leave_between_our_batches(otel, tracer):
 
 
 def test_spans_that_never_end_do_not_blind_us(otel, app, tracer, spans, monkeypatch):
-    from gpusense.exporters.opentelemetry import _processor
+    from gpusense.exporters.opentelemetry import _providers
 
-    monkeypatch.setattr(_processor, "MAX_OPEN", 10)
+    monkeypatch.setattr(_providers, "MAX_OPEN", 10)
     otel.instrument(tracer=tracer, tracer_provider=app, metrics=False)
     leaked = []
     for number in range(30):

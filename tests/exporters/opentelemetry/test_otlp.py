@@ -12,8 +12,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.span import TraceState
 
-from gpusense.exporters.opentelemetry._encoding import Encoding
-from gpusense.exporters.opentelemetry._otlp import Otlp
+from gpusense.exporters.opentelemetry._otlp import Encoding, Otlp
 
 SHAPES = [
     {"gpu.operation": "kernel", "n": number, "f": 0.5, "b": True, "s": "text", "l": [1, 2]} for number in range(3)
