@@ -144,7 +144,7 @@ class Otlp:
 
     def prepare(self) -> None:
         """Makes the exporter ahead: its imports run ``eval``, which in an interpreter that is ending changes the exit
-        status of Ctrl-C. Raises ``ImportError`` alone; what else is wrong is told when something is to be sent.
+        status of Ctrl-C. Raises ``ImportError`` alone; what else is wrong is logged when something is to be sent.
         """
         try:
             self.make()
@@ -203,9 +203,9 @@ def _make(signal: str, url: str | None, timeout_s: float | None, answered: Calla
 
 
 def _session(answered: Callable[..., None]) -> Any:
-    """A requests session that tells us the status, which the exporter keeps to itself, and follows no redirection:
+    """A requests session that reports the status to us, which the exporter keeps to itself, and follows no redirection:
     earlier exporters would, with a request that has lost its body. A credential provider named in the environment makes
-    the exporter's own session, so none is given then.
+    the exporter's own session, so none is passed then.
     """
     if any(name.endswith("CREDENTIAL_PROVIDER") and name.startswith("OTEL_PYTHON_EXPORTER") for name in os.environ):
         return None

@@ -170,7 +170,7 @@ class Pipeline:
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Sends what there is and ends, in ``timeout_s`` at most; False where something was still under way, or the
-        endpoint did not take all that it was given in the life of this export.
+        endpoint did not take all that it was sent in the life of this export.
         """
         if not self._open:
             return True
@@ -221,7 +221,7 @@ class Pipeline:
 
     def _spans(self, records: list[Record]) -> None:
         blocks: list[Placed] = []
-        leaves: list[Placed] = []
+        operations: list[Placed] = []
         valid = []
         ids = self.target.ids() if self.settings.spans and self.yields_to is None else None
         nowhere = self._why_nowhere()
@@ -235,10 +235,10 @@ class Pipeline:
             elif ids is None:
                 self._refuse(nowhere)
             else:
-                (blocks if type(found.record) is BlockRecord else leaves).append(found)
+                (blocks if type(found.record) is BlockRecord else operations).append(found)
         self.work.add(valid)
         if ids is not None:
-            self._send(self._chosen(blocks, leaves, ids))
+            self._send(self._chosen(blocks, operations, ids))
 
     def _why_nowhere(self) -> str:
         """The reason of records that get no span because none is made at all."""
@@ -246,12 +246,12 @@ class Pipeline:
             return OFF
         return reasons.NO_PROVIDER if self.yields_to is None else ANOTHER_COPY
 
-    def _chosen(self, blocks: list[Placed], leaves: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
+    def _chosen(self, blocks: list[Placed], operations: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
         """Spans with the number of records each stands for, within the budget."""
         budget = self._allowance.available(time.monotonic())
         some, refused = longest(blocks, budget)
         left = None if budget is None else max(budget - len(some), 0)
-        picked = select(leaves, left)
+        picked = select(operations, left)
         self.dropped["budget"] += refused + picked.refused
         self._allowance.spend(len(some) + len(picked.individual) + len(picked.groups))
         threshold = self.view.threshold_ns()

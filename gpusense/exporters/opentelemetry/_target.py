@@ -1,4 +1,4 @@
-"""Where spans go and whose decisions count: the application's provider, a private one, or a given exporter."""
+"""Where spans go and whose decisions count: the application's provider, a private one, or the caller's exporter."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

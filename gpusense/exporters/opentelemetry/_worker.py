@@ -1,4 +1,4 @@
-"""The exporter's own thread: bounded queue in front, one step a tick, an end that waits no longer than it is told."""
+"""The exporter's own thread: bounded queue in front, one step a tick, an end that waits for a bounded time."""
 
 import threading
 from collections.abc import Callable, Iterator
