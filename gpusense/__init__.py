@@ -285,7 +285,9 @@ def devices() -> "tuple[DeviceInfo, ...]":
 
     Where a driver hangs its devices are left out after some seconds, which is logged once.
     """
-    return _selection().devices()  # type: ignore[no-any-return]
+    from . import backends
+
+    return backends.devices()
 
 
 def own_usage() -> "tuple[OwnUsage, ...]":

@@ -45,12 +45,12 @@ def backends() -> list[Check]:
     """Every source of devices, metrics or activity, in the order they are asked."""
     from .backends import BACKENDS
 
-    return [_backend(name, _opened(name)) for name, _ in BACKENDS]
+    return [_backend(row.name, _opened(row.name)) for row in BACKENDS]
 
 
 def _opened(name: str) -> Any:
     """The backend, or why not; also where its driver does not return, which is when people ask."""
-    from ._tracing.select import open_backend
+    from .backends import open_backend
 
     silent: Any = Unavailable(name, _SILENT, "its driver hangs: look for its errors in dmesg")
     return answer(lambda: open_backend(name), f"gpusense-doctor-{name}", silent)
@@ -58,9 +58,9 @@ def _opened(name: str) -> Any:
 
 def devices(checks: Sequence[Check] = ()) -> tuple[tuple[DeviceInfo, ...], tuple[str, ...]]:
     """As :func:`gpusense.devices`, and the names of the sources that have not answered, now or for ``checks``."""
-    from ._tracing.select import ask_for_devices
+    from .backends import all_devices
 
-    return ask_for_devices(without=[check.name for check in checks if check.reason == _SILENT])
+    return all_devices(without=[check.name for check in checks if check.reason == _SILENT])
 
 
 def environment() -> list[Check]:

@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .._runtime.config import BACKEND_NAMES
 from .records import DeviceInfo
-
-#: Who is believed first where sources differ. A source that is not listed comes last.
-PRECEDENCE = ("cuda", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu")
 
 
 class Visible(NamedTuple):
@@ -150,7 +148,8 @@ def _leading_number(entry: str) -> int | None:
 
 
 def _rank(backend: str) -> tuple[int, str]:
-    return (PRECEDENCE.index(backend) if backend in PRECEDENCE else len(PRECEDENCE), backend)
+    """Who is believed first where sources differ; a source that is no backend of ours comes last."""
+    return (BACKEND_NAMES.index(backend) if backend in BACKEND_NAMES else len(BACKEND_NAMES), backend)
 
 
 def _group_of(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .errors import GpuSenseError
 
-#: As in ``backends.BACKENDS``, also those that this copy comes without.
+#: The rows of ``backends.BACKENDS`` in their order, first believed first; also those that this copy comes without.
 BACKEND_NAMES = ("cuda", "cupti", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu")
 KIND_NAMES = ("sync", "allocation", "unified_memory", "launch", "sync_lines")
 

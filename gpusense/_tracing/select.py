@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._records.records import DeviceInfo, Unavailable
-from .._runtime import config, log, package
+from .._records.records import Unavailable
+from .._runtime import config, log
 from .._runtime.config import Settings
 from .._runtime.errors import GpuSenseError
 from . import noop
@@ -157,6 +157,7 @@ def _checked_sinks(sinks: Any) -> list[Callable[..., Any]]:
 
 def _require(names: Sequence[str]) -> None:
     from .._runtime.errors import BackendUnavailable
+    from ..backends import open_backend
 
     for name in names:
         state = open_backend(name)
@@ -343,55 +344,3 @@ class _Run:
         recorder.synchronise(2.0)
         tracer.close()
         return recorder.session()
-
-
-def open_backend(name: str) -> Any:
-    """The backend of that name, or an Unavailable that says why not."""
-    from ..backends import BACKENDS
-
-    for known, module in BACKENDS:
-        if known == name:
-            try:
-                return __import__(f"{package.NAME}.backends.{module}", fromlist=["open"]).open()
-            except ModuleNotFoundError as error:
-                return Unavailable(name, f"this copy comes without it: {error}")
-            except Exception as error:  # noqa: BLE001 - a broken vendor library is an absence with a reason
-                return Unavailable(name, f"{type(error).__name__}: {error}")
-    return Unavailable(name, "no backend has this name", ", ".join(known for known, _ in BACKENDS))
-
-
-def devices() -> tuple[DeviceInfo, ...]:
-    """See :func:`gpusense.devices`."""
-    found, silent = ask_for_devices()
-    for name in silent:
-        log.once(f"silent {name}", "gpusense: %s has not answered; its devices are left out", name)
-    return found
-
-
-def ask_for_devices(without: Sequence[str] = ()) -> tuple[tuple[DeviceInfo, ...], tuple[str, ...]]:
-    """The devices, and the names of the sources whose driver has not answered. Those of ``without`` did not
-    before, and are not asked.
-    """
-    from .._records import device_identity
-    from .._runtime import process
-
-    def ask(name: str) -> tuple[DeviceInfo, ...] | None:
-        if name in without:
-            return None
-        return process.answer(lambda: _devices_of(name), f"gpusense-devices-{name}", None)
-
-    answers = {name: ask(name) for name in ("cuda", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu")}
-    merged = device_identity.merge({name: found for name, found in answers.items() if found})
-    return merged, tuple(name for name, found in answers.items() if found is None)
-
-
-def _devices_of(name: str) -> tuple[DeviceInfo, ...]:
-    """What one source lists; nothing where it is not there or fails."""
-    backend = open_backend(name)
-    if not backend or backend.devices is None:
-        return ()
-    try:
-        return tuple(backend.devices.devices())
-    except Exception as error:  # noqa: BLE001
-        log.debug("devices of %s: %s", name, error)
-        return ()

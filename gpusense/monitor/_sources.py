@@ -2,18 +2,13 @@
 
 import threading
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from .._records.device_identity import merge, same
 from .._records.metrics import GpuMetrics, fill
 from .._records.protocols import Backend
 from .._records.records import DeviceInfo, Unavailable
-from .._runtime import log, package
-from ..backends import BACKENDS
-
-#: Asked for metrics, in this order; the first that knows a device is sampled in every lane, others fill gaps.
-METRIC_BACKENDS = ("nvml", "amd_sysfs", "rocm_smi", "drm_files")
+from ..backends import names, open_backend
 
 
 class Merged:
@@ -87,7 +82,7 @@ class Opening:
 
     def _run(self) -> None:
         found = []
-        for name in METRIC_BACKENDS:
+        for name in names("metrics"):
             self._asking = name
             found.append(open_backend(name))
         self.backends = tuple(found)
@@ -107,22 +102,6 @@ class Opening:
                 parts[device.index] = known
         sampled = tuple(device for device in devices if device.index in parts)
         return Merged(sampled, parts)
-
-
-def open_backend(name: str) -> Backend | Unavailable:
-    """A backend by name, or why not; never raises."""
-    try:
-        module = import_module(f"{package.NAME}.backends.{dict(BACKENDS).get(name, name)}")
-    except ModuleNotFoundError as error:
-        if not str(error.name).startswith(f"{package.NAME}.backends."):
-            return Unavailable(name, str(error))
-        return Unavailable(name, "not part of this copy of the package")
-    try:
-        opened: Backend | Unavailable = module.open()
-    except Exception as error:  # noqa: BLE001  absence must never break the program
-        log.exception(f"open {name}", "backend %s failed to open", name)
-        return Unavailable(name, f"{type(error).__name__}: {error}")
-    return opened
 
 
 def _devices(source: Any) -> tuple[DeviceInfo, ...]:

@@ -349,7 +349,7 @@ def test_doctor_names_every_backend_and_its_reason(capsys):
     assert report["schema"] == "gpusense.doctor/1"
     from gpusense.backends import BACKENDS
 
-    assert [row["name"] for row in report["backends"]] == [name for name, _ in BACKENDS]
+    assert [row["name"] for row in report["backends"]] == [row.name for row in BACKENDS]
     for row in report["backends"]:
         assert set(row) == set(doctor.Check._fields)
         assert row["available"] or row["reason"], row
@@ -480,7 +480,7 @@ def test_a_forked_child_asks_anew(monkeypatch):
 
 
 def test_devices_without_one(capsys, monkeypatch):
-    monkeypatch.setattr(select, "ask_for_devices", lambda without: ((), ()))
+    monkeypatch.setattr("gpusense.backends.all_devices", lambda without: ((), ()))
     assert cli.main(["devices"]) == 1
     assert "gpusense doctor" in capsys.readouterr().err
     assert cli.main(["devices", "--json"]) == 1
@@ -491,7 +491,7 @@ def test_devices_with_one(capsys, monkeypatch):
     from support.sessions import H100
 
     odd = H100._replace(name="odd\x1b[31m\udc80")
-    monkeypatch.setattr(select, "ask_for_devices", lambda without: ((odd,), ()))
+    monkeypatch.setattr("gpusense.backends.all_devices", lambda without: ((odd,), ()))
     assert cli.main(["devices", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["devices"][0]["sm_count"] == 132
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
@@ -501,7 +501,6 @@ def test_devices_with_one(capsys, monkeypatch):
 
 
 def test_demo_without_gpu_and_recording_is_clear(capsys, monkeypatch):
-    from gpusense._tracing import select
     from gpusense.cli import demo
 
     monkeypatch.setattr(select, "possible", lambda: gpusense.Unavailable("cuda", "no device here"))

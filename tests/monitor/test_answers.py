@@ -12,7 +12,7 @@ from gpusense import cli, monitor, testing
 from gpusense._records.metrics import GROUPS, fill, without_values
 from gpusense._records.protocols import Backend
 from gpusense._records.records import Unavailable
-from gpusense.monitor._sources import METRIC_BACKENDS, Merged
+from gpusense.monitor._sources import Merged
 
 
 def test_a_window_has_statistics_and_energy(rig):
@@ -318,7 +318,7 @@ def test_stats_stay_after_stop(rig):
 def test_without_a_gpu_everything_answers_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("GPUSENSE_LIBNVIDIA_ML", str(tmp_path / "none.so"))
     monkeypatch.setattr(monitor, "_opening", None)
-    monkeypatch.setattr("gpusense.monitor._sources.METRIC_BACKENDS", ("nvml",))
+    monkeypatch.setattr("gpusense.monitor._sources.names", lambda role: ("nvml",))
     assert monitor.snapshot() == ()
     assert monitor.own_usage() == ()
     with monitor.start_background(interval=0.05) as running:
@@ -328,13 +328,3 @@ def test_without_a_gpu_everything_answers_nothing(monkeypatch, tmp_path):
     (absent,) = monitor.sources()
     assert isinstance(absent, Unavailable)
     assert "none.so" in absent.reason
-
-
-def test_every_backend_is_asked_and_answers_with_a_backend_or_a_reason():
-    for name in METRIC_BACKENDS:
-        opened = gpusense.monitor._sources.open_backend(name)
-        assert isinstance(opened, (Backend, Unavailable))
-
-
-def test_a_backend_that_is_not_in_this_copy_is_a_reason():
-    assert "not part of this copy" in gpusense.monitor._sources.open_backend("nonsense").reason

@@ -81,10 +81,9 @@ print(json.dumps({
 
 def test_each_backend_is_there_or_says_why_not(play):
     facts = play("""
-from gpusense._tracing import select
-from gpusense.backends import BACKENDS
-print(json.dumps({name: (bool(found), str(getattr(found, "reason", "")))
-                  for name, _ in BACKENDS for found in [select.open_backend(name)]}))
+from gpusense.backends import BACKENDS, open_backend
+print(json.dumps({row.name: (bool(found), str(getattr(found, "reason", "")))
+                  for row in BACKENDS for found in [open_backend(row.name)]}))
 """)
     for name in ("cupti", "cuda", "nvml", "rocm_smi"):
         found, reason = facts[name]

@@ -9,7 +9,6 @@ import gpusense
 from gpusense._runtime import config
 from gpusense._tracing import noop, select
 from gpusense._tracing.tracer import Tracer
-from gpusense.backends import BACKENDS
 
 
 def test_one_tracer_a_process(tracer):
@@ -143,10 +142,6 @@ def test_a_configure_that_raises_changes_nothing(tracer):
         gpusense.configure(backends=("cupti",), strict=True, threshold_us=3)
     after = gpusense.configure(sample_rate=1.0)
     assert (after.strict, after.backends, after.threshold_us) == (False, None, 7)
-
-
-def test_settings_know_every_backend():
-    assert tuple(name for name, _ in BACKENDS) == config.BACKEND_NAMES
 
 
 def test_the_environment_has_the_last_word_on_the_mode():

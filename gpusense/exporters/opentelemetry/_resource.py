@@ -12,6 +12,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from ... import __version__
 from ..._records.records import DeviceInfo
 from ..._runtime import log, package
+from ...backends import names
 from ._attributes import Attributes, Redact, apply_redaction, clean
 from ._instruments import hardware_id
 
@@ -30,10 +31,7 @@ _RANKS = (
 _CAPABILITIES = {
     "cupti": ("kernels", "transfers"),
     "wgpu": ("passes", "transfers"),
-    "nvml": ("metrics",),
-    "amd_sysfs": ("metrics",),
-    "rocm_smi": ("metrics",),
-    "drm_files": ("metrics",),
+    **dict.fromkeys(names("metrics"), ("metrics",)),
 }
 
 
