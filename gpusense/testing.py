@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from . import monitor
 from ._records.metrics import GpuMetrics, without_values
 from ._records.protocols import MetricsSource
 from ._records.records import DeviceInfo
 from .monitor._sampler import SECOND, Clock
+from .monitor._shared import shared
 
 __all__ = ["FakeSysfs", "ManualClock", "ScriptedSource", "device", "fake_gpus", "metrics"]
 
@@ -183,7 +183,7 @@ class ScriptedSource:
 
 
 class FakeSysfs:
-    """A small /sys below a folder: PCI devices with the files that tell whether they sleep."""
+    """A small /sys below a folder: PCI devices with the files that say whether they sleep."""
 
     def __init__(self, root: "str | os.PathLike[str]") -> None:
         self.root = os.fspath(root)
@@ -222,8 +222,8 @@ class FakeSysfs:
 @contextmanager
 def fake_gpus(source: MetricsSource) -> Iterator[None]:
     """Within, ``gpusense.monitor`` sees the devices of ``source`` and no others. For one thread at a time."""
-    before, monitor._override = monitor._override, source
+    before, shared.replacement = shared.replacement, source
     try:
         yield
     finally:
-        monitor._override = before
+        shared.replacement = before
