@@ -2,11 +2,11 @@
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from .._runtime.descriptor import file_of
+from .._runtime import threads
+from .._runtime.process import file_of
 
 MAX_BYTES = 16 * 1024  # a mangled name of a heavily templated kernel; what is longer is cut
 _PAGE = 4096
@@ -70,7 +70,7 @@ class StringReader:
     """
 
     def __init__(self, path: str = "/proc/self/mem", without_file: Callable[[], Any] = _copy_from_process) -> None:
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._pid = 0
         self._path = path
         self._file = -1

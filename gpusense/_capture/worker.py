@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
-from .._runtime import log, process, threads
+from .._runtime import log, threads
 from .capturing import FIRST_WAIT_S
 from .recorder import Recorder
 
@@ -31,7 +31,7 @@ class Worker:
 
     def start(self) -> bool:
         """False where no thread can be started."""
-        self._thread = process.start_thread(self._run, "gpusense")
+        self._thread = threads.start(self._run, "gpusense")
         return self._thread is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Fork, exit and thread start, for the whole package: the one registrar of hooks.
+"""Fork, exit, questions that may never be answered, and what a descriptor stands for: what concerns the whole process.
 
 Hooks hold their owners weakly. In a forked child no lock is taken that the parent may have held: owners get
 ``after_fork_in_child`` and replace what they have. A thread that cannot be started (the interpreter is shutting down)
@@ -11,10 +11,8 @@ start it again in the parent (``after_fork_in_parent``), so that gpusense's thre
 import atexit
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable
-from contextvars import Context
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -90,25 +88,6 @@ def _quietly(action: Callable[[], None]) -> None:
         log.exception("process-hook", "gpusense: a fork or exit hook failed")
 
 
-def daemon_thread(target: Callable[[], None], name: str) -> threading.Thread:
-    """A thread with no context variables of the program's, to be started: where threads inherit them (an option since
-    3.14, usual in free-threaded builds) it would keep them alive, and lie in the block that was open."""
-    if sys.version_info >= (3, 14):
-        return threading.Thread(target=target, name=name, daemon=True, context=Context())
-    return threading.Thread(target=target, name=name, daemon=True)
-
-
-def start_thread(target: Callable[[], None], name: str) -> Any:
-    """A running daemon thread (``is_alive``, ``join``), or None where no thread can be started."""
-    try:
-        # The constructor, too: a subinterpreter may forbid daemon threads.
-        thread = threads.Thread(target) if threads.patched("threading") else daemon_thread(target, name)
-        thread.start()
-    except (RuntimeError, MemoryError):  # "can't start new thread": limits, or the interpreter is shutting down
-        return None
-    return thread
-
-
 class _Question:
     """Asked on a thread of its own, which may never end."""
 
@@ -117,7 +96,7 @@ class _Question:
         self.answers: list[Any] = []
         self._ask = ask
         self._began = monotonic()
-        self._thread = start_thread(lambda: self.answers.append(ask()), name)
+        self._thread = threads.start(lambda: self.answers.append(ask()), name)
 
     @property
     def is_open(self) -> bool:
@@ -148,3 +127,15 @@ def answer(ask: Callable[[], _Answer], name: str, silent: _Answer) -> _Answer:
         _open_questions.pop(name, None)
     found: _Answer = question.answers[0]
     return found
+
+
+def file_of(descriptor: int) -> tuple[int, int] | None:
+    """Device and number of its file; None where the descriptor is none.
+
+    A program may close a descriptor of ours, and a file of its own may have its number then.
+    """
+    try:
+        found = os.fstat(descriptor)
+    except (OSError, OverflowError):
+        return None
+    return found.st_dev, found.st_ino

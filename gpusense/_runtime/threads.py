@@ -1,6 +1,7 @@
-"""Threads, locks and thread ids of the operating system, also where gevent has put greenlets in their place.
+"""Threads, locks and thread ids of the operating system, also where gevent or eventlet put greenlets in their place.
 
-A greenlet would read buffers only while the program waits, and would stop the whole program while it waits for CUPTI.
+A greenlet would read buffers and sample devices only while the program waits, and would stop the whole program while it
+waits for a driver. So every thread of gpusense is begun by :func:`start`, and waits for what this module makes.
 Does not import ``threading``: a process in which gpusense is off has no need of it.
 """
 
@@ -11,26 +12,41 @@ from collections.abc import Callable
 from typing import Any
 
 
-def patched(module: str) -> Any:
-    """gevent's monkey module where it has replaced parts of ``module``."""
-    monkey: Any = sys.modules.get("gevent.monkey")
-    return monkey if monkey is not None and monkey.is_module_patched(module) else None
+def native(name: str) -> Any:
+    """``_thread.name`` as it is without patches."""
+    gevent, eventlet = _patchers()
+    if gevent is not None:
+        return gevent.get_original("_thread", name)
+    return getattr(eventlet.original("_thread") if eventlet is not None else _thread, name)
 
 
-def native(module: str, name: str) -> Any:
-    """``module.name`` as it is without gevent's patches."""
-    monkey = patched(module)
-    return monkey.get_original(module, name) if monkey is not None else getattr(__import__(module), name)
+def patched() -> bool:
+    """Whether ``threading`` makes greenlets."""
+    return _patchers() != (None, None)
+
+
+def _patchers() -> tuple[Any, Any]:
+    """The modules of gevent and eventlet that know what was there before; None for who has replaced nothing."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    return (
+        gevent if gevent is not None and any(map(gevent.is_module_patched, ("_thread", "threading"))) else None,
+        eventlet if eventlet is not None and eventlet.is_monkey_patched("thread") else None,
+    )
 
 
 def lock() -> Any:
     """A lock of the system."""
-    return native("_thread", "allocate_lock")()
+    return native("allocate_lock")()
+
+
+def rlock() -> Any:
+    """A lock of the system that its owner may take again, as a signal handler in the middle of its work does."""
+    return native("RLock")()
 
 
 def thread_id() -> Callable[[], int]:
     """The function that gives the id of the calling thread, by which CUPTI's buffers name it, too."""
-    found: Callable[[], int] = native("_thread", "get_ident")
+    found: Callable[[], int] = native("get_ident")
     return found
 
 
@@ -88,16 +104,53 @@ class Bell:
         self._lock.acquire(blocking=False)
 
 
+class Event:
+    """``threading.Event`` of the system: for any number of waiters, also in a signal handler."""
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters: list[Any] = []  # a lock for each, which :meth:`set` releases
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        while self._waiters:
+            try:
+                self._waiters.pop().release()
+            except IndexError:  # noqa: PERF203 - another thread took the last one
+                pass
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it was set in time."""
+        if self._is_set:
+            return True
+        waiter = lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        if self._is_set or waiter.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
+            return True
+        try:
+            self._waiters.remove(waiter)
+        except ValueError:  # set at this moment
+            return True
+        return self._is_set
+
+
 class Thread:
     """A daemon thread of the system, where ``threading.Thread`` makes greenlets."""
 
     def __init__(self, target: Callable[[], None]) -> None:
         self._target = target
         self._ended = lock()
-
-    def start(self) -> None:
         self._ended.acquire()
-        native("_thread", "start_new_thread")(self._run, ())
+        self.ident: int = native("start_new_thread")(self._run, ())
 
     def _run(self) -> None:
         try:
@@ -108,14 +161,51 @@ class Thread:
     def is_alive(self) -> bool:
         return bool(self._ended.locked())
 
-    def join(self, timeout: float) -> None:
+    def join(self, timeout: float = -1) -> None:
         if self._ended.acquire(timeout=timeout):
             self._ended.release()
 
 
+def start(target: Callable[[], None], name: str, *, daemon: bool = True) -> Any:
+    """A running thread of the system (``ident``, ``is_alive()``, ``join(timeout)``); None where none can be started.
+
+    That is so at a limit of the system, while the interpreter ends, and for daemons in a subinterpreter. The
+    interpreter waits for a thread that is no ``daemon`` before it ends. The thread has none of the program's context
+    variables: where threads inherit them (an option since 3.14, usual in free-threaded builds) it would keep them
+    alive, and lie in the block that was open.
+    """
+    try:
+        return _start_native(target, daemon) if patched() else _start(target, name, daemon)
+    except (RuntimeError, MemoryError):
+        return None
+
+
+def _start(target: Callable[[], None], name: str, daemon: bool) -> Any:
+    thread = unstarted(target, name, daemon)
+    thread.start()
+    return thread
+
+
+def unstarted(target: Callable[[], None], name: str, daemon: bool = True) -> Any:
+    import threading
+    from contextvars import Context
+
+    context: dict[str, Any] = {"context": Context()} if sys.version_info >= (3, 14) else {}
+    return threading.Thread(target=target, name=name, daemon=daemon, **context)
+
+
+def _start_native(target: Callable[[], None], daemon: bool) -> Thread:
+    thread, pid = Thread(target), os.getpid()
+    if not daemon:
+        import atexit
+
+        atexit.register(lambda: thread.join() if os.getpid() == pid else None)
+    return thread
+
+
 def foreign(thread: Any) -> bool:
-    """Whether gevent has patched ``threading`` since it made ``thread``."""
-    return bool(patched("threading")) and not isinstance(thread, Thread)
+    """Whether ``threading`` has been patched since it made ``thread``."""
+    return patched() and not isinstance(thread, Thread)
 
 
 class OwnedLock:
@@ -125,7 +215,7 @@ class OwnedLock:
     __slots__ = ("_is_owned", "_lock", "release")
 
     def __init__(self) -> None:
-        self._lock = native("_thread", "RLock")()
+        self._lock = rlock()
         self._is_owned: Callable[[], bool] = self._lock._is_owned  # what threading.Condition asks, too
         self.release: Callable[[], None] = self._lock.release
 

@@ -6,8 +6,9 @@ import sys
 from _thread import get_ident
 from typing import Any
 
-from .._runtime.descriptor import file_of
+from .._runtime import threads
 from .._runtime.errors import GpuSenseError, name_extra
+from .._runtime.process import file_of
 from ._proton import unshare
 
 _SIGTERM_WAIT_S = 5.0
@@ -79,12 +80,10 @@ def flush_on_sigterm(ending: Ending) -> None:
         return
 
     def end(number: int, _frame: object) -> None:
-        import threading
-
         # Not here: the main thread may hold a lock that ending needs, and it is this handler that interrupts it.
-        ender = threading.Thread(target=ending.at_exit, name="gpusense-end", daemon=True)
-        ender.start()
-        ender.join(_SIGTERM_WAIT_S)
+        ender = threads.start(ending.at_exit, "gpusense-end")
+        if ender is not None:
+            ender.join(_SIGTERM_WAIT_S)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -15,7 +15,7 @@ from .._records import device_identity
 from .._records.metrics import GpuMetrics, OwnUsage
 from .._records.protocols import Backend, MetricsSource
 from .._records.records import DeviceInfo, Unavailable
-from .._runtime import log, process
+from .._runtime import log, process, threads
 from ._callbacks import Dispatcher
 from ._history import History
 from ._history import Statistic as Statistic
@@ -271,7 +271,7 @@ def start_background(
     elif opening is not None:
         monitor.problem = opening.problem or "no answer yet"
         log.once("monitor slow open", "gpusense monitor: %s; sampling begins when it does", monitor.problem)
-        process.start_thread(lambda: monitor._begin_later(opening, devices), "gpusense-open")
+        threads.start(lambda: monitor._begin_later(opening, devices), "gpusense-open")
     return monitor
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from .._runtime.process import daemon_thread
+from .._runtime.threads import unstarted as daemon_thread
 
 _LOOK_S = 0.5  # between two looks for tasks that do not end
 _LATE_CYCLES = 3  # in a row that took too much of the period, until the longest task gets a thread of its own

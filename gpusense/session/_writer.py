@@ -9,7 +9,7 @@ from typing import Any
 
 from .._records.json_codec import block_text, dumps, encode, plain
 from .._records.records import BlockRecord, Record
-from .._runtime.descriptor import file_of
+from .._runtime.process import file_of
 from . import _format as file
 from ._paths import create, released
 

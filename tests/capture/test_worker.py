@@ -175,7 +175,7 @@ def test_versions_of_python_in_which_it_helps(version, helps):
 
 def test_a_thread_that_gevent_would_complain_of_stays(worker, recorder, monkeypatch):
     first = recorder.again(worker)
-    monkeypatch.setattr("gpusense._runtime.threads.patched", lambda module: True)
+    monkeypatch.setattr("gpusense._runtime.threads.patched", lambda: True)
     worker.rest()
     assert alive(first)
     worker.go_on()

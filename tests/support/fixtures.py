@@ -53,7 +53,7 @@ def reading(tracer):
 @pytest.fixture
 def engine(monkeypatch):
     """Hubs start no thread."""
-    monkeypatch.setattr(broker.process, "start_thread", lambda target, name: None)
+    monkeypatch.setattr(broker.threads, "start", lambda target, name: None)
     return Engine()
 
 

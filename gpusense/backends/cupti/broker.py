@@ -284,7 +284,7 @@ class Hub:
         with self._lock:
             self._wake.clear()
             if self._thread is None or not self._thread.is_alive():
-                self._thread = process.start_thread(self._run, "gpusense drain")
+                self._thread = threads.start(self._run, "gpusense drain")
 
     def _run(self) -> None:
         period, read = PERIOD_S, self._buffers

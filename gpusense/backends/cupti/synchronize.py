@@ -6,7 +6,7 @@ from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any
 
 from ..._capi.cuda_facts import count
-from ..._runtime import process, threads
+from ..._runtime import threads
 from .. import cuda
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -46,7 +46,7 @@ def _begin(done: threads.Bell, elsewhere: Callable[[Callable[[], None]], bool]) 
 
     if not found:
         wait()
-    elif process.start_thread(wait, "gpusense wait") is None and not elsewhere(wait):
+    elif threads.start(wait, "gpusense wait") is None and not elsewhere(wait):
         return None
     return results
 

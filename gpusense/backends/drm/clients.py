@@ -5,11 +5,11 @@ counted once, by driver, device and ``drm-client-id``. Only processes whose ``fd
 """
 
 import os
-import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..._records.metrics import ProcessUsage
+from ..._runtime import threads
 from .. import sysfs
 
 _UNITS = {"": 1, "B": 1, "KiB": 1024, "kB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -197,13 +197,13 @@ class Scanner:
         self._time_ns: int | None = None
         self._clients: Clients = {}
         self._shares: dict[Key, dict[str, float]] | None = None
-        self._lock = threading.Lock()  # every device asks on a thread of its own
+        self._lock = threads.lock()  # every device asks on a thread of its own
         self._pid = os.getpid()
 
     def usage(self, now_ns: int, driver: str | None, device: str | None) -> Usage:
         """The clients that ``driver`` has on ``device``, as of the newest scan."""
         if self._pid != os.getpid():  # a forked child: a thread of the parent may have held the lock
-            self._lock, self._pid = threading.Lock(), os.getpid()
+            self._lock, self._pid = threads.lock(), os.getpid()
         # With a limit: a signal handler may ask in the middle of a scan, and gets what is known.
         if self._lock.acquire(timeout=_PATIENCE_S):
             try:

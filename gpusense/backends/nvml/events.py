@@ -2,10 +2,10 @@
 
 import ctypes
 import struct
-import threading
 from typing import Any
 
 from ..._capi import nvml as c
+from ..._runtime import threads
 
 _NOBODY = "unsupported: Xid events are read by a running monitor only"
 _WAIT_MS = 5000  # asleep in the driver; between two looks whether anybody still watches
@@ -16,9 +16,9 @@ class Events:
 
     def __init__(self, api: Any) -> None:
         self._api = api
-        self._lock = threading.RLock()
+        self._lock = threads.rlock()
         self._users = 0
-        self._thread: threading.Thread | None = None
+        self._thread: Any = None
         self._seen: dict[int, tuple[int | None, int]] = {}  # handle that is watched → (last xid, count)
         self._why = _NOBODY  # no other is
 
@@ -32,11 +32,7 @@ class Events:
             self._users += 1
             if self._thread is not None or not handles:
                 return
-            self._thread = threading.Thread(target=self._run, args=(handles,), name="gpusense-xid", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # the interpreter is ending
-                self._thread = None
+            self._thread = threads.start(lambda: self._run(handles), "gpusense-xid")
 
     def unwatch(self) -> None:
         with self._lock:

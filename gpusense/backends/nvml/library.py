@@ -2,11 +2,11 @@
 
 import ctypes
 import os
-import threading
 from typing import Any
 
 from ..._capi import nvml as c
 from ..._capi.binding import bind, missing
+from ..._runtime import threads
 
 
 class Absent:
@@ -59,7 +59,7 @@ class Nvml:
         #: False while some device of the machine sleeps: plain initialisation would attach to it and wake it. Without
         #: attaching, driver 580 counts no device at all, so it is not done where nothing sleeps.
         self.attach = True
-        self._lock: Any = threading.RLock()  # a signal handler may ask in the middle of a question
+        self._lock: Any = threads.rlock()  # a signal handler may ask in the middle of a question
         self._lock_pid = os.getpid()
         self._pid = 0
 
@@ -97,7 +97,7 @@ class Nvml:
     def _guard(self) -> Any:
         """The lock; a new one in a forked child, where a thread of the parent may have left it held for ever."""
         if self._lock_pid != os.getpid():
-            self._lock, self._lock_pid = threading.RLock(), os.getpid()
+            self._lock, self._lock_pid = threads.rlock(), os.getpid()
         return self._lock
 
     def _initialise(self) -> None:

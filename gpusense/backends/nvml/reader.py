@@ -2,10 +2,10 @@
 
 import ctypes
 import struct
-import threading
 from typing import Any
 
 from ..._capi import nvml as c
+from ..._runtime import threads
 from .library import DeviceGone, LibraryGone
 
 _LONGEST_BACK_OFF = 64  # ticks
@@ -23,7 +23,7 @@ class Reader:
 
     def __init__(self, api: Any) -> None:
         self.api = api
-        self.lock = threading.Lock()
+        self.lock = threads.lock()
         self.handle: int | None = None
         self._life = (0, 0)
         self.reborn = True  # what the library gave out before is void

@@ -1,7 +1,6 @@
 """NVIDIA devices through NVML: found, told apart, sampled. ``open()`` wakes no sleeping device and never raises."""
 
 import os
-import threading
 import time
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from ..._capi.loading import load
 from ..._records.metrics import GpuMetrics, without_values
 from ..._records.protocols import Backend
 from ..._records.records import DeviceInfo, Unavailable
+from ..._runtime import threads
 from .. import host
 from .device import Device, describe, normal_bus_id
 from .events import Events
@@ -54,7 +54,7 @@ class NvmlSource:
         self._sysfs = sysfs
         self._procfs = procfs
         self._devices: dict[str, Device] | None = None
-        self._lock = threading.RLock()
+        self._lock = threads.rlock()
         self._pid = os.getpid()
         self._events = Events(nvml.api)
 
@@ -107,7 +107,7 @@ class NvmlSource:
     def _known(self) -> dict[str, Device]:
         if self._pid != os.getpid():  # a forked child: no thread of ours is here, locks may be held for ever
             self._pid = os.getpid()
-            self._lock = threading.RLock()
+            self._lock = threads.rlock()
             self._events = Events(self._nvml.api)
             self._devices = None
         devices = self._devices

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..._records.records import Record
-from ..._runtime import log, process
+from ..._runtime import log, threads
 
 
 class Inbox:
@@ -67,7 +67,7 @@ class Worker:
     def start(self) -> bool:
         """Whether the thread runs; it cannot be started while the interpreter ends."""
         if self._thread is None:
-            self._thread = process.start_thread(self._run, "gpusense-otel")
+            self._thread = threads.start(self._run, "gpusense-otel")
         return self._thread is not None
 
     def wake(self) -> None:

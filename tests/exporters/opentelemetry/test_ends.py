@@ -202,9 +202,9 @@ def test_spans_that_never_end_do_not_blind_us(otel, app, tracer, spans, monkeypa
 
 def test_without_a_thread_the_last_step_is_made_by_who_ends(otel, tracer, monkeypatch):
     """As in a forked child that is ending: since Python 3.12 no thread can be started any more."""
-    from gpusense._runtime import process
+    from gpusense._runtime import threads
 
-    monkeypatch.setattr(process, "start_thread", lambda *_: None)
+    monkeypatch.setattr(threads, "start", lambda *_: None)
     exporter = InMemorySpanExporter()
     otel.instrument(tracer=tracer, exporter=exporter, metrics=False)
     with tracer.trace("step"):
