@@ -5,7 +5,6 @@ Everything here works without a GPU: there are then no devices, and :func:`sourc
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -201,7 +200,7 @@ class Monitor(History):
 
     def after_fork_in_child(self) -> None:
         """The child has none of our threads: this monitor is over, its history stays."""
-        self._lock = threading.RLock()
+        self._lock = threads.rlock()
         self._stopped = True
         self._dispatcher = None
         self.problem = "this process was forked; start a monitor of its own"

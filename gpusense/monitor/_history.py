@@ -7,7 +7,6 @@ watched (a gap longer than ``longest_gap_ns``, a suspended machine, a sample wit
 
 import collections
 import itertools
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from .._records import device_identity
 from .._records.metrics import GROUPS, GpuMetrics, without_values
 from .._records.records import DeviceInfo
+from .._runtime import threads
 from ._sampler import SECOND, Clock
 
 _LONGEST_S = 1e9  # asked for; longer ones are as long
@@ -64,7 +64,7 @@ class History:
         self.interval_ns = interval_ns
         self._clock = clock
         self._room = room
-        self._lock = threading.RLock()
+        self._lock = threads.rlock()
         self._samples: dict[tuple[int, str], collections.deque[GpuMetrics]] = {}
         self._taken = 0
         self._stopped = False  # no more samples will come

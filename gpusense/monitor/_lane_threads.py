@@ -4,12 +4,11 @@ All that is due is done in one cycle, with the driver's code and ours still in t
 holds its device and no other: the thread it is on stays with that device, and the others go on on a new one.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
-from .._runtime.threads import unstarted as daemon_thread
+from .._runtime import threads
 
 _LOOK_S = 0.5  # between two looks for tasks that do not end
 _LATE_CYCLES = 3  # in a row that took too much of the period, until the longest task gets a thread of its own
@@ -21,9 +20,9 @@ class Waiting(Protocol):
 
     def monotonic_ns(self) -> int: ...
 
-    def wait(self, event: threading.Event, seconds: float) -> None: ...
+    def wait(self, event: threads.Event, seconds: float) -> None: ...
 
-    def enlist(self, thread: threading.Thread) -> None: ...
+    def enlist(self, thread: Any) -> None: ...
 
 
 class Task:
@@ -37,7 +36,7 @@ class Task:
         self.period_ns = period_ns
         self.due_ns = 0
         self.asked = True  # wanted now, whatever ``step`` returned
-        self.done = threading.Event()  # it will not run again, and is not running
+        self.done = threads.Event()  # it will not run again, and is not running
         self.worker: LaneWorker | None = None
 
 
@@ -51,13 +50,13 @@ class LaneThreads:
     def __init__(self, clock: Waiting, watch: Callable[[], None], unwatch: Callable[[], None]) -> None:
         self.clock = clock
         self.origin_ns = clock.monotonic_ns()  # of everyone's deadlines, so that they are due together
-        self.lock = threading.RLock()
+        self.lock = threads.rlock()
         self._watch, self._unwatch = watch, unwatch
         self._watched = False
         self._shared: dict[str, LaneWorker] = {}  # lane → the one that gets new tasks
         self._workers: list[LaneWorker] = []  # every thread that has not ended
-        self._looking: threading.Thread | None = None
-        self._look = threading.Event()
+        self._looking: Any = None  # the thread that looks for tasks that do not end
+        self._look = threads.Event()
 
     def add(self, lane: str, task: Task) -> None:
         """Runs ``task`` from now on. Raises RuntimeError where no thread can be started."""
@@ -93,16 +92,16 @@ class LaneThreads:
     def join(self, tasks: Iterable[Task], deadline_s: float) -> None:
         """Waits for the end of removed tasks until ``time.monotonic()`` is ``deadline_s``, and for the threads where no
         task is left; never for the thread that calls."""
-        me = threading.current_thread()
+        me = threads.thread_id()()
         for task in tasks:
-            if task.worker is not None and task.worker.thread is not me:
+            if task.worker is not None and task.worker.ident != me:
                 task.done.wait(max(0.0, deadline_s - time.monotonic()))
         with self.lock:
-            threads = [worker.thread for worker in self._workers] + ([self._looking] if self._looking else [])
+            running = [worker.thread for worker in self._workers] + [self._looking]
             if any(worker.tasks for worker in self._workers):
                 return
-        for thread in threads:
-            if thread is not me:
+        for thread in running:
+            if thread is not None and thread.ident != me:
                 thread.join(max(0.0, deadline_s - time.monotonic()))
 
     # -- the threads' side ---------------------------------------------------------------------------------------
@@ -144,29 +143,25 @@ class LaneThreads:
         self._unwatch()
 
     def _start(self, lane: str, tasks: tuple[Task, ...]) -> "LaneWorker":
+        """Call with the lock held. Raises RuntimeError where no thread can be started."""
         worker = LaneWorker(self, lane)
-        self.clock.enlist(worker.thread)
         self._workers.append(worker)
         before = [task.worker for task in tasks]
         worker.take(tasks)
-        try:
-            worker.thread.start()
-        except RuntimeError:
+        worker.thread = threads.start(worker.run, f"gpusense-{lane}")
+        if worker.thread is None:
             self._workers.remove(worker)
             for task, owner in zip(tasks, before, strict=True):
                 task.worker = owner
-            raise
+            raise RuntimeError("can't start new thread")
+        self.clock.enlist(worker.thread)
         return worker
 
     def _start_looking(self) -> None:
-        self._look = threading.Event()
-        looking = daemon_thread(self._run_looking, "gpusense-look")
-        self.clock.enlist(looking)
-        try:
-            looking.start()
-        except RuntimeError:
-            return
-        self._looking = looking
+        self._look = threads.Event()
+        self._looking = threads.start(self._run_looking, "gpusense-look")
+        if self._looking is not None:
+            self.clock.enlist(self._looking)
 
     def _run_looking(self) -> None:
         """Finds tasks that do not end and lets the others go on. Two looks must see the same one: after one alone the
@@ -188,17 +183,18 @@ class LaneThreads:
 class LaneWorker:
     """One thread and the tasks that it runs."""
 
-    def __init__(self, threads: LaneThreads, lane: str) -> None:
+    def __init__(self, owner: LaneThreads, lane: str) -> None:
         self.lane = lane
         self.tasks: tuple[Task, ...] = ()  # replaced under the lock, never changed
-        self.wake = threading.Event()
+        self.wake = threads.Event()
         self.is_busy = False
         self.busy: Task | None = None  # None while busy: with the source itself
         self.since_ns = 0
         self.seen_ns: int | None = None  # ``since_ns`` at the last look
         self.ended = False
-        self.thread = daemon_thread(self._run, f"gpusense-{lane}")
-        self._threads = threads
+        self.thread: Any = None
+        self.ident = 0  # of the thread, once it runs
+        self._owner = owner
         self._late = 0
 
     def take(self, tasks: tuple[Task, ...]) -> None:
@@ -208,38 +204,39 @@ class LaneWorker:
             task.worker = self
         self.wake.set()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        self.ident = threads.thread_id()()
         try:
             if self.lane == "slow":
-                self._threads.begin(self)
+                self._owner.begin(self)
             while self._has_turns():
                 self._cycle(self.tasks)
         finally:
-            self._threads.leave(self)
+            self._owner.leave(self)
 
     def _has_turns(self) -> bool:
-        with self._threads.lock:
+        with self._owner.lock:
             self.ended = not self.tasks
             return not self.ended
 
     def _cycle(self, tasks: tuple[Task, ...]) -> None:
         """Runs what is due and waits for the next; returns early where ``tasks`` are no longer the ones to run."""
-        threads = self._threads
-        start = now = threads.clock.monotonic_ns()
+        owner = self._owner
+        start = now = owner.clock.monotonic_ns()
         longest, most = None, 0
         for task in tasks:
             if now < task.due_ns and not task.asked:
                 continue
-            with threads.lock:
+            with owner.lock:
                 if self.tasks is not tasks:
                     return
                 self.is_busy, self.busy, self.since_ns, task.asked = True, task, now, False
             wait = task.step()
-            before, now = now, threads.clock.monotonic_ns()
+            before, now = now, owner.clock.monotonic_ns()
             task.due_ns = now + wait
             if now - before > most:
                 longest, most = task, now - before
-            with threads.lock:
+            with owner.lock:
                 self.is_busy, self.busy = False, None
                 if task not in self.tasks:
                     task.done.set()
@@ -249,9 +246,9 @@ class LaneWorker:
         self.wake.clear()
         if self.tasks is not tasks or any(task.asked for task in tasks):
             return
-        wait = min([task.due_ns for task in tasks]) - threads.clock.monotonic_ns()
+        wait = min([task.due_ns for task in tasks]) - owner.clock.monotonic_ns()
         if wait > 0:
-            threads.clock.wait(self.wake, wait / 1e9)
+            owner.clock.wait(self.wake, wait / 1e9)
 
     def _judge(self, tasks: tuple[Task, ...], took: int, longest: Task | None) -> None:
         if longest is None:
@@ -262,6 +259,6 @@ class LaneWorker:
         self._late += 1
         if self._late == _LATE_CYCLES:
             self._late = 0
-            with self._threads.lock:
+            with self._owner.lock:
                 if self.tasks is tasks:
-                    self._threads.split(self, longest)
+                    self._owner.split(self, longest)

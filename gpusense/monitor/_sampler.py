@@ -1,13 +1,13 @@
 """How one device is sampled for every monitor of the process: lanes, deadlines, joined samples."""
 
-import threading
+import _thread
 import time
 from typing import Any, NamedTuple, Protocol
 
 from .._records.metrics import GROUPS, GpuMetrics, fill, finite, without_values
 from .._records.protocols import MetricsSource
 from .._records.records import DeviceInfo
-from .._runtime import log
+from .._runtime import log, threads
 from ._lane_threads import LaneThreads, Task
 
 SECOND = 1_000_000_000
@@ -41,11 +41,11 @@ class Clock:
                 break
         return closest[1]
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
-        event.wait(min(seconds, threading.TIMEOUT_MAX / 2))
+    def wait(self, event: threads.Event, seconds: float) -> None:
+        event.wait(min(seconds, _thread.TIMEOUT_MAX / 2))
 
-    def enlist(self, thread: threading.Thread) -> None:
-        """Called with every thread that is about to start and will wait here."""
+    def enlist(self, thread: Any) -> None:
+        """Called with every thread that was just started and will wait here."""
 
 
 class Schedule:
@@ -114,7 +114,7 @@ class SamplerStats(NamedTuple):
 
 class DeviceSampler:
     """Two tasks of a source's threads: the fast lane, and medium and slow lanes together, so that a call that blocks
-    delays no sample. ``threads`` are those of other samplers of the same source; its own by default."""
+    delays no sample. ``lanes`` are the threads of other samplers of the same source; its own by default."""
 
     def __init__(
         self,
@@ -123,16 +123,14 @@ class DeviceSampler:
         clock: Clock,
         medium_ns: int,
         slow_ns: int,
-        threads: LaneThreads | None = None,
+        lanes: LaneThreads | None = None,
     ) -> None:
         self.device = device
         self.key = id(source), device
-        self.threads = threads or LaneThreads(
-            clock, lambda: _notify(source, "watch"), lambda: _notify(source, "unwatch")
-        )
+        self.lanes = lanes or LaneThreads(clock, lambda: _notify(source, "watch"), lambda: _notify(source, "unwatch"))
         self._source: Any = source
         self._clock = clock
-        self._lock = threading.RLock()  # a signal handler may stop a monitor that is being started
+        self._lock = threads.rlock()  # a signal handler may stop a monitor that is being started
         self._listeners: dict[Listener, int] = {}  # → when it next wants a sample
         self._ended = False
         self._tasks = (
@@ -141,7 +139,7 @@ class DeviceSampler:
         )
         self._started = False
         now = clock.monotonic_ns()
-        origin = self.threads.origin_ns
+        origin = self.lanes.origin_ns
         self.fast = Schedule(100_000_000, now, origin)
         self._counters: Schedule | None = None
         self._medium, self._slow = Schedule(medium_ns, now, origin), Schedule(slow_ns, now, origin)
@@ -168,7 +166,7 @@ class DeviceSampler:
             self._started = True
             try:
                 for lane, task in zip(("fast", "slow"), self._tasks, strict=True):
-                    self.threads.add(lane, task)
+                    self.lanes.add(lane, task)
             except RuntimeError:
                 self._end()
                 raise
@@ -188,13 +186,13 @@ class DeviceSampler:
     def _end(self) -> None:
         self._ended = True
         for task in self._tasks:
-            self.threads.remove(task)
+            self.lanes.remove(task)
 
     def join(self, deadline_s: float) -> None:
         """Waits for the end of a retired sampler until ``time.monotonic()`` is ``deadline_s``, unless it is called
         from one of its threads."""
         if self._ended:
-            self.threads.join(self._tasks, deadline_s)
+            self.lanes.join(self._tasks, deadline_s)
 
     def stats(self) -> SamplerStats:
         samples = self._sequence
@@ -220,12 +218,12 @@ class DeviceSampler:
         now = self._clock.monotonic_ns()
         self.fast, changed = self.fast.at(min(listener.interval_ns for listener in self._listeners), now)
         if changed:
-            self.threads.ask(self._tasks[0])
+            self.lanes.ask(self._tasks[0])
         medium_ns, slow_ns = map(min, zip(*(listener.lanes_ns for listener in self._listeners), strict=True))
         self._medium, medium_changed = self._medium.at(medium_ns, now)
         self._slow, slow_changed = self._slow.at(slow_ns, now)
         if medium_changed or slow_changed:
-            self.threads.ask(self._tasks[1])
+            self.lanes.ask(self._tasks[1])
 
     def step(self) -> int:
         """Does what is due in the fast lane; nanoseconds until the next deadline."""

@@ -1,11 +1,10 @@
 """What all monitors of this process share: the open drivers, one sampler for each device, and the monitor in force."""
 
-import threading
 from typing import Any
 
 from .._records.protocols import MetricsSource
 from .._records.records import DeviceInfo
-from .._runtime import log, process
+from .._runtime import log, process, threads
 from ._sampler import Clock, DeviceSampler, Listener
 from ._sources import Opening
 
@@ -22,7 +21,7 @@ class Shared:
 
     def _begin(self) -> None:
         #: Reentrant: a signal handler or finaliser of the program may ask or stop a monitor in the middle of a call.
-        self.lock = threading.RLock()
+        self.lock = threads.rlock()
         #: The monitor started last, while it runs.
         self.current: Any = None
         self.samplers: dict[tuple[int, DeviceInfo], DeviceSampler] = {}
@@ -51,8 +50,8 @@ class Shared:
         key = id(source), device
         sampler = self.samplers.get(key)
         if sampler is None:
-            threads = next((other.threads for other in self.samplers.values() if other.key[0] == id(source)), None)
-            sampler = DeviceSampler(source, device, clock, *listener.lanes_ns, threads)
+            lanes = next((other.lanes for other in self.samplers.values() if other.key[0] == id(source)), None)
+            sampler = DeviceSampler(source, device, clock, *listener.lanes_ns, lanes)
         sampler.attach(listener)
         self.samplers[key] = sampler
         return sampler

@@ -274,9 +274,18 @@ def test_stop_waits_once_for_however_many_drivers_that_hang(rig):
     assert begun.acquire(timeout=10)  # a thread for each lane is in the driver
     assert begun.acquire(timeout=10)
     waited = []
+
+    class Noted:
+        def __init__(self, event):
+            self.event, self.set = event, event.set
+
+        def wait(self, timeout):
+            waited.append(timeout)
+            return self.event.wait(timeout)
+
     for sampler in running._samplers:
         for task in sampler._tasks:
-            task.done.wait = lambda timeout, wait=task.done.wait: (waited.append(timeout), wait(timeout))
+            task.done = Noted(task.done)
     running.stop(0.2)
     hang.set()
     assert len(waited) == 8
