@@ -265,3 +265,30 @@ def test_devices_that_come_and_go_are_never_sampled_twice_at_once():
             break
         waiting.wait(0.01)
     assert threads() == []
+
+
+#: A program that never lets greenlets run.
+BUSY = """
+{patch}
+import time
+from gpusense import monitor, testing
+from gpusense._runtime import threads
+callers, source = set(), testing.ScriptedSource(2)
+with monitor.start_background(lambda _: callers.add(threads.thread_id()()), source=source, interval=0.01) as running:
+    until = time.monotonic() + 20
+    while not (callers and running.history(device=1)) and time.monotonic() < until: pass
+print(len(callers), threads.thread_id()() in callers, len(running.history(device=1)) > 0, monitor.shared.samplers)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "patch"),
+    [
+        ("gevent", "from gevent import monkey; monkey.patch_all()"),
+        ("eventlet", "import eventlet; eventlet.monkey_patch()"),
+    ],
+)
+def test_a_patched_program_that_never_yields_is_sampled_on_threads_of_the_system(run_python, library, patch):
+    pytest.importorskip(library)
+    done = run_python(BUSY.format(patch=patch), PYTHONWARNINGS="ignore")
+    assert done.stdout == "1 False True {}\n", done.stderr
