@@ -1,4 +1,5 @@
-"""Which span context belongs to which gpusense block: filled on the application's threads, read by the worker.
+"""What a span is a child of: the block it was launched in, the application's current span, the process's root span, or
+what TRACEPARENT names. Filled on the application's threads, read by the worker.
 
 A block is a span of its own: its ids are drawn when it opens, so that kernels, nested blocks and the application's
 spans inside it can name it as parent long before it ends. Scopes opened for the application's spans stand for those
@@ -193,7 +194,8 @@ def leave(place: Place) -> None:
 
 
 class RootSpan:
-    """Current in the thread that starts it, and the parent of device work that was launched under no span.
+    """The span of the whole process, for programs that nobody traces from outside. It is current in the thread that
+    starts it, and the parent of device work that was launched under no span.
 
     ``end(exit_code)`` sends it; a context manager ends it by itself. A forked child never sends the parent's.
     """

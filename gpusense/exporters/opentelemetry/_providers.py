@@ -105,7 +105,7 @@ _processors: "weakref.WeakKeyDictionary[Any, ScopeProcessor]" = weakref.WeakKeyD
 
 
 class Providers:
-    """Those the application has now. ``scopes``: its spans get their kernels."""
+    """Follows the application from one provider to the next. ``scopes``: its spans get their kernels."""
 
     def __init__(self, pipeline: Pipeline, scopes: bool) -> None:
         self._pipeline = pipeline
