@@ -48,7 +48,7 @@ class MonitorStats(NamedTuple):
     samplers: tuple[SamplerStats, ...] = ()
 
 
-class Settings(NamedTuple):
+class _Settings(NamedTuple):
     """The arguments of :func:`start_background` that a monitor lives by, as they were passed: in seconds."""
 
     callback: Callable[[GpuMetrics], object] | None
@@ -84,7 +84,7 @@ class Monitor(History):
     As a context manager it stops at the end of the block. In a forked child it is over, and its history stays.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: _Settings) -> None:
         clock = settings.clock
         super().__init__(settings.history, int(settings.interval * SECOND), clock)
         self.lanes_ns = int(settings.medium_interval * SECOND), int(settings.slow_interval * SECOND)
@@ -243,7 +243,7 @@ def start_background(
     Raises ValueError for an interval or history that makes no sense, and for a device name that fits none; TypeError
     for a callback that cannot be called, or is ``async def`` (it would have to be awaited, and nobody does).
     """
-    settings = Settings(
+    settings = _Settings(
         callback=callback,
         on_error=on_error,
         interval=interval,
