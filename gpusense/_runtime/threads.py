@@ -182,17 +182,13 @@ def start(target: Callable[[], None], name: str, *, daemon: bool = True) -> Any:
 
 
 def _start(target: Callable[[], None], name: str, daemon: bool) -> Any:
-    thread = unstarted(target, name, daemon)
-    thread.start()
-    return thread
-
-
-def unstarted(target: Callable[[], None], name: str, daemon: bool = True) -> Any:
     import threading
     from contextvars import Context
 
     context: dict[str, Any] = {"context": Context()} if sys.version_info >= (3, 14) else {}
-    return threading.Thread(target=target, name=name, daemon=daemon, **context)
+    thread = threading.Thread(target=target, name=name, daemon=daemon, **context)
+    thread.start()
+    return thread
 
 
 def _start_native(target: Callable[[], None], daemon: bool) -> Thread:
