@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from . import monitor
 from ._records.metrics import GpuMetrics, without_values
 from ._records.protocols import MetricsSource
 from ._records.records import DeviceInfo
+from ._runtime import threads
 from .monitor._sampler import SECOND, Clock
+from .monitor._shared import shared
 
 __all__ = ["FakeSysfs", "ManualClock", "ScriptedSource", "device", "fake_gpus", "metrics"]
 
@@ -68,8 +69,8 @@ class ManualClock(Clock):
         self._wall_ns = wall_ns
         self._now_ns = self._slept_ns = 0
         self._moved = threading.Condition()
-        self._threads: set[threading.Thread] = set()
-        self._waiting: dict[threading.Thread, tuple[int, threading.Event]] = {}  # → what it waits for
+        self._threads: set[Any] = set()
+        self._waiting: dict[int, tuple[int, threads.Event]] = {}  # thread id → what it waits for
 
     def monotonic_ns(self) -> int:
         return self._now_ns
@@ -80,12 +81,12 @@ class ManualClock(Clock):
     def suspended_ns(self) -> int:
         return self._slept_ns
 
-    def enlist(self, thread: threading.Thread) -> None:
+    def enlist(self, thread: Any) -> None:
         with self._moved:
             self._threads.add(thread)
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
-        me = threading.current_thread()
+    def wait(self, event: threads.Event, seconds: float) -> None:
+        me = threads.thread_id()()
         with self._moved:
             until = self._now_ns + int(seconds * SECOND)
             self._waiting[me] = until, event
@@ -122,12 +123,12 @@ class ManualClock(Clock):
     def _settle(self) -> None:
         """Waits, in real time, until every thread of this clock waits for a later moment or has ended."""
 
-        def waits(thread: threading.Thread) -> bool:
-            until, event = self._waiting.get(thread, (0, None))
+        def waits(thread: Any) -> bool:
+            until, event = self._waiting.get(thread.ident, (0, None))
             return until > self._now_ns and event is not None and not event.is_set()
 
         def settled() -> bool:
-            self._threads = {thread for thread in self._threads if thread.is_alive() or thread.ident is None}
+            self._threads = {thread for thread in self._threads if thread.is_alive()}
             return all(waits(thread) for thread in self._threads)
 
         deadline = 1000
@@ -183,7 +184,7 @@ class ScriptedSource:
 
 
 class FakeSysfs:
-    """A small /sys below a folder: PCI devices with the files that tell whether they sleep."""
+    """A small /sys below a folder: PCI devices with the files that say whether they sleep."""
 
     def __init__(self, root: "str | os.PathLike[str]") -> None:
         self.root = os.fspath(root)
@@ -222,8 +223,8 @@ class FakeSysfs:
 @contextmanager
 def fake_gpus(source: MetricsSource) -> Iterator[None]:
     """Within, ``gpusense.monitor`` sees the devices of ``source`` and no others. For one thread at a time."""
-    before, monitor._override = monitor._override, source
+    before, shared.replacement = shared.replacement, source
     try:
         yield
     finally:
-        monitor._override = before
+        shared.replacement = before

@@ -1,4 +1,4 @@
-"""What a CUDA driver tells about its devices, given its bound functions; no question here needs or makes a context."""
+"""What a CUDA driver says of its devices, by its bound functions; no question here needs or makes a context."""
 
 import ctypes
 from ctypes import byref
@@ -22,6 +22,7 @@ def lacking(api: Any) -> list[str]:
 
 
 def version_of(api: Any) -> tuple[int, int] | None:
+    """(major, minor) of the newest CUDA the driver supports."""
     value = ctypes.c_int()
     if api.cuDriverGetVersion(byref(value)) != 0 or value.value <= 0:
         return None
@@ -29,12 +30,13 @@ def version_of(api: Any) -> tuple[int, int] | None:
 
 
 def count(api: Any) -> int:
+    """How many devices this process sees; 0 where the driver does not say."""
     value = ctypes.c_int()
     return value.value if api.cuDeviceGetCount(byref(value)) == 0 else 0
 
 
 def describe(api: Any, ordinal: int) -> DeviceInfo:
-    """All the driver tells about one device without a context; a question it does not answer leaves None."""
+    """All the driver says of one device without a context; a question it does not answer leaves None."""
     known = {name: capi.attribute(api, number, ordinal) for name, number in _ATTRIBUTES.items()}
     major, minor, integrated = known.pop("major"), known.pop("minor"), known.pop("integrated")
     total = ctypes.c_size_t()
@@ -87,7 +89,7 @@ _DETAILS = tuple(_ATTRIBUTES)[10:]
 
 
 def uuid(api: Any, ordinal: int) -> str | None:
-    """``GPU-…`` as NVML and nvidia-smi write it; ``MIG-…`` where this process was given a slice of a device.
+    """``GPU-…`` as NVML and nvidia-smi write it; ``MIG-…`` where this process has a slice of a device.
 
     The second form of the call names the slice, the first the whole device; they differ only then.
     """
@@ -136,6 +138,7 @@ def memory_info_without_context(api: Any, ordinal: int) -> MemoryInfo:
 
 
 def memory_info_here(api: Any) -> MemoryInfo:
+    """Of the device whose context is current. Raises :class:`BackendError`."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     capi.check("cuMemGetInfo", api.cuMemGetInfo_v2(byref(free), byref(total)))
     return MemoryInfo(free.value, total.value)

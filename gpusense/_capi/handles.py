@@ -45,7 +45,7 @@ _RTLD_DI_LINKMAP = 2
 
 
 def path_of(library: ctypes.CDLL) -> str | None:
-    """The file a handle was loaded from, as the loader itself names it; None where it does not tell."""
+    """The file a handle was loaded from, as the loader itself names it; None where it does not say."""
     if sys.platform == "win32":
         text = ctypes.create_unicode_buffer(32768)
         call = ctypes.WinDLL("kernel32")["GetModuleFileNameW"]

@@ -16,7 +16,7 @@ class Library(NamedTuple):
     driver: bool = False
     mapped: str = ""  # how the file name of a copy already in the process begins
     env_fallback: str = ""  # a variable other tools use for the same path
-    major: str = ""  # where a path tells which CUDA toolkit it belongs to: a pattern whose group 1 is the major version
+    major: str = ""  # where a path says which CUDA toolkit it belongs to: a pattern whose group 1 is the major version
 
 
 CUDA = Library(

@@ -84,6 +84,7 @@ def find(search: Search, *, only_mapped: bool = False) -> Loaded | None:
 
 
 def locate_in(search: Search) -> str | Unavailable:
+    """As :func:`locate`, by what a search has to go by."""
     override = _override(search)
     if override:
         reason = _refuse(override)
@@ -184,7 +185,7 @@ def _open(search: Search, target: str, how: str, shown: str) -> Loaded | None:
 
 
 def _checked(search: Search, loaded: Loaded) -> Loaded | None:
-    """A bare name may have led to a stub; only the loaded path tells."""
+    """A bare name may have led to a stub; only the loaded path shows that."""
     reason = _refuse_stub(loaded.path)
     if reason is None:
         return loaded

@@ -214,7 +214,7 @@ GPM_BYTES = 24 + 40 * 640
 
 
 def code_name(code: int) -> str:
-    """``NOT_SUPPORTED (3)``; codes of future drivers are told by number."""
+    """``NOT_SUPPORTED (3)``; codes of future drivers have a number alone."""
     return f"{CODES.get(code, 'code')} ({code})"
 
 

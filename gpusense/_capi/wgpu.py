@@ -71,6 +71,7 @@ class Api(NamedTuple):
 
 
 def decode_version(word: int) -> Version:
+    """The answer of ``wgpuGetVersion``."""
     parts = ((word >> 24) & 255, (word >> 16) & 255, (word >> 8) & 255, word & 255)
     return Version(parts, parts[0] or parts[1])
 

@@ -4,7 +4,7 @@ from time import monotonic_ns, time_ns
 
 #: A change of wall minus monotonic clock beyond this is a step (NTP slews stay far below it between two looks).
 STEP_NS = 1_000_000
-#: The two clocks cannot be read at once. What lies between is told by reading one of them twice; this is close enough.
+#: The two clocks cannot be read at once. Reading one of them twice shows what lies between; this is close enough.
 CLOSE_NS = 20_000
 TRIES = 5
 

@@ -51,7 +51,7 @@ def thread_id() -> Callable[[], int]:
 
 
 def system_id() -> int:
-    """The number by which the system knows the calling thread; 0 where it tells none."""
+    """The number by which the system knows the calling thread; 0 where it names none."""
     return int(_thread.get_native_id()) if hasattr(_thread, "get_native_id") else 0
 
 
@@ -61,7 +61,7 @@ def free_threaded() -> bool:
 
 
 def exists(system_id: int) -> bool:
-    """Whether this process still has that thread; False where the system does not tell."""
+    """Whether this process still has that thread; False where the system does not say."""
     return os.path.exists(f"/proc/self/task/{system_id}")
 
 
@@ -75,6 +75,7 @@ class Count:
         self._parts: dict[int, int] = {}
 
     def add(self) -> None:
+        """One more."""
         thread = self._get_ident()
         self._parts[thread] = self._parts.get(thread, 0) + 1
 
@@ -181,17 +182,13 @@ def start(target: Callable[[], None], name: str, *, daemon: bool = True) -> Any:
 
 
 def _start(target: Callable[[], None], name: str, daemon: bool) -> Any:
-    thread = unstarted(target, name, daemon)
-    thread.start()
-    return thread
-
-
-def unstarted(target: Callable[[], None], name: str, daemon: bool = True) -> Any:
     import threading
     from contextvars import Context
 
     context: dict[str, Any] = {"context": Context()} if sys.version_info >= (3, 14) else {}
-    return threading.Thread(target=target, name=name, daemon=daemon, **context)
+    thread = threading.Thread(target=target, name=name, daemon=daemon, **context)
+    thread.start()
+    return thread
 
 
 def _start_native(target: Callable[[], None], daemon: bool) -> Thread:

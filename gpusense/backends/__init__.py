@@ -1,8 +1,8 @@
 """Where facts come from: the one table of backends, how one is opened, and the devices over all of them.
 
 A backend comes in as a module of this room with ``open()``. Out go a :class:`Backend` with its parts, or an
-:class:`Unavailable` that says why not. ``_capture`` and every room above it may import this one; nothing of a vendor is
-loaded before it is asked for.
+:class:`Unavailable` that says why not. Any room above may import this one; nothing of a vendor is loaded before it is
+asked for.
 """
 
 from collections.abc import Sequence

@@ -72,7 +72,7 @@ class CudaSource:
         return tuple(describe(self._api, ordinal) for ordinal in range(count(self._api))) if self.is_live() else ()
 
     def limits(self, ordinal: int) -> Limits | None:
-        """What bounds occupancy on a device; None while CUDA is not live or where it does not tell."""
+        """What bounds occupancy on a device; None while CUDA is not live or where it does not say."""
         return Limits.of(describe(self._api, ordinal)) if self.is_live() else None
 
     def memory_info(self, ordinal: int) -> MemoryInfo | Unavailable:
@@ -87,11 +87,6 @@ class CudaSource:
 
 #: The one source of this process: :func:`open` hands it out, and the question whether CUDA is live goes here.
 SOURCE = CudaSource()
-is_live = SOURCE.is_live
-driver_version = SOURCE.driver_version
-devices = SOURCE.devices
-memory_info = SOURCE.memory_info
-limits = SOURCE.limits
 
 
 def open() -> Backend | Unavailable:

@@ -31,6 +31,7 @@ class Driver:
         capi.check(name.removesuffix("_v2"), getattr(self.api, name)(*arguments))
 
     def context(self, ordinal: int) -> c_void_p:
+        """The primary context of a device, retained at the first use until the process ends."""
         with self.lock:
             if ordinal not in self.contexts:
                 context = c_void_p()
@@ -138,11 +139,12 @@ class Device:
 
 
 def device_of(device: "Device | int | None") -> Device:
+    """A device by itself or its ordinal; None: the current one."""
     return device if isinstance(device, Device) else Device(current_device() if device is None else device)
 
 
 class Owned:
-    """Something the driver made and must be told to release; released at the latest with the object.
+    """Something the driver made and has to release; released at the latest with the object.
 
     A failure to release is silent: after the process's CUDA has ended, or in a forked child, there is nothing to do.
     """
@@ -229,6 +231,7 @@ class Event(Owned):
 
 
 def stream_handle(stream: Stream | None) -> Any:
+    """What the driver takes for a stream; None: the default one."""
     return None if stream is None else stream.use()
 
 

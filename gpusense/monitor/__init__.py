@@ -5,7 +5,6 @@ Everything here works without a GPU: there are then no devices, and :func:`sourc
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -18,22 +17,19 @@ from .._records.records import DeviceInfo, Unavailable
 from .._runtime import log, process, threads
 from ._callbacks import Dispatcher
 from ._history import History
-from ._lane_threads import Rounds
+from ._history import Statistic as Statistic
+from ._history import Window as Window
 from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats, ask
+from ._shared import shared
 from ._sources import Opening
-from ._window import Window as Window
 
-Devices = "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
+#: One device or several, each as an index, a UUID or its beginning, a PCI address or an entry of
+#: :func:`gpusense.devices`, or "visible" for those that CUDA_VISIBLE_DEVICES shows. None: all.
+Devices = int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SHORTEST_INTERVAL_S, _LONGEST_INTERVAL_S = 0.005, 1e9
 _COROUTINE = 0x80  # inspect.CO_COROUTINE, without what inspect costs
-# Locks are reentrant: a signal handler or finaliser of the program may ask or stop a monitor in the middle of a call.
-_lock = threading.RLock()
-_opening: Opening | None = None
-_override: MetricsSource | None = None  # set by gpusense.testing
-_samplers: dict[tuple[int, DeviceInfo], DeviceSampler] = {}
-_current: "Monitor | None" = None
 
 
 class MonitorStats(NamedTuple):
@@ -52,35 +48,56 @@ class MonitorStats(NamedTuple):
     samplers: tuple[SamplerStats, ...] = ()
 
 
-class Monitor(History):
-    """A running monitor; made by :func:`start_background`. Every method may be called from any thread."""
+class _Settings(NamedTuple):
+    """The arguments of :func:`start_background` that a monitor lives by, as they were passed: in seconds."""
 
-    def __init__(
-        self,
-        callback: Callable[[GpuMetrics], object] | None,
-        on_error: Callable[[BaseException], object] | None,
-        *,
-        interval: float,
-        history: int,
-        medium_interval: float,
-        slow_interval: float,
-        process_interval: float,
-        gpm: bool,
-        pcie: str,
-        clock: Clock,
-    ) -> None:
-        super().__init__(history, int(interval * SECOND), clock)
-        self.process_ns = int(process_interval * SECOND)
-        self.gpm = gpm
-        self.continuous = pcie == "continuous"
+    callback: Callable[[GpuMetrics], object] | None
+    on_error: Callable[[BaseException], object] | None
+    interval: float
+    history: int
+    medium_interval: float
+    slow_interval: float
+    process_interval: float
+    gpm: bool
+    pcie: str
+    clock: Clock
+
+    def validate(self) -> None:
+        """Raises ValueError or TypeError for what makes no sense."""
+        lanes = (self.medium_interval, self.slow_interval, self.process_interval)
+        for name, value in (("interval", self.interval), *(("a lane's interval", lane) for lane in lanes)):
+            if not (isinstance(value, (int, float)) and value >= _SHORTEST_INTERVAL_S):
+                raise ValueError(f"{name} must be at least {_SHORTEST_INTERVAL_S} seconds, not {value!r}")
+            if value > _LONGEST_INTERVAL_S:
+                raise ValueError(f"{name} must be at most {_LONGEST_INTERVAL_S:.0e} seconds, not {value!r}")
+        if not isinstance(self.history, int) or not 1 <= self.history <= sys.maxsize:
+            raise ValueError(f"history must be a positive number of samples, not {self.history!r}")
+        _check_callable("callback", self.callback)
+        _check_callable("on_error", self.on_error)
+        if self.pcie not in ("sampled", "continuous"):
+            raise ValueError(f'pcie must be "sampled" or "continuous", not {self.pcie!r}')
+
+
+class Monitor(History):
+    """A running monitor; made by :func:`start_background`. Every method may be called from any thread.
+
+    As a context manager it stops at the end of the block. In a forked child it is over, and its history stays.
+    """
+
+    def __init__(self, settings: _Settings) -> None:
+        clock = settings.clock
+        super().__init__(settings.history, int(settings.interval * SECOND), clock)
+        self.lanes_ns = int(settings.medium_interval * SECOND), int(settings.slow_interval * SECOND)
+        self.process_ns = int(settings.process_interval * SECOND)
+        self.gpm = settings.gpm
+        self.continuous = settings.pcie == "continuous"
         #: Why no samples arrive (a driver that does not answer, a device name that fits none), or None.
         self.problem: str | None = None
-        self.lanes_ns = int(medium_interval * SECOND), int(slow_interval * SECOND)
-        self._samplers: list[tuple[tuple[int, DeviceInfo], DeviceSampler]] = []
+        self._samplers: list[DeviceSampler] = []
         self._final: MonitorStats | None = None
-        self._dispatcher = (
-            Dispatcher(callback, on_error, monotonic_ns=clock.monotonic_ns) if callback is not None else None
-        )
+        self._dispatcher: Dispatcher | None = None
+        if settings.callback is not None:
+            self._dispatcher = Dispatcher(settings.callback, settings.on_error, monotonic_ns=clock.monotonic_ns)
 
     @property
     def running(self) -> bool:
@@ -90,13 +107,13 @@ class Monitor(History):
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices being watched."""
-        return tuple(sampler.device for _, sampler in self._samplers)
+        return tuple(sampler.device for sampler in self._samplers)
 
     def stats(self) -> MonitorStats:
         """Ticks, losses and cost so far; after ``stop()`` those until then."""
         if self._final is not None:
             return self._final
-        each = tuple(sampler.stats() for _, sampler in self._samplers)
+        each = tuple(sampler.stats() for sampler in self._samplers)
         samples = sum(one.samples for one in each)
         calls = self._dispatcher
         return MonitorStats(
@@ -119,7 +136,6 @@ class Monitor(History):
         May be called again, from any thread, and from the callback. Waits up to ``timeout`` seconds for a callback
         or driver calls that are under way.
         """
-        global _current
         deadline_s = time.monotonic() + timeout
         with self._lock:
             samplers = [] if self._stopped else self._samplers
@@ -127,12 +143,12 @@ class Monitor(History):
         if self._dispatcher is not None:
             self._dispatcher.stop(timeout)
         self._final = self._final or self.stats()
-        for key, sampler in samplers:
-            self._leave(key, sampler)
-        for _, sampler in samplers:
+        for sampler in samplers:
+            shared.leave(self, sampler)
+        for sampler in samplers:
             sampler.join(deadline_s)
-        if _current is self:
-            _current = None
+        if shared.current is self:
+            shared.current = None
 
     def __enter__(self) -> "Monitor":  # noqa: PYI034  (typing.Self is Python 3.11)
         return self
@@ -151,13 +167,11 @@ class Monitor(History):
         if self._dispatcher is not None:
             self._dispatcher.put(sample)
 
-    def _begin(
-        self, source: MetricsSource, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
-    ) -> None:
+    def _begin(self, source: MetricsSource, wanted: Devices) -> None:
         try:
             if self._dispatcher is not None:
                 self._dispatcher.start()
-            for device in _wanted(source, wanted):
+            for device in _chosen(source, wanted):
                 self._attach(source, device)
         except RuntimeError as error:  # the interpreter is ending and starts no more threads
             self.problem = str(error)
@@ -165,25 +179,15 @@ class Monitor(History):
         self.problem = None
 
     def _attach(self, source: MetricsSource, device: DeviceInfo) -> None:
-        with _lock, self._lock:
+        with shared.lock, self._lock:
             if self._stopped:
                 return
-            key = (id(source), device)
-            sampler = _samplers.get(key) or DeviceSampler(source, device, self._clock, *self.lanes_ns, _rounds(source))
-            sampler.attach(self)
-            _samplers[key] = sampler
-            self._samplers.append((key, sampler))
+            sampler = shared.attach(self, source, device, self._clock)
+            self._samplers.append(sampler)
             if self._stopped:  # by a signal handler on this thread, which could not know of this sampler yet
-                self._leave(key, sampler)
+                shared.leave(self, sampler)
 
-    def _leave(self, key: tuple[int, DeviceInfo], sampler: DeviceSampler) -> None:
-        with _lock:
-            if sampler.retire(self) and _samplers.get(key) is sampler:
-                del _samplers[key]
-
-    def _begin_later(
-        self, opening: Opening, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
-    ) -> None:
+    def _begin_later(self, opening: Opening, wanted: Devices) -> None:
         opening.ready.wait()
         try:
             self._begin(opening.merged(), wanted)
@@ -196,7 +200,7 @@ class Monitor(History):
 
     def after_fork_in_child(self) -> None:
         """The child has none of our threads: this monitor is over, its history stays."""
-        self._lock = threading.RLock()
+        self._lock = threads.rlock()
         self._stopped = True
         self._dispatcher = None
         self.problem = "this process was forked; start a monitor of its own"
@@ -205,7 +209,7 @@ class Monitor(History):
 def start_background(
     callback: Callable[[GpuMetrics], object] | None = None,
     interval: float = 0.1,
-    devices: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None" = None,
+    devices: Devices = None,
     history: int = 600,
     on_error: Callable[[BaseException], object] | None = None,
     *,
@@ -220,12 +224,18 @@ def start_background(
 ) -> Monitor:
     """A running :class:`Monitor`; ``callback(metrics)`` is called once a device and sample, on a thread of its own.
 
-    ``interval`` seconds between samples (at least 0.005), ``history`` samples kept a device. ``devices``: all by
-    default, or indices, UUIDs or their beginnings, PCI addresses, entries of :func:`gpusense.devices`, or "visible" for
-    those CUDA_VISIBLE_DEVICES shows.
-    ``gpm`` adds SM, tensor and memory activity on Hopper and later. ``process_interval``: how old the list of processes
-    may be. ``pcie="continuous"`` measures all PCIe traffic where "sampled" looks at 25 ms every 2 s, because reading a
-    byte counter costs 0.2 ms on an H100; ``metrics.pcie.rate_window_s`` says what a rate is the mean of.
+    ``interval``: seconds between samples (at least 0.005). ``history``: samples kept for each device. ``devices``: all
+    by default, or indices, UUIDs or their beginnings, PCI addresses, entries of :func:`gpusense.devices`, or "visible"
+    for those CUDA_VISIBLE_DEVICES shows. What costs more or changes less is read every ``medium_interval`` and
+    ``slow_interval`` seconds. ``process_interval``: how many seconds old the list of processes may be. ``gpm`` adds SM,
+    tensor and memory activity on Hopper and later. ``pcie="continuous"`` measures all PCIe traffic where "sampled"
+    looks at 25 ms every 2 s, because reading a byte counter costs 0.2 ms on an H100; ``metrics.pcie.rate_window_s``
+    says what a rate is the mean of. ``source`` is sampled in place of this machine's devices, by ``clock``; both are
+    for tests.
+
+    ``callback`` is never called twice at once. Where it is slower than the samples, the oldest waiting one is dropped
+    and counted. What it raises goes to ``on_error`` (to the log by default), once in ten seconds for each type of
+    exception, and sampling goes on.
 
     Returns within ``open_timeout`` seconds even if a driver hangs: ``monitor.problem`` then says so, and sampling
     begins when it answers.
@@ -233,15 +243,9 @@ def start_background(
     Raises ValueError for an interval or history that makes no sense, and for a device name that fits none; TypeError
     for a callback that cannot be called, or is ``async def`` (it would have to be awaited, and nobody does).
     """
-    global _current
-    _check(interval, history, medium_interval, slow_interval, process_interval)
-    _check_callable("callback", callback)
-    _check_callable("on_error", on_error)
-    if pcie not in ("sampled", "continuous"):
-        raise ValueError(f'pcie must be "sampled" or "continuous", not {pcie!r}')
-    monitor = Monitor(
-        callback,
-        on_error,
+    settings = _Settings(
+        callback=callback,
+        on_error=on_error,
         interval=interval,
         history=history,
         medium_interval=medium_interval,
@@ -251,14 +255,16 @@ def start_background(
         pcie=pcie,
         clock=clock or Clock(),
     )
-    source = source or _override
-    opening = None if source is not None else _open()
+    settings.validate()
+    monitor = Monitor(settings)
+    source = source or shared.replacement
+    opening = None if source is not None else shared.opening()
     if opening is not None and opening.ready.wait(open_timeout):
         source = opening.merged()
     if source is not None:
-        _wanted(source, devices)
+        _chosen(source, devices)
     process.register(monitor)
-    _current = monitor
+    shared.current = monitor
     if source is not None:
         monitor._begin(source, devices)
     elif opening is not None:
@@ -268,32 +274,27 @@ def start_background(
     return monitor
 
 
-def snapshot(
-    devices: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None" = None,
-    *,
-    gpm: bool = False,
-    timeout: float = 5.0,
-) -> tuple[GpuMetrics, ...]:
+def snapshot(devices: Devices = None, *, gpm: bool = False, timeout: float = 5.0) -> tuple[GpuMetrics, ...]:
     """One full sample of every device (or of those named), now; empty without devices.
 
     Rates need two readings: the first snapshot of a process has none, and says so. Empty also where a driver did not
     answer within ``timeout`` seconds (logged). Raises ValueError for a device name that fits none.
     """
-    source = _source(timeout)
+    source = shared.source(timeout)
     if source is None:
         return ()
     lanes = ("fast", "medium", "slow", *(("gpm",) if gpm else ()))
-    return tuple(ask(source, device, lanes, Clock()) for device in _wanted(source, devices))
+    return tuple(ask(source, device, lanes, Clock()) for device in _chosen(source, devices))
 
 
 def own_usage(*, timeout: float = 5.0) -> tuple[OwnUsage, ...]:
-    """What this process itself uses of every device: memory and, where the driver tells, its share of the SMs.
+    """What this process itself uses of every device: memory and, where the driver reports it, its share of the SMs.
 
     None with a reason where the driver's process list cannot be joined to this process: in a container its pids are
     the host's.
     """
     pid = os.getpid()
-    source = _source(timeout)
+    source = shared.source(timeout)
     if source is None:
         return ()
     return tuple(_own(source.sample(device, ("medium",)), pid) for device in source.devices())
@@ -301,49 +302,25 @@ def own_usage(*, timeout: float = 5.0) -> tuple[OwnUsage, ...]:
 
 def sources(timeout: float = 5.0) -> tuple[Backend | Unavailable, ...]:
     """Every metrics backend of this process: open, or unavailable with the reason."""
-    opening = _open()
+    opening = shared.opening()
     if not opening.ready.wait(timeout):
         return (Unavailable("monitor", opening.problem or "not open yet"),)
     return opening.backends
 
 
 def current() -> Monitor | None:
-    """The monitor started last, while it runs."""
-    return _current
+    """The monitor started last, while it runs; None otherwise."""
+    found: Monitor | None = shared.current
+    return found
 
 
-def _rounds(source: MetricsSource) -> Rounds | None:
-    """What samples the devices of ``source`` already, or None."""
-    return next((sampler.rounds for (known, _), sampler in _samplers.items() if known == id(source)), None)
-
-
-def _source(timeout: float) -> MetricsSource | None:
-    if _override is not None:
-        return _override
-    opening = _open()
-    if not opening.ready.wait(timeout):
-        log.once("monitor slow open", "gpusense monitor: %s", opening.problem)
-        return None
-    return opening.merged()
-
-
-def _open() -> Opening:
-    global _opening
-    with _lock:
-        if _opening is None:
-            _opening = Opening()
-        return _opening
-
-
-def _wanted(
-    source: MetricsSource, wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None"
-) -> tuple[DeviceInfo, ...]:
+def _chosen(source: MetricsSource, wanted: Devices) -> tuple[DeviceInfo, ...]:
     return device_identity.chosen(wanted, source.devices(), os.environ.get(_VISIBLE))
 
 
 def why_none() -> tuple[Unavailable, ...]:
     """Why there is no device of those that were asked for; not for users."""
-    source = _source(0.0)  # whoever asks has waited
+    source = shared.source(0.0)  # whoever asks has waited
     count = len(source.devices()) if source is not None else 0
     shown = os.environ.get(_VISIBLE)
     if count and shown is not None:  # then "visible" was asked for
@@ -363,37 +340,10 @@ def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
     return OwnUsage(sample.device, pid, memory_used_bytes=0)
 
 
-def _check(interval: float, history: int, *lanes: float) -> None:
-    for name, value in (("interval", interval), *(("a lane's interval", lane) for lane in lanes)):
-        if not (isinstance(value, (int, float)) and value >= _SHORTEST_INTERVAL_S):
-            raise ValueError(f"{name} must be at least {_SHORTEST_INTERVAL_S} seconds, not {value!r}")
-        if value > _LONGEST_INTERVAL_S:
-            raise ValueError(f"{name} must be at most {_LONGEST_INTERVAL_S:.0e} seconds, not {value!r}")
-    if not isinstance(history, int) or not 1 <= history <= sys.maxsize:
-        raise ValueError(f"history must be a positive number of samples, not {history!r}")
-
-
-def _check_callable(name: str, given: object) -> None:
-    if given is None:
+def _check_callable(name: str, passed: object) -> None:
+    if passed is None:
         return
-    if not callable(given):
-        raise TypeError(f"{name} must be callable, not {given!r}")
-    if getattr(getattr(given, "__code__", None), "co_flags", 0) & _COROUTINE:
+    if not callable(passed):
+        raise TypeError(f"{name} must be callable, not {passed!r}")
+    if getattr(getattr(passed, "__code__", None), "co_flags", 0) & _COROUTINE:
         raise TypeError(f"{name} must not be a coroutine function: it is called on a thread, and nobody would await it")
-
-
-class _Shared:
-    """What all monitors share, after a fork: nothing. The next call opens the drivers anew."""
-
-    def after_fork_in_child(self) -> None:
-        global _lock, _opening, _current
-        _lock = threading.RLock()
-        _opening = _current = None
-        _samplers.clear()
-
-    def at_exit(self) -> None:
-        """Each monitor ends itself."""
-
-
-_shared = _Shared()
-process.register(_shared)

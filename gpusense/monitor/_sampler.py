@@ -1,19 +1,19 @@
 """How one device is sampled for every monitor of the process: lanes, deadlines, joined samples."""
 
-import threading
+import _thread
 import time
 from typing import Any, NamedTuple, Protocol
 
 from .._records.metrics import GROUPS, GpuMetrics, fill, finite, without_values
 from .._records.protocols import MetricsSource
 from .._records.records import DeviceInfo
-from .._runtime import log
-from ._lane_threads import Rounds, Turn
+from .._runtime import log, threads
+from ._lane_threads import LaneThreads, Task
 
 SECOND = 1_000_000_000
 _TRAFFIC_NS = 2 * SECOND  # between two looks at the PCIe byte counters
 _CLOSE_NS, _READINGS = 1_000_000, 5
-_STRETCH_NS = SECOND // 40  # how long one look lasts where the counters would wrap before the next
+_LOOK_NS = SECOND // 40  # how long one look lasts where the counters would wrap before the next
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
         return time.time_ns()
 
     def suspended_ns(self) -> int:
-        """How long the machine slept since it started; 0 where the system does not tell."""
+        """How long the machine slept since it started; 0 where the system does not say."""
         if not hasattr(time, "CLOCK_BOOTTIME"):
             return 0
         # The two clocks cannot be read at once. A thread held up between them would seem to have slept, so the other
@@ -41,11 +41,11 @@ class Clock:
                 break
         return closest[1]
 
-    def wait(self, event: threading.Event, seconds: float) -> None:
-        event.wait(min(seconds, threading.TIMEOUT_MAX / 2))
+    def wait(self, event: threads.Event, seconds: float) -> None:
+        event.wait(min(seconds, _thread.TIMEOUT_MAX / 2))
 
-    def enlist(self, thread: threading.Thread) -> None:
-        """Told of every thread that is about to start and will wait here."""
+    def enlist(self, thread: Any) -> None:
+        """Called with every thread that was just started and will wait here."""
 
 
 class Schedule:
@@ -113,8 +113,8 @@ class SamplerStats(NamedTuple):
 
 
 class DeviceSampler:
-    """Two turns of a source's threads: the fast lane, and medium and slow lanes together, so that a call that blocks
-    delays no sample. ``rounds`` is what other samplers of the same source have; its own by default."""
+    """Two tasks of a source's threads: the fast lane, and medium and slow lanes together, so that a call that blocks
+    delays no sample. ``lanes`` are the threads of other samplers of the same source; its own by default."""
 
     def __init__(
         self,
@@ -123,22 +123,23 @@ class DeviceSampler:
         clock: Clock,
         medium_ns: int,
         slow_ns: int,
-        rounds: Rounds | None = None,
+        lanes: LaneThreads | None = None,
     ) -> None:
         self.device = device
-        self.rounds = rounds or Rounds(clock, lambda: _tell(source, "watch"), lambda: _tell(source, "unwatch"))
+        self.key = id(source), device
+        self.lanes = lanes or LaneThreads(clock, lambda: _notify(source, "watch"), lambda: _notify(source, "unwatch"))
         self._source: Any = source
         self._clock = clock
-        self._lock = threading.RLock()  # a signal handler may stop a monitor that is being started
+        self._lock = threads.rlock()  # a signal handler may stop a monitor that is being started
         self._listeners: dict[Listener, int] = {}  # → when it next wants a sample
         self._ended = False
-        self._turns = (
-            Turn(self.step, lambda: self.fast.period_ns),
-            Turn(self.step_background, lambda: self._medium.period_ns),
+        self._tasks = (
+            Task(self.step, lambda: self.fast.period_ns),
+            Task(self.step_background, lambda: self._medium.period_ns),
         )
         self._started = False
         now = clock.monotonic_ns()
-        origin = self.rounds.origin_ns
+        origin = self.lanes.origin_ns
         self.fast = Schedule(100_000_000, now, origin)
         self._counters: Schedule | None = None
         self._medium, self._slow = Schedule(medium_ns, now, origin), Schedule(slow_ns, now, origin)
@@ -146,7 +147,7 @@ class DeviceSampler:
         self._process_ns = SECOND
         self._fast_words: tuple[str, ...] = ("fast", "lean")
         self._traffic_ns = self._listing_ns = now  # when PCIe traffic and processes are next due
-        self._stretch_ns: int | None = None  # when the look at the PCIe counters that has begun ends
+        self._look_until_ns: int | None = None  # when the look at the PCIe counters that has begun ends
         self._kept: dict[str, GpuMetrics] = {}  # the last sample of each background lane
         self._background: GpuMetrics | None = None
         self._sequence = self._cost_ns = self._max_cost_ns = 0
@@ -164,12 +165,12 @@ class DeviceSampler:
                 return
             self._started = True
             try:
-                for lane, turn in zip(("fast", "slow"), self._turns, strict=True):
-                    self.rounds.add(lane, turn)
+                for lane, task in zip(("fast", "slow"), self._tasks, strict=True):
+                    self.lanes.add(lane, task)
             except RuntimeError:
                 self._end()
                 raise
-            if self._ended:  # by a signal handler on this thread, before the turns were there
+            if self._ended:  # by a signal handler on this thread, before the tasks were there
                 self._end()
 
     def retire(self, listener: Listener) -> bool:
@@ -184,14 +185,14 @@ class DeviceSampler:
 
     def _end(self) -> None:
         self._ended = True
-        for turn in self._turns:
-            self.rounds.remove(turn)
+        for task in self._tasks:
+            self.lanes.remove(task)
 
     def join(self, deadline_s: float) -> None:
         """Waits for the end of a retired sampler until ``time.monotonic()`` is ``deadline_s``, unless it is called
         from one of its threads."""
         if self._ended:
-            self.rounds.join(self._turns, deadline_s)
+            self.lanes.join(self._tasks, deadline_s)
 
     def stats(self) -> SamplerStats:
         samples = self._sequence
@@ -217,12 +218,12 @@ class DeviceSampler:
         now = self._clock.monotonic_ns()
         self.fast, changed = self.fast.at(min(listener.interval_ns for listener in self._listeners), now)
         if changed:
-            self.rounds.ask(self._turns[0])
+            self.lanes.ask(self._tasks[0])
         medium_ns, slow_ns = map(min, zip(*(listener.lanes_ns for listener in self._listeners), strict=True))
         self._medium, medium_changed = self._medium.at(medium_ns, now)
         self._slow, slow_changed = self._slow.at(slow_ns, now)
         if medium_changed or slow_changed:
-            self.rounds.ask(self._turns[1])
+            self.lanes.ask(self._tasks[1])
 
     def step(self) -> int:
         """Does what is due in the fast lane; nanoseconds until the next deadline."""
@@ -245,9 +246,9 @@ class DeviceSampler:
     def step_background(self) -> int:
         """Does what is due in the medium and slow lanes; nanoseconds until the next deadline."""
         now = self._clock.monotonic_ns()
-        stretch = self._begin_stretch(now)
-        if stretch > 0:
-            return stretch
+        wait = self._begin_look(now)
+        if wait > 0:
+            return wait
         gpm = ("gpm",) if "gpm" in self._fast_words else ()
         for lane, schedule in (("medium", self._medium), ("slow", self._slow)):
             if schedule.begin(self._clock.monotonic_ns()):
@@ -256,23 +257,23 @@ class DeviceSampler:
                 schedule.done(self._clock.monotonic_ns())
         return min(self._medium.next_ns, self._slow.next_ns) - self._clock.monotonic_ns()
 
-    def _begin_stretch(self, now: int) -> int:
+    def _begin_look(self, now: int) -> int:
         """Where the next medium pass gives PCIe rates and the counters wrap too fast to be read once a pass: reads them
         a moment before it. How long that moment still lasts, or 0."""
-        if self._stretch_ns is not None:
-            return self._stretch_ns - now
+        if self._look_until_ns is not None:
+            return self._look_until_ns - now
         if now < self._medium.next_ns or now < self._traffic_ns or self._continuous:
             return 0
         period = self._counter_period_s()
         if period is None or period * SECOND > _TRAFFIC_NS:
             return 0
         self._sample(("counters",))
-        self._stretch_ns = self._clock.monotonic_ns() + min(_STRETCH_NS, int(period * SECOND))
-        return self._stretch_ns - now
+        self._look_until_ns = self._clock.monotonic_ns() + min(_LOOK_NS, int(period * SECOND))
+        return self._look_until_ns - now
 
     def _dear_words(self, now: int) -> tuple[str, ...]:
         """What costs too much for every medium pass and is due in this one."""
-        self._stretch_ns = None
+        self._look_until_ns = None
         words: tuple[str, ...] = ()
         if now >= self._traffic_ns and not self._continuous:
             self._traffic_ns = now + _TRAFFIC_NS - self._medium.period_ns // 2
@@ -358,7 +359,7 @@ def ask(source: Any, device: DeviceInfo, lanes: tuple[str, ...], clock: Clock) -
     return found
 
 
-def _tell(source: Any, what: str) -> None:
+def _notify(source: Any, what: str) -> None:
     """Begins or ends watching for events, where ``source`` can; that may ask the driver."""
     try:
         getattr(source, what, bool)()

@@ -1,6 +1,5 @@
 """Every metrics source of this process, opened once, off the caller's thread, and joined to one view of the devices."""
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ from .._records.device_identity import merge, same
 from .._records.metrics import GpuMetrics, fill
 from .._records.protocols import Backend
 from .._records.records import DeviceInfo, Unavailable
+from .._runtime import threads
 from ..backends import names, open_backend
 
 
@@ -55,16 +55,13 @@ class Opening:
     """The backends of this process, opened on a thread of its own: a driver that hangs never holds the caller."""
 
     def __init__(self) -> None:
-        self.ready = threading.Event()
+        self.ready = threads.Event()
         self.backends: tuple[Backend | Unavailable, ...] = ()
         self._merged: Merged | None = None
-        self._lock = threading.RLock()  # a signal handler may ask in the middle of an answer
+        self._lock = threads.rlock()  # a signal handler may ask in the middle of an answer
         self._asking = ""
-        thread = threading.Thread(target=self._run, name="gpusense-open", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the interpreter is ending
-            self.backends = (Unavailable("monitor", str(error)),)
+        if threads.start(self._run, "gpusense-open") is None:  # the interpreter is ending
+            self.backends = (Unavailable("monitor", "can't start new thread"),)
             self.ready.set()
 
     @property
@@ -117,4 +114,4 @@ def _cuda_devices() -> tuple[DeviceInfo, ...]:
         from ..backends import cuda
     except ImportError:  # a copy of the package without it
         return ()
-    return _devices(cuda)
+    return _devices(cuda.SOURCE)

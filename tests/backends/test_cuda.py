@@ -106,10 +106,10 @@ def test_a_whole_process_without_cuinit(run_python, fake_path):
         import ctypes, os
         from gpusense.backends.cupti import synchronize
         from gpusense.backends import cuda
-        cuda.open(); cuda.is_live(); cuda.devices()
+        cuda.open(); cuda.SOURCE.is_live(); cuda.SOURCE.devices()
         theirs = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
         cuda.SOURCE._next_scan = 0
-        cuda.open(); cuda.is_live(); cuda.devices(); cuda.memory_info(0)
+        cuda.open(); cuda.SOURCE.is_live(); cuda.SOURCE.devices(); cuda.SOURCE.memory_info(0)
         assert theirs.fake_cuda_calls(b"cuDeviceGetCount") > 0
     """
     done = run_python(code, GPUSENSE_LIBCUDA=str(fake_path), FAKE_CUDA_FAIL="cuInit=abort")
@@ -156,7 +156,6 @@ def test_version(live):
     backend = cuda.open()
     assert (backend.library, backend.version) == (live.path, "CUDA 13.0")
     live.set_version(11070)
-    assert cuda.driver_version.__self__ is not backend.devices  # module functions serve the process-wide source
     assert backend.devices.driver_version() == (11, 7)
     live.fail("cuDriverGetVersion", 999)
     assert backend.devices.driver_version() is None
@@ -222,7 +221,7 @@ def test_slice_of_a_device_is_named_as_such(run_python, fake_path):
         theirs = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"])
         from gpusense.backends.cupti import synchronize
         from gpusense.backends import cuda
-        print(cuda.devices()[0].uuid)
+        print(cuda.SOURCE.devices()[0].uuid)
     """
     done = run_python(code, GPUSENSE_LIBCUDA=str(fake_path), FAKE_CUDA_LIVE="1", FAKE_CUDA_MIG="1")
     assert done.stdout.strip() == "MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00", done.stderr

@@ -141,7 +141,7 @@ def test_the_shown_device_is_read_in_full_and_of_the_others_what_a_line_shows():
         assert readings("fast", 60) == [60, 60, 60, 60, 60, 120, 60, 60]
         assert len(running.history(20, 5)) == len(running.history(20, 0)) == 21
         assert len(focus.on(5).history(20)) == 41
-    assert not monitor._samplers
+    assert not monitor.shared.samplers
 
 
 def test_with_a_longer_interval_all_devices_are_sampled_as_often():

@@ -95,10 +95,10 @@ def test_facts_are_nvidia_smis(device):
 
 def test_backend_sees_what_the_module_sees(device):
     device.memory_info()  # makes the primary context
-    assert backend.is_live()
-    assert backend.devices()[0] == device.info
-    assert backend.memory_info(0) == device.memory_info()
-    assert backend.driver_version() >= (11, 7)
+    assert backend.SOURCE.is_live()
+    assert backend.SOURCE.devices()[0] == device.info
+    assert backend.SOURCE.memory_info(0) == device.memory_info()
+    assert backend.SOURCE.driver_version() >= (11, 7)
 
 
 def test_backend_leaves_a_process_without_cuda_alone(device, run_python):
@@ -107,16 +107,16 @@ def test_backend_leaves_a_process_without_cuda_alone(device, run_python):
         from gpusense.backends import cuda
         backend = cuda.open()
         print(backend)
-        assert backend.library and not cuda.is_live() and cuda.devices() == ()
+        assert backend.library and not cuda.SOURCE.is_live() and cuda.SOURCE.devices() == ()
         assert not any("libcuda.so" in line for line in open("/proc/self/maps"))
         theirs = ctypes.CDLL("libcuda.so.1")
         cuda.SOURCE._next_scan = 0
-        assert not cuda.is_live() and cuda.driver_version() >= (11, 7)
+        assert not cuda.SOURCE.is_live() and cuda.SOURCE.driver_version() >= (11, 7)
         count = ctypes.c_int()
         assert theirs.cuDeviceGetCount(ctypes.byref(count)) == 3  # still nobody initialised it
         assert theirs.cuInit(0) == 0
-        assert cuda.is_live() and cuda.devices()
-        assert not cuda.memory_info(0)  # no context, and none made
+        assert cuda.SOURCE.is_live() and cuda.SOURCE.devices()
+        assert not cuda.SOURCE.memory_info(0)  # no context, and none made
     """
     done = run_python(code)
     assert done.returncode == 0, done.stderr

@@ -191,7 +191,7 @@ def attach(sampler, listener):
 DeviceSampler.attach = attach
 running.stop()
 second = monitor.start_background(source=source, interval=0.01)
-print(second is running, second.running, monitor._samplers)
+print(second is running, second.running, monitor.shared.samplers)
 while any(thread.name.startswith("gpusense-") for thread in threading.enumerate()): time.sleep(0.01)
 print("ended")
 """
@@ -263,7 +263,7 @@ for _ in range(50):
 time.sleep(0.3)
 deadline = time.monotonic() + 10
 while threading.active_count() > 1 and time.monotonic() < deadline: time.sleep(0.05)
-print(threading.active_count(), len(monitor._samplers))
+print(threading.active_count(), len(monitor.shared.samplers))
 """
     assert child(code) == ["1", "0"]
 

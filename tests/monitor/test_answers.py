@@ -258,7 +258,7 @@ def test_a_machine_that_starts_no_more_threads_is_survived(rig, monkeypatch):
     assert running.problem == "can't start new thread"
     assert running.latest() == ()
     running.stop()
-    assert not monitor._samplers
+    assert not monitor.shared.samplers
 
 
 def test_stop_waits_once_for_however_many_drivers_that_hang(rig):
@@ -274,15 +274,24 @@ def test_stop_waits_once_for_however_many_drivers_that_hang(rig):
     assert begun.acquire(timeout=10)  # a thread for each lane is in the driver
     assert begun.acquire(timeout=10)
     waited = []
-    for sampler in [sampler for _, sampler in running._samplers]:
-        for turn in sampler._turns:
-            turn.done.wait = lambda timeout, wait=turn.done.wait: (waited.append(timeout), wait(timeout))
+
+    class Noted:
+        def __init__(self, event):
+            self.event, self.set = event, event.set
+
+        def wait(self, timeout):
+            waited.append(timeout)
+            return self.event.wait(timeout)
+
+    for sampler in running._samplers:
+        for task in sampler._tasks:
+            task.done = Noted(task.done)
     running.stop(0.2)
     hang.set()
     assert len(waited) == 8
     assert max(waited) <= 0.2
     assert sum(waited) < 0.4  # not eight times as long: what the first waits took is gone for the later
-    assert not monitor._samplers
+    assert not monitor.shared.samplers
 
 
 def test_a_driver_that_hangs_while_it_is_watched_does_not_hold_the_program():
@@ -317,7 +326,7 @@ def test_stats_stay_after_stop(rig):
 
 def test_without_a_gpu_everything_answers_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("GPUSENSE_LIBNVIDIA_ML", str(tmp_path / "none.so"))
-    monkeypatch.setattr(monitor, "_opening", None)
+    monkeypatch.setattr(monitor.shared, "_opening", None)
     monkeypatch.setattr("gpusense.monitor._sources.names", lambda role: ("nvml",))
     assert monitor.snapshot() == ()
     assert monitor.own_usage() == ()

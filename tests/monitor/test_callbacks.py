@@ -30,9 +30,9 @@ def test_a_callback_that_raises_does_not_stop_the_monitor(rig):
     rig.clock.advance(1)
     wait_until(lambda: running.stats().callback_errors == 11)
     assert [str(error) for error in errors] == ["mine"]  # once, not eleven times
-    for told in (2, 3):  # not both at once: whoever calls back late sees only where the clock has come to
+    for reported in (2, 3):  # not both at once: whoever calls back late sees only where the clock has come to
         rig.clock.advance(10)
-        wait_until(lambda told=told: len(errors) == told)
+        wait_until(lambda reported=reported: len(errors) == reported)
     assert running.running
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gpusense import monitor, testing
-from gpusense.monitor._lane_threads import Rounds, Turn
+from gpusense.monitor._lane_threads import LaneThreads, Task
 from gpusense.monitor._sampler import SECOND, Schedule
 
 
@@ -192,7 +192,7 @@ def test_events_that_hang_as_watching_begins_hold_no_lane(start, held, clock):
 
 def test_a_process_that_stood_still_moves_nothing(clock):
     """After one look, nobody knows whether a call or the whole process took so long."""
-    rounds = Rounds(clock, lambda: None, lambda: None)
+    lanes = LaneThreads(clock, lambda: None, lambda: None)
     long = []
 
     def step():
@@ -200,9 +200,9 @@ def test_a_process_that_stood_still_moves_nothing(clock):
             clock.wait(threading.Event(), long.pop())
         return SECOND // 10
 
-    turns = [Turn(step, lambda: SECOND // 10) for _ in range(3)]
-    for turn in turns:
-        rounds.add("fast", turn)
+    tasks = [Task(step, lambda: SECOND // 10) for _ in range(3)]
+    for task in tasks:
+        lanes.add("fast", task)
     clock.advance(1)
     long.append(100.3)
     clock.advance(0.1)
@@ -210,9 +210,9 @@ def test_a_process_that_stood_still_moves_nothing(clock):
     clock._now_ns += 100 * SECOND  # and nobody ran
     clock.advance(5)
     assert threads() == ["gpusense-fast", "gpusense-look"]
-    for turn in turns:
-        rounds.remove(turn)
-    rounds.join(turns, time.monotonic() + 10)
+    for task in tasks:
+        lanes.remove(task)
+    lanes.join(tasks, time.monotonic() + 10)
     assert threads() == []
 
 
@@ -237,7 +237,7 @@ def test_where_no_thread_can_be_started_the_others_wait_for_the_one_that_hangs(s
 
 
 def test_devices_that_come_and_go_are_never_sampled_twice_at_once():
-    """On real time: monitors begin and end while turns are under way."""
+    """On real time: monitors begin and end while steps are under way."""
     source = Held(6, testing.Clock())
     source.manual = type("C", (), {"wait": staticmethod(lambda event, seconds: event.wait(seconds))})
     source.takes = {(index, "fast"): 0.001 for index in range(6)}
@@ -245,8 +245,8 @@ def test_devices_that_come_and_go_are_never_sampled_twice_at_once():
 
     def come_and_go(index):
         try:
-            for turn in range(15):
-                with monitor.start_background(source=source, interval=0.005, devices=[index, (index + turn) % 6]):
+            for number in range(15):
+                with monitor.start_background(source=source, interval=0.005, devices=[index, (index + number) % 6]):
                     threading.Event().wait(0.003)
         except Exception as error:
             errors.append(error)
@@ -257,7 +257,7 @@ def test_devices_that_come_and_go_are_never_sampled_twice_at_once():
     for worker in workers:
         worker.join(60)
     assert not errors
-    assert not monitor._samplers
+    assert not monitor.shared.samplers
     assert source.twice == []
     waiting = threading.Event()
     for _ in range(1000):
@@ -265,3 +265,30 @@ def test_devices_that_come_and_go_are_never_sampled_twice_at_once():
             break
         waiting.wait(0.01)
     assert threads() == []
+
+
+#: A program that never lets greenlets run.
+BUSY = """
+{patch}
+import time
+from gpusense import monitor, testing
+from gpusense._runtime import threads
+callers, source = set(), testing.ScriptedSource(2)
+with monitor.start_background(lambda _: callers.add(threads.thread_id()()), source=source, interval=0.01) as running:
+    until = time.monotonic() + 20
+    while not (callers and running.history(device=1)) and time.monotonic() < until: pass
+print(len(callers), threads.thread_id()() in callers, len(running.history(device=1)) > 0, monitor.shared.samplers)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "patch"),
+    [
+        ("gevent", "from gevent import monkey; monkey.patch_all()"),
+        ("eventlet", "import eventlet; eventlet.monkey_patch()"),
+    ],
+)
+def test_a_patched_program_that_never_yields_is_sampled_on_threads_of_the_system(run_python, library, patch):
+    pytest.importorskip(library)
+    done = run_python(BUSY.format(patch=patch), PYTHONWARNINGS="ignore")
+    assert done.stdout == "1 False True {}\n", done.stderr

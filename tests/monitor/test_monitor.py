@@ -284,7 +284,7 @@ def test_the_strictest_monitor_of_a_device_decides_for_all(rig):
     assert rig.lanes("processes") - before[1] <= 1
 
 
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system does not tell how long it slept")
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system does not say how long it slept")
 def test_a_thread_held_up_between_two_clocks_has_not_slept(monkeypatch):
     """A container that is throttled for a tenth of a second is no suspended machine."""
     now, slept, held = [10**9], 5 * SECOND, [SECOND // 10] * 2

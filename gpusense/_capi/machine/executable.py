@@ -41,6 +41,7 @@ class Mapped(NamedTuple):
 
 
 def libc() -> Any:
+    """The functions of the C library that are used here."""
     return bind(ctypes.CDLL(None), _LIBC)
 
 

@@ -1,1 +1,4 @@
-"""AMD cards: the kernel's files first, librocm_smi behind a self-test in a child."""
+"""AMD cards: the kernel's files first (``sysfs``), librocm_smi behind a self-test in a child (``rocm_smi``).
+
+In: /sys, and the library as found. Out: an ``open()`` each.
+"""

@@ -28,6 +28,7 @@ class Calls:
         self.reasons: dict[str, str] = {}
 
     def ask(self, field: str, name: str, *arguments: Any) -> bool:
+        """Whether the call answered; what it wrote lies where the arguments point."""
         key = (self._place, field)
         if field and key in self._dead:
             self.reasons[field] = f"unsupported: {name} said so before"

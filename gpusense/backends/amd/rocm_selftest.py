@@ -37,8 +37,8 @@ for device in range(count.value):
     for name, arguments, skipped in calls:
         if bdf.value in skipped:
             continue
-        given = [ctypes.create_string_buffer(16384) if x is None else ctypes.c_uint64(x) for x in arguments]
-        call(name, ctypes.c_uint32(device), *given)
+        passed = [ctypes.create_string_buffer(16384) if x is None else ctypes.c_uint64(x) for x in arguments]
+        call(name, ctypes.c_uint32(device), *passed)
 announce("devices %d" % count.value)
 """
 

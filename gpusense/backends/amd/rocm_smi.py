@@ -24,8 +24,7 @@ from .rocm_groups import Calls
 from .sysfs_groups import is_instinct, levels
 
 NAME = "rocm_smi"
-_GENERATIONS = {2.5e9: 1, 5e9: 2, 8e9: 3, 16e9: 4, 32e9: 5, 64e9: 6}
-#: Everything :class:`Source` calls, with the arguments it uses: what the self-test tries.
+#: Everything :class:`RocmSmiSource` calls, with the arguments it uses: what the self-test tries.
 _CALLS: tuple[tuple[str, tuple[int | None, ...]], ...] = (
     ("rsmi_dev_id_get", (None,)),
     ("rsmi_dev_name_get", (None, 256)),
@@ -77,7 +76,7 @@ def open(root: str = "/sys", limit_s: float = 6.0) -> Backend | Unavailable:
     code = api.rsmi_init(0)
     if code:
         return Unavailable(NAME, f"rsmi_init: {capi.CODES.get(code, 'unknown code')} ({code})")
-    source = Source(api, root)
+    source = RocmSmiSource(api, root)
     return Backend(NAME, loaded.path, _version(api), source, source)
 
 
@@ -133,7 +132,7 @@ def _version(api: Any) -> str:
     return f"{named} by its own word, structs of ROCm {'6 and later' if capi.is_version_6(api) else '5'}"
 
 
-class Source:
+class RocmSmiSource:
     """Devices and samples, keyed by PCI address: the library's own order changes between releases."""
 
     def __init__(self, api: Any, root: str = "/sys") -> None:
@@ -261,7 +260,7 @@ class Source:
         if medium:
             table = self._levels(calls, "pcie.generation", folder, "pp_dpm_pcie", "rsmi_dev_pci_bandwidth_get")
             if table is not None:
-                values["generation"] = _GENERATIONS.get(float(table[1]))
+                values["generation"] = sysfs.pcie_generation(table[1] / 1e9)
                 values["width"] = capi.lanes(table[0], self._version_6, table[2]) or None
         if slow:
             sent, received, largest = c_uint64(), c_uint64(), c_uint64()

@@ -29,14 +29,14 @@ def open(root: str = "/sys", ids: str = IDS, proc: str = "/proc") -> Backend | U
     listed = sysfs.cards(root)
     if isinstance(listed, str):
         return Unavailable(NAME, listed)
-    source = Source(root, ids, proc)
+    source = AmdSysfsSource(root, ids, proc)
     if not source.devices():
         return Unavailable(NAME, f"none of the {len(listed)} cards in {root}/class/drm is an AMD GPU")
     version = sysfs.text_or_none(os.path.join(root, "module", "amdgpu", "version"))
     return Backend(NAME, version=version, devices=source, metrics=source)
 
 
-class Source:
+class AmdSysfsSource:
     """Devices and samples. Each ``sample`` opens its files anew; nothing is kept between two but their places."""
 
     def __init__(self, root: str = "/sys", ids: str = IDS, proc: str = "/proc") -> None:

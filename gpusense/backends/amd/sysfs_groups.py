@@ -13,7 +13,6 @@ from ..sysfs import Reader
 from .gpu_metrics_table import GpuMetricsTable, decode
 
 SENSORS = {"edge": "gpu_celsius", "junction": "hotspot_celsius", "mem": "memory_celsius"}
-_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 _HOTTEST, _STRONGEST = 150.0, 10_000.0  # °C and W beyond which a value is a driver's mistake
 
 
@@ -143,9 +142,9 @@ def _thermal(reader: Reader, card: Card, table: GpuMetricsTable | None, fast: bo
 
 
 def _fan_percent(reader: Reader, hwmon: str) -> float | None:
-    duty = reader.number("thermal.fan_percent", f"{hwmon}/pwm1")
-    limit = reader.number("thermal.fan_percent", f"{hwmon}/pwm1_max") if duty is not None else None
-    return None if duty is None or not limit else duty / limit * 100.0
+    power = reader.number("thermal.fan_percent", f"{hwmon}/pwm1")
+    limit = reader.number("thermal.fan_percent", f"{hwmon}/pwm1_max") if power is not None else None
+    return None if power is None or not limit else power / limit * 100.0
 
 
 def _power(reader: Reader, card: Card, table: GpuMetricsTable | None, fast: bool, medium: bool) -> Power:
@@ -238,13 +237,13 @@ def _links(text: str | None) -> list[tuple[int | None, int, bool]]:
     for line in (text or "").splitlines():
         match = re.match(r"\d+:\s*([\d.]+)GT/s,\s*x(\d+)", line.strip())
         if match:
-            found.append((_GENERATIONS.get(match[1]), int(match[2]), line.rstrip().endswith("*")))
+            found.append((sysfs.pcie_generation(match[1]), int(match[2]), line.rstrip().endswith("*")))
     return found
 
 
 def _port(reader: Reader, prefix: str, file: str) -> tuple[int | None, int | None]:
     speed = reader.text(f"pcie.{prefix}generation", f"{file}_link_speed")
-    generation = _GENERATIONS.get((speed or "").partition(" ")[0])
+    generation = sysfs.pcie_generation((speed or "").partition(" ")[0])
     if speed and generation is None:
         reader.reasons[f"pcie.{prefix}generation"] = f"out of range: {file}_link_speed says {speed[:40]!r}"
     width = reader.number(f"pcie.{prefix}width", f"{file}_link_width", low=1, high=32)

@@ -25,6 +25,7 @@ from .. import cuda
 from . import broker, engine
 from .other_profilers import busy, holder, running, torch_has_a_schedule
 from .proton import attend
+from .subscription import SUBSCRIPTION
 from .sync_lines.reader import LineLog
 from .watch import Heartbeat
 
@@ -44,7 +45,7 @@ def open() -> Backend | Unavailable:
         return _ELSEWHERE
     if threads.free_threaded():
         return broker.FREE_THREADED
-    if not cuda.is_live():
+    if not cuda.SOURCE.is_live():
         driver, path = locate(CUDA), locate(CUPTI)
         if isinstance(driver, Unavailable):
             return Unavailable(
@@ -84,7 +85,7 @@ class CuptiActivity:
             return None
         if sys.platform != "linux":
             return _ELSEWHERE
-        driver = cuda.driver_version()
+        driver = cuda.SOURCE.driver_version()
         loaded = load(CUPTI, max_major=driver[0] if driver else None)
         if not isinstance(loaded, Loaded):
             return loaded
@@ -125,7 +126,7 @@ class CuptiActivity:
         """
         if self._leave is not None:
             self.stop()
-        if not cuda.is_live():
+        if not cuda.SOURCE.is_live():
             raise BackendUnavailable("CUDA is not live in this process, and CUPTI must not be touched before")
         absent = self.load()
         if absent is None:
@@ -199,7 +200,7 @@ class CuptiActivity:
 
     def was_interrupted(self) -> bool:
         """Whether work of the device went unrecorded since CUPTI came into the process."""
-        # An older copy may have made the hub, which does not tell.
+        # An older copy may have made the hub, which does not say.
         return bool(self._shared) and bool(self._shared["status"]().get("interrupted", True))
 
     def detach(self) -> None:
@@ -226,7 +227,7 @@ class CuptiActivity:
             return Heartbeat()
         status = self._shared["status"]()
         canaries = bool(status["per_thread_buffers"]) and self.canary is not None
-        # An older copy may have made the hub, which does not tell.
+        # An older copy may have made the hub, which does not say.
         resting = int(status.get("resting_since_ns") or 0)
         return Heartbeat(status["requested"], status["completed"], status["flushes"], canaries, resting)
 
@@ -236,7 +237,7 @@ class CuptiActivity:
 
     def is_held(self) -> bool:
         """Whether CUPTI refuses a subscriber now."""
-        return bool(self._api) and engine.subscribe_once(self._api) == capi.MULTIPLE_SUBSCRIBERS
+        return bool(self._api) and SUBSCRIPTION.ask(self._api) == capi.MULTIPLE_SUBSCRIBERS
 
     def timestamp_ns(self) -> int:
         """Now, by the clock of the records (wall-clock nanoseconds on Linux)."""
@@ -272,7 +273,7 @@ class CuptiActivity:
         return bool(self._api.cuptiActivityEnableDriverApi)
 
     def stream_id(self, context: int, stream: int) -> int | None:
-        """The id that records carry for a ``CUstream``; None where CUPTI does not tell."""
+        """The id that records carry for a ``CUstream``; None where CUPTI does not say."""
         found = c_uint32()
         known = self._api.cuptiGetStreamIdEx and self._api.cuptiGetStreamIdEx(context, stream, 0, byref(found)) == 0
         return found.value if known else None
@@ -321,17 +322,17 @@ class CuptiActivity:
     ) -> Callable[[], None]:
         """Has the C function at ``callback`` called for ``calls``, each a domain and an id; returns what ends it.
 
-        ``data`` is its first argument. ``purpose`` is what others are told who find the subscription taken. With
+        ``data`` is its first argument. ``purpose`` is what those read who find the subscription taken. With
         ``some`` calls that the loaded library does not know are left out. Takes the one subscriber of the process, so
         that a profiler that wants it gets a refusal; raises :class:`BackendError` where another has it.
         """
         try:
-            subscriber, give_back = engine.take_subscription(self._api, callback, data)
+            subscriber, give_back = SUBSCRIPTION.take(self._api, callback, data)
         except BackendError as error:
             ours = self._shared.get(SUBSCRIBED_FOR)
             if error.code == capi.MULTIPLE_SUBSCRIBERS and ours:
-                told = f"gpusense itself holds CUPTI's subscription, for {ours}"
-                raise BackendError(error.call, error.code, told) from None
+                text = f"gpusense itself holds CUPTI's subscription, for {ours}"
+                raise BackendError(error.call, error.code, text) from None
             raise
         codes = [self._api.cuptiEnableCallback(1, subscriber, domain, number) for domain, number in calls]
         refused = [code for code in codes if code]

@@ -4,6 +4,7 @@ torch.profiler gives it the processor's cycle counter, for good: once it has run
 are neither nanoseconds nor of any epoch. It gives its own anew when it begins again, so that it may be replaced.
 """
 
+from functools import cache
 from time import time_ns
 from typing import Any
 
@@ -13,25 +14,22 @@ from ..._runtime.errors import BackendError
 
 _AWAY_NS = 1_000_000_000  # two readings of the wall clock are never so far apart
 
-_function: int | None = None  # immortal: CUPTI may call it until the process ends
-
 
 def keep_wall_clock(api: Any, now_ns: int) -> bool:
     """Whether CUPTI's clock, which says ``now_ns``, had to be replaced. Raises :class:`BackendError` where it had to be
     and that is not possible: times would be wrong."""
-    global _function
     if abs(now_ns - time_ns()) < _AWAY_NS:
         return False
     call = "cuptiActivityRegisterTimestampCallback"
     if not api.cuptiActivityRegisterTimestampCallback:
         raise BackendError(call, 7, "another tool has given CUPTI a clock that is not the wall clock")
-    if _function is None:
-        _function = _mapped()
-    capi.check(call, api.cuptiActivityRegisterTimestampCallback(_function))
+    capi.check(call, api.cuptiActivityRegisterTimestampCallback(_function()))
     return True
 
 
-def _mapped() -> int:
+@cache
+def _function() -> int:
+    """Mapped once a process and immortal: CUPTI may call it until the process ends."""
     code = executable.native(clock_code.CODES)
     if code is None:
         raise BackendError("clock", 7, "another tool has given CUPTI a clock of its own, and there is no code for ours")

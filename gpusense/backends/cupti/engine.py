@@ -7,11 +7,11 @@ from typing import Any
 
 from ..._capi import cupti as capi
 from ..._decode import layouts
-from ..._runtime import threads
 from ..._runtime.errors import BackendError
 from . import other_profilers
 from .clock import keep_wall_clock
 from .mailbox import Mailbox, MailboxCounters
+from .subscription import SUBSCRIPTION
 
 SCRAP_BUFFERS = 32
 LOST_SHARE = 4  # with more than one in so many buffers lost to other profilers, all are replaced
@@ -130,7 +130,7 @@ class Engine:
 
         torch keeps its subscription after its profiler has ended, so the refusal alone does not say that one runs.
         """
-        code = subscribe_once(self._api)
+        code = SUBSCRIPTION.ask(self._api)
         if code == capi.MULTIPLE_SUBSCRIBERS:
             holder = self._holder()
             if holder is not None:
@@ -141,6 +141,7 @@ class Engine:
             capi.check("cuptiSubscribe", code)
 
     def enable(self, kind: int) -> None:
+        """Has CUPTI record a kind. Raises :class:`BackendError`."""
         if kind == layouts.UNIFIED_MEMORY_COUNTER:
             self._configure_unified_memory()
         capi.check("cuptiActivityEnable", self._api.cuptiActivityEnable(kind))
@@ -154,6 +155,7 @@ class Engine:
         capi.check("cuptiActivityConfigureUnifiedMemoryCounter", code)
 
     def disable(self, kind: int) -> None:
+        """Has it end with that, unless another profiler records. Raises :class:`BackendError`."""
         if other_profilers.running() is not None:
             return  # kinds belong to the process: the other profiler has them on, too
         capi.check("cuptiActivityDisable", self._api.cuptiActivityDisable(kind))
@@ -172,6 +174,7 @@ class Engine:
         return self.mailbox.in_use() - self._lost
 
     def flush(self, forced: bool) -> None:
+        """Has CUPTI return buffers: of finished work, or all of them. Raises :class:`BackendError`."""
         flag = capi.FLUSH_FORCED if forced else 0
         capi.check("cuptiActivityFlushAll", self._api.cuptiActivityFlushAll(flag))
 
@@ -182,9 +185,9 @@ class Engine:
         holder = other_profilers.running()
         if holder is not None:
             raise BackendError(refused, 7, f"another profiler, {holder}, uses CUPTI")
-        if _subscription.held:
+        if SUBSCRIPTION.held:
             raise BackendError(refused, 7, "gpusense itself holds the subscription, for graph owners or lines of waits")
-        if subscribe_once(self._api) != 0:
+        if SUBSCRIPTION.ask(self._api) != 0:
             raise BackendError(refused, 7, "another tool in this process holds CUPTI's subscription")
         if version(self._api) < capi.VERSION_BEARS_FINALIZE:
             raise BackendError(
@@ -223,59 +226,6 @@ class Engine:
             return self._dropped or None
         self._dropped += dropped.value
         return self._dropped
-
-
-class _Subscription:
-    """CUPTI's one subscription of the process, where it is ours: who asks meanwhile must not see another profiler."""
-
-    def __init__(self) -> None:
-        self._lock = threads.lock()
-        self.held = False
-
-    def ask(self, api: Any) -> int:
-        """CUPTI's answer to a subscriber that is taken and given back at once; 0, too, where we have one."""
-        if not api.cuptiSubscribe:
-            return 0
-        # With a limit: a library that does not come back from one question must not hold all who ask.
-        locked = self._lock.acquire(timeout=_QUESTION_S)
-        try:
-            if self.held:
-                return 0
-            # The function is never called, since no domain is enabled; it only must not be NULL.
-            subscriber, function = c_void_p(), ctypes.cast(api.cuptiGetVersion, c_void_p)
-            code: int = api.cuptiSubscribe(byref(subscriber), function, None)
-            if code == 0:
-                api.cuptiUnsubscribe(subscriber)
-            return code
-        finally:
-            if locked:
-                self._lock.release()
-
-    def take(self, api: Any, callback: int, data: int | None) -> tuple[c_void_p, Callable[[], None]]:
-        """A subscriber that lasts, and what gives it back. Raises :class:`BackendError` where CUPTI refuses."""
-        subscriber = c_void_p()
-        locked = self._lock.acquire(timeout=_QUESTION_S)
-        try:
-            capi.check("cuptiSubscribe", api.cuptiSubscribe(byref(subscriber), callback, data))
-            self.held = True
-        finally:
-            if locked:
-                self._lock.release()
-        given_back: list[bool] = []
-
-        def give_back() -> None:
-            if not given_back:
-                given_back.append(True)
-                api.cuptiUnsubscribe(subscriber)
-                self.held = False
-
-        return subscriber, give_back
-
-
-_QUESTION_S = 1.0
-_subscription = _Subscription()
-subscribe_once = _subscription.ask
-take_subscription = _subscription.take
 
 
 def version(api: Any) -> int:

@@ -25,6 +25,8 @@ EVENTS = (
 
 
 class Node(NamedTuple):
+    """One node of a CUDA graph, as it was made."""
+
     node_id: int
     original_id: int  # 0: it is no clone
     thread: int  # as threading.get_ident()

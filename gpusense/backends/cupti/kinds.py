@@ -15,8 +15,8 @@ from ..._runtime.errors import BackendError
 
 MAX_RESTS = 1_000  # remembered for members that look late
 
-#: What a member asks of all and tells them, as builtins that it changes in place; see ``_sharing``. A member that gave
-#: none is of a version that does not look at those of others.
+#: What a member asks of all and reports to them, as builtins that it changes in place; see ``sharing``. A member
+#: without is of a version that does not look at those of others.
 Wants = dict[str, Any]
 #: Nanoseconds since the epoch, the second None while it lasts; and the wants of who asked for it.
 Rest = tuple[int, int | None, Wants | None]
@@ -44,6 +44,7 @@ class Kinds:
         self._rest_count = 0
 
     def wanted(self) -> list[int]:
+        """Kinds that some member wants."""
         return sorted(self._wanted)
 
     # --- members come and go ----------------------------------------------------------------------------------------
@@ -75,6 +76,7 @@ class Kinds:
         return unused
 
     def switch_off(self, unused: list[int]) -> None:
+        """Kinds that nobody wants any more."""
         for kind in unused:
             if kind not in self.refused:
                 self._disable(kind)
@@ -109,7 +111,7 @@ class Kinds:
                 self.lasting = began_ns, None, by
 
     def rests(self, after: int) -> tuple[int, list[Rest], Rest | None]:
-        """How many stretches of rest have ended so far, those after the first ``after``, and the one that lasts."""
+        """How many rests have ended so far, those after the first ``after``, and the one that lasts."""
         with self.lock:
             fresh = min(self._rest_count - after, len(self._rests))
             return self._rest_count, list(self._rests)[-fresh:] if fresh > 0 else [], self.lasting

@@ -34,6 +34,8 @@ MISSING = 1 << 32
 
 
 class MailboxCounters(NamedTuple):
+    """Totals since a mailbox was made."""
+
     requested: int  # calls of CUPTI for a buffer
     completed: int  # calls of CUPTI with one
     missed: int  # requests that found none free: records were lost

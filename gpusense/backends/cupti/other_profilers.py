@@ -78,6 +78,7 @@ def torch_monitor_is_running() -> bool:
 
 
 def proton_is_profiling() -> bool:
+    """Whether Triton's Proton records now."""
     flags: Any = sys.modules.get("triton.profiler.flags")
     try:
         if flags is None:
@@ -108,7 +109,7 @@ def holder() -> str | None:
     found = busy() or _injected()
     if found is not None:
         return found
-    return None if "torch" in sys.modules else "whose name it does not tell"
+    return None if "torch" in sys.modules else "whose name is not known"
 
 
 def _injected() -> str | None:

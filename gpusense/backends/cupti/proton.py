@@ -105,6 +105,7 @@ def step_aside() -> None:
 
 
 def installed() -> bool:
+    """Whether Triton, which brings Proton, can be imported; imports nothing."""
     try:
         return importlib.util.find_spec("triton") is not None
     except (ImportError, ValueError):

@@ -1,7 +1,7 @@
 """What the copies of gpusense in one process have in common, beside the buffers, and how they come to terms. Pure.
 
 Each copy has a dict of builtins that the others read: what it wants of all (``overhead_budget``: the smallest holds;
-``buffer_bytes``: the smallest holds) and what it tells (``spent_ns``: CPU time of its own threads since it joined;
+``buffer_bytes``: the smallest holds) and what it reports (``spent_ns``: CPU time of its own threads since it joined;
 ``kinds``; ``marker_stream``: where its blocks are marked). A copy that is alone agrees with itself.
 """
 
@@ -34,7 +34,7 @@ class Sharing:
     def __init__(self) -> None:
         self._wants: dict[str, Any] = {}
         self._shared: dict[str, Any] = {}
-        self._rests = 0  # stretches told so far
+        self._rests = 0  # so many have been reported
         self._spent_before_ns: int | None = None
 
     def begin(self, kinds: Iterable[int], buffer_bytes: int) -> dict[str, Any]:
@@ -44,12 +44,13 @@ class Sharing:
         return self._wants
 
     def met(self, shared: dict[str, Any]) -> None:
-        """This copy has joined; stretches from before are not told to it."""
+        """This copy has joined; what was off before is not reported to it."""
         self._shared = shared
         rests = shared.get("rests")
         self._rests = rests(0)[0] if rests is not None else 0
 
     def marks(self, stream: int | None) -> None:
+        """On which stream this copy marks its blocks, for the others; None: on none of its own."""
         self._wants["marker_stream"] = stream
 
     def _everyone(self) -> list[dict[str, Any]]:
@@ -70,7 +71,7 @@ class Sharing:
     # --- the budget -------------------------------------------------------------------------------------------------
 
     def agree(self, budget: float | None, spent_ns: int) -> Agreement:
-        """Told this copy's own budget and the CPU time of its own threads so far."""
+        """Of all copies. ``budget`` and ``spent_ns``: this copy's own, and the CPU time of its own threads so far."""
         if self._spent_before_ns is None:
             self._spent_before_ns = spent_ns
         self._wants.update(overhead_budget=budget, spent_ns=spent_ns - self._spent_before_ns)
@@ -86,7 +87,7 @@ class Sharing:
 
     def rest(self, wanted: bool) -> bool:
         """Records of work off or on for all copies, while markers of blocks go on; False where that is not possible:
-        where another profiler has CUPTI, or a copy would not be told."""
+        where another profiler has CUPTI, or a copy would not know of it."""
         change = self._shared.get("rest")
         if change is None or "rests" not in self._shared:
             return False

@@ -34,7 +34,7 @@ def _begin(done: threads.Bell, elsewhere: Callable[[Callable[[], None]], bool]) 
     """What will hold the answer once ``done`` rings; None where nobody can wait."""
     results: list[bool] = []
     api = cuda.SOURCE.api()
-    found = contexts(api) if api is not None and cuda.is_live() else []
+    found = contexts(api) if api is not None and cuda.SOURCE.is_live() else []
 
     def wait() -> None:
         good = False

@@ -1,6 +1,6 @@
 """Notices that another profiler took over, and that it has ended.
 
-CUPTI does not tell when its callbacks are replaced. A profiler that we know says so itself. For any other a *canary* is
+CUPTI does not say when its callbacks are replaced. A profiler that we know says so itself. For any other a *canary* is
 sent at each look: a marker that belongs to no block, so that a flush must bring a buffer once the device has done it.
 If none comes any more, our callbacks are not the registered ones. Canaries need a buffer a thread; elsewhere a long
 kernel could hold the buffer back.

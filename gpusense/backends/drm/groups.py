@@ -13,7 +13,6 @@ from .clients import Usage
 #: Engine classes by what they are for; every other one computes or draws.
 _MEDIA = ("video", "video-enhance", "vcs", "vecs")
 _COPY = ("copy", "bcs", "dma")
-_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _HOTTEST = 150.0
 
 
@@ -150,8 +149,8 @@ def pcie(reader: Reader) -> Pcie:
     width = reader.number("pcie.width", "current_link_width", low=1, high=32)
     widest = reader.number("pcie.max_width", "max_link_width", low=1, high=32)
     return Pcie(
-        _GENERATIONS.get(speed or 0.0),
+        sysfs.pcie_generation(speed),
         None if width is None else int(width),
-        _GENERATIONS.get(fastest or 0.0),
+        sysfs.pcie_generation(fastest),
         None if widest is None else int(widest),
     )

@@ -46,7 +46,7 @@ def open(
     root: str = "/sys", proc: str = "/proc", clock: Callable[[], int] = time.monotonic_ns
 ) -> Backend | Unavailable:
     """The backend over every GPU below ``root`` that no vendor library serves; ``proc`` is where processes are."""
-    source = Source(root, proc, clock)
+    source = DrmSource(root, proc, clock)
     if source.devices():
         return Backend(NAME, devices=source, metrics=source)
     listed = sysfs.cards(root)
@@ -55,7 +55,7 @@ def open(
     return Unavailable(NAME, f"none of the {len(listed)} cards in {root}/class/drm has a driver with metrics in files")
 
 
-class Source:
+class DrmSource:
     """Devices and samples. Rates need two samples of the same lane; the first says so."""
 
     def __init__(self, root: str = "/sys", proc: str = "/proc", clock: Callable[[], int] = time.monotonic_ns) -> None:

@@ -9,7 +9,7 @@ from ..._capi import nvml as c
 from ..._records.metrics import GpuMetrics, without_values
 from ..._records.records import DeviceInfo
 from ..._runtime import log
-from .. import host
+from ..sysfs import asleep, may_sleep, never_sleeps
 from .events import Events
 from .fast import Fast
 from .lanes import PCIE_LANE, Board, Medium, Mig, Rare, Shared, Slow, Traffic, Users
@@ -41,7 +41,7 @@ def describe(nvml: Nvml, handle: int, index: int, nvml_index: int | None, code: 
     bus = _bus_id(nvml, handle)
     name = nvml.text(api.nvmlDeviceGetName, handle) or "NVIDIA GPU"
     virtual = nvml.number(api.nvmlDeviceGetVirtualizationMode, handle) == 2
-    # A device that shares the host's memory has none of its own to tell of; a lost one says nothing about its kind.
+    # A device that shares the host's memory has none of its own to report; a lost one says nothing about its kind.
     unified = Shared(name, "").unified or answer == c.NOT_SUPPORTED
     return DeviceInfo(
         index,
@@ -93,14 +93,14 @@ class Device:
         self._plans: dict[tuple[str, ...], tuple[Step, ...]] = {}
         self._generation = 0
         self._life = 0  # what readers learned before a trouble is not believed after it
-        self._may_sleep = host.may_sleep(info.pci_bus_id, sysfs) and not host.never_sleeps(info.pci_bus_id, procfs)
+        self._may_sleep = may_sleep(info.pci_bus_id, sysfs) and not never_sleeps(info.pci_bus_id, procfs)
         self._trouble: tuple[str, str] | None = None  # (state, reason) while the device is not asked
         self._retry_ns = 0
         self._pause_s = _FIRST_PAUSE_S
 
     def watchable(self) -> int:
         """The handle to register for events, or 0: a device that sleeps or is lost is left alone."""
-        if self._may_sleep and host.asleep(self.info.pci_bus_id, self._sysfs) is not None:
+        if self._may_sleep and asleep(self.info.pci_bus_id, self._sysfs) is not None:
             return 0
         try:
             return self._attach()
@@ -110,7 +110,7 @@ class Device:
     def sample(self, lanes: Sequence[str]) -> GpuMetrics:
         start, wall = time.monotonic_ns(), time.time_ns()
         if self._may_sleep:
-            why = host.asleep(self.info.pci_bus_id, self._sysfs)
+            why = asleep(self.info.pci_bus_id, self._sysfs)
             if why is not None:
                 return self._nothing("sleeping", why, start, wall)
         trouble = self._trouble
@@ -156,7 +156,7 @@ class Device:
                 reasons = reasons + reader.reasons() if reasons else reader.reasons()
             finally:
                 reader.lock.release()
-        if "fast" in lanes:  # of the others too little is asked to tell a dead driver from an odd device
+        if "fast" in lanes:  # of the others too little is asked to distinguish a dead driver from an odd device
             if not self._fast.good and (self._fast.transient or self._trouble is not None):
                 why = next((why for _, why in reasons if why.startswith("stale")), "stale: no call succeeds")
                 return self._set_trouble("degraded", why, start, wall)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..._capi import nvml as c
 from ..._records.metrics import Clocks, Links, Memory, Pcie, Power, Thermal, Utilization
-from .. import host
+from ..sysfs import meminfo
 from .gpm import Gpm
 from .lanes import Parts, Shared
 from .reader import FieldBatch, Fields, Reader
@@ -219,7 +219,7 @@ class Fast(Reader):
 
     def _unified(self) -> Memory:
         """Device and host share one memory: the driver says "not supported", or a number that is not the whole."""
-        system = host.meminfo(self._shared.procfs)
+        system = meminfo(self._shared.procfs)
         if system is None:
             return Memory(unified=True)
         total, available = system

@@ -20,7 +20,7 @@ FIELDS = ",".join(f"utilization.{name}" for name in c.GPM_PERCENT.values())
 
 
 class Counters:
-    """Two driver samples that take turns, and the metrics between them."""
+    """Two driver samples that alternate, and the metrics between them."""
 
     def __init__(self, api: Any, take: Callable[[ctypes.c_void_p], int]) -> None:
         self._api = api

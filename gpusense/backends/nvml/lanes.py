@@ -20,7 +20,7 @@ Parts = dict[str, Any]
 
 #: Bytes a second and lane of PCIe, by generation, after encoding.
 PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-_PCIE_PEAK_AT_MOST = 16 * 16e9  # where the driver does not tell what link there is
+_PCIE_PEAK_AT_MOST = 16 * 16e9  # where the driver does not say what link there is
 _UNIFIED_NAMES = ("GB10", "Thor", "Orin", "Xavier", "Tegra", "Jetson", "DGX Spark")
 _MODULE_NAMES = ("GH200", "GB200", "GB300")
 _BOARD_REST_NS = 5_000_000_000
@@ -31,7 +31,7 @@ _THROUGHPUT_WINDOW_S = 0.02
 
 
 class Shared:
-    """What the lanes of one device tell each other."""
+    """What the lanes of one device know of each other."""
 
     def __init__(self, name: str, procfs: str) -> None:
         self.identify(name)
@@ -47,7 +47,7 @@ class Shared:
 
 
 class Traffic(Reader):
-    """PCIe rates from the byte counters, over the longest stretch in which no counter can have wrapped twice."""
+    """PCIe rates from the byte counters, over the longest interval in which no counter can have wrapped twice."""
 
     def __init__(self, api: Any, shared: Shared) -> None:
         super().__init__(api)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._capi import nvml as c
 from ..._records.metrics import ProcessUsage
-from .. import host
+from ..sysfs import process_name, sees_host_pids
 from .reader import Reader
 
 _ROOM = 64  # rows at first; grows as the driver asks
@@ -26,6 +26,8 @@ _KINDS = {
 
 
 class Processes:
+    """The processes that use one device, with their memory and shares of it."""
+
     def __init__(self, reader: Reader, procfs: str) -> None:
         self._reader = reader
         self._procfs = procfs
@@ -42,24 +44,24 @@ class Processes:
         Shares of the SMs cost 2.6 ms: those not yet ``rest_ns`` old serve again.
         """
         memory: dict[int, int | None] = {}
-        told = False
+        listed = False
         for kind, names in _KINDS.items():
             rows = self._rows("processes" if kind == "compute" else f"~processes_{kind}", names)
-            told = told or rows is not None
+            listed = listed or rows is not None
             for pid, used in rows or ():
                 known = memory.get(pid)
                 memory[pid] = used if known is None else max(known, used or 0)
-        if not told:
+        if not listed:
             return None
         if self._kept is None or now_ns - self._kept_ns >= rest_ns:
             self._kept, self._kept_ns = self._shares(), now_ns
         shares = self._kept
-        ours = host.sees_host_pids(self._procfs)
+        ours = sees_host_pids(self._procfs)
         found = [self._usage(pid, used, shares.get(pid), ours) for pid, used in memory.items()]
         return tuple(sorted(found, key=lambda row: (-(row.memory_used_bytes or 0), row.pid)))
 
     def _usage(self, pid: int, used: int | None, share: int | None, ours: bool | None) -> ProcessUsage:
-        name = host.process_name(pid, self._procfs) if ours else None
+        name = process_name(pid, self._procfs) if ours else None
         visible = None if ours is None else ours and name is not None
         return ProcessUsage(pid, used, None if share is None else float(share), name, visible)
 

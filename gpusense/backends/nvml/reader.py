@@ -93,9 +93,11 @@ class Reader:
         return self._reasons
 
     def why(self, field: str) -> str | None:
+        """Why a field has no value; None where it has one, or was not asked."""
         return self._silent.get(field)
 
     def supported(self, field: str) -> bool:
+        """Whether it is worth asking again: False where a field has no value for good."""
         return field not in self._silent or field in self._until
 
     def call(self, field: str, function: Any, *arguments: Any) -> bool:
@@ -119,12 +121,15 @@ class Reader:
         return self.within(field, value, 0, 1e13)
 
     def u32(self, field: str, function: Any, *arguments: int) -> int | None:
+        """The 32-bit number that the call writes; None with the reason."""
         return self._u32.value if self.call(field, function, *arguments, self._at32) else None
 
     def u64(self, field: str, function: Any, *arguments: int) -> int | None:
+        """As :meth:`u32`, of 64 bits."""
         return self._u64.value if self.call(field, function, *arguments, self._at64) else None
 
     def pair(self, field: str, function: Any) -> tuple[int, int] | None:
+        """Both numbers that the call writes."""
         return (self._u32.value, self._u32b.value) if self.call(field, function, self._at32, self._at32b) else None
 
     def first(self, field: str, function: Any) -> int | None:
@@ -132,6 +137,7 @@ class Reader:
         return self._u32.value if self.call(field, function, self._at32, self._at32b) else None
 
     def four(self, field: str, function: Any) -> tuple[int, int, int, int] | None:
+        """All four numbers that the call writes."""
         out = (ctypes.c_uint * 4)()
         if not self.call(field, function, *(ctypes.byref(out, 4 * place) for place in range(4))):
             return None
@@ -205,9 +211,11 @@ class Packed:
         self.buffer = ctypes.create_string_buffer(self._struct.size + 256)
 
     def reset(self) -> None:
+        """What the call reads of it, as at first."""
         ctypes.memmove(self.buffer, self._start, len(self._start))
 
     def members(self) -> tuple[Any, ...]:
+        """What the call wrote."""
         return self._struct.unpack_from(self.buffer)
 
 
@@ -228,6 +236,7 @@ class FieldBatch:
         self.time_us = 0
 
     def read(self, reader: Reader) -> Fields:
+        """What the driver has of the wanted values now."""
         if self._version != reader.version:
             self._prepare(reader)
         ids = self._ids

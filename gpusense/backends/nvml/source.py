@@ -1,4 +1,4 @@
-"""NVIDIA devices through NVML: found, told apart, sampled. ``open()`` wakes no sleeping device and never raises."""
+"""NVIDIA devices through NVML: found, distinguished, sampled. ``open()`` wakes no sleeping device and never raises."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from ..._records.metrics import GpuMetrics, without_values
 from ..._records.protocols import Backend
 from ..._records.records import DeviceInfo, Unavailable
 from ..._runtime import threads
-from .. import host
+from ..sysfs import asleep, pci_gpus
 from .device import Device, describe, normal_bus_id
 from .events import Events
 from .library import LibraryGone, Nvml, bound
@@ -119,14 +119,15 @@ class NvmlSource:
         return devices
 
     def _find(self) -> dict[str, Device]:
-        asleep = {bus: why for bus in host.pci_gpus(_VENDOR, self._sysfs) if (why := host.asleep(bus, self._sysfs))}
-        awake = [bus for bus in host.pci_gpus(_VENDOR, self._sysfs) if bus not in asleep]
+        found = pci_gpus(_VENDOR, self._sysfs)
+        sleeping = [bus for bus in found if asleep(bus, self._sysfs)]
+        awake = [bus for bus in found if bus not in sleeping]
         infos: list[DeviceInfo] = []
-        if awake or not asleep:
-            self._nvml.attach = not asleep
+        if awake or not sleeping:
+            self._nvml.attach = not sleeping
             self._nvml.ready()
-            infos = self._by_address(awake) if asleep else self._by_index()
-        for bus in asleep:
+            infos = self._by_address(awake) if sleeping else self._by_index()
+        for bus in sleeping:
             infos.append(DeviceInfo(len(infos), "NVIDIA GPU (asleep)", "nvidia", "nvml", pci_bus_id=bus))
         return {
             _key(info): Device(self._nvml, info, self._events, sysfs=self._sysfs, procfs=self._procfs) for info in infos

@@ -67,7 +67,7 @@ def cards() -> tuple[Card, ...] | Unavailable:
 
 
 def matching(found: tuple[Card, ...], vendor_id: int, device_id: int, name: str) -> tuple[Card, ...]:
-    """The cards with these ids, told apart by name where that helps; more than one only for identical cards."""
+    """The cards with these ids, distinguished by name where that helps; more than one only for identical cards."""
     same = tuple(card for card in found if (card.vendor_id, card.device_id) == (vendor_id, device_id))
     named = tuple(card for card in same if card.name == name)
     return named or same

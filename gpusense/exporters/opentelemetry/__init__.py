@@ -14,9 +14,9 @@ from ..._runtime.errors import name_extra
 if TYPE_CHECKING:
     from ...session import Session
     from ._attributes import Redact
+    from ._parents import RootSpan
     from ._pipeline import Pipeline
     from ._replay import Replayed
-    from ._root import RootSpan
 
 __all__ = ["Instrumentor", "export_session", "flush", "instrument", "start_root_span", "status", "uninstrument"]
 
@@ -62,19 +62,21 @@ def instrument(
         from . import _setup
 
         _active = _setup.start(
-            tracer=tracer,
-            endpoint=endpoint,
-            exporter=exporter,
-            metric_exporter=metric_exporter,
-            tracer_provider=tracer_provider,
-            meter_provider=meter_provider,
-            private=private,
-            spans=spans,
-            metrics=metrics,
-            span_scopes=span_scopes,
-            max_spans_per_s=max_spans_per_s,
-            redact=redact,
-            exit_timeout_s=exit_timeout_s,
+            _setup.Options(
+                endpoint=endpoint,
+                exporter=exporter,
+                metric_exporter=metric_exporter,
+                tracer_provider=tracer_provider,
+                meter_provider=meter_provider,
+                private=private,
+                spans=spans,
+                metrics=metrics,
+                span_scopes=span_scopes,
+                max_spans_per_s=max_spans_per_s,
+                redact=redact,
+                exit_timeout_s=exit_timeout_s,
+                tracer=tracer,
+            )
         )
     except ImportError as error:
         raise name_extra(error, "otel") from None

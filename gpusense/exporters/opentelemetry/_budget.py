@@ -10,7 +10,7 @@ from ..._records.records import Record
 
 
 class Group:
-    """Records of one (parent, kind, name, device, stream) folded into count, sums and the stretch they cover."""
+    """Records of one (parent, kind, name, device, stream) folded into count, sums and the interval they cover."""
 
     __slots__ = ("bytes", "count", "end_ns", "first", "max_ns", "min_ns", "parent", "start_ns", "total_ns")
 

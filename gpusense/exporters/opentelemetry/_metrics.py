@@ -30,12 +30,11 @@ from ... import __version__
 from ..._records.metrics import GpuMetrics
 from ..._runtime import log
 from ._attributes import Redact, apply_redaction
-from ._histograms import Deltas, Series
+from ._histograms import Deltas, Series, Work
 from ._instruments import INSTRUMENTS, Instrument
 from ._otlp import Otlp, hand_over
 from ._resource import SCHEMA_URL, SCOPE
 from ._target import has_ended
-from ._work import Work
 
 
 class Samples(Protocol):
@@ -46,8 +45,10 @@ class Samples(Protocol):
     def close(self) -> None: ...
 
 
+#: Numbers with their attributes.
+Values = Iterable[tuple[float, dict[str, Any]]]
 #: ``(name, unit, description, read)`` of gpusense's own counters.
-OwnCounter = tuple[str, str, str, Callable[[], Iterable[tuple[float, dict[str, Any]]]]]
+OwnCounter = tuple[str, str, str, Callable[[], Values]]
 
 
 class _Slot:
@@ -60,7 +61,7 @@ _slots: "weakref.WeakKeyDictionary[Any, _Slot]" = weakref.WeakKeyDictionary()
 
 
 class Metrics:
-    """``otlp`` given: a private provider, read by :meth:`export`. Else the application's, looked up at every tick."""
+    """With ``otlp`` a private provider, read by :meth:`export`. Else the application's, looked up at every tick."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Metrics:
         self.own = own
         self._device_ids = device_ids
         self._resource = resource
-        self._given = provider
+        self._fixed = provider
         self._otlp = otlp
         self._redact = redact
         self._deltas: dict[str, Deltas] = {}
@@ -146,11 +147,11 @@ class Metrics:
             for value, attributes in values:
                 yield Observation(value, apply_redaction(self._redact, attributes)[0])
 
-    def observe_own(self, read: Callable[[], Iterable[tuple[float, dict[str, Any]]]]) -> Iterator[Observation]:
+    def observe_own(self, read: Callable[[], Values]) -> Iterator[Observation]:
         for value, attributes in read():
             yield Observation(value, attributes)
 
-    def work_totals(self, kind: str, column: str) -> Iterator[tuple[float, dict[str, Any]]]:
+    def work_totals(self, kind: str, column: str) -> Values:
         for total in self.work.totals():
             if total.kind == kind:
                 value = total.total_ns / 1e9 if column == "time" else getattr(total, column)
@@ -172,7 +173,7 @@ class Metrics:
     def provider(self) -> Any:
         if self._otlp is not None:
             return self._private()
-        provider = self._given or metrics.get_meter_provider()
+        provider = self._fixed or metrics.get_meter_provider()
         return provider if type(provider).__name__ not in ("_ProxyMeterProvider", "NoOpMeterProvider") else None
 
     def _private(self) -> Any:
@@ -231,6 +232,50 @@ class Metrics:
             min=histogram.min,
             max=histogram.max,
         )
+
+
+class OwnCounters:
+    """What became of the records, spans and attributes of one pipeline. Read by whatever thread reads metrics."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+
+    def rows(self) -> Sequence[OwnCounter]:
+        return (
+            ("gpusense.records", "{record}", "Records seen, by what became of them", self._records),
+            ("gpusense.records.dropped", "{record}", "Records that never reached gpusense", self._lost),
+            ("gpusense.overhead.time", "s", "Time gpusense spent on the process's processors", self._overhead),
+            ("gpusense.spans", "{record}", "Kept records, by how they were exported", self._spans),
+            ("gpusense.spans.dropped", "{record}", "Kept records that got no span, and why", self._dropped),
+            ("gpusense.attributes.dropped", "{attribute}", "Attributes that could not be sent", self._attributes),
+        )
+
+    def _records(self) -> Values:
+        counters = self._pipeline.view.session().counters
+        for outcome in ("kept", "aggregated", "invalid", "pre_session"):
+            yield getattr(counters, outcome), {"gpusense.outcome": outcome}
+
+    def _lost(self) -> Values:
+        counters = self._pipeline.view.session().counters
+        yield counters.dropped, {"gpusense.drop.reason": "driver"}
+        yield counters.missed, {"gpusense.drop.reason": "no_buffer"}
+
+    def _overhead(self) -> Values:
+        for part, value in (self._pipeline.view.session().meta.get("overhead") or {}).items():
+            name, _, unit = part.rpartition("_")
+            if unit in ("ns", "s") and part != "threshold_ns" and isinstance(value, (int, float)):
+                yield value / 1e9 if unit == "ns" else value, {"gpusense.overhead.part": name}
+
+    def _spans(self) -> Values:
+        yield self._pipeline.exported, {"gpusense.outcome": "exported"}
+        yield self._pipeline.folded, {"gpusense.outcome": "folded"}
+
+    def _dropped(self) -> Values:
+        for reason, count in self._pipeline.dropped_now().items():
+            yield count, {"gpusense.drop.reason": reason}
+
+    def _attributes(self) -> Values:
+        yield self._pipeline.lost_attributes, {}
 
 
 def _register(provider: Any, slot: _Slot, own: Sequence[OwnCounter]) -> None:

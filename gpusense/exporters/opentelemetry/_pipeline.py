@@ -8,23 +8,21 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from opentelemetry.trace import SpanContext
 
 from ..._records.records import BlockRecord, Record
-from ..._runtime import log
-from ..._runtime import process as _process
-from ..._tracing import select as _select
+from ..._runtime import log, process
+from ..._tracing import select as selection
 from . import _spans as reasons
 from ._attributes import MAX_TEXT, Redact, text
 from ._budget import Allowance, Placed, longest, select
-from ._parents import Blocks, Ids, child, from_traceparent
-from ._root import RootSpan
+from ._histograms import Work
+from ._parents import Blocks, Ids, RootSpan, child, from_traceparent
 from ._spans import SpanBuilder
 from ._target import Sent, Target
 from ._view import View
-from ._work import Work
 from ._worker import Inbox, Worker
 
 #: Reasons that are no choice of anybody: the endpoint, or the way to it, did not take the records.
@@ -45,11 +43,23 @@ class Settings(NamedTuple):
     spans: bool = True
 
 
+class Providers(Protocol):
+    """What keeps a pipeline on the application's providers."""
+
+    def follow(self) -> None:
+        """Looks which they are now; called at the start of each tick."""
+
+    def unwatch(self) -> None:
+        """Called at the end."""
+
+    def forget(self) -> None:
+        """Called in a forked child."""
+
+
 class Pipeline:
     """``tracer_of()`` gives the tracer in force: it changes with ``configure()``, ``disable()`` and forks.
 
-    ``metrics``, ``follow``, ``forget_more`` and ``leave_more`` are the caller's to set: exported from our tick; called
-    at the start of each, in a forked child, and at the end.
+    ``metrics`` are the caller's to set before :meth:`start`; they are exported from our tick.
     """
 
     def __init__(
@@ -60,9 +70,7 @@ class Pipeline:
         self.target = target
         self.settings = settings
         self.metrics: Any = None
-        self.follow: Callable[[], None] | None = None
-        self.forget_more: Callable[[], None] | None = None
-        self.leave_more: Callable[[], None] | None = None
+        self._providers: Providers | None = None
         #: The other copy of gpusense that sends to the same exporters and came first: then nothing goes from here.
         self.yields_to: str | None = None
         self.exported = self.folded = self.scopes = 0
@@ -84,11 +92,12 @@ class Pipeline:
 
     # --- on the application's and the tracer's threads ---------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, providers: Providers) -> None:
+        self._providers = providers
         self.work.baseline(self.view.now())
         self.join()
         self.worker.start()
-        _process.register(self)
+        process.register(self)
         _at_end_of_worker_process(self)
 
     @property
@@ -161,7 +170,7 @@ class Pipeline:
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Sends what there is and ends, in ``timeout_s`` at most; False where something was still under way, or the
-        endpoint did not take all that it was given in the life of this export.
+        endpoint did not take all that it was sent in the life of this export.
         """
         if not self._open:
             return True
@@ -182,8 +191,8 @@ class Pipeline:
 
     def tick(self, final: bool) -> None:
         self.join()
-        if self.follow is not None:
-            self.follow()
+        if self._providers is not None:
+            self._providers.follow()
         now = time.monotonic()
         look = final or self.view.is_old(now)
         if look:
@@ -212,7 +221,7 @@ class Pipeline:
 
     def _spans(self, records: list[Record]) -> None:
         blocks: list[Placed] = []
-        leaves: list[Placed] = []
+        operations: list[Placed] = []
         valid = []
         ids = self.target.ids() if self.settings.spans and self.yields_to is None else None
         nowhere = self._why_nowhere()
@@ -226,10 +235,10 @@ class Pipeline:
             elif ids is None:
                 self._refuse(nowhere)
             else:
-                (blocks if type(found.record) is BlockRecord else leaves).append(found)
+                (blocks if type(found.record) is BlockRecord else operations).append(found)
         self.work.add(valid)
         if ids is not None:
-            self._send(self._chosen(blocks, leaves, ids))
+            self._send(self._chosen(blocks, operations, ids))
 
     def _why_nowhere(self) -> str:
         """The reason of records that get no span because none is made at all."""
@@ -237,12 +246,12 @@ class Pipeline:
             return OFF
         return reasons.NO_PROVIDER if self.yields_to is None else ANOTHER_COPY
 
-    def _chosen(self, blocks: list[Placed], leaves: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
+    def _chosen(self, blocks: list[Placed], operations: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
         """Spans with the number of records each stands for, within the budget."""
         budget = self._allowance.available(time.monotonic())
         some, refused = longest(blocks, budget)
         left = None if budget is None else max(budget - len(some), 0)
-        picked = select(leaves, left)
+        picked = select(operations, left)
         self.dropped["budget"] += refused + picked.refused
         self._allowance.spend(len(some) + len(picked.individual) + len(picked.groups))
         threshold = self.view.threshold_ns()
@@ -325,10 +334,11 @@ class Pipeline:
 
     def _leave_tracer(self) -> None:
         try:
-            if self.adopt in _select.control.followers:
-                _select.control.followers.remove(self.adopt)
-            if self.leave_more is not None:
-                self.leave_more()
+            followers = selection.control.followers
+            if self.adopt in followers:
+                followers.remove(self.adopt)
+            if self._providers is not None:
+                self._providers.unwatch()
             for tracer in (self._joined, self.tracer):
                 tracer.remove_sink(self.sink)
                 tracer.remove_block_listener(self.blocks)
@@ -351,8 +361,8 @@ class Pipeline:
         if self.metrics is not None:
             self.metrics.forget(self.work)
         self.target.forget()
-        if self.forget_more is not None:
-            self.forget_more()
+        if self._providers is not None:
+            self._providers.forget()
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # it forgets its finalizers only after this
             util.register_after_fork(self, _at_end_of_worker_process)
@@ -360,6 +370,6 @@ class Pipeline:
 
 def _at_end_of_worker_process(pipeline: Pipeline) -> None:
     """Forked children of multiprocessing leave without atexit, up to Python 3.12; they run finalizers of their own."""
-    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
-    if process is not None and util is not None and process.parent_process() is not None:
+    workers, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if workers is not None and util is not None and workers.parent_process() is not None:
         util.Finalize(None, pipeline.close, exitpriority=10)

@@ -62,7 +62,7 @@ def detected() -> Any:
 
 
 def _detected_here() -> Any:
-    """As ``Resource.create``, without threads. A release that does not tell its detectors has the one of ``OTEL_*``."""
+    """As ``Resource.create``, without threads. A release that does not name its detectors has the one of ``OTEL_*``."""
     detectors = getattr(sdk, "_build_resource_detectors", lambda: [sdk.OTELResourceDetector()])()
     found = getattr(sdk, "_DEFAULT_RESOURCE", None) or Resource.get_empty()
     for detector in detectors:

@@ -31,7 +31,7 @@ SCOPE_OF_ANOTHER = "scope"  # a block that stands for the application's own span
 
 
 class Origin:
-    """The parent a leaf span will have, and the links of an ambiguous one."""
+    """The parent that the span of an operation will have, and its links where it is ambiguous."""
 
     __slots__ = ("candidates", "key", "links", "parent", "root")
 

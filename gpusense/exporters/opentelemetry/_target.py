@@ -1,4 +1,4 @@
-"""Where spans go and whose decisions count: the application's provider, a private one, or a given exporter."""
+"""Where spans go and whose decisions count: the application's provider, a private one, or the caller's exporter."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class Target:
     def __init__(
         self, provider: Any = None, exporter: Any = None, otlp: Otlp | None = None, private: bool = False
     ) -> None:
-        self._given = provider
+        self._fixed = provider
         self._exporter = exporter
         self._otlp = otlp
         self._private = private
@@ -44,7 +44,7 @@ class Target:
 
     def provider(self) -> Any:
         """An SDK provider, or None."""
-        provider = self._given or trace.get_tracer_provider()
+        provider = self._fixed or trace.get_tracer_provider()
         if _is_sdk(provider):
             return provider
         return self._private_provider() if self._private else None

@@ -1,6 +1,6 @@
-"""The exporter's own thread: bounded queue in front, one step a tick, an end that waits no longer than it is told."""
+"""The exporter's own thread: bounded queue in front, one step a tick, an end that waits for a bounded time."""
 
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +18,7 @@ class Inbox:
         self.refused = 0
         self._lists: list[list[Record]] = []
         self._count = 0
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
 
     def put(self, records: list[Record]) -> None:
         with self._lock:
@@ -38,7 +38,7 @@ class Inbox:
 
     def forget(self) -> None:
         """In a forked child: the parent sends what it had."""
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._lists, self._count = [], 0
         self.received = self.refused = 0
 
@@ -54,15 +54,16 @@ class Worker:
     def __init__(self, step: Callable[[bool], Any], interval_s: float) -> None:
         self._step = step
         self._interval_s = interval_s
-        self._wake = threading.Event()
-        self._done = threading.Event()
         self._stopping = False
-        self._asked = 0
-        self._served = 0
-        self._ticked = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._ident = 0
-        self._stepping = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._wake = threads.Event()
+        self._done = threads.Event()
+        self._flushes: deque[threads.Event] = deque()  # each set after the tick that it asks for
+        self._thread: Any = None
+        self._ident = 0  # of the thread that makes a step
+        self._stepping = threads.lock()
 
     def start(self) -> bool:
         """Whether the thread runs; it cannot be started while the interpreter ends."""
@@ -76,15 +77,14 @@ class Worker:
 
     def flush(self, timeout_s: float) -> bool:
         """Asks for a tick now and waits for it; False where it did not end in time, or from inside a tick."""
-        if self._stopping or threading.get_ident() == self._ident:
+        if self._stopping or threads.thread_id()() == self._ident:
             return False
         if not self.start():
             return self._step_here(timeout_s, final=False)
-        with self._ticked:
-            self._asked += 1
-            wanted = self._asked
-            self._wake.set()
-            return self._ticked.wait_for(lambda: self._served >= wanted, timeout_s)
+        served = threads.Event()
+        self._flushes.append(served)
+        self._wake.set()
+        return served.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> bool:
         """The last tick, waited for at most ``timeout_s``; False where it was still running then."""
@@ -95,17 +95,16 @@ class Worker:
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:
-        self._ident = threading.get_ident()
+        self._ident = threads.thread_id()()
         with without_instrumentation():
             while not self._stopping:
                 self._wake.wait(self._interval_s)
                 self._wake.clear()
-                asked = self._asked
+                flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
                 if not self._stopping:
                     self._guarded(final=False)
-                    with self._ticked:
-                        self._served = asked
-                        self._ticked.notify_all()
+                    for served in flushes:
+                        served.set()
             self._guarded(final=True)
         self._done.set()
 
@@ -113,7 +112,7 @@ class Worker:
         """On the calling thread, for as long as an export takes."""
         if not self._stepping.acquire(timeout=max(timeout_s, 0.0)):
             return False
-        before, self._ident = self._ident, threading.get_ident()
+        before, self._ident = self._ident, threads.thread_id()()
         try:
             with without_instrumentation():
                 self._guarded(final=final)
@@ -130,12 +129,7 @@ class Worker:
 
     def forget(self) -> None:
         """In a forked child: the parent's thread and locks are not there."""
-        self._wake = threading.Event()
-        self._done = threading.Event()
-        self._ticked = threading.Condition()
-        self._thread = None
-        self._ident = 0
-        self._stepping = threading.Lock()
+        self._begin()
 
 
 @contextmanager

@@ -175,7 +175,7 @@ def test_clocks_the_library_would_abort_on_are_not_asked_for(build_library, tmp_
 def source(build_library, tree, monkeypatch, version):
     """The backend in this process, without the child's test."""
     library = ctypes.CDLL(str(library_of(build_library, version)))
-    return rocm_smi.Source(rocm_smi.bind(library, capi.ROCM_SMI, "fake"), str(tree.root))
+    return rocm_smi.RocmSmiSource(rocm_smi.bind(library, capi.ROCM_SMI, "fake"), str(tree.root))
 
 
 def scripted(monkeypatch, script):

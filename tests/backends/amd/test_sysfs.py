@@ -11,7 +11,7 @@ from support.devices import AMD_HWMON, Proc, Tree
 from gpusense._records.protocols import Backend
 from gpusense._records.records import Unavailable
 from gpusense.backends.amd import sysfs as amd_sysfs
-from gpusense.monitor._window import energy_joules
+from gpusense.monitor._history import energy_joules
 
 IDS = "# List\n\n1.0.0\n73BF,\tC0,\tAMD Radeon RX 6900 XT\n73BF,\tC1,\tAMD Radeon RX 6800 XT\n15BF,\t00,\tOne Name\n"
 ALL = ("fast", "medium", "slow")

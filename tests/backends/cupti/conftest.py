@@ -14,8 +14,8 @@ from gpusense.backends.cupti import broker
 @pytest.fixture
 def fresh(monkeypatch):
     """CUDA looks live, and no copy has a subscription yet."""
-    monkeypatch.setattr(cuda, "is_live", lambda: True)
-    monkeypatch.setattr(cuda, "driver_version", lambda: (13, 0))
+    monkeypatch.setattr(cuda.SOURCE, "is_live", lambda: True)
+    monkeypatch.setattr(cuda.SOURCE, "driver_version", lambda: (13, 0))
     place = broker.interpreter_dict()
     place.pop(broker.KEY, None)
     yield place

@@ -11,7 +11,7 @@ from gpusense._records.protocols import Backend
 from gpusense._records.records import Unavailable
 from gpusense.backends.drm import clients
 from gpusense.backends.drm import source as drm_files
-from gpusense.monitor._window import energy_joules
+from gpusense.monitor._history import energy_joules
 
 I915 = """pos:\t0
 drm-driver:\ti915

@@ -317,6 +317,6 @@ def test_a_board_its_driver_never_powers_down_is_not_asked_each_time(fake, monke
     (folder / "power").write_text(f"Runtime D3 status:          {told}\nVideo Memory:               Active\n")
     source = fake.source()
     questions = []
-    monkeypatch.setattr("gpusense.backends.host.asleep", lambda *_: questions.append(1))
+    monkeypatch.setattr("gpusense.backends.nvml.device.asleep", lambda *_: questions.append(1))
     assert source.sample(source.devices()[0], ("fast",)).state == "ok"
     assert bool(questions) is asked

@@ -261,7 +261,7 @@ def test_one_sleeps_and_the_other_is_sampled_by_its_address(fake):
 def test_a_server_whose_devices_never_sleep_is_not_asked_each_time(fake, monkeypatch):
     fake.pci("0000:1b:00.0", control="on")
     source = fake.source()
-    monkeypatch.setattr("gpusense.backends.host.asleep", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr("gpusense.backends.nvml.device.asleep", lambda *_: pytest.fail("asked"))
     assert source.sample(source.devices()[0], ("fast",)).state == "ok"
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.devices import EVERYTHING
 
 from gpusense._capi import nvml as c
-from gpusense.backends.nvml import source as nvml
+from gpusense.backends import sysfs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def test_processes_of_our_namespace_have_names(fake, monkeypatch):
-    monkeypatch.setattr("gpusense.backends.host.sees_host_pids", lambda procfs: True)
+    monkeypatch.setattr("gpusense.backends.nvml.processes.sees_host_pids", lambda procfs: True)
     (fake.procfs / "4000").mkdir(parents=True)
     (fake.procfs / "4000" / "comm").write_text("python3\n")
     fake.value("process/rows", 2)
@@ -28,7 +28,7 @@ def test_processes_of_our_namespace_have_names(fake, monkeypatch):
 
 
 def test_pids_in_a_container_are_the_hosts_and_never_joined(fake, monkeypatch):
-    monkeypatch.setattr("gpusense.backends.host.sees_host_pids", lambda procfs: False)
+    monkeypatch.setattr("gpusense.backends.nvml.processes.sees_host_pids", lambda procfs: False)
     (fake.procfs / "4000").mkdir(parents=True)
     (fake.procfs / "4000" / "comm").write_text("somebody else\n")
     fake.value("process/rows", 1)
@@ -74,9 +74,9 @@ def test_older_process_calls_serve(make, missing):
 
 
 def test_a_real_namespace_answers():
-    assert nvml.host.sees_host_pids() in (True, False, None)
-    assert nvml.host.process_name(os.getpid())
-    total, available = nvml.host.meminfo()
+    assert sysfs.sees_host_pids() in (True, False, None)
+    assert sysfs.process_name(os.getpid())
+    total, available = sysfs.meminfo()
     assert 0 < available <= total
 
 

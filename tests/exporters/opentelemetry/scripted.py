@@ -1,4 +1,4 @@
-"""A small tracer with the real one's seams, driven by hand: records go to sinks only when ``flush`` is called."""
+"""A small tracer with the real one's seams, driven manually: records go to sinks only when ``flush`` is called."""
 
 import threading
 import time

@@ -182,9 +182,9 @@ def test_the_applications_own_spans_leave_between_our_batches(otel, tracer):
 
 
 def test_spans_that_never_end_do_not_blind_us(otel, app, tracer, spans, monkeypatch):
-    from gpusense.exporters.opentelemetry import _processor
+    from gpusense.exporters.opentelemetry import _providers
 
-    monkeypatch.setattr(_processor, "MAX_OPEN", 10)
+    monkeypatch.setattr(_providers, "MAX_OPEN", 10)
     otel.instrument(tracer=tracer, tracer_provider=app, metrics=False)
     leaked = []
     for number in range(30):
@@ -215,6 +215,25 @@ def test_without_a_thread_the_last_step_is_made_by_who_ends(otel, tracer, monkey
         pass
     assert otel.uninstrument()
     assert names(exporter) == ["gpu_kernel: sgemm", "last", "step"]
+
+
+def test_under_gevent_the_worker_is_a_thread_of_the_system(run_python):
+    pytest.importorskip("gevent")
+    code = """
+from gevent import monkey; monkey.patch_all()
+import time
+from gpusense._runtime import threads
+from gpusense.exporters.opentelemetry._worker import Worker
+steps = []
+worker = Worker(lambda final: steps.append((final, threads.thread_id()())), 0.01)
+worker.start()
+until = time.monotonic() + 20
+while len(steps) < 3 and time.monotonic() < until: pass  # no greenlet gets to run
+print(len(steps) >= 3, worker.flush(20), worker.stop(20), steps[-1][0])
+print(len({thread for _, thread in steps}), (True, threads.thread_id()()) in steps)
+"""
+    done = run_python(code, PYTHONWARNINGS="ignore")
+    assert done.stdout == "True True True True\n1 False\n", done.stderr
 
 
 def test_flushing_from_inside_an_export_does_not_wait_for_itself(otel, tracer):

@@ -21,10 +21,9 @@ from gpusense._records.records import (
 )
 from gpusense.exporters.opentelemetry._attributes import MAX_ATTRIBUTES, clean, nanoseconds, shape
 from gpusense.exporters.opentelemetry._budget import Allowance, Placed, longest, select
-from gpusense.exporters.opentelemetry._histograms import OTHER, Deltas, Family
+from gpusense.exporters.opentelemetry._histograms import OTHER, Deltas, Family, Work
 from gpusense.exporters.opentelemetry._instruments import INSTRUMENTS
 from gpusense.exporters.opentelemetry._otlp import signal_url
-from gpusense.exporters.opentelemetry._work import Work
 from gpusense.session import Session, save
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.builds(object))

@@ -226,7 +226,7 @@ def test_a_mapping_of_a_million_attributes_is_not_cleaned_to_the_end(on, otel, t
         pass
     assert len(spans("step")[0].attributes) == MAX_ATTRIBUTES
     assert len(cleaned) < MAX_ATTRIBUTES
-    assert otel._active._builder.lost_attributes == 1000 - len(cleaned)
+    assert otel._active.lost_attributes == 1000 - len(cleaned)
 
 
 def test_the_limit_of_the_environment_counts_where_it_is_shorter(otel, app, tracer, spans, monkeypatch):

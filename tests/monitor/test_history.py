@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense.monitor._window import energy_joules, integral, statistic, window
+from gpusense.monitor._history import energy_joules, integral, statistic, window
 from gpusense.testing import device, metrics
 
 S = 1_000_000_000

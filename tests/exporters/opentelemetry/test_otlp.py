@@ -12,8 +12,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.span import TraceState
 
-from gpusense.exporters.opentelemetry._encoding import Encoding
-from gpusense.exporters.opentelemetry._otlp import Otlp
+from gpusense.exporters.opentelemetry._otlp import Encoding, Otlp
 
 SHAPES = [
     {"gpu.operation": "kernel", "n": number, "f": 0.5, "b": True, "s": "text", "l": [1, 2]} for number in range(3)
@@ -90,16 +89,16 @@ def kernels(count, shapes=SHAPES):
 
 
 def test_the_official_encoder_gets_one_span_of_a_kind():
-    given_to_it = []
+    encoded = []
 
     def encode(spans):
-        given_to_it.append(len(spans))
+        encoded.append(len(spans))
         return encode_spans(spans)
 
     encoding = Encoding()
     for _ in range(3):
         encoding.request(kernels(1000), encode)
-    assert given_to_it == [3, 1, 1]  # and one that brings resource and scope
+    assert encoded == [3, 1, 1]  # and one that brings resource and scope
 
 
 def test_what_is_kept_is_bounded():
