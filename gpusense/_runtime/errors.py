@@ -27,6 +27,14 @@ class BackendUnavailable(GpuSenseError):
     """What was asked for by name is not there: under ``configure(strict=True)``, and from :mod:`gpusense.cuda`."""
 
 
+class ConfigurationError(GpuSenseError, ValueError):
+    """A setting has an unknown name or an impossible value."""
+
+
+class MissingSymbol(GpuSenseError):
+    """A function was called that the loaded library does not export."""
+
+
 class NotYet(GpuSenseError):
     """Not possible now, but perhaps later without anything being changed."""
 
