@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def _say(text: str) -> None:
-    """On standard error; where it is closed or full, nobody is told and the program runs all the same."""
+    """On standard error; where it is closed or full, the program runs all the same."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(text)

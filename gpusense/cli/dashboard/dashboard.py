@@ -38,8 +38,8 @@ class Feed(Protocol):
 class Live:
     """The samples of a running monitor (anything with ``latest()`` and ``history(seconds, device)``).
 
-    ``absent()`` gives the sentences that explain an empty list of devices. ``focus(index)`` is told which device is
-    shown in full, and may answer with a monitor that knows more of it.
+    ``absent()`` gives the sentences that explain an empty list of devices. ``focus(index)`` is called with the device
+    that is shown in full, and may answer with a monitor that knows more of it.
     """
 
     def __init__(

@@ -312,7 +312,7 @@ def _clock_row(clocks: Clocks, fastest_mhz: float | None, width: int, theme: The
 
 
 def _held_back(clocks: Clocks) -> list[str]:
-    """What keeps the clocks down; doing nothing, or being told to, is no complaint."""
+    """What keeps the clocks down; doing nothing, and a limit that a user set, are no complaint."""
     calm = ("idle", "gpu_idle", "none", "application_clocks", "applications_clocks_setting")
     return [reason for reason in clocks.throttle_reasons or () if reason not in calm]
 

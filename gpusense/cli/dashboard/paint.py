@@ -17,6 +17,8 @@ Line = list[Segment]
 
 
 class Theme(NamedTuple):
+    """What the terminal can show, and the signs that depend on it."""
+
     color: bool = True
     ascii: bool = False
 
@@ -88,6 +90,7 @@ def cells(text: str) -> int:
 
 
 def clip(text: str, room: int) -> str:
+    """``text`` cut to ``room`` cells."""
     if cells(text) <= room:
         return text
     kept = 0
