@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from ..._records.metrics import GpuMetrics
+from ..._runtime.text import mib_number
 from .frame import HISTORY_S, State, frame
 from .graphs import Graphs
 from .paint import Theme
@@ -134,7 +135,7 @@ class Replay:
             return None
         place = bisect_right(self._live, time_ns, key=lambda row: row[0])
         _, count, size = self._live[place - 1] if place else (0, 0, 0)
-        return f"{count} live, {size / 2**20:.0f} MiB"
+        return f"{count} live, {mib_number(size)} MiB"
 
 
 def _joined(before: tuple[GpuMetrics, ...], after: tuple[GpuMetrics, ...]) -> tuple[GpuMetrics, ...]:

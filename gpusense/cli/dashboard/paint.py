@@ -127,16 +127,6 @@ def load_style(percent: float | None) -> str:
     return "good" if percent < 70 else "warm" if percent < 90 else "hot"
 
 
-def gib_text(size: float) -> str:
-    """The number alone, in one unit whatever the size: two of them stand beside each other."""
-    return f"{size / 2**30:.1f}"
-
-
-def mib_text(size: float) -> str:
-    """As :func:`gib_text`, in MiB and without decimals."""
-    return f"{size / 2**20:.0f}"
-
-
 def whole_percent_text(percent: float | None, theme: Theme) -> str:
     """Without decimals at any size, so that a line keeps its width."""
     return theme.none if percent is None else f"{percent:.0f} %"
