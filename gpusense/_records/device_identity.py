@@ -52,7 +52,7 @@ def same(one: DeviceInfo, other: DeviceInfo) -> bool:
 
 
 def key(device: DeviceInfo) -> tuple[int, str]:
-    """What a device is known by among those that were sampled: foreign sources may give two the same index."""
+    """What tells a device from others that were sampled: foreign sources may give two the same index."""
     return device.index, device.uuid or device.pci_bus_id or ""
 
 

@@ -40,25 +40,25 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, device: DeviceInfo) -> "Limits | None":
-        """The limits a device's driver reports, the others by compute capability; None if too little is known."""
+        """The limits a device's driver told, the rest by compute capability; None if too little is known."""
         capability = device.compute_capability
         if capability is None or not (
             device.threads_per_sm and device.registers_per_sm and device.shared_memory_per_sm_bytes
         ):
             return None
-        reported = {name: int(value) for name, value in device.details if value.isdigit()}
+        told = {name: int(value) for name, value in device.details if value.isdigit()}
         reserved = 1024 if capability >= (8, 0) else 0
         return cls(
             compute_capability=capability,
             threads_per_sm=device.threads_per_sm,
             registers_per_sm=device.registers_per_sm,
             shared_memory_per_sm_bytes=device.shared_memory_per_sm_bytes,
-            blocks_per_sm=reported.get("blocks_per_sm") or _BLOCKS_PER_SM.get(capability, _BLOCKS_PER_SM_OTHERWISE),
-            registers_per_block=reported.get("registers_per_block")
+            blocks_per_sm=told.get("blocks_per_sm") or _BLOCKS_PER_SM.get(capability, _BLOCKS_PER_SM_OTHERWISE),
+            registers_per_block=told.get("registers_per_block")
             or _REGISTERS_PER_BLOCK.get(capability, _REGISTERS_PER_BLOCK_OTHERWISE),
-            reserved_shared_memory_per_block_bytes=reported.get("reserved_shared_memory_per_block_bytes", reserved),
-            threads_per_block=reported.get("threads_per_block") or 1024,
-            shared_memory_per_block_bytes=reported.get("shared_memory_per_block_optin_bytes"),
+            reserved_shared_memory_per_block_bytes=told.get("reserved_shared_memory_per_block_bytes", reserved),
+            threads_per_block=told.get("threads_per_block") or 1024,
+            shared_memory_per_block_bytes=told.get("shared_memory_per_block_optin_bytes"),
         )
 
 
