@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .errors import ConfigurationError
+from .errors import GpuSenseError
 
 #: As in ``backends.BACKENDS``, also those that this copy comes without.
 BACKEND_NAMES = ("cuda", "cupti", "nvml", "amd_sysfs", "rocm_smi", "drm_files", "wgpu")
@@ -92,6 +92,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "hang_after": (0.1, 1e9),
     "file_limit_bytes": (64 * 1024, 1 << 62),
 }
+
+
+class ConfigurationError(GpuSenseError, ValueError):
+    """A setting has an unknown name or an impossible value."""
 
 
 def mode(environ: Mapping[str, str] | None = None) -> str:

@@ -27,20 +27,16 @@ class BackendUnavailable(GpuSenseError):
     """What was asked for by name is not there: under ``configure(strict=True)``, and from :mod:`gpusense.cuda`."""
 
 
-class ConfigurationError(GpuSenseError, ValueError):
-    """A setting has an unknown name or an impossible value."""
-
-
-class MissingSymbol(GpuSenseError):
-    """A function was called that the loaded library does not export."""
-
-
 class NotYet(GpuSenseError):
     """Not possible now, but perhaps later without anything being changed."""
 
 
 class SessionError(GpuSenseError):
     """A file is not a gpusense session, or of a version this reader does not know."""
+
+
+class MissingSymbol(GpuSenseError):
+    """A function was called that the loaded library does not export."""
 
 
 def name_extra(error: ImportError, extra: str) -> ImportError:

@@ -8,7 +8,7 @@ from typing import Any
 from .._records.records import DeviceInfo, Unavailable
 from .._runtime import config, log, package
 from .._runtime.config import Settings
-from .._runtime.errors import ConfigurationError, GpuSenseError
+from .._runtime.errors import GpuSenseError
 from . import noop
 
 _OFF = "gpusense is off"
@@ -151,7 +151,7 @@ def _checked_sinks(sinks: Any) -> list[Callable[..., Any]]:
     found = list(sinks) if isinstance(sinks, (list, tuple, set)) else [] if sinks is None else [sinks]
     for sink in found:
         if not callable(sink):
-            raise ConfigurationError(f"sinks must be callables that get lists of records, not {sink!r}")
+            raise config.ConfigurationError(f"sinks must be callables that get lists of records, not {sink!r}")
     return found
 
 

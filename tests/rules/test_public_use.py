@@ -162,7 +162,7 @@ def test_disabled_before_the_first_use(monkeypatch: pytest.MonkeyPatch, mode) ->
 
 
 def test_one_sink_is_enough_and_what_is_none_is_said(idle) -> None:
-    from gpusense._runtime.errors import ConfigurationError
+    from gpusense._runtime.config import ConfigurationError
 
     for wrong in (3, [3], "print", [None]):
         with pytest.raises(ConfigurationError, match="sinks must be callables"):
