@@ -4,7 +4,7 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
-from .._runtime.errors import GpuSenseError
+from .._runtime.errors import MissingSymbol
 
 Prototypes = dict[str, tuple[Any, tuple[Any, ...]]]
 
@@ -26,10 +26,6 @@ class Missing:
 
     def __call__(self, *_arguments: object) -> Any:
         raise MissingSymbol(f"{self.library} has no function {self.name}; a newer driver or toolkit may have it")
-
-
-class MissingSymbol(GpuSenseError):
-    """A function was called that the loaded library does not export."""
 
 
 def bind(library: ctypes.CDLL, table: Prototypes, path: str | None = None) -> Any:

@@ -55,6 +55,7 @@ def block_text(record: BlockRecord) -> str:
 
 @lru_cache(maxsize=4096)
 def text_of(value: str | tuple[str, ...]) -> str:
+    """JSON of a text or of a tuple of texts, such as a path."""
     return dumps(value)
 
 
@@ -64,6 +65,7 @@ def _pairs(items: tuple[tuple[str, str], ...]) -> str:
 
 
 def object_text(attributes: dict[str, Any]) -> str:
+    """JSON of a record's attributes."""
     if type(attributes) is dict:
         items = tuple(attributes.items())
         if all(type(name) is str and type(value) is str for name, value in items):  # 1 and True are equal, but differ

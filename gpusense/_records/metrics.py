@@ -120,7 +120,7 @@ class Health(NamedTuple):
 
 
 class ProcessUsage(NamedTuple):
-    """What one process uses of one device, as the driver tells it."""
+    """What one process uses of one device, as the driver reports it."""
 
     pid: int
     memory_used_bytes: int | None = None
@@ -144,7 +144,7 @@ class Instance(NamedTuple):
 
 
 class OwnUsage(NamedTuple):
-    """What this process itself uses of one device; None with a reason where nobody can tell."""
+    """What this process itself uses of one device; None with a reason where nobody knows."""
 
     device: DeviceInfo
     pid: int

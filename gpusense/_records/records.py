@@ -229,6 +229,7 @@ class ComputeBlock(NamedTuple):
 
     @property
     def elements_per_s(self) -> float | None:
+        """None where the elements are not known, and for a zero duration."""
         duration = self.end_ns - self.start_ns
         return self.elements * 1e9 / duration if self.elements is not None and duration > 0 else None
 
@@ -299,6 +300,7 @@ class Aggregate(NamedTuple):
 
     @property
     def avg_ns(self) -> float:
+        """0 where nothing was counted."""
         return self.total_ns / self.count if self.count else 0.0
 
     @property
@@ -307,7 +309,7 @@ class Aggregate(NamedTuple):
         return standard_deviation(self.count, self.total_ns, self.sum_squares_ns2)
 
 
-#: Begins the reason of a stretch that an overhead budget left out.
+#: Begins the reason of an interval that an overhead budget left out.
 BUDGET = "overhead budget"
 
 
@@ -347,11 +349,11 @@ class Counters(NamedTuple):
     lost_markers: int = 0
     sink_errors: int = 0
     bytes_dropped: int = 0  # that did not get into the session file: it was at its cap, the disk was full, …
-    inherited: int = 0  # launched by a thread without blocks of its own, given to the only open chain
+    inherited: int = 0  # launched by a thread without blocks of its own, attributed to the only open chain
     bytes_too_long: int = 0  # those of ``bytes_dropped`` that were too much for one chunk of the file
     failed_blocks: int = 0  # something failed inside gpusense as they began or ended: not recorded, or in part
     shed_blocks: int = 0  # began while too much waited to be recorded; with all blocks inside them
-    ignored_records: int = 0  # given by hand, with values that do not fit
+    ignored_records: int = 0  # manual ones, with values that do not fit
 
 
 Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall

@@ -1,4 +1,4 @@
-"""Records and attributes as a program gives them, made into what every report and file reckons with, or refused. Pure.
+"""Records and attributes as a program passes them, made into what every report and file reckons with, or refused. Pure.
 
 A value of another type than its field has would fail much later: on the recording thread, in the file, in a report, and
 take the records beside it along. Numbers of other types become Python's, lists tuples; attributes are copied, because
@@ -49,13 +49,13 @@ def whole(value: Any) -> int:
     raise ValueError("a number of more than 64 bits")
 
 
-def attributes_of(given: Any) -> dict[Any, Any]:
+def attributes_of(value: Any) -> dict[Any, Any]:
     """A copy of a mapping; raises where it is none."""
-    if type(given) is dict:
-        return given.copy()
-    if not hasattr(given, "keys"):
-        raise TypeError(f"attributes are {type(given).__name__} instead of a mapping")
-    return dict(given)
+    if type(value) is dict:
+        return value.copy()
+    if not hasattr(value, "keys"):
+        raise TypeError(f"attributes are {type(value).__name__} instead of a mapping")
+    return dict(value)
 
 
 def _size_reader(_: FieldType) -> Reader:
@@ -96,10 +96,10 @@ def _tuple(member: type) -> Reader:
 
 def _dim3(value: Any) -> tuple[int, ...]:
     """Blocks or threads in up to three dimensions, as CUDA takes them."""
-    given = value if isinstance(value, (tuple, list)) else (value,)
-    if not 1 <= len(given) <= 3:
-        raise ValueError(f"{len(given)} dimensions instead of three")
-    return (*map(whole, given), 1, 1)[:3]
+    sizes = value if isinstance(value, (tuple, list)) else (value,)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"{len(sizes)} dimensions instead of three")
+    return (*map(whole, sizes), 1, 1)[:3]
 
 
 def _size(value: Any) -> int:

@@ -40,6 +40,7 @@ class Settings(NamedTuple):
 
     @property
     def threshold_ns(self) -> int:
+        """As records have their times."""
         return round(self.threshold_us * 1000)
 
 
@@ -186,6 +187,7 @@ class Layers:
         self.problems: list[str] = []
 
     def resolve(self, environ: Mapping[str, str] | None = None) -> Settings:
+        """The settings that result, and anew in ``problems`` why variables of the environment have no effect."""
         environment, self.problems = from_environment(environ)
         merged = {**self.host, **self.application, **environment}
         word = mode(environ)

@@ -39,6 +39,10 @@ class SessionError(GpuSenseError):
     """A file is not a gpusense session, or of a version this reader does not know."""
 
 
+class MissingSymbol(GpuSenseError):
+    """A function was called that the loaded library does not export."""
+
+
 def name_extra(error: ImportError, extra: str) -> ImportError:
     """``error``, which says once how to install what is missing."""
     hint = f"pip install 'gpusense[{extra}]'"

@@ -18,6 +18,7 @@ def _logger() -> "logging.Logger":  # type: ignore[name-defined]  # noqa: F821
 
 
 def debug(message: str, *args: object) -> None:
+    """For what is absent or failed without consequence."""
     _say("debug", message, args)
 
 

@@ -35,6 +35,16 @@ def size_text(size: float | None) -> str:
     return f"{size:.0f} B"
 
 
+def gib_number(size: float) -> str:
+    """GiB (2³⁰) whatever the size, the number alone: "12.0/80.0 GiB" is made of two."""
+    return f"{size / 2**30:.1f}"
+
+
+def mib_number(size: float) -> str:
+    """MiB (2²⁰) whatever the size, the number alone, without decimals."""
+    return f"{size / 2**20:.0f}"
+
+
 def rate_text(bytes_per_s: float | None) -> str:
     """``1_500_000`` → "1.50 MB/s"."""
     return UNKNOWN if bytes_per_s is None else f"{size_text(bytes_per_s)}/s"

@@ -54,7 +54,7 @@ def anomalies(
         raise ValueError(f"method must be 'robust' or 'sigma', not {method!r}")
     limit = score if score is not None else (3.5 if method == "robust" else 2.0)
     found: list[Anomaly] = []
-    for key, records, lengths in _alike(calls(session) if groups is None else groups):
+    for key, records, lengths in _comparable(calls(session) if groups is None else groups):
         if len(records) < MINIMUM_CALLS:
             continue
         centre, spread = (robust_spread if method == "robust" else _sigma)(lengths[1:])
@@ -70,11 +70,11 @@ def anomalies(
     return sorted(found, key=lambda row: (-row.excess_ns, row.start_ns))
 
 
-def _alike(groups: list[Calls]) -> Iterator[tuple[tuple[str, str], list[Any], list[int]]]:
+def _comparable(groups: list[Calls]) -> Iterator[tuple[tuple[str, str], list[Any], list[int]]]:
     """(kind and name, calls by their start, their lengths) of calls that are to be compared with each other."""
     kept = [group for group in groups if group.kind != "allocation"]
-    alike = attrgetter("kind", "name", "backend", "device", "full_name", "grid", "block")
-    for same in grouped(kept, alike).values():
+    compared = attrgetter("kind", "name", "backend", "device", "full_name", "grid", "block")
+    for same in grouped(kept, compared).values():
         key = same[0].kind, same[0].name
         sized = "bytes" in same[0].records[0]._fields
         if len(same) == 1 and not sized:
@@ -114,6 +114,7 @@ def _sigma(values: "Sequence[int]") -> tuple[float, float]:
 
 
 def median(values: "Sequence[float]") -> float:
+    """The middle value; of an even number the mean of the two in the middle."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return float(ordered[middle]) if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

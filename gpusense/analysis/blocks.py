@@ -51,6 +51,7 @@ class BlockNode:
         return self.own_kernel_ns + self.own_transfer_ns
 
     def add(self, kind: str, name: str, count: int, spent: int, size: int, owner: Path | None) -> None:
+        """Adds ``count`` calls of one operation launched in this very block, ``spent`` nanoseconds in all."""
         if owner is not None:
             captured = self.owners.setdefault(owner, [0, 0])
             captured[0] += count if kind == "kernel" else 0
@@ -116,7 +117,7 @@ _SIZED = {of for of in _FACTS if "bytes" in of._fields}
 def block_tree(session: Session) -> BlockNode:
     """The root (path ``()``); work launched outside any block is its own. Kept and counted work together."""
     tree = _Tree()
-    sums: dict[tuple[Any, ...], list[Any]] = {}  # alike calls of one block: node, calls, nanoseconds, bytes
+    sums: dict[tuple[Any, ...], list[Any]] = {}  # equal calls of one block: node, calls, nanoseconds, bytes
     record: Any
     for record in session.records:
         of = type(record)

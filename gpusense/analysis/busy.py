@@ -34,13 +34,15 @@ class Timeline(NamedTuple):
     collective: list[Interval]
     transfer: list[Interval]  # copies and memsets timed by the device
     streams: dict["int | None", list[Interval]]
-    counted: bool  # some of the device's work was only counted, so that gaps are not gaps
+    counted: bool  # some of the device's work was only summed, so that gaps are not gaps
 
 
 class StreamTime(NamedTuple):
+    """How long one stream was busy."""
+
     stream: int | None
     busy_ns: int
-    exact: bool  # False: a sum of durations, where work of the stream was only counted
+    exact: bool  # False: a sum of durations, where work of the stream was only summed
 
 
 class DeviceTime(NamedTuple):
@@ -94,7 +96,8 @@ def window(session: Session) -> Interval | None:
 def unseen(session: Session, backend: str) -> list[Interval]:
     """When work of ``backend`` could have happened without being seen: then a device that seems idle may not be.
 
-    Only CUDA's capture is ever off. In a merged session one process may be unseen while another is not: none is given.
+    Only CUDA's capture is ever off. In a merged session one process may be unseen while another is not: there is no
+    answer then.
     """
     whole = window(session)
     if whole is None or backend != "cuda" or len(session.meta.get("processes") or ()) > 1:
@@ -104,7 +107,7 @@ def unseen(session: Session, backend: str) -> list[Interval]:
 
 
 _place = attrgetter("backend", "device", "stream")
-_place_of_kernel = attrgetter("backend", "device", "stream", "name")  # the name tells whether it computes
+_place_of_kernel = attrgetter("backend", "device", "stream", "name")  # by its name a collective is known
 _span = attrgetter("start_ns", "end_ns")
 
 

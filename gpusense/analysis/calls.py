@@ -49,12 +49,12 @@ def calls(session: Session) -> list[Calls]:
         table = tables.get(type(record))
         if table is not None:
             key = table[0](record)
-            alike = table[1].get(key)
-            if alike is None:
-                alike = table[1][key] = []
-                groups.append((type(record), key, alike))
-            alike.append(record)
-    return [_calls(cls, key, alike) for cls, key, alike in groups]
+            same = table[1].get(key)
+            if same is None:
+                same = table[1][key] = []
+                groups.append((type(record), key, same))
+            same.append(record)
+    return [_calls(cls, key, same) for cls, key, same in groups]
 
 
 def _calls(cls: Any, key: tuple[Any, ...], records: list[Any]) -> Calls:
@@ -76,7 +76,7 @@ def _fields_of(cls: Any) -> list[str]:
 
 
 def grouped(groups: Iterable[Calls], key: Callable[[Calls], _T]) -> dict[_T, list[Calls]]:
-    """The groups by what ``key`` tells them apart by."""
+    """The groups by their ``key``."""
     found: dict[_T, list[Calls]] = {}
     for group in groups:
         found.setdefault(key(group), []).append(group)

@@ -66,6 +66,7 @@ class TimeChange(NamedTuple):
 
     @property
     def change(self) -> float | None:
+        """Relative change of the median, 0.1 for 10 % more; None where it was 0."""
         before = median(self.before)
         return median(self.after) / before - 1 if before else None
 
@@ -80,6 +81,8 @@ class TimeChange(NamedTuple):
 
 
 class Diff(NamedTuple):
+    """Two sets of runs side by side."""
+
     runs: tuple[int, int]  # before and after
     counts: tuple[CountChange, ...]  # totals first, then operations whose calls changed
     times: tuple[TimeChange, ...]  # totals first, then operations by what they changed
@@ -304,7 +307,7 @@ def _unseen_ns(run: Session) -> int:
     return off if whole is not None and off > _MOMENT * (whole[1] - whole[0]) else 0
 
 
-#: What makes counts too small: what is told, how much of it there is in a run, and how that is written.
+#: What makes counts too small: what is said, how much of it there is in a run, and how that is written.
 _MISSING: tuple[tuple[str, Callable[[Session], int], Callable[[int], str]], ...] = (
     ("Records are missing", lambda run: run.counters.dropped + run.counters.invalid, "{:,}".format),
     ("Requests for a buffer found none free", lambda run: run.counters.missed, "{:,}".format),

@@ -13,6 +13,8 @@ from .intervals import Interval, intersect, total, union
 
 
 class BlockEnergy(NamedTuple):
+    """What the device drew while one block was open."""
+
     path: Path
     passes: int
     joules: float  # while at least one pass was open; blocks inside count here too

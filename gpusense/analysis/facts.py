@@ -36,6 +36,7 @@ class Facts:
 
     @cached_property
     def window_ns(self) -> int:
+        """0 where nothing was recorded."""
         whole = window(self.session)
         return whole[1] - whole[0] if whole else 0
 
@@ -53,6 +54,7 @@ class Facts:
 
     @cached_property
     def device_operations(self) -> list[Operation]:
+        """Operations that occupy a device."""
         return [row for row in self.operations if row.kind in DEVICE_KINDS]
 
     @cached_property

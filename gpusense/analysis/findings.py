@@ -19,12 +19,12 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 
 
 def findings(session: Session) -> list[Finding]:
-    """Findings, what could save most first; what invalidates the rest (nothing seen, data lost) before everything."""
+    """Findings, what could save most first; what invalidates the others (nothing seen, a hang) before everything."""
     return ranked(Facts(session))
 
 
 def ranked(facts: Facts) -> list[Finding]:
-    """As :func:`findings`, for a caller that has :class:`Facts` already."""
+    """What :func:`findings` gives, for a caller that has :class:`Facts` already."""
     return sorted((finding for rule in _RULES for finding in rule(facts)), key=_rank)
 
 

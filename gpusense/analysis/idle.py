@@ -47,6 +47,7 @@ class DeviceIdle(NamedTuple):
         return self.window_ns - self.unseen_ns
 
     def part(self, reason: str) -> int:
+        """The nanoseconds of one of :data:`REASONS`."""
         return int(getattr(self, f"{reason}_ns"))
 
 
@@ -59,7 +60,7 @@ def idle(
     if whole is None:
         return []
     hosts: dict[frozenset[str] | None, _Host] = {}
-    told = _by_process(session)
+    hosts_of = _by_process(session)
     owners = _owners(session)
     rows = []
     times = device_times(session, lines) if times is None else times
@@ -71,8 +72,8 @@ def idle(
             continue
         roots = frozenset(owners[key]) if key in owners else None
         if roots not in hosts:
-            names: Iterable[str | None] = told if roots is None else sorted(roots)
-            hosts[roots] = _Host(chain.from_iterable(told.get(name, ()) for name in names))
+            names: Iterable[str | None] = hosts_of if roots is None else sorted(roots)
+            hosts[roots] = _Host(chain.from_iterable(hosts_of.get(name, ()) for name in names))
         rows.append(_placed(time, line, whole, hosts[roots], hosts[roots].backs.get(key, []), off))
     return rows
 
@@ -88,7 +89,7 @@ def _owners(session: Session) -> dict[DeviceKey, set[str]]:
 
 
 def _by_process(session: Session) -> dict[str | None, list[Record]]:
-    """What tells of the host's side, by the first element of its path: a merged session has as many as processes."""
+    """Records of the host's side, by the first element of its path: a merged session has as many as processes."""
     found: dict[str | None, list[Record]] = {}
     for record in session.records:
         of = type(record)

@@ -32,10 +32,12 @@ def joined(*parts: list[Interval]) -> list[Interval]:
 
 
 def total(intervals: Iterable[Interval]) -> int:
+    """The length of disjoint intervals together."""
     return sum(end - start for start, end in intervals)
 
 
 def intersect(left: list[Interval], right: list[Interval]) -> list[Interval]:
+    """The time that two sets, in order and disjoint each, have in common."""
     common: list[Interval] = []
     i = j = 0
     while i < len(left) and j < len(right):
@@ -77,6 +79,7 @@ def complement(intervals: list[Interval], start: int, end: int) -> list[Interval
 
 
 def subtract(left: list[Interval], right: list[Interval]) -> list[Interval]:
+    """The time of ``left`` that is not in ``right``."""
     if not left:
         return []
     return intersect(left, complement(right, left[0][0], left[-1][1]))

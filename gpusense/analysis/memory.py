@@ -9,6 +9,8 @@ from ..session import Session
 
 
 class BlockMemory(NamedTuple):
+    """What the allocations of one block held, without those of blocks inside it."""
+
     path: Path
     peak_bytes: int  # most that allocations made in this very block held at one time
     at_peak_bytes: int  # what they held when the device's total was highest
@@ -16,7 +18,7 @@ class BlockMemory(NamedTuple):
 
 
 class DeviceMemory(NamedTuple):
-    """Live bytes of one device, as its allocation records tell it."""
+    """Live bytes of one device, by its allocation records."""
 
     device: int | None
     backend: str
@@ -30,7 +32,7 @@ class DeviceMemory(NamedTuple):
 
 
 def place_of(session: Session) -> Callable[[GpuAllocation], Any]:
-    """What allocations are told apart by: the address, which in a merged session each process has for itself."""
+    """What an allocation is known by: the address, which in a merged session each process has for itself."""
     if len(session.meta.get("processes") or ()) < 2:
         return attrgetter("address")
     return lambda record: (record.path[:1], record.address)

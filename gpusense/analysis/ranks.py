@@ -28,6 +28,8 @@ class RankTime(NamedTuple):
 
 
 class Ranks(NamedTuple):
+    """The ranks of one job beside each other."""
+
     ranks: tuple[RankTime, ...]
     imbalance: float | None  # longest computing rank over the mean, less one
     straggler: int | None  # the rank that arrived last in most collectives
@@ -94,7 +96,7 @@ def processes_of(session: Session) -> list[dict[str, Any]]:
 
 
 def split(session: Session) -> list[Session]:
-    """One session a process of a merged session, to be given to :func:`ranks`; itself alone if it is of one.
+    """One session a process of a merged session, for :func:`ranks`; itself alone if it is of one.
 
     Ranks that occur twice, or not at all, become places in the list.
     """

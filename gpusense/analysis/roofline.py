@@ -32,6 +32,8 @@ _LANES = {
 
 
 class Peaks(NamedTuple):
+    """What a device can reach at most; None where it is not known."""
+
     flops_per_s: float | None  # single precision, without tensor cores
     bytes_per_s: float | None
 

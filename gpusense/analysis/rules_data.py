@@ -87,7 +87,7 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
     lengths = {reason: total(union(found)) for reason, found in spans.items()}
     longest_first = sorted(lengths, key=lambda reason: -lengths[reason])
     unseen = total(union(span for found in spans.values() for span in found))
-    # What a budget leaves out is spread over the run and was asked for: the rest speaks for it.
+    # What a budget leaves out is spread over the run and was asked for: what is left speaks for it.
     unasked = total(union(span for reason, found in spans.items() if BUDGET not in reason for span in found))
     share, most = (time / facts.window_ns if facts.window_ns else 0.0 for time in (unseen, unasked))
     yield Finding(
@@ -141,7 +141,7 @@ def not_timed(facts: Facts) -> Iterator[Finding]:
 
 
 def left_out(facts: Facts) -> Iterator[Finding]:
-    """As :func:`absent_text`, and why."""
+    """Blocks and manual records that could not be recorded, and why."""
     counters = facts.session.counters
     evidence = [
         f"{count_text(count, one)} {what}."
@@ -163,6 +163,7 @@ def left_out(facts: Facts) -> Iterator[Finding]:
 
 
 def damaged(facts: Facts) -> Iterator[Finding]:
+    """Parts of the session file that could not be read."""
     sentences = facts.session.meta.get("damage") or ()
     if sentences:
         yield Finding(
@@ -175,6 +176,7 @@ def damaged(facts: Facts) -> Iterator[Finding]:
 
 
 def ambiguous(facts: Facts) -> Iterator[Finding]:
+    """Records without a single block."""
     count = facts.session.counters.ambiguous
     if count:
         yield Finding(

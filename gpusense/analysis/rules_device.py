@@ -24,6 +24,7 @@ _DIRECTIONS = {
 
 
 def pageable_copies(facts: Facts) -> Iterator[Finding]:
+    """Copies that would be faster from or to pinned memory."""
     for row in facts.transfers:
         if not row.pageable or not row.bytes:
             continue
@@ -74,6 +75,7 @@ def _pinned_rate(facts: Facts, row: TransferGroup) -> float | None:
 
 
 def exposed(facts: Facts) -> Iterator[Finding]:
+    """Copying and communicating that nothing computes beside."""
     for row in facts.overlap:
         where = device_text(row.device, row.backend)
         if facts.window_ns and row.copy_exposed_ns >= _WORTH * facts.window_ns:
@@ -103,6 +105,7 @@ def exposed(facts: Facts) -> Iterator[Finding]:
 
 
 def small_copies(facts: Facts) -> Iterator[Finding]:
+    """Many copies whose fixed cost is most of their time."""
     count = sum(row.small for row in facts.transfers)
     spent = sum(row.small_ns for row in facts.transfers)
     if count >= 100 and facts.window_ns and spent >= _WORTH * facts.window_ns:
@@ -193,6 +196,7 @@ _DID = (
 
 
 def low_coverage(facts: Facts) -> Iterator[Finding]:
+    """Kernels too small for the device."""
     for row in facts.coverage:
         # Half of the kernel time must be known, and the device must be busy enough for its launches to matter.
         if row.considered_ns * 2 < row.kernel_ns or row.while_busy >= 0.5:
@@ -212,6 +216,7 @@ def low_coverage(facts: Facts) -> Iterator[Finding]:
 
 
 def unusual(facts: Facts) -> Iterator[Finding]:
+    """Calls much longer than others like them, after the warm-up."""
     steady = max((row.until_ns for row in facts.warm_ups), default=0)
     rows = [row for row in facts.anomalies if row.kind in DEVICE_KINDS and row.start_ns >= steady]
     excess = sum(row.excess_ns for row in rows)
@@ -231,6 +236,7 @@ def unusual(facts: Facts) -> Iterator[Finding]:
 
 
 def device_state(facts: Facts) -> Iterator[Finding]:
+    """Clocks held back, and memory nearly full, by the monitor's samples."""
     throttled: dict[tuple[int, str], set[str]] = {}
     samples: dict[tuple[int, str], list[int]] = {}
     full: dict[tuple[int, str], float] = {}
@@ -264,6 +270,7 @@ def device_state(facts: Facts) -> Iterator[Finding]:
 
 
 def across_ranks(facts: Facts) -> Iterator[Finding]:
+    """What only a merged session of several processes shows."""
     if len(processes_of(facts.session)) > 1:
         yield from rank_findings(split(facts.session))
 

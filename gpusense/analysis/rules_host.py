@@ -12,6 +12,7 @@ _WORTH = 0.05
 
 
 def launch_bound(facts: Facts) -> Iterator[Finding]:
+    """Kernels so short that launching them takes longer."""
     for profile in facts.launches:
         if not profile.launch_bound:
             continue
@@ -83,6 +84,7 @@ def _long_wait(row: DeviceIdle, profile: LaunchProfile | None) -> int:
 
 
 def synchronisation(facts: Facts) -> Iterator[Finding]:
+    """A device that runs empty because the host waits for it."""
     for row in facts.idle:
         if row.seen_ns <= 0 or row.synchronisation_ns < _WORTH * row.seen_ns:
             continue
@@ -110,6 +112,7 @@ def synchronisation(facts: Facts) -> Iterator[Finding]:
 
 
 def warm_up(facts: Facts) -> Iterator[Finding]:
+    """Passes and calls that were slow because they were the first."""
     for row in facts.warm_ups[:1]:
         share = row.excess_ns / facts.window_ns if facts.window_ns else 0.0
         if share >= _WORTH:

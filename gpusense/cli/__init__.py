@@ -104,7 +104,7 @@ def parser_of(name: str) -> "ArgumentParser":
 
     verb = _verb(name)
     if name == "run":
-        found: argparse.ArgumentParser = verb._parser()
+        found: argparse.ArgumentParser = verb.parser()
         return found
     description = (verb.__doc__ or "").partition("\n")[0].replace("``", "")
     parser = argparse.ArgumentParser(prog=f"gpusense {name}", description=description, allow_abbrev=False)

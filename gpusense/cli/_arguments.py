@@ -7,6 +7,7 @@ from .._runtime.errors import GpuSenseError
 
 
 def microseconds(text: str) -> float:
+    """A time from 0 on."""
     value = float(text)
     if not 0 <= value < 1e12:
         raise ArgumentTypeError(f"{text} is no time in microseconds")
@@ -14,10 +15,12 @@ def microseconds(text: str) -> float:
 
 
 def names(text: str) -> tuple[str, ...]:
+    """Words between commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers between commas."""
     return tuple(int(number) for number in text.split(","))
 
 

@@ -133,6 +133,7 @@ class Spans:
 
     @classmethod
     def of(cls, url: str | None, live: bool) -> "Spans | None":
+        """None without ``url``; raises :class:`GpuSenseError` where spans cannot be sent there."""
         try:
             return None if url is None else cls(url, live)
         except ImportError as error:
@@ -163,6 +164,7 @@ class Spans:
 
 
 def remove(path: str | None) -> None:
+    """Deletes a temporary file, if there is one and it can be."""
     if path is not None:
         try:
             os.unlink(path)

@@ -108,7 +108,7 @@ def _compile_text(text: str, main: ModuleType) -> tuple[CodeType, dict[str, Any]
 
 
 def _put_first(folder: str) -> None:
-    """Replaces the entry the interpreter made for us, unless it was told to make none."""
+    """Replaces the entry the interpreter made for us, unless it makes none."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return
     sys.path[0] = folder
@@ -126,7 +126,7 @@ _RUNNERS: dict[str, Callable[[Program, ModuleType], None]] = {
 
 
 def _hide_frames() -> None:
-    """Wraps the program's ``sys.excepthook`` once, so that what it is given begins at the program's first frame."""
+    """Wraps the program's ``sys.excepthook`` once, so that what it gets begins at the program's first frame."""
     theirs = getattr(sys, "excepthook", sys.__excepthook__)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -29,6 +29,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def describe(device: "DeviceInfo") -> str:  # type: ignore[name-defined]  # noqa: F821 - loaded when there is one
+    """One device in a line."""
     from .._runtime.text import one_line, size_text
 
     facts = [

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0, or 3 where ``--fail-over`` was given and exceeded."""
+    """0, or 3 where ``--fail-over`` was passed and exceeded."""
     from .._capi import demangle
     from ..report import compare
     from ..session import load

@@ -11,7 +11,7 @@ from typing import Any
 from .. import monitor
 from .._records.json_codec import metrics_line
 from .._records.metrics import GpuMetrics
-from .._runtime.text import count_text, one_line
+from .._runtime.text import count_text, gib_number, one_line
 from ..report.style import style_of
 
 #: Samples that are kept for a reader who does not read.
@@ -104,7 +104,7 @@ def _load(sample: GpuMetrics) -> list[str]:
         parts.append(f"tensor {use.tensor_percent:3.0f} %")
     if memory.used_bytes is not None and memory.total_bytes is not None:
         shared = " shared with the system" if memory.unified else ""
-        parts.append(f"mem {memory.used_bytes / 2**30:.1f}/{memory.total_bytes / 2**30:.1f} GiB{shared}")
+        parts.append(f"mem {gib_number(memory.used_bytes)}/{gib_number(memory.total_bytes)} GiB{shared}")
     if pcie.rx_bytes_per_s is not None and pcie.tx_bytes_per_s is not None:
         parts.append(f"pcie in {pcie.rx_bytes_per_s / 1e9:.2f} out {pcie.tx_bytes_per_s / 1e9:.2f} GB/s")
     return parts

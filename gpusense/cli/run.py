@@ -26,10 +26,10 @@ _SETTINGS = ("threshold_us", "trace_all", "backends", "devices", "buffer_size")
 def main(argv: list[str]) -> int:
     """Runs the program; leaves with its exit code, its exception or its signal."""
     own, rest = _split(argv)
-    settings = _parser().parse_args(own)
+    settings = parser().parse_args(own)
     program = _program(rest)
     if program is None:
-        _say(_parser().format_usage() + "gpusense run: name a script, -m MODULE or -c CODE\n")
+        _say(parser().format_usage() + "gpusense run: name a script, -m MODULE or -c CODE\n")
         return 2
     reason = problem(program)
     if reason:
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def _say(text: str) -> None:
-    """On standard error; where it is closed or full, nobody is told and the program runs all the same."""
+    """On standard error; where it is closed or full, the program runs all the same."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(text)
@@ -72,7 +72,8 @@ def _exit_code(error: BaseException) -> int:
     return error.code if isinstance(error.code, int) else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What ``gpusense run`` takes, without the program and its arguments."""
     parser = argparse.ArgumentParser(
         prog="gpusense run",
         usage="gpusense run [options] (SCRIPT | -m MODULE | -c CODE) [arguments of the program]",

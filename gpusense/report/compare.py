@@ -112,8 +112,8 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
     lines += [""] * bool(diff.notes) + [f"Note: {note}" for note in diff.notes]
     if over is not None:
         failures = diff.failures(over)
-        told = f"Grew by more than {option_percent_text(over)}:" if not diff.blind else "Does not pass:"
-        lines += ["", told if failures else f"Nothing grew by more than {option_percent_text(over)}."]
+        head = f"Grew by more than {option_percent_text(over)}:" if not diff.blind else "Does not pass:"
+        lines += ["", head if failures else f"Nothing grew by more than {option_percent_text(over)}."]
         lines += [f"  {failure}" for failure in failures]
     return "\n".join(_wrap(lines, width)) + "\n"
 

@@ -26,7 +26,7 @@ def output(target: "str | os.PathLike[str] | IO[Any]", *, binary: bool = False) 
     path = os.path.realpath(path)
     partial = f"{path}.{os.getpid()}.part"
     try:
-        file = open(partial, mode, encoding=encoding, newline=newline)  # noqa: SIM115 - what it raises is told apart
+        file = open(partial, mode, encoding=encoding, newline=newline)  # noqa: SIM115 - what opening raises is handled alone
     except OSError as error:  # of a name that nobody gave
         error.filename = target
         raise

@@ -63,7 +63,7 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, indent: int | None = None) -> None:
-    """The report as JSON text, one line unless ``indent`` is given; names that are not UTF-8 are made readable."""
+    """The report as JSON text, one line unless there is an ``indent``; names that are not UTF-8 are made readable."""
     from .files import output
 
     with output(target) as file:

@@ -297,4 +297,5 @@ def named(kind: type, values: tuple[Any, ...]) -> "Iterator[tuple[str, int | flo
 
 
 def arguments(record: Any) -> "tuple[tuple[str, int | float | str], ...]":
+    """The details that a slice shows, by name."""
     return tuple(named(type(record), values_of(record)))

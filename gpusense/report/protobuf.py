@@ -1,4 +1,4 @@
-"""Protocol-buffer wire format by hand: varints, and fields of the three wire types a trace needs.
+"""Protocol-buffer wire format without a library: varints, and fields of the three wire types a trace needs.
 
 Encoding: https://protobuf.dev/programming-guides/encoding/ — a key is ``number << 3 | type``; type 0 is a varint, 1 is
 eight bytes, 2 is a length and that many bytes.
@@ -28,14 +28,17 @@ def number(field: int, value: int) -> bytes:
 
 
 def fixed64(field: int, value: int) -> bytes:
+    """A field of eight bytes."""
     return varint(field << 3 | 1) + _FIXED64.pack(value)
 
 
 def double(field: int, value: float) -> bytes:
+    """A field of a floating-point number."""
     return varint(field << 3 | 1) + _DOUBLE.pack(value)
 
 
 def message(field: int, body: bytes) -> bytes:
+    """A field of bytes or of an inner message."""
     return varint(field << 3 | 2) + varint(len(body)) + body
 
 

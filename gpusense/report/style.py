@@ -37,6 +37,7 @@ class Style(NamedTuple):
         return f"\x1b[{_CODES[paint]}m{text}\x1b[0m" if paint and self.color else text
 
     def fit(self, text: str) -> str:
+        """``text`` in letters that the encoding has."""
         try:
             text.encode(self.encoding)
         except UnicodeEncodeError:
@@ -46,6 +47,7 @@ class Style(NamedTuple):
         return text
 
     def bar(self, share: float, length: int = 20) -> str:
+        """``share`` (0…1) as a bar of ``length`` cells."""
         full = round(max(0.0, min(1.0, share)) * length)
         return self.fit("█" * full + "░" * (length - full))
 

@@ -49,14 +49,14 @@ def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, m
     ``path`` is where the session was kept; None if it was not. ``more`` is a line to add.
     """
     facts = Facts(session)
-    lines = [_line(style, _head(session, facts, style), "bold")]
+    lines = [style.line(_head(session, facts, style), paint="bold")]
     waits = _waits(facts)
     if facts.device_operations:
-        lines += [_line(style, text) for text in (*_top(facts, _TOP - len(waits)), *_copies(facts))]
-    lines += [_line(style, text) for text in waits]
+        lines += [style.line(text) for text in (*_top(facts, _TOP - len(waits)), *_copies(facts))]
+    lines += [style.line(text) for text in waits]
     lines += _verdict(ranked(facts)[0], style, _MOST_LINES - len(lines) - (4 if more else 3))
     last = (_counters(session), _overhead(session, facts), *([more] if more else ()))
-    lines += [_line(style, text, "dim") for text in last]
+    lines += [style.line(text, paint="dim") for text in last]
     shown = style.whole if path is not None else style.line  # advice may be cut off; a command to copy may not
     return [*lines, shown(f"next: {_next(path)}", paint="dim")]
 
@@ -65,8 +65,8 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     """Every section of the report, line by line."""
     facts = Facts(session)
     found = ranked(facts)
-    yield _line(style, _head(session, facts, style), "bold")
-    yield from (_line(style, text) for text in _about(session))
+    yield style.line(_head(session, facts, style), paint="bold")
+    yield from (style.line(text) for text in _about(session))
     yield ""
     yield from _verdict(found[0], style)
     yield from _others(found, style)
@@ -84,8 +84,8 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     ):
         yield from _section(title, rows, style)
     yield ""
-    yield _line(style, _counters(session))
-    yield _line(style, _overhead(session, facts))
+    yield style.line(_counters(session))
+    yield style.line(_overhead(session, facts))
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", style: Style = PLAIN) -> None:
@@ -96,18 +96,14 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]", style: S
         file.writelines(f"{line}\n" for line in full(session, style))
 
 
-def _line(style: Style, text: str, paint: str = "") -> str:
-    return style.line(text, paint=paint)
-
-
 def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Iterator[str]:
     begun = False
     for row in rows:
         if not begun:
             begun = True
             yield ""
-            yield _line(style, title, "bold")
-        yield _line(style, f"  {row}")
+            yield style.line(title, paint="bold")
+        yield style.line(f"  {row}")
 
 
 # ---- head, counters, next
@@ -230,17 +226,17 @@ def _wrapped(style: Style, text: str, most: int, paint: str = "") -> list[str]:
     indent = text[: len(text) - len(text.lstrip())]
     text = indent + one_line(text[len(indent) :], 2000)
     lines = wrap(text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  ")
-    return [_line(style, line, paint) for line in lines]
+    return [style.line(line, paint=paint) for line in lines]
 
 
 def _others(found: list[Finding], style: Style) -> Iterator[str]:
-    """All but the first; of those of one kind, which many devices may have alike, a few."""
-    told = Counter([found[0].kind])
+    """All but the first; of those of one kind, which many devices may have in common, a few."""
+    shown = Counter([found[0].kind])
     for finding in found[1:]:
-        told[finding.kind] += 1
-        if told[finding.kind] <= _TOP:
+        shown[finding.kind] += 1
+        if shown[finding.kind] <= _TOP:
             yield from _also(finding, style)
-    more = [(finding, told[finding.kind] - _TOP) for finding in {one.kind: one for one in reversed(found)}.values()]
+    more = [(finding, shown[finding.kind] - _TOP) for finding in {one.kind: one for one in reversed(found)}.values()]
     for finding, count in more:
         if count > 0:
             yield from _wrapped(style, f"also: {count_text(count, 'finding')} more like “{finding.title}”", 9)
@@ -377,7 +373,7 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
 
 
 def _gpu_is_known(session: Session, facts: Facts) -> bool:
-    """False where nothing told of GPU work: then that of a block is not 0 but unknown."""
+    """False where nothing reported GPU work: then that of a block is not 0 but unknown."""
     state = (session.meta.get("capture") or {}).get("state")
     return bool(facts.device_operations) or state not in (None, "unavailable", "armed")
 

@@ -171,9 +171,9 @@ def test_the_parts_add_up_to_the_window(events):
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), max_size=8))
 def test_innermost_is_the_latest_opened_block_still_open(spans):
     blocks = [BlockRecord(str(i), i, None, (str(i),), a, a + n, 1) for i, (a, n) in enumerate(spans)]
-    stretches = innermost(blocks)
+    segments = innermost(blocks)
     for point in range(75):
-        here = [path for start, end, path in stretches if start <= point < end]
+        here = [path for start, end, path in segments if start <= point < end]
         still_open = [b for b in blocks if b.start_ns <= point < b.end_ns]
         if not still_open:
             assert here == []
@@ -256,7 +256,7 @@ def test_records_are_looked_through_once_and_not_once_a_process():
 
 
 def test_gaps_are_compared_with_the_time_not_seen_in_one_sweep(monkeypatch):
-    """A budget leaves a thousand stretches out; a long run has a million gaps."""
+    """A budget leaves a thousand intervals out; a long run has a million gaps."""
     from gpusense.analysis import intervals
 
     swept = []

@@ -28,18 +28,18 @@ def test_one_row_an_operation_with_the_numbers_recomputed_from_the_records():
     table = operations(run)
     device_total = sum(record.duration_ns for record in [*run.kernels, *run.transfers, *run.memsets])
     for row in table:
-        alike = [
+        equal = [
             record.duration_ns
             for record in run.records
             if record.name == row.name and type(record).__name__ != "BlockRecord"
         ]
-        assert (row.count, row.kept, row.total_ns) == (len(alike), len(alike), sum(alike))
-        assert (row.min_ns, row.max_ns) == (min(alike), max(alike))
-        assert row.median_ns == statistics.median(alike)
-        assert row.std_ns == pytest.approx(statistics.pstdev(alike))
-        assert row.p95_ns == sorted(alike)[max(0, -(-95 * len(alike) // 100) - 1)]
+        assert (row.count, row.kept, row.total_ns) == (len(equal), len(equal), sum(equal))
+        assert (row.min_ns, row.max_ns) == (min(equal), max(equal))
+        assert row.median_ns == statistics.median(equal)
+        assert row.std_ns == pytest.approx(statistics.pstdev(equal))
+        assert row.p95_ns == sorted(equal)[max(0, -(-95 * len(equal) // 100) - 1)]
         if row.kind in ("kernel", "transfer", "memset"):
-            assert row.share == sum(alike) / device_total
+            assert row.share == sum(equal) / device_total
     assert [row.total_ns for row in table[:4]] == sorted((row.total_ns for row in table[:4]), reverse=True)
     assert {row.kind for row in table} == {"kernel", "transfer", "memset", "sync", "compute"}
 

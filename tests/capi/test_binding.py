@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 
-from gpusense._capi.binding import Missing, MissingSymbol, bind, missing, prototypes
-from gpusense._runtime.errors import GpuSenseError
+from gpusense._capi.binding import Missing, bind, missing, prototypes
+from gpusense._runtime.errors import GpuSenseError, MissingSymbol
 
 TABLE = prototypes(
     fake_pointer=(ctypes.c_void_p,),

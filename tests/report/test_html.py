@@ -13,7 +13,7 @@ from gpusense._records.records import Counters, UnseenStretch
 from gpusense.analysis.findings import findings
 from gpusense.analysis.operation import operations
 from gpusense.report.html import page as html
-from gpusense.report.html.series import thin
+from gpusense.report.html.charts import thin
 from gpusense.report.tracks import end_of
 from gpusense.session import Session
 

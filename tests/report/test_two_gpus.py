@@ -176,8 +176,8 @@ def test_idle_time_is_divided_as_the_records_lie(everything, which):
 def off(session):
     """When capture was off: known of one process, not of several together."""
     start, end = session.meta["start_ns"], session.meta["end_ns"]
-    stretches = [] if len(session.meta.get("processes") or ()) > 1 else session.unseen
-    return [Raw("off", 0, 0, max(start, row.start_ns), min(end, row.end_ns or end)) for row in stretches]
+    unseen = [] if len(session.meta.get("processes") or ()) > 1 else session.unseen
+    return [Raw("off", 0, 0, max(start, row.start_ns), min(end, row.end_ns or end)) for row in unseen]
 
 
 def work_of(session, device):

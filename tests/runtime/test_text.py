@@ -13,7 +13,9 @@ from gpusense._runtime.text import (
     device_text,
     encodable,
     flops_text,
+    gib_number,
     joules_text,
+    mib_number,
     one_line,
     option_percent_text,
     percent_text,
@@ -75,6 +77,7 @@ def test_other_numbers():
     assert [flops_text(value) for value in (5e8, 67e12, None)] == ["0.5 Gflop/s", "67 Tflop/s", UNKNOWN]
     assert [count_text(n, "kernel") for n in (0, 1, 8412)] == ["0 kernels", "1 kernel", "8,412 kernels"]
     assert count_text(2, "pass", "passes") == "2 passes"
+    assert (gib_number(10 << 30), mib_number(1536 << 10)) == ("10.0", "2")
     assert [device_text(0, "cuda"), device_text(None, "wgpu")] == ["GPU 0", "the wgpu device"]
     assert percent_text(None) == UNKNOWN
 

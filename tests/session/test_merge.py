@@ -11,7 +11,7 @@ from gpusense.analysis.findings import verdict
 from gpusense.analysis.memory import alive, memory
 from gpusense.analysis.unwritten import untimed
 from gpusense.report import text
-from gpusense.report.html.series import series
+from gpusense.report.html.charts import charts
 from gpusense.session import Session, load, merge, save
 from gpusense.session._merge import PROCESS_SHIFT
 
@@ -237,5 +237,5 @@ def test_processes_have_their_own_addresses():
     rows = {row.path: row.memory_peak_bytes for row in summarise(merged).operations}
     assert rows["rank 0", "step"] == rows["rank 1", "step"] == 100
     assert sum(row.bytes for row in alive(merged, T0 + 5)) == 200
-    (chart,) = [one for one in series(merged, T0) if one["label"].startswith("Allocated")]
+    (chart,) = [one for one in charts(merged, T0) if one["label"].startswith("Allocated")]
     assert (chart["label"], max(chart["v"])) == ("Allocated by these processes", 200)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from ..._records.metrics import GpuMetrics
+from ..._runtime.text import mib_number
 from .frame import HISTORY_S, State, frame
 from .graphs import Graphs
 from .paint import Theme
@@ -38,8 +39,8 @@ class Feed(Protocol):
 class Live:
     """The samples of a running monitor (anything with ``latest()`` and ``history(seconds, device)``).
 
-    ``absent()`` gives the sentences that explain an empty list of devices. ``focus(index)`` is told which device is
-    shown in full, and may answer with a monitor that knows more of it.
+    ``absent()`` gives the sentences that explain an empty list of devices. ``focus(index)`` is called with the device
+    that is shown in full, and may answer with a monitor that knows more of it.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Replay:
             return None
         place = bisect_right(self._live, time_ns, key=lambda row: row[0])
         _, count, size = self._live[place - 1] if place else (0, 0, 0)
-        return f"{count} live, {size / 2**20:.0f} MiB"
+        return f"{count} live, {mib_number(size)} MiB"
 
 
 def _joined(before: tuple[GpuMetrics, ...], after: tuple[GpuMetrics, ...]) -> tuple[GpuMetrics, ...]:

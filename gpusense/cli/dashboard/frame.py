@@ -16,7 +16,7 @@ from ..._records.metrics import (
     Utilization,
 )
 from ..._records.records import DeviceInfo
-from ..._runtime.text import count_text, rate_text
+from ..._runtime.text import count_text, gib_number, mib_number, rate_text
 from .graphs import Graphs, dots
 from .paint import (
     Line,
@@ -24,10 +24,8 @@ from .paint import (
     Theme,
     bar,
     cells,
-    gib_text,
     load_style,
     measurable,
-    mib_text,
     pad,
     paint,
     paint_fitting,
@@ -251,7 +249,7 @@ def _memory_text(memory: Memory, theme: Theme) -> str:
     used, total = memory.used_bytes, memory.total_bytes
     if used is None:
         return theme.none
-    return f"{gib_text(used)}/{gib_text(total)} GiB" if total else f"{gib_text(used)} GiB"
+    return f"{gib_number(used)}/{gib_number(total)} GiB" if total else f"{gib_number(used)} GiB"
 
 
 def _full_memory_text(memory: Memory, theme: Theme) -> str:
@@ -312,7 +310,7 @@ def _clock_row(clocks: Clocks, fastest_mhz: float | None, width: int, theme: The
 
 
 def _held_back(clocks: Clocks) -> list[str]:
-    """What keeps the clocks down; doing nothing, or being told to, is no complaint."""
+    """What keeps the clocks down; doing nothing, and a limit that a user set, are no complaint."""
     calm = ("idle", "gpu_idle", "none", "application_clocks", "applications_clocks_setting")
     return [reason for reason in clocks.throttle_reasons or () if reason not in calm]
 
@@ -370,9 +368,9 @@ def _shared_row(memory: Memory, width: int, theme: Theme) -> str | None:
     used, total, reserved = memory.shared_used_bytes, memory.shared_total_bytes, memory.reserved_bytes
     words = []
     if used is not None:
-        words.append(f"of the system {gib_text(used)}" + (f"/{gib_text(total)}" if total else "") + " GiB")
+        words.append(f"of the system {gib_number(used)}" + (f"/{gib_number(total)}" if total else "") + " GiB")
     if reserved:
-        words.append(f"reserved {mib_text(reserved)} MiB")
+        words.append(f"reserved {mib_number(reserved)} MiB")
     return _text_row("mem", words, [], width, theme) if words else None
 
 
@@ -409,7 +407,7 @@ def _processes(users: tuple[ProcessUsage, ...] | None, width: int, theme: Theme)
 
 def _process_text(usage: ProcessUsage, names: int, theme: Theme) -> str:
     name = usage.name or ("another pid namespace" if usage.visible is False else theme.none)
-    size = theme.none if usage.memory_used_bytes is None else f"{mib_text(usage.memory_used_bytes)} MiB"
+    size = theme.none if usage.memory_used_bytes is None else f"{mib_number(usage.memory_used_bytes)} MiB"
     return f"{usage.pid:>8} {pad(name, names)} {size:>9} {whole_percent_text(usage.gpu_percent, theme):>6}"
 
 

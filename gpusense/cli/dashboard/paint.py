@@ -17,6 +17,8 @@ Line = list[Segment]
 
 
 class Theme(NamedTuple):
+    """What the terminal can show, and the signs that depend on it."""
+
     color: bool = True
     ascii: bool = False
 
@@ -88,6 +90,7 @@ def cells(text: str) -> int:
 
 
 def clip(text: str, room: int) -> str:
+    """``text`` cut to ``room`` cells."""
     if cells(text) <= room:
         return text
     kept = 0
@@ -122,16 +125,6 @@ def load_style(percent: float | None) -> str:
     if percent is None:
         return "dim"
     return "good" if percent < 70 else "warm" if percent < 90 else "hot"
-
-
-def gib_text(size: float) -> str:
-    """The number alone, in one unit whatever the size: two of them stand beside each other."""
-    return f"{size / 2**30:.1f}"
-
-
-def mib_text(size: float) -> str:
-    """As :func:`gib_text`, in MiB and without decimals."""
-    return f"{size / 2**20:.0f}"
 
 
 def whole_percent_text(percent: float | None, theme: Theme) -> str:

@@ -18,8 +18,8 @@ from ...analysis.unwritten import listed_text
 from ...session import Session
 from ..series import devices_seen
 from ..tracks import group_name, label
+from .charts import charts
 from .events import Events, colour_word, events
-from .series import series
 from .tables import small_tables
 
 #: Longest name on the page; the middle of a longer one is cut out.
@@ -33,6 +33,8 @@ _FLAME_DEPTH = 64
 
 
 class PageData(NamedTuple):
+    """What the page carries: facts as JSON, and events as columns of numbers."""
+
     facts: dict[str, Any]
     columns: dict[str, "array[Any]"]
 
@@ -57,7 +59,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "timeline": drawn.facts,
             "tables": small_tables(session, facts),
             "flame": _flame(block_tree(session)),
-            "series": series(session, drawn.start_ns),
+            "series": charts(session, drawn.start_ns),
             "seen": _seen(session),
             "window_ns": facts.window_ns,
         },
@@ -165,9 +167,9 @@ def _name(text: str) -> str:
 
 def _histograms(facts: Facts, shown: list[Operation]) -> dict[int, dict[str, Any]]:
     """Durations of the heaviest device operations in logarithmic bins, by place in the table."""
-    alike = grouped(facts.calls, _identity)
+    groups = grouped(facts.calls, _identity)
     return {
-        at: _bins(ordered(alike[_identity(row)]))
+        at: _bins(ordered(groups[_identity(row)]))
         for at, row in enumerate(shown[:_HISTOGRAMS])
         if row.kind in DEVICE_KINDS and row.kept
     }

@@ -25,7 +25,7 @@ _JOINED = 0xFFFFFFFF
 
 
 class Events:
-    """Columns of all rows one after another; ``facts`` tells where each row begins."""
+    """Columns of all rows one after another; ``facts`` says where each row begins."""
 
     def __init__(self, start_ns: int) -> None:
         self.start_ns = start_ns
@@ -48,12 +48,14 @@ class Events:
         self.rows.append({"group": group, "name": name, "at": len(self.start), "busy": busy})
 
     def add(self, start: int, end: int, name: int, path: int) -> None:
+        """Adds an event to the row begun last; times in nanoseconds since the epoch."""
         self.start.append(start - self.start_ns)
         self.length.append(end - start)
         self.name.append(name)
         self.path.append(path)
 
     def name_id(self, name: str, colour: str) -> int:
+        """The place of a name with its colour."""
         found = self._names.get((name, colour))
         if found is None:
             found = self._names[name, colour] = len(self.names)
@@ -62,6 +64,7 @@ class Events:
         return found
 
     def record_id(self, record: Any, ranks: dict[str, int]) -> int:
+        """The place of a record's name."""
         kind, direction = KINDS[type(record)], getattr(record, "direction", None)
         line = getattr(record, "source_line", None)
         found = self._records.get((kind, record.name, direction, line))
@@ -72,6 +75,7 @@ class Events:
         return found
 
     def path_id(self, path: tuple[str, ...]) -> int:
+        """The place of a block's path."""
         found = self._paths.get(path)
         if found is None:
             found = self._paths[path] = len(self.paths)

@@ -8,11 +8,10 @@ import time
 import pytest
 from support.cupti import LOCKED, NAMES_DIE, OWN_THREAD, PER_THREAD, REVERSED, SMALL, TORN, UNKNOWN
 
-from gpusense._capi.binding import MissingSymbol
 from gpusense._decode import layouts
 from gpusense._decode.walk import batches
 from gpusense._records.records import GpuKernel, GpuMemoryTransfer, Unavailable
-from gpusense._runtime.errors import BackendError, BackendUnavailable, GpuSenseError
+from gpusense._runtime.errors import BackendError, BackendUnavailable, GpuSenseError, MissingSymbol
 from gpusense.backends.cupti import activity as cupti
 from gpusense.backends.cupti import graph_nodes
 

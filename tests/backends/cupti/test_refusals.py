@@ -6,10 +6,9 @@ import pytest
 from support.cupti import SMALL, Receiver
 
 from gpusense._capi import cupti as capi
-from gpusense._capi.binding import MissingSymbol
 from gpusense._decode import layouts
 from gpusense._records.records import Unavailable
-from gpusense._runtime.errors import BackendError
+from gpusense._runtime.errors import BackendError, MissingSymbol
 from gpusense.backends.cupti import activity as cupti
 from gpusense.backends.cupti import broker
 

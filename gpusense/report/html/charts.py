@@ -10,14 +10,14 @@ from ..series import device_series
 _POINTS = 1_200
 
 
-def series(session: Session, start_ns: int) -> list[dict[str, Any]]:
+def charts(session: Session, start_ns: int) -> list[dict[str, Any]]:
     """Charts with at least two points, not all zero, by device."""
-    charts = []
+    found = []
     for (_, number), label, unit, points in device_series(session):
         if len(points) >= 2 and any(value for _, value in points):
             shifted = [(time - start_ns, value) for time, value in points]
-            charts.append(_chart(f"GPU {number}", label, unit, shifted, 100 if unit == "%" else None))
-    return charts + _allocated(session, start_ns)
+            found.append(_chart(f"GPU {number}", label, unit, shifted, 100 if unit == "%" else None))
+    return found + _allocated(session, start_ns)
 
 
 def _allocated(session: Session, start_ns: int) -> list[dict[str, Any]]:
