@@ -1,7 +1,7 @@
 """What CUPTI adds to the program's launches, estimated from their records: no thread of ours spends it. Pure."""
 
-#: From docs/results/overhead.md: steps of 28 to 38 ms with 870 launches take 10 % longer on H200s while CUPTI records them
-#: than without CUPTI in the process. A loop in C that only launches is slowed by a third of this.
+#: From docs/results/overhead.md: steps of 28 to 38 ms with 870 launches take 10 % longer on H200s while CUPTI records
+#: them than without CUPTI in the process. A loop in C that only launches is slowed by a third of this.
 LAUNCH_NS = 3_500
 #: The share of it that stays while CUPTI's kinds are off: 5 to 7 % of that step.
 LEFT = 0.6
