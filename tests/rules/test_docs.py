@@ -259,3 +259,16 @@ def test_paths_that_pages_name_are_there():
     named = {(page.name, path) for page in pages for path in PATH.findall(page.read_text("utf-8"))}
     gone = {(page, path) for page, path in named if path not in INVENTED and not is_there(path)}
     assert {path for _, path in gone} == COMING, sorted(gone)
+
+
+def test_files_that_comments_name_are_there():
+    gone = [
+        f"{source.relative_to(ROOT)} names {path}"
+        for folder in ("gpusense", "benchmarks")
+        for source in (ROOT / folder).rglob("*.py")
+        for path in re.findall(
+            r"(?<![\w/.])(?:docs|tests|benchmarks)/[\w./-]+\.(?:py|md|c)\b", source.read_text("utf-8")
+        )
+        if not (ROOT / path).exists()
+    ]
+    assert not gone, "\n".join(gone)
