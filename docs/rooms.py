@@ -7,6 +7,7 @@ An arrow leads from a room to one below it that it imports. What follows from ot
 import pathlib
 import sys
 from collections.abc import Iterator
+from itertools import combinations, pairwise
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
@@ -17,25 +18,25 @@ PICTURE = HERE / "rooms.svg"
 
 #: Where a room stands from left to right, and what it is.
 PLACES = {
-    "__main__": (2.0, "python -m gpusense"),
-    "cli": (2.0, "a file a verb"),
-    "doctor": (3.35, "what is missing, why"),
-    "wgpu": (0.0, "traced helpers"),
-    "exporters": (1.0, "OpenTelemetry"),
-    "integrations": (2.0, "torch, wgpu-py, pytest"),
-    "testing": (0.0, "scripted devices"),
-    "monitor": (1.0, "devices, over time"),
+    "__main__": (2.2, "python -m gpusense"),
+    "cli": (2.2, "a file a verb"),
+    "doctor": (3.8, "what is missing, why"),
+    "wgpu": (3.2, "traced helpers"),
+    "exporters": (2.2, "OpenTelemetry"),
+    "integrations": (0.6, "torch, wgpu-py, pytest"),
+    "testing": (3.2, "scripted devices"),
+    "monitor": (2.2, "devices, over time"),
     "cuda": (4.0, "your own kernels"),
-    "_tracing": (2.0, "blocks of the program"),
-    "report": (3.0, "text, JSON, HTML, …"),
-    "analysis": (3.0, "session → findings"),
-    "_capture": (2.0, "recorder and stores"),
-    "session": (2.5, "file ↔ records"),
-    "backends": (1.5, "CUPTI, NVML, …"),
-    "_aggregation": (2.0, "keep or count"),
-    "_attribution": (2.0, "whose work it is"),
-    "_decode": (2.0, "bytes → columns"),
-    "_capi": (2.0, "C functions"),
+    "_tracing": (1.2, "blocks of the program"),
+    "report": (0.0, "text, JSON, HTML, …"),
+    "analysis": (0.0, "session → findings"),
+    "_capture": (1.2, "recorder and stores"),
+    "session": (0.7, "file ↔ records"),
+    "backends": (2.0, "CUPTI, NVML, …"),
+    "_aggregation": (1.2, "keep or count"),
+    "_attribution": (1.2, "whose work it is"),
+    "_decode": (1.2, "bytes → columns"),
+    "_capi": (2.8, "C functions"),
     "_records": (2.5, "the data"),
     "_runtime": (1.5, "threads, fork, settings"),
 }
@@ -80,37 +81,61 @@ def rows(some: set[tuple[str, str]]) -> dict[str, int]:
     return found
 
 
-def drawn() -> str:
-    some = needed(arrows())
-    height = rows(some)
-    top = max(height.values())
+def middle(room: str) -> float:
+    return 80 + STEP_X * PLACES[room][0]
 
-    def middle(room: str) -> float:
-        return 80 + STEP_X * PLACES[room][0]
 
-    def upper(room: str) -> float:
-        return 4 + STEP_Y * (top - height[room])
+class Picture:
+    def __init__(self, some: set[tuple[str, str]]) -> None:
+        self.arrows = some
+        self.height = rows(some)
+        self.top = max(self.height.values())
+        for room, other in combinations(PLACES, 2):
+            apart = abs(middle(room) - middle(other)) > WIDTH
+            assert apart or self.height[room] != self.height[other], f"{room} covers {other}: change PLACES"
 
-    def lines() -> Iterator[str]:
-        for source, target in sorted(some):
-            x, y = middle(source), upper(source) + HEIGHT
-            to_x, to_y = middle(target), upper(target)
-            if x != to_x:  # arrows to and from several rooms leave and arrive beside each other
-                shift = max(-45.0, min(45.0, (to_x - x) / 4))
-                x, to_x = x + shift, to_x - shift
-            bend = min(60.0, (to_y - y) / 2)
-            yield (
-                f'<path class="arrow" marker-end="url(#tip)" '
-                f'd="M{x:g} {y:g}C{x:g} {y + bend:g} {to_x:g} {to_y - bend:g} {to_x:g} {to_y:g}"/>'
-            )
+    def upper(self, row: int) -> float:
+        return 4 + STEP_Y * (self.top - row)
+
+    def beside(self, x: float, to_x: float, row: int) -> float:
+        """The nearest place to ``x`` in which a line passes the row without touching a room."""
+        for room in PLACES:
+            if self.height[room] == row and abs(x - middle(room)) < WIDTH / 2 + 8:
+                x = middle(room) + (WIDTH / 2 + 9) * (1 if to_x > middle(room) else -1)
+        return x
+
+    def way(self, source: str, target: str) -> Iterator[tuple[float, float]]:
+        """Straight down beside what stands between, and across in the gaps between rows."""
+        x, to_x = middle(source), middle(target)
+        if x != to_x:  # arrows to and from several rooms leave and arrive beside each other
+            shift = max(-45.0, min(45.0, (to_x - x) / 4))
+            x, to_x = x + shift, to_x - shift
+        yield x, self.upper(self.height[source]) + HEIGHT
+        for row in range(self.height[source] - 1, self.height[target], -1):
+            x = self.beside(x, to_x, row)
+            yield x, self.upper(row)
+            yield x, self.upper(row) + HEIGHT
+        yield to_x, self.upper(self.height[target])
+
+    def lines(self) -> Iterator[str]:
+        for source, target in sorted(self.arrows):
+            points = list(self.way(source, target))
+            path = f"M{points[0][0]:g} {points[0][1]:g}"
+            for (x, y), (to_x, to_y) in pairwise(points):
+                half = (y + to_y) / 2
+                path += f"C{x:g} {half:g} {to_x:g} {half:g} {to_x:g} {to_y:g}" if x != to_x else f"V{to_y:g}"
+            yield f'<path class="arrow" marker-end="url(#tip)" d="{path}"/>'
         for room, (_, what) in PLACES.items():
             kind = "box public" if room in PUBLIC else "box"
-            x, y = middle(room), upper(room)
+            x, y = middle(room), self.upper(self.height[room])
             yield f'<rect class="{kind}" x="{x - WIDTH / 2:g}" y="{y:g}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>'
             yield f'<text class="name" x="{x:g}" y="{y + 18:g}">{room}</text>'
             yield f'<text class="what" x="{x:g}" y="{y + 34:g}">{what}</text>'
 
-    return HEAD.format(800, STEP_Y * top + HEIGHT + 8) + "\n".join(lines()) + "\n</svg>\n"
+
+def drawn() -> str:
+    picture = Picture(needed(arrows()))
+    return HEAD.format(800, STEP_Y * picture.top + HEIGHT + 8) + "\n".join(picture.lines()) + "\n</svg>\n"
 
 
 if __name__ == "__main__":
