@@ -1,0 +1,99 @@
+"""The package read as a tree: its rooms in order, its modules, and who imports whom. Nothing of it is imported."""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "gpusense"
+
+#: Bottom to top, a room a line: a folder of the package, or a module of its root. Rooms of one line are strangers.
+ROOMS = """
+_runtime
+_records
+_capi
+_decode
+_attribution
+_aggregation
+backends
+session
+_capture
+analysis
+report
+_tracing
+cuda
+monitor
+exporters integrations testing
+doctor
+wgpu
+cli
+__main__
+"""
+
+#: The package's ``__init__``: whoever asks it for a name gets the module that has it, and it loads nothing by itself.
+ROOT = "gpusense"
+
+ROWS = {ROOT: 0} | {name: row for row, names in enumerate(ROOMS.split("\n")) for name in names.split()}
+
+
+class Import(NamedTuple):
+    """``module`` (dotted, below the package) imports ``target``, a module too, or ``name`` of it."""
+
+    module: str
+    target: str
+    name: str  # empty where the target itself is imported
+    line: int
+    deferred: bool  # inside a function, or for a type checker alone
+
+
+def _modules() -> Iterator[tuple[str, pathlib.Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__") or ROOT, path
+
+
+PATHS = dict(_modules())
+TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in PATHS.items()}
+
+
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _nodes(tree: ast.AST, deferred: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    for child in ast.iter_child_nodes(tree):
+        later = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        later = later or (isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING")
+        yield child, deferred
+        yield from _nodes(child, deferred or later)
+
+
+def own_imports() -> Iterator[Import]:
+    for module, tree in TREES.items():
+        for node, deferred in _nodes(tree):
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            folder = PATHS[module].parent.relative_to(PACKAGE).parts
+            base = [*folder[: len(folder) - node.level + 1], *(node.module.split(".") if node.module else [])]
+            for alias in node.names:
+                target = ".".join([*base, alias.name])
+                if target in TREES:
+                    yield Import(module, target, "", node.lineno, deferred)
+                else:
+                    yield Import(module, ".".join(base) or ROOT, alias.name, node.lineno, deferred)
+
+
+def outside_imports() -> Iterator[Import]:
+    for module, tree in TREES.items():
+        for node, deferred in _nodes(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield Import(module, alias.name, "", node.lineno, deferred)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                yield Import(module, node.module or "", "", node.lineno, deferred)
+
+
+def arrows() -> set[tuple[str, str]]:
+    """Room to room it imports something of; the root apart."""
+    found = {(room_of(each.module), room_of(each.target)) for each in own_imports()}
+    return {(source, target) for source, target in found if source != target and ROOT not in (source, target)}
