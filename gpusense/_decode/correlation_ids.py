@@ -6,8 +6,8 @@ What they say of launches is here, too: how much longer these took because CUPTI
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: From docs/gpu-results.md: steps of 28 to 38 ms with 870 launches take 10 % longer on H200s while CUPTI records them
-#: than without CUPTI in the process. A loop in C that only launches is slowed by a third of this.
+#: From docs/results/overhead.md: steps of 28 to 38 ms with 870 launches take 10 % longer on H200s while CUPTI records
+#: them than without CUPTI in the process. A loop in C that only launches is slowed by a third of this.
 LAUNCH_NS = 3_500
 #: The share of it that stays while CUPTI's kinds are off: 5 to 7 % of that step.
 LEFT = 0.6
