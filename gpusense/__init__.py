@@ -328,7 +328,7 @@ def configure(
     max_records_per_second: int = _UNCHANGED,
     max_records: int = _UNCHANGED,
     overhead_budget: "float | None" = _UNCHANGED,
-    detach_in_rests: bool = _UNCHANGED,
+    detach_in_pauses: bool = _UNCHANGED,
     hang_after: "float | None" = _UNCHANGED,
     file_limit_bytes: int = _UNCHANGED,
     line_packages: "Iterable[str] | str" = _UNCHANGED,

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/block_cost.py
 
-Needs a GPU, no torch; ends within 30 seconds. Median and 95 % interval of 60 stretches of 2,000 blocks each, in turn:
+Needs a GPU, no torch; ends within 30 seconds. Median and 95 % interval of 60 parts of 2,000 blocks each, in turn:
 ``off`` is the tracer that does nothing, ``no marker`` records blocks while capture is paused, ``live`` is the whole of
 it. Then the marker call alone, and how many of all markers' records came back.
 """
@@ -19,7 +19,7 @@ from gpusense._tracing import select
 from gpusense._tracing.noop import NoopTracer
 from gpusense.cuda import _workload
 
-STRETCHES, BLOCKS = 60, 2_000
+PARTS, BLOCKS = 60, 2_000
 
 
 def cost(trace):
@@ -47,7 +47,7 @@ def main():
             time.sleep(0.01)
     spin.launch((1,), (32,), (1000,))
     noop, rows = NoopTracer(), {"off": [], "no marker": [], "live": [], "marker": []}
-    for number in range(STRETCHES):
+    for number in range(PARTS):
         rows["off"].append(cost(noop.trace))
         rows["live"].append(cost(run.tracer.trace))
         card.synchronize()

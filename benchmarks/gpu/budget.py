@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/budget.py [--seconds 180] [--budget 0.02] [--mode file|live] [--detach]
 
-In turn, some cycles of the session under its budget and a stretch without CUPTI in the process; the ratio of a step's
-mean time in both is what the job is slowed, whether capture was on or rested. ``--detach``: rests take CUPTI out, and
-are that stretch themselves: a cycle, from the moment in which CUPTI went out to the next, is compared with its own
-rest. The rests are compared with the time before the session too.
+In turn, some cycles of the session under its budget and a part without CUPTI in the process; the ratio of a step's
+mean time in both is what the job is slowed, whether capture was on or paused. ``--detach``: pauses take CUPTI out, and
+are that part themselves: a cycle, from the moment in which CUPTI went out to the next, is compared with its own
+pause. The pauses are compared with the time before the session too.
 """
 
 import argparse
@@ -39,13 +39,13 @@ def main():
     before = statistics.median(timed(step) for _ in range(100))
     path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
     run = select.control.start_session(
-        mode=given.mode, path=path, overhead_budget=given.budget, detach_in_rests=given.detach
+        mode=given.mode, path=path, overhead_budget=given.budget, detach_in_pauses=given.detach
     )
     recorder = run.tracer.recorder
     settled = time.monotonic() + (40 if given.detach else 8)
     while time.monotonic() < settled:
         step()
-    ratios, share_on, rests = (rested if given.detach else against_away)(recorder, step, given.seconds)
+    ratios, share_on, pauses = (detached if given.detach else against_away)(recorder, step, given.seconds)
     facts = recorder._budget.facts(time.time_ns(), recorder.store.threshold)
     state = run.tracer.status()
     session = run.finish()
@@ -54,9 +54,9 @@ def main():
     low, high = interval(sorted(ratios))
     middle, *edges = estimate(ratios)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.mode} mode, budget {given.budget:.1%}")
-    print(f"{len(ratios)} stretches, capture on for {share_on:.1%} of the steps")
-    if rests:
-        print(f"a step in rests {rests * 1e3:.2f} ms, before the session {before * 1e3:.2f} ms")
+    print(f"{len(ratios)} parts, capture on for {share_on:.1%} of the steps")
+    if pauses:
+        print(f"a step in pauses {pauses * 1e3:.2f} ms, before the session {before * 1e3:.2f} ms")
     print(
         f"the job: x{statistics.median(ratios):.4f} [{low:.4f}, {high:.4f}], Hodges-Lehmann x{middle:.4f} "
         f"[{edges[0]:.4f}, {edges[1]:.4f}]; gpusense reckons with {facts['share']:.2%}; "
@@ -65,7 +65,7 @@ def main():
 
 
 def against_away(recorder, step, seconds):
-    """Each stretch under the budget against the two without CUPTI around it."""
+    """Each part under the budget against the two without CUPTI around it."""
     import torch
 
     end = time.monotonic() + seconds
@@ -78,7 +78,7 @@ def against_away(recorder, step, seconds):
         step()
         aways.append(statistics.mean(timed(step) for _ in range(30)))
         recorder.resume_capture()
-        settled = time.monotonic() + 2  # the stretch without CUPTI cost nothing, and the budget noticed
+        settled = time.monotonic() + 2  # the part without CUPTI cost nothing, and the budget noticed
         while time.monotonic() < settled:
             step()
         took = []
@@ -91,8 +91,8 @@ def against_away(recorder, step, seconds):
     return ratios, steps_on / steps, None
 
 
-def rested(recorder, step, seconds):
-    """Each cycle against its own rest, without the half second in which CUPTI went out, and the last of its steps."""
+def detached(recorder, step, seconds):
+    """Each cycle against its own pause, without the half second in which CUPTI went out, and the last of its steps."""
     keeper, end = recorder._budget, time.monotonic() + seconds
     cycles, steps_on, was_out = [[]], 0, keeper.outside
     while time.monotonic() < end:
@@ -102,19 +102,19 @@ def rested(recorder, step, seconds):
         was_out = out
         cycles[-1].append((timed(step), out and keeper.outside))
         steps_on += on
-    ratios, rests = [], []
+    ratios, pauses = [], []
     for cycle in cycles[1:-1]:  # the first and the last are not whole
-        passed, rest = 0.0, []
+        passed, pause = 0.0, []
         for took, out in cycle:
             passed += took
             if out and passed > 0.5:
-                rest.append(took)
-        del rest[-1:]
-        if not rest:  # CUPTI stayed in
+                pause.append(took)
+        del pause[-1:]
+        if not pause:  # CUPTI stayed in
             continue
-        ratios.append(statistics.mean(took for took, _ in cycle) / statistics.mean(rest))
-        rests.append(statistics.median(rest))
-    return ratios, steps_on / sum(map(len, cycles)), statistics.median(rests) if rests else None
+        ratios.append(statistics.mean(took for took, _ in cycle) / statistics.mean(pause))
+        pauses.append(statistics.median(pause))
+    return ratios, steps_on / sum(map(len, cycles)), statistics.median(pauses) if pauses else None
 
 
 def timed(step):

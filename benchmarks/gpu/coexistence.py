@@ -105,7 +105,7 @@ if "G" not in order:
     sys.exit()
 ours.tracer.flush()
 session = ours.tracer.session()
-reasons = sorted({stretch.reason for stretch in session.unseen})
+reasons = sorted({interval.reason for interval in session.unseen})
 print(json.dumps([f"{should['O']}/{other.count()}", f"{should['G']}/{ours.count()}", " ".join(said), reasons]))
 """
 

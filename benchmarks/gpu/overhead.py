@@ -1,17 +1,17 @@
-"""What each tool costs a program on the GPU: one process a tool, short stretches without and with it in turn.
+"""What each tool costs a program on the GPU: one process a tool, short parts without and with it in turn.
 
 *Without* means that CUPTI is taken out of the process (``cuptiFinalize``). Once a kind of records was on, CUPTI keeps
-slowing each launch with all kinds off, so that a comparison with those stretches flatters every tool that stays in the
+slowing each launch with all kinds off, so that a comparison with those parts flatters every tool that stays in the
 process; they are measured beside it (*left*: off against without). For each pair the ratio of the two times; of the
 ratios the median with its 95 % interval (order statistics), and the Hodges-Lehmann estimate, the median of the means of
 all pairs of ratios, with its interval (signed ranks), which needs a third fewer pairs for the same width. A tool is
 measured until that interval is ±0.8 % or its seconds are over. *floor* is CUPTI itself: the same kinds on, its buffers
 handed back by machine code, nothing read; *flushed* the same, and CUPTI asked for what is finished as often as gpusense
-does (``flushed@1``, ``file@1``: every second). Proton is started for each stretch and ended after it, which takes CUPTI
+does (``flushed@1``, ``file@1``: every second). Proton is started for each part and ended after it, which takes CUPTI
 out, because it goes on recording where it is only deactivated. *monitor* is the device watched ten times a second and
 nothing recorded. ``before``, ``away``, ``on``, ``off`` and ``after``: milliseconds a step before the tool was made, in
-its three kinds of stretches, and once it was stopped. ``stop``: how long ending the tool took with everything recorded
-since it was last away. A stretch with the tool begins at any moment between two readings of gpusense's threads, so that
+its three kinds of parts, and once it was stopped. ``stop``: how long ending the tool took with everything recorded
+since it was last away. A part with the tool begins at any moment between two readings of gpusense's threads, so that
 reading is a part of the whole, though not of each. Ratios of one run only: these machines are noisy.
 
     python benchmarks/gpu/overhead.py [--seconds 60] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
@@ -39,10 +39,10 @@ from ratios import estimate, interval, precise
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SPAN_S = 0.12  # of a stretch: the machine is steadier for a shorter one
-SETTLE_S = 0.25  # of steps before a stretch with the tool, and up to a period more by chance
+SPAN_S = 0.12  # of a part: the machine is steadier for a shorter one
+SETTLE_S = 0.25  # of steps before a part with the tool, and up to a period more by chance
 PERIOD_S = 0.2  # in which gpusense reads once
-CLOCK_S = {"big": 0.5}  # before every stretch, else one step: the device's clock follows its load, and rests too
+CLOCK_S = {"big": 0.5}  # before every part, else one step: the device's clock follows its load, and rests too
 TOOLS = (
     "none", "floor", "flushed", "file", "live", "live+blocks", "exact", "monitor",
     "torch-cuda", "torch-all", "proton", "cupti-python",
@@ -89,7 +89,7 @@ def child(workload, tool, seconds):
     step = storm() if workload == "storm" else workloads.ALL[workload]()
     steps, clock_s = 2, CLOCK_S.get(workload, 0)
 
-    def stretch(step, settle_s=0.0):
+    def part(step, settle_s=0.0):
         """Seconds a step: the wall's, and CPU of the launching thread."""
         settled = time.monotonic() + max(clock_s, settle_s)
         step()
@@ -102,12 +102,12 @@ def child(workload, tool, seconds):
         torch.cuda.synchronize()
         return (time.perf_counter() - began) / steps, (time.thread_time() - cpu) / steps
 
-    usual, _ = min(stretch(step) for _ in range(6))
+    usual, _ = min(part(step) for _ in range(6))
     steps = max(steps, round(SPAN_S / usual))
     gc.collect()
     gc.freeze()  # torch's own half a million objects: what is left to collect is what steps and tools make
     wait_for_turn("ready")
-    before = [stretch(step)[0] for _ in range(6)]
+    before = [part(step)[0] for _ in range(6)]
     made = MAKE[tool_name](step)
     pairs, cpu, offs = [], [], []
     taken, turn = 0.0, time.monotonic()
@@ -116,22 +116,22 @@ def child(workload, tool, seconds):
         if time.monotonic() - turn > TURN_S:
             wait_for_turn("next")
             turn = time.monotonic()
-            stretch(step)  # after a pause the device's clock is low
+            part(step)  # after a pause the device's clock is low
         began = time.monotonic()
-        away = stretch(made.step)
+        away = part(made.step)
         made.on()
-        on = stretch(made.step, SETTLE_S + random.random() * float(period or PERIOD_S))
+        on = part(made.step, SETTLE_S + random.random() * float(period or PERIOD_S))
         pairs.append((away[0], on[0]))
         cpu.append(on[1] / away[1])
         # Not with graphs: replayed unrecorded, they fail once CUPTI is taken out (docs/adr/0015-staying-in.md).
         if made.leaves and workload != "graph":
             made.off()
-            offs.append(stretch(made.step)[0])
+            offs.append(part(made.step)[0])
         taken += time.monotonic() - began
     began = time.perf_counter()
     made.stop()
     stop_s = time.perf_counter() - began
-    after = [stretch(step)[0] for _ in range(6)]
+    after = [part(step)[0] for _ in range(6)]
     ratios = sorted(on / away for away, on in pairs)
     aways = [away for away, _ in pairs]
     left = [off / away for off, away in zip(offs, aways, strict=False)]  # none where nothing is left

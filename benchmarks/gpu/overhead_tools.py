@@ -8,7 +8,7 @@ import time
 
 
 class Tool:
-    """Does nothing. ``away``, ``on`` and ``off`` are called before stretches, in this order, ``stop`` once at the end.
+    """Does nothing. ``away``, ``on`` and ``off`` are called before parts, in this order, ``stop`` once at the end.
 
     ``leaves``: whether ``off`` is another state than ``away``.
     """

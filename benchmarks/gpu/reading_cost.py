@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/reading_cost.py [--seconds 150] [--modes file,live] [--states away,floor,still,…]
 
-One process a mode. Between short stretches in which CUPTI records, gpusense's threads get nothing and ask CUPTI for
+One process a mode. Between short parts in which CUPTI records, gpusense's threads get nothing and ask CUPTI for
 nothing lies, in random order, one of each state:
 
 *away*, CUPTI is out of the process; *floor*, it records and gpusense has ended; *still*, gpusense's threads wake up and
@@ -10,9 +10,9 @@ do nothing at all; *asked*, CUPTI is asked for what is finished as often as ever
 copied elsewhere with the GIL released and thrown away, so that another processor has read the memory which the next
 launches write; *read*, everything as it always is.
 
-The ratio of a step's time to that in the two stretches around it: the median with its 95 % interval, and the
+The ratio of a step's time to that in the two parts around it: the median with its 95 % interval, and the
 Hodges-Lehmann estimate with its own (see overhead.py). *CPU*: the same estimate of the program's threads' CPU time.
-*threads*: CPU time of gpusense's threads a step beyond that in stretches where they get nothing.
+*threads*: CPU time of gpusense's threads a step beyond that in parts where they get nothing.
 """
 
 import argparse
@@ -118,7 +118,7 @@ def cpu_s(threads):
     return total / 1e9
 
 
-def cost(mode, workload, seconds, stretch_s, states):
+def cost(mode, workload, seconds, part_s, states):
     import torch
     import workloads
 
@@ -133,7 +133,7 @@ def cost(mode, workload, seconds, stretch_s, states):
     gc.collect()
     gc.freeze()
 
-    def stretch(state):
+    def part(state):
         reading.switch(state)
         settled = time.perf_counter() + SETTLE_S
         if state in READING:  # then at any moment between two readings
@@ -144,20 +144,20 @@ def cost(mode, workload, seconds, stretch_s, states):
         torch.cuda.synchronize()
         own, began, steps = reading.own(), time.perf_counter(), 0
         cpu = cpu_s(program), cpu_s(own)
-        while time.perf_counter() - began < stretch_s:
+        while time.perf_counter() - began < part_s:
             step()
             steps += 1
         torch.cuda.synchronize()
         took = time.perf_counter() - began, cpu_s(program) - cpu[0], cpu_s(own) - cpu[1]
         return [each / steps for each in took]
 
-    stretch("read")
+    part("read")
     end, found = time.monotonic() + seconds, {state: [] for state in states}
-    before = stretch("nothing")
+    before = part("nothing")
     usual = [before]
     while time.monotonic() < end:
         for state in random.sample(states, len(states)):
-            with_it, after = stretch(state), stretch("nothing")
+            with_it, after = part(state), part("nothing")
             ratio, cpu = (2 * with_it[i] / (before[i] + after[i]) for i in (0, 1))
             found[state].append((ratio, cpu, with_it[2]))
             usual.append(before := after)
@@ -186,12 +186,12 @@ def main():
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--modes", default="file,live")
     parser.add_argument("--workload", default="small")
-    parser.add_argument("--stretch", type=float, default=0.25)
+    parser.add_argument("--part", type=float, default=0.25)
     parser.add_argument("--states", default="away,floor,still,asked,copied,read")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        cost(given.child, given.workload, given.seconds, given.stretch, given.states.split(","))
+        cost(given.child, given.workload, given.seconds, given.part, given.states.split(","))
     for mode in given.modes.split(","):
         subprocess.run([sys.executable, __file__, *sys.argv[1:], "--child", mode], check=False)
 

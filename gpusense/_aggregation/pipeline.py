@@ -23,7 +23,7 @@ from .._records.records import BlockRecord, Counters, GpuKernel, GpuSync, Path, 
 from .block_totals import BlockTotals, Watched
 from .ledger import Ledger
 from .placement import HELPERS, Owners, Placer, Work
-from .same_kernels import Alike
+from .same_kernels import SameKernels
 from .threshold import Threshold
 from .wait_lines import Lines
 
@@ -162,7 +162,7 @@ class Pipeline:
         """As :meth:`boundary_after` for many."""
         self.attribution.boundaries_after(items, self.widener)
 
-    def record(self, records: Iterable[Record | Alike], now_ns: int = 0) -> None:
+    def record(self, records: Iterable[Record | SameKernels], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
         self.threshold.refill(now_ns)
         placer, keep_all = self._placer, self.limits.trace_all
@@ -170,7 +170,7 @@ class Pipeline:
             if type(item) is BlockRecord:
                 self._seen += 1
                 placer.finish_block(item, keep_all)
-            elif isinstance(item, Alike):
+            elif isinstance(item, SameKernels):
                 self._seen += len(item)
                 placer.finish_all(item, keep_all)
             else:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import compress, repeat
 from typing import Any, NamedTuple
 
-from .._attribution.attributor import Attributor, Leaves
-from .._attribution.timelines import OUTSIDE
+from .._attribution.attributor import Attributor
+from .._attribution.timelines import OUTSIDE, Candidates
 from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids
 from .._decode.record import AT_ONCE, Home, KernelMaker, Row
 from .._records.records import KINDS, BlockRecord, GpuKernel, Path, Record
 from .block_totals import Watched
 from .ledger import Ledger
-from .same_kernels import Alike
+from .same_kernels import SameKernels
 from .sums import NamedRow
 from .threshold import Threshold
 
@@ -31,7 +31,7 @@ Owners = list[Path | None]
 #: Device, stream and owner.
 Where = tuple[int | None, int | None, Path | None]
 #: Innermost candidate blocks, and whether the launching thread only inherited them.
-Place = tuple[Leaves, bool]
+Place = tuple[Candidates, bool]
 
 
 class Work(NamedTuple):
@@ -142,7 +142,7 @@ class Placer:
             if self.watched.blocks:
                 self.watched.extend(blocks, sums.by_name(kind, *part), inherited)
 
-    def _certain(self, innermost: Leaves) -> tuple[int, ...]:
+    def _certain(self, innermost: Candidates) -> tuple[int, ...]:
         """The innermost block that holds all of ``innermost``, and its ancestors where somebody may ask them."""
         if len(innermost) > 1:
             return self.attribution.common_ancestors(innermost)
@@ -239,7 +239,7 @@ class Placer:
         else:
             self._ledger.demote(item)
 
-    def finish_all(self, columns: Alike, keep_all: bool) -> None:
+    def finish_all(self, columns: SameKernels, keep_all: bool) -> None:
         """As :meth:`finish` does for each of them."""
         if keep_all or not columns.sound:
             for item in columns.records():

@@ -16,7 +16,7 @@ _make: Any = tuple.__new__  # of a record out of a row that is known to be compl
 _START, _END = GpuKernel._fields.index("start_ns"), GpuKernel._fields.index("end_ns")
 
 
-class Alike:
+class SameKernels:
     """``kinds``: records without times, all of one backend and device; ``which`` of them each kernel is; its start
     and duration. In order of their starts; at least one."""
 
@@ -78,11 +78,11 @@ def _records(kinds: list[GpuKernel], which: list[int], starts: list[int], durati
     return made
 
 
-def expanded(items: Iterable[Record | Alike]) -> list[Record]:
+def expanded(items: Iterable[Record | SameKernels]) -> list[Record]:
     """Records, those of columns one by one."""
     made: list[Record] = []
     for item in items:
-        if isinstance(item, Alike):
+        if isinstance(item, SameKernels):
             made += item.records()
         else:
             made.append(item)

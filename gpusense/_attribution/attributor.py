@@ -18,12 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count, islice, takewhile
 from operator import gt
 
-from .._decode.correlation_ids import Ids as Ids
-from .._decode.correlation_ids import Widener as Widener
+from .._decode.correlation_ids import Widener
 from .._records.records import Path
 from .boundaries import CLOSE, OPEN, Boundary, Placed
-from .timelines import ENDED, UNCERTAIN, Events, Forgotten, Threads, Timeline, chain
-from .timelines import Leaves as Leaves
+from .timelines import ENDED, UNCERTAIN, Candidates, Events, Forgotten, Threads, Timeline, chain
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
 BRACKET_SLACK_NS = 2_000
@@ -241,7 +239,7 @@ class Attributor:
         forgotten = self._kept.forgotten(thread)
         return (forgotten, not forgotten.owned) if forgotten is not None else (self._all, True)
 
-    def resolve(self, thread: int, corr: int) -> tuple[Leaves, bool]:
+    def resolve(self, thread: int, corr: int) -> tuple[Candidates, bool]:
         """Innermost candidate blocks of one launch, and whether its thread only inherited them.
 
         A thread that never opened a block of its own (autograd's) belongs to the enclosing chain where that is the only
@@ -254,7 +252,7 @@ class Attributor:
                 return own.at(corr), False
         return timeline.at(corr), inherits
 
-    def constant(self, thread: int, low: int, high: int) -> tuple[Leaves, bool] | None:
+    def constant(self, thread: int, low: int, high: int) -> tuple[Candidates, bool] | None:
         """As :meth:`resolve` for every id in ``low``…``high``, or None where a boundary lies between."""
         timeline, inherits = self._view(thread, low)
         if timeline.index(low) != timeline.index(high):
@@ -267,7 +265,7 @@ class Attributor:
 
     def segments(
         self, thread: int, corrs: Sequence[int], first: int, last: int, base: int = 0, ascend: bool = False
-    ) -> Iterable[tuple[int, int, tuple[Leaves, bool]]]:
+    ) -> Iterable[tuple[int, int, tuple[Candidates, bool]]]:
         """``(low, high, place)`` for segments of ``corrs`` that share their block, as :meth:`resolve` gives it.
 
         See :class:`Ids` for what describes them.
@@ -285,10 +283,10 @@ class Attributor:
 
     def _own_or_all(
         self, own: Timeline, corrs: Sequence[int], last: int, base: int
-    ) -> list[tuple[int, int, tuple[Leaves, bool]]]:
+    ) -> list[tuple[int, int, tuple[Candidates, bool]]]:
         """As :meth:`segments`, for ids that ascend, of a thread whose blocks lie in those of others: its own ones where
         one is open."""
-        found: list[tuple[int, int, tuple[Leaves, bool]]] = []
+        found: list[tuple[int, int, tuple[Candidates, bool]]] = []
         for low, high, place in own.segments(corrs, last, base, False):
             if place[0] or own.decides(corrs[low] + base):
                 found.append((low, high, place))
@@ -299,7 +297,7 @@ class Attributor:
 
     def _resolved(
         self, thread: int, corrs: Sequence[int], first: int, last: int, base: int, ascend: bool
-    ) -> Iterator[tuple[int, int, tuple[Leaves, bool]]]:
+    ) -> Iterator[tuple[int, int, tuple[Candidates, bool]]]:
         """As :meth:`segments`, for any ids."""
         timeline, inherits = self._view(thread, first)
         simple = not inherits and type(timeline) is Timeline
@@ -309,7 +307,7 @@ class Attributor:
             cuts.update(own.between(first, last))
         ordered = [cut - base for cut in sorted(cuts)]
 
-        def resolve(corr: int) -> tuple[Leaves, bool]:
+        def resolve(corr: int) -> tuple[Candidates, bool]:
             return (timeline.at(corr), False) if simple else self.resolve(thread, corr)
 
         ends: Iterable[int] = ()
@@ -360,10 +358,10 @@ class Attributor:
         """The block and its ancestors, innermost first."""
         return chain(block_id, self._parents)
 
-    def common_ancestors(self, leaves: Leaves) -> tuple[int, ...]:
+    def common_ancestors(self, candidates: Candidates) -> tuple[int, ...]:
         """Blocks that enclose every candidate, innermost first."""
-        shared = self.chain(leaves[0])
-        for block_id in leaves[1:]:
+        shared = self.chain(candidates[0])
+        for block_id in candidates[1:]:
             others = set(self.chain(block_id))
             shared = tuple(block for block in shared if block in others)
         return shared

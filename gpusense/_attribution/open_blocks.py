@@ -1,6 +1,6 @@
 """What is innermost on each thread and task: blocks, and frames, which become blocks when somebody asks for them.
 
-A framework's modules lie between long stretches of its own code, after which each object that is touched is slow to
+A framework's modules lie between long runs of its own code, after which each object that is touched is slow to
 reach: a block takes 4 µs in a loop, and 20 µs and more there. As a rule nobody asks for a module's block while it is
 open. So it is a :class:`Frame`: one entry in the tracer's queue when it opens and one when it closes, of which
 gpusense's thread makes boundaries and a record. Where something asks for the innermost block, as a block that opens

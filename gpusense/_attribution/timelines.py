@@ -16,14 +16,14 @@ ENDED = 8  # another thread closed the block
 UNCERTAIN = 4  # with one of these: the call was somewhere between this event's neighbours
 OUTSIDE = 0  # among several candidates: no block at all
 
-#: Leaves: ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
-Leaves = tuple[int, ...]
+#: Ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
+Candidates = tuple[int, ...]
 
 #: Their correlation ids; and time, op, block and parent of each, one after the other.
 Events = tuple[list[int], list[Any]]
 
 #: What is open after an event. Where each open block is the parent of the one inside it: ``(innermost block, the step
-#: without it)``. Else ``(leaves, open blocks, block the thread is in)``, of which the last is None where order decides.
+#: without it)``. Else ``(candidates, open blocks, block the thread is in)``; the last is None where order decides.
 Step = tuple[Any, ...]
 NOTHING: Step = (OUTSIDE, None)
 
@@ -90,8 +90,8 @@ class Timeline:
 
     def segments(
         self, ids: Sequence[int], last: int, base: int, flag: bool
-    ) -> list[tuple[int, int, tuple[Leaves, bool]]]:
-        """``(low, high, (leaves, flag))`` for segments of ``ids`` between which no event lies.
+    ) -> list[tuple[int, int, tuple[Candidates, bool]]]:
+        """``(low, high, (candidates, flag))`` for segments of ``ids`` between which no event lies.
 
         ``ids`` ascend, ``base`` is to be added to each, and ``last`` is what the last then is. With many blocks this is
         most of the work.
@@ -100,7 +100,7 @@ class Timeline:
         at = bisect_right(events, ids[0] + base)
         end = bisect_right(events, last, at)
         steps = self._steps if end <= len(self._steps) else self._work_out()
-        found: list[tuple[int, int, tuple[Leaves, bool]]] = []
+        found: list[tuple[int, int, tuple[Candidates, bool]]] = []
         while at < end:
             high = bisect_left(ids, events[at] - base, low + 1)
             found.append((low, high, (_candidates(steps[at - 1]) if at else (), flag)))
@@ -122,11 +122,11 @@ class Timeline:
         steps = self._steps
         return steps[i - 1] if i <= len(steps) else self._work_out()[i - 1]
 
-    def after(self, count: int) -> Leaves:
+    def after(self, count: int) -> Candidates:
         """What is open after the first ``count`` events."""
         return _candidates(self._step(count))
 
-    def at(self, corr: int) -> Leaves:
+    def at(self, corr: int) -> Candidates:
         return self.after(self.index(corr))
 
     def decides(self, corr: int) -> bool:
@@ -134,11 +134,11 @@ class Timeline:
         step = self._step(bisect_right(self.corrs, corr))
         return bool(step[0]) or (len(step) == 3 and step[2] is not None)
 
-    def now(self) -> tuple[Leaves, int | None]:
+    def now(self) -> tuple[Candidates, int | None]:
         """All blocks that are open after the last event, and the block that the thread is in where that is known."""
         return _unfolded(self._step(len(self.corrs)))
 
-    def open_now(self) -> Leaves:
+    def open_now(self) -> Candidates:
         return self.now()[0]
 
     def placed_before(self, time_ns: int) -> int:
@@ -158,7 +158,7 @@ class Timeline:
                 del self._by_time[:drop]
 
 
-def _candidates(step: Step) -> Leaves:
+def _candidates(step: Step) -> Candidates:
     inside = step[0]
     return inside if len(step) == 3 else (inside,) if inside else ()
 
@@ -179,15 +179,15 @@ def _irregular(step: Step, op: int, block: int, parent: int | None, known: dict[
             inside = inside if inside != block else known.get(block) or OUTSIDE
         elif inside is not None:
             inside = block if kind == OPEN else parent
-    leaves = _innermost(opens, known) if inside is None else (inside,) if inside else ()
+    candidates = _innermost(opens, known) if inside is None else (inside,) if inside else ()
     if op & UNCERTAIN:  # both states are candidates
-        leaves = tuple(sorted({*(leaves or (OUTSIDE,)), *(_candidates(step) or (OUTSIDE,))}))
-    elif inside is None and len(leaves) <= 1:
-        return _nested(opens, leaves, known) or (leaves, opens, None)
-    return leaves, opens, inside
+        candidates = tuple(sorted({*(candidates or (OUTSIDE,)), *(_candidates(step) or (OUTSIDE,))}))
+    elif inside is None and len(candidates) <= 1:
+        return _nested(opens, candidates, known) or (candidates, opens, None)
+    return candidates, opens, inside
 
 
-def _unfolded(step: Step) -> tuple[Leaves, int | None]:
+def _unfolded(step: Step) -> tuple[Candidates, int | None]:
     """Open blocks, and the block that the thread is in where that is known."""
     if len(step) == 3:
         return step[1], step[2]
@@ -198,10 +198,10 @@ def _unfolded(step: Step) -> tuple[Leaves, int | None]:
     return tuple(reversed(opens)), None
 
 
-def _nested(opens: Leaves, leaves: Leaves, known: dict[int, int | None]) -> Step | None:
+def _nested(opens: Candidates, candidates: Candidates, known: dict[int, int | None]) -> Step | None:
     """The short form of a step with at most one innermost block, where each other block is the parent of the one inside
     it."""
-    around, left = list(leaves), set(opens).difference(leaves)
+    around, left = list(candidates), set(opens).difference(candidates)
     while left:
         parent = known.get(around[-1])
         if parent not in left:
@@ -224,7 +224,7 @@ def chain(block_id: int, parents: dict[int, int | None]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _innermost(open_blocks: Leaves, parents: dict[int, int | None]) -> Leaves:
+def _innermost(open_blocks: Candidates, parents: dict[int, int | None]) -> Candidates:
     """Open blocks that are no ancestor of another open block."""
     if len(open_blocks) <= 1:
         return open_blocks
@@ -258,7 +258,7 @@ class Forgotten:
         self.owned = owned  # its kernels are in no block of another
 
     def index(self, corr: int) -> int:
-        """Equal for two ids that have the same leaves."""
+        """Equal for two ids that have the same candidates."""
         if corr < self._until:
             return self._every.index(corr)
         return -1 if self.owned else -1 - self._every.index(corr)
@@ -268,11 +268,11 @@ class Forgotten:
         cuts = self._every.between(low, min(high, until) if self.owned else high)
         return [*cuts, until] if low <= until <= high else cuts
 
-    def at(self, corr: int) -> Leaves:
+    def at(self, corr: int) -> Candidates:
         if corr >= self._until:
             return () if self.owned else self._every.at(corr)
-        leaves = self._every.at(corr)
-        return leaves if not leaves or OUTSIDE in leaves else (OUTSIDE, *leaves)
+        candidates = self._every.at(corr)
+        return candidates if not candidates or OUTSIDE in candidates else (OUTSIDE, *candidates)
 
 
 class Threads:

@@ -1,7 +1,7 @@
 """Capture of CUDA activity: when to attach, what to enable, when to pause. No ctypes; the backends do the calls.
 
 States: *armed* (CUDA is not live in this process yet), *running*, *paused* (another profiler holds CUPTI),
-*resting* (CUPTI is out of the process for a while, to keep an overhead budget), *unavailable* (for good, with the
+*detached* (CUPTI is out of the process for a while, to keep an overhead budget), *unavailable* (for good, with the
 reason), *stopped*.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from .._aggregation.pipeline import Marker
 from .._decode import layouts
-from .._records.records import DeviceInfo, GpuKernel, Unavailable, UnseenStretch
+from .._records.records import DeviceInfo, GpuKernel, Unavailable, UnseenInterval
 from .._runtime.config import Settings
 from .._runtime.errors import GpuSenseError, NotYet
 from ..backends.cupti.sharing import Sharing
@@ -52,7 +52,7 @@ class Capture:
         self._paused_ns: int | None = None
         self._refusal = ""  # of another profiler, while armed
         self._alive_ns = (0, 0)  # the last two times at which our callbacks were certainly ours
-        self._rested = ""  # why nobody captured until now, where that was a pause of the budget
+        self._detached = ""  # why nobody captured until now, where that was a pause of the budget
         self._losses_before: dict[str, int] | None = None
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
@@ -88,7 +88,7 @@ class Capture:
 
     # --- attach -----------------------------------------------------------------------------------------------------
 
-    def try_attach(self, on_view: OnView) -> UnseenStretch | None:
+    def try_attach(self, on_view: OnView) -> UnseenInterval | None:
         """Begins capture if CUDA is live: the time in which work was not seen (without reason: none), else None."""
         if self.state != "armed" or monotonic() < self._retry_at:
             return None
@@ -111,9 +111,9 @@ class Capture:
             return None
         now = time_ns()
         reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
-        unseen = UnseenStretch(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._rested or reason)
+        unseen = UnseenInterval(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._detached or reason)
         self.state, self.reason, self._refusal, self._alive_ns = "running", "", "", (now, now)
-        self._rested = ""
+        self._detached = ""
         if self._losses_before is None:
             self._losses_before = self._count_losses()
         return unseen
@@ -190,7 +190,7 @@ class Capture:
 
     # --- while running ----------------------------------------------------------------------------------------------
 
-    def watch(self) -> UnseenStretch | None:
+    def watch(self) -> UnseenInterval | None:
         """Looks now and then whether capture was taken over by another profiler, and whether that has ended."""
         now = monotonic()
         if now < self._watch_at or self._activity is None or self.state not in ("running", "paused"):
@@ -215,7 +215,7 @@ class Capture:
         if self.marker is not None:
             self._read_instead()
         now = time_ns()
-        unseen = UnseenStretch(self._paused_ns or now, now, self.reason)
+        unseen = UnseenInterval(self._paused_ns or now, now, self.reason)
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
         return unseen
 
@@ -232,12 +232,12 @@ class Capture:
 
         return graph_nodes.NodeLog(self._activity)
 
-    def unseen_now(self) -> UnseenStretch | None:
+    def unseen_now(self) -> UnseenInterval | None:
         """The time without capture that still lasts."""
         if self.state == "paused":
-            return UnseenStretch(self._paused_ns or time_ns(), None, self.reason)
+            return UnseenInterval(self._paused_ns or time_ns(), None, self.reason)
         if self._cuda_live_ns is not None and (self._refusal or self.state == "unavailable"):
-            return UnseenStretch(self._not_live_ns or self._cuda_live_ns, None, self.reason)
+            return UnseenInterval(self._not_live_ns or self._cuda_live_ns, None, self.reason)
         return None
 
     def give_up(self, reason: str) -> None:
@@ -313,15 +313,15 @@ class Capture:
         """Stops and takes CUPTI out of the process for a pause; "" or why it stayed. :meth:`rearm` ends the pause."""
         self.stop()
         refused = self.detach()
-        self.state, self.reason = "resting", reason
+        self.state, self.reason = "detached", reason
         return refused
 
     def rearm(self, since_ns: int | None = None) -> bool:
         """After :meth:`stop`, or a pause that began at ``since_ns``: ready to attach again; False where capture is not
         possible."""
-        if self.state not in ("stopped", "resting"):
+        if self.state not in ("stopped", "detached"):
             return False
-        self._rested = self.reason if self.state == "resting" else ""
+        self._detached = self.reason if self.state == "detached" else ""
         self.state, self.reason, self._refusal = "armed", "", ""
         # What was done before is reported as unseen, or was seen.
         self._not_live_ns = (since_ns or time_ns()) if self._cuda_live_ns is not None else None

@@ -17,8 +17,8 @@ from typing import Any
 
 from .._aggregation.threshold import Threshold
 from .._decode.correlation_ids import LEFT
-from .._records.records import BUDGET, UnseenStretch
-from ..backends.cupti.sharing import Stretch
+from .._records.records import BUDGET, UnseenInterval
+from ..backends.cupti.sharing import Pause
 from .attachment import Capture
 
 PERIOD_NS = 1_000_000_000  # between two decisions
@@ -108,11 +108,11 @@ class Budget:
 class BudgetKeeper:
     """What the budget does to one tracer. ``unseen`` gets each pause of capture, whichever copy wanted it."""
 
-    def __init__(self, unseen: list[UnseenStretch]) -> None:
+    def __init__(self, unseen: list[UnseenInterval]) -> None:
         self._unseen = unseen
         self._own: float | None = None  # the limit of this copy
         self._budget: Budget | None = None  # what is kept
-        self._lasting: Stretch | None = None
+        self._lasting: Pause | None = None
         self._off_ns = self._began_ns = 0
         self._detaches = False  # whether the program allows it
         self.outside = False  # whether CUPTI is out of the process for the pause that lasts
@@ -169,7 +169,7 @@ class BudgetKeeper:
     def went_out(self, refused: str) -> None:
         """CUPTI is out, or ``refused`` says why not; nobody captures in any case. After a :meth:`note`."""
         self.outside, self.stays = True, refused
-        self._lasting = Stretch(time_ns(), None, True)
+        self._lasting = Pause(time_ns(), None, True)
 
     def came_back(self) -> int:
         """Since when nobody captured: a time in which work was not seen."""
@@ -183,20 +183,20 @@ class BudgetKeeper:
         if capture is None:
             return
         if on and self._lasting is not None and self._lasting.ours:
-            capture.sharing.rest(False)
+            capture.sharing.pause_kinds(False)
         elif not on and self._lasting is None and capture.running:
             capture.flush()
-            capture.sharing.rest(True)
+            capture.sharing.pause_kinds(True)
 
     def note(self, capture: Capture | None) -> None:
         """Notes the pauses that have ended since the last call. By one thread at a time."""
         if capture is not None and not self.outside:
-            ended, self._lasting = capture.sharing.stretches()
+            ended, self._lasting = capture.sharing.pauses()
             capture.hold_lines(self._lasting is not None)
             for pause in ended:
                 self._add(pause)
 
-    def _add(self, pause: Stretch) -> None:
+    def _add(self, pause: Pause) -> None:
         end = pause.end_ns or time_ns()
         self._off_ns += max(0, end - max(pause.start_ns, self._began_ns))
         unseen, reason = self._unseen, REASON if pause.ours else OTHERS_REASON
@@ -204,13 +204,13 @@ class BudgetKeeper:
         if len(unseen) >= MAX_UNSEEN and unseen[-1].reason.startswith(reason):
             start = unseen.pop().start_ns
             reason = f"{reason}; capture was on for a part of this time"
-        unseen.append(UnseenStretch(start, end, reason))
+        unseen.append(UnseenInterval(start, end, reason))
 
-    def lasting(self) -> UnseenStretch | None:
+    def lasting(self) -> UnseenInterval | None:
         """The pause that lasts."""
         if self._lasting is None:
             return None
-        return UnseenStretch(self._lasting.start_ns, None, REASON if self._lasting.ours else OTHERS_REASON)
+        return UnseenInterval(self._lasting.start_ns, None, REASON if self._lasting.ours else OTHERS_REASON)
 
     def facts(self, now_ns: int, threshold: Threshold) -> dict[str, Any]:
         """For the session: the budget, the cost, the part of it that no pause saves, and for what share of the time

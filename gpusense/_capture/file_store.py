@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from .._aggregation.block_totals import BlockTotals, Watched
-from .._aggregation.same_kernels import Alike, expanded
+from .._aggregation.same_kernels import SameKernels, expanded
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
 from .._decode.correlation_ids import Launches
@@ -159,7 +159,7 @@ class FileStore:
     def lose(self, token: int) -> None:
         """A reader gives the boundary up as it is the last one without a record."""
 
-    def records(self, records: list[Record | Alike]) -> None:
+    def records(self, records: list[Record | SameKernels]) -> None:
         if records:
             kept = expanded(records)
             for record in kept:

@@ -5,12 +5,15 @@ block's start and end. So launch order names the capturing block as it does for 
 belongs to the block of its original. Nodes made before or beside a capture that was announced stay without owner.
 """
 
-import threading
 from typing import Any
 
 from .._attribution.attributor import Attributor
 from .._attribution.boundaries import CLOSE, OPEN, Boundary
 from .._records.records import Path, Unavailable
+from .._runtime import threads
+
+
+_get_ident = threads.thread_id()
 
 
 class GraphOwners:
@@ -21,7 +24,7 @@ class GraphOwners:
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._depth = 0
         self._log: Any = None
         self._order = Attributor()
@@ -53,11 +56,11 @@ class GraphOwners:
                 self.block_opened(block)
 
     def block_opened(self, block: Any) -> None:
-        event = Boundary(OPEN, block.block_id, block.parent_id, threading.get_ident(), 0, 0, block.name)
+        event = Boundary(OPEN, block.block_id, block.parent_id, _get_ident(), 0, 0, block.name)
         self._order.boundary(event, self._log.count())
 
     def block_closed(self, block: Any) -> None:
-        self._order.boundary(Boundary(CLOSE, block.block_id, None, threading.get_ident(), 0, 0), self._log.count())
+        self._order.boundary(Boundary(CLOSE, block.block_id, None, _get_ident(), 0, 0), self._log.count())
 
     def capture_ended(self) -> None:
         """On the capturing thread, when the graph is instantiated."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .._aggregation.block_totals import BlockTotals
 from .._aggregation.pipeline import Limits, Pipeline
-from .._aggregation.same_kernels import Alike
+from .._aggregation.same_kernels import SameKernels
 from .._attribution.boundaries import OPEN, Boundary, PlacedItem, taken_apart
 from .._capi import demangle
 from .._decode.names import NameCache, Names
@@ -114,7 +114,7 @@ class LiveStore:
     def lose(self, token: int) -> None:
         self.pipeline.attribution.lose(token)
 
-    def records(self, records: list[Record | Alike]) -> None:
+    def records(self, records: list[Record | SameKernels]) -> None:
         if records:
             self.pipeline.record(records, time_ns())
 

@@ -14,11 +14,11 @@ from time import monotonic, sleep, thread_time, time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._aggregation.block_totals import BlockTotals
-from .._aggregation.same_kernels import Alike
+from .._aggregation.same_kernels import SameKernels
 from .._attribution.before_capture import Unmarked
 from .._attribution.boundaries import CLOSED, LAST_PLACED, LOST, RECORD, Boundary, PlacedItem, boundary_of, record_of
 from .._attribution.open_blocks import end_frames
-from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, UnseenStretch
+from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, UnseenInterval
 from .._runtime import log, threads
 from .._runtime.clock import Anchor
 from .._runtime.config import Settings
@@ -77,7 +77,7 @@ class Recorder:
         self.clock = Anchor()
         self.start_ns = time_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
-        self.unseen: list[UnseenStretch] = []
+        self.unseen: list[UnseenInterval] = []
         self.spent_s = 0.0
         self.marker: Callable[[int], Any] | None = None
         self.newest: Callable[[], int] | None = None
@@ -98,7 +98,7 @@ class Recorder:
         self._slowed_ns = 0  # of the program's launches, for the budget
         self._hang = self._new_hang_watch()
         self._budget = BudgetKeeper(self.unseen)
-        self._budget.begin(settings.overhead_budget, settings.detach_in_rests)
+        self._budget.begin(settings.overhead_budget, settings.detach_in_pauses)
         self.store.note(self)
 
     def belong_to(self, owner: Owner) -> None:
@@ -118,13 +118,13 @@ class Recorder:
             self._consume()
             self.store.flush()
             self.store.configure(settings)
-        if any(getattr(old, name) != getattr(settings, name) for name in ("overhead_budget", "detach_in_rests")):
+        if any(getattr(old, name) != getattr(settings, name) for name in ("overhead_budget", "detach_in_pauses")):
             with self._lock:
                 self._budget.note(self.capture)  # a pause may have begun since
             self._end_pause()
             with self._lock:
                 self._budget.note(self.capture)
-                self._budget.begin(settings.overhead_budget, settings.detach_in_rests)
+                self._budget.begin(settings.overhead_budget, settings.detach_in_pauses)
                 self.store.threshold.raise_floor(0)
         capture = self.capture
         if capture is not None:
@@ -212,7 +212,7 @@ class Recorder:
             self.armed = False
             self._mark_with(capture)
 
-    def _add_unseen(self, unseen: UnseenStretch) -> None:
+    def _add_unseen(self, unseen: UnseenInterval) -> None:
         """Of a pause the second part, without CUPTI, continues the first."""
         last = self.unseen[-1] if self.unseen else None
         if last is not None and unseen.reason == BUDGET and last.reason.startswith(BUDGET):
@@ -254,7 +254,7 @@ class Recorder:
             if capture.running and budget.leaves_now(capture):
                 self._pause_outside(capture)
         if not budget.keeps:  # the program has ended the budget meanwhile
-            capture.sharing.rest(False)
+            capture.sharing.pause_kinds(False)
             self._end_pause()
 
     def _pause_outside(self, capture: Capture) -> None:
@@ -302,9 +302,9 @@ class Recorder:
                 self._stop(self.capture)
                 with self._lock:
                     if outside:
-                        self._add_unseen(UnseenStretch(self._budget.came_back(), time_ns(), BUDGET))
+                        self._add_unseen(UnseenInterval(self._budget.came_back(), time_ns(), BUDGET))
                     self._budget.note(self.capture)
-                self.unseen.append(UnseenStretch(time_ns(), None, "recording was disabled"))
+                self.unseen.append(UnseenInterval(time_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
         self.disabled = False
@@ -345,7 +345,7 @@ class Recorder:
         if lasting is not None:
             self.unseen.append(lasting._replace(end_ns=time_ns()))
         elif capture.missed():
-            self.unseen.append(UnseenStretch(self.start_ns, time_ns(), "the program ended before capture could begin"))
+            self.unseen.append(UnseenInterval(self.start_ns, time_ns(), "the program ended before capture could begin"))
 
     # --- buffers ----------------------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Recorder:
         if last is not None and last.reason == reason:
             self.unseen[-1] = last._replace(end_ns=now)
         else:
-            self.unseen.append(UnseenStretch(self._read_ns, now, reason))
+            self.unseen.append(UnseenInterval(self._read_ns, now, reason))
 
     # --- cycles -----------------------------------------------------------------------------------------------------
 
@@ -430,7 +430,7 @@ class Recorder:
             self.store.lines(noted)
         events = self.events
         placed: list[PlacedItem] = []
-        records: list[Record | Alike] = []
+        records: list[Record | SameKernels] = []
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events) if most is None else min(most, len(events))):
             item = events.popleft()
@@ -521,7 +521,7 @@ class Recorder:
             ]
         return {"attribution": wanted, "attribution_limits": limits}
 
-    def all_unseen(self) -> list[UnseenStretch]:
+    def all_unseen(self) -> list[UnseenInterval]:
         """When work was not seen, and why; also what lasts, with no end."""
         lasting = [self._budget.lasting(), self.capture.unseen_now() if self.capture is not None else None]
         return [*self.unseen, *(unseen for unseen in lasting if unseen is not None)]
@@ -654,7 +654,7 @@ class Recorder:
                     self.store.cycle(None)
                 elif self.capture is not None:
                     self.unseen.append(
-                        UnseenStretch(time_ns(), None, "capture did not end in time as the program ended")
+                        UnseenInterval(time_ns(), None, "capture did not end in time as the program ended")
                     )
             finally:
                 self._lock.release()

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._aggregation.block_totals import BlockTotals, Watched
-from .._aggregation.same_kernels import Alike
+from .._aggregation.same_kernels import SameKernels
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem
 from .._decode.correlation_ids import Launches
@@ -17,7 +17,7 @@ from .._records.records import (
     DeviceInfo,
     Path,
     Record,
-    UnseenStretch,
+    UnseenInterval,
 )
 from .._runtime.config import Settings
 from .attachment import Capture
@@ -38,7 +38,7 @@ class Known(Protocol):
     def samples(self) -> list[Any]:
         """Device samples so far."""
 
-    def all_unseen(self) -> list[UnseenStretch]: ...
+    def all_unseen(self) -> list[UnseenInterval]: ...
     def counters(self) -> Counters: ...
     def snapshot(self) -> "Session":
         """All of it, with :meth:`Store.results`."""
@@ -95,7 +95,7 @@ class Store(Protocol):
     def lose(self, token: int) -> None:
         """No record will come for the boundary with this token."""
 
-    def records(self, records: list[Record | Alike]) -> None:
+    def records(self, records: list[Record | SameKernels]) -> None:
         """Finished records, none perhaps: the end of what was in the queue."""
 
     # --- cycles

@@ -313,7 +313,7 @@ class Aggregate(NamedTuple):
 BUDGET = "overhead budget"
 
 
-class UnseenStretch(NamedTuple):
+class UnseenInterval(NamedTuple):
     """A span of time in which work could have happened without being seen, and why."""
 
     start_ns: int

@@ -31,7 +31,7 @@ class Settings(NamedTuple):
     max_records_per_second: int = 5_000  # kept; beyond it the threshold rises
     max_records: int = 200_000  # kept in memory; older ones are then only counted
     overhead_budget: float | None = None  # share of wall time gpusense may cost; None: no limit
-    detach_in_rests: bool = False  # True: the program has no CUDA graphs, so rests of the budget take CUPTI out
+    detach_in_pauses: bool = False  # True: the program has no CUDA graphs, so pauses of the budget take CUPTI out
     hang_after: float | None = None  # seconds without progress after which evidence is recorded
     file_limit_bytes: int = 4 * 1024**3  # at this size a session file ends growing
     line_packages: tuple[str, ...] = ()  # installed packages whose lines count as the program's, for "sync_lines"
@@ -73,7 +73,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "max_records_per_second": int,
     "max_records": int,
     "overhead_budget": _optional_float,
-    "detach_in_rests": _boolean,
+    "detach_in_pauses": _boolean,
     "hang_after": _optional_float,
     "file_limit_bytes": int,
     "line_packages": _words,
@@ -130,7 +130,7 @@ def check(name: str, value: Any) -> Any:
         return None
     if name in ("devices", "backends", "kinds", "line_packages"):
         return _sequence(name, value)
-    if name in ("trace_all", "strict", "detach_in_rests"):
+    if name in ("trace_all", "strict", "detach_in_pauses"):
         if not isinstance(value, bool):
             raise ConfigurationError(f"{name} must be True or False, not {value!r}")
         return value

@@ -4,7 +4,7 @@ Nothing of ours that fails in here reaches the program, and nothing waits.
 
 Where the newest correlation id can be read, that is the place of a boundary among the launches; else a marker call is.
 The test stands in four functions, three of them with all that they do in one piece: blocks of spans and ranges lie
-between long stretches of a framework's own code, and each function of ours is then slow to reach.
+between long runs of a framework's own code, and each function of ours is then slow to reach.
 """
 
 from collections.abc import Callable

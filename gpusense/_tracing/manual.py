@@ -6,7 +6,7 @@ from typing import Any
 from weakref import ref
 
 from .._aggregation.block_totals import Late
-from .._aggregation.same_kernels import Alike
+from .._aggregation.same_kernels import SameKernels
 from .._attribution.boundaries import RECORD, Item
 from .._attribution.open_blocks import here
 from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
@@ -44,7 +44,7 @@ class ManualRecords:
             try:
                 if type(item) in KINDS:
                     self._append((RECORD, fitted(item)))
-                elif isinstance(item, Alike):
+                elif isinstance(item, SameKernels):
                     self._append((RECORD, item))
                 else:
                     self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")

@@ -157,7 +157,7 @@ class Tracer(Blocks, ManualRecords):
 
     def status(self) -> dict[str, Any]:
         """What capture is doing, for people. ``state`` is "armed" (CUDA is not live yet), "running", "paused" (another
-        profiler holds CUPTI), "resting" (out of the process for a while, to keep an overhead budget), "unavailable" or
+        profiler holds CUPTI), "detached" (out of the process for a while, to keep an overhead budget), "unavailable" or
         "stopped"; ``reason`` says why it is not running. ``boundaries`` is "read" where blocks are placed by what CUPTI
         has in its buffers, "marked" where each end makes a call. ``sync_lines``, where they are asked for, says the
         same of the lines of waits; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory

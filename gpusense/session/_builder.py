@@ -16,7 +16,7 @@ from .._records import json_codec
 from .._records.hints import FieldType, Reader, field_type
 from .._records.json_codec import CLASSES, MAX_INT, REQUIRED, defaults_of, readers_of
 from .._records.metrics import GpuMetrics
-from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, Record, UnseenStretch
+from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, Record, UnseenInterval
 from .._runtime.text import count_text
 from . import _format as file
 from ._session import Session
@@ -34,7 +34,7 @@ _META_TYPES: dict[str, type | tuple[type, ...]] = {
 _LISTS: dict[int, tuple[type[tuple[Any, ...]], str]] = {
     file.AGGREGATES: (Aggregate, "aggregates"),
     file.METRICS: (GpuMetrics, "metrics"),
-    file.UNSEEN: (UnseenStretch, "unseen"),
+    file.UNSEEN: (UnseenInterval, "unseen"),
     file.BUSY: (DeviceBusy, "busy"),
 }
 

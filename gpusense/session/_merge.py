@@ -46,8 +46,8 @@ def merged(sessions: Sequence[Session]) -> Session:
         result.aggregates.extend(move.aggregate(aggregate) for aggregate in session.aggregates)
         result.metrics.extend(sample._replace(device=devices.known(sample.device)) for sample in session.metrics)
         result.unseen.extend(
-            stretch._replace(reason=f"{move.root}: {stretch.reason}") if move.root else stretch
-            for stretch in session.unseen
+            interval._replace(reason=f"{move.root}: {interval.reason}") if move.root else interval
+            for interval in session.unseen
         )
         for row in session.busy:
             device = move.device(row.device)

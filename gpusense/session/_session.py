@@ -18,7 +18,7 @@ from .._records.records import (
     GpuSync,
     Record,
     Syscall,
-    UnseenStretch,
+    UnseenInterval,
 )
 from .._runtime.text import count_text
 
@@ -43,7 +43,7 @@ class Session:
         aggregates: list[Aggregate] | None = None,
         metrics: list[GpuMetrics] | None = None,
         busy: list[DeviceBusy] | None = None,
-        unseen: list[UnseenStretch] | None = None,
+        unseen: list[UnseenInterval] | None = None,
         counters: Counters | None = None,
     ) -> None:
         self.meta: dict[str, Any] = meta if meta is not None else {}
@@ -52,7 +52,7 @@ class Session:
         self.aggregates: list[Aggregate] = aggregates if aggregates is not None else []
         self.metrics: list[GpuMetrics] = metrics if metrics is not None else []
         self.busy: list[DeviceBusy] = busy if busy is not None else []
-        self.unseen: list[UnseenStretch] = unseen if unseen is not None else []
+        self.unseen: list[UnseenInterval] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from support.draws import examples
 from support.sessions import watch
 
 from gpusense._aggregation.pipeline import Limits, Pipeline
-from gpusense._aggregation.same_kernels import Alike, expanded
+from gpusense._aggregation.same_kernels import SameKernels, expanded
 from gpusense._attribution.boundaries import RECORD
 from gpusense._capture.file_store import FileStore
 from gpusense._capture.recorder import Recorder
@@ -41,7 +41,7 @@ limits = st.builds(
 
 def columns(batch, start=T0):
     which, starts, durations = zip(*batch, strict=True)
-    return Alike(list(KINDS), list(which), [start + at * 10_000 for at in starts], list(durations))
+    return SameKernels(list(KINDS), list(which), [start + at * 10_000 for at in starts], list(durations))
 
 
 def records(batch, start=T0):

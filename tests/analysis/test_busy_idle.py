@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sessions import H100, MS, T0, US, block, compute, copy, kernel, memset, session, sync, training
 
-from gpusense._records.records import Aggregate, BlockRecord, DeviceBusy, UnseenStretch
+from gpusense._records.records import Aggregate, BlockRecord, DeviceBusy, UnseenInterval
 from gpusense.analysis import launch as launch_module
 from gpusense.analysis.busy import device_times, is_collective, timelines, window
 from gpusense.analysis.idle import REASONS, idle, innermost
@@ -105,7 +105,7 @@ def test_every_idle_nanosecond_has_a_reason():
 
 def test_what_was_not_seen_is_no_idle_time():
     """A device that seems idle while capture is off may be at work: an overhead budget switches it off on purpose."""
-    off = [UnseenStretch(T0 - 500, T0 + 1_000, "before"), UnseenStretch(T0 + 4_000, T0 + 8_000, "overhead budget")]
+    off = [UnseenInterval(T0 - 500, T0 + 1_000, "before"), UnseenInterval(T0 + 4_000, T0 + 8_000, "overhead budget")]
     work = kernel("a", 1_000, 2_000), kernel("b", 3_000, 4_500), kernel("c", 8_000, 9_000)
     run = session(block(("run",), 0, 9_500), *work, end=10_000, unseen=off)
     (row,) = idle(run)
@@ -120,7 +120,7 @@ def test_what_was_not_seen_is_no_idle_time():
 
 
 def test_what_was_not_seen_is_no_idle_time_where_work_was_only_counted():
-    off = [UnseenStretch(T0 + 200, T0 + 700, "overhead budget"), UnseenStretch(T0 + 950, None, "overhead budget")]
+    off = [UnseenInterval(T0 + 200, T0 + 700, "overhead budget"), UnseenInterval(T0 + 950, None, "overhead budget")]
     kept = DeviceBusy(0, 200, 0, 200, T0 + 100, T0 + 900)
     run = session(aggregates=[counted(20, 200)], busy=[kept], end=1000, unseen=off)
     (row,) = idle(run)
@@ -265,7 +265,7 @@ def test_gaps_are_compared_with_the_time_not_seen_in_one_sweep(monkeypatch):
         monkeypatch.setattr(module, "intersect", lambda *of: swept.append(1) or intersect(*of), raising=False)
     run = session(
         *(kernel("k", at, at + 50) for at in range(0, 20_000, 100)), end=20_000,
-        unseen=[UnseenStretch(T0 + at + 60, T0 + at + 90, "overhead budget") for at in range(0, 20_000, 200)],
+        unseen=[UnseenInterval(T0 + at + 60, T0 + at + 90, "overhead budget") for at in range(0, 20_000, 200)],
     )  # fmt: skip
     (row,) = launches(run)
     assert row.median_gap_ns == 50

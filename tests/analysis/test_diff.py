@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sessions import HOSTILE, MS, T0, US, alloc, copy, kernel, session, sync, training
 
-from gpusense._records.records import Aggregate, Counters, UnseenStretch
+from gpusense._records.records import Aggregate, Counters, UnseenInterval
 from gpusense.analysis import diff as diff_module
 from gpusense.analysis.diff import compare
 from gpusense.analysis.significance import benjamini_hochberg, holm, mann_whitney, runs_needed
@@ -260,7 +260,7 @@ def test_files_that_were_cut_off_are_named():
             "Session files do not hold all that was recorded (0 B before, 1.50 MB after)",
         ),
         (
-            {"unseen": [UnseenStretch(T0 + 10 * MS, T0 + 60 * MS, "overhead budget")]},
+            {"unseen": [UnseenInterval(T0 + 10 * MS, T0 + 60 * MS, "overhead budget")]},
             "Capture was off for a time (0 ns before, 50.0 ms after)",
         ),
     ],
@@ -270,7 +270,7 @@ def test_counts_that_are_too_small_are_told(spoilt, note):
     after = session(kernel("k", 0, 10), end=100 * MS, **spoilt)
     assert f"{note}: counts are lower bounds." in compare([whole], [after]).notes
     assert not any("lower bounds" in one for one in compare([whole], [whole]).notes)
-    moment = session(kernel("k", 0, 10), end=100 * MS, unseen=[UnseenStretch(T0, T0 + MS // 2, "not attached yet")])
+    moment = session(kernel("k", 0, 10), end=100 * MS, unseen=[UnseenInterval(T0, T0 + MS // 2, "not attached yet")])
     assert not any("lower bounds" in one for one in compare([whole], [moment]).notes)
 
 

@@ -3,7 +3,7 @@ import io
 import pytest
 from support.sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, kernel, sample, session, sync, training
 
-from gpusense._records.records import Aggregate, Counters, DeviceBusy, UnseenStretch
+from gpusense._records.records import Aggregate, Counters, DeviceBusy, UnseenInterval
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.diff import compare
 from gpusense.analysis.findings import findings, verdict
@@ -28,7 +28,7 @@ def test_every_session_has_a_verdict():
 def test_nothing_seen_says_why():
     run = session(
         end=41_000 * MS, capture={"cuda_live_ns": 41_000 * MS},
-        unseen=[UnseenStretch(T0, None, "another profiler (Proton) holds CUPTI")],
+        unseen=[UnseenInterval(T0, None, "another profiler (Proton) holds CUPTI")],
     )  # fmt: skip
     found = verdict(run)
     assert found.kind == "nothing_seen"
@@ -40,21 +40,21 @@ def test_nothing_seen_says_why():
 
 
 def test_capture_that_was_off_for_most_of_the_run_comes_first():
-    off = [UnseenStretch(T0, T0 + 8 * MS, "armed, CUDA not yet live")]
+    off = [UnseenInterval(T0, T0 + 8 * MS, "armed, CUDA not yet live")]
     run = session(kernel("k", 8 * MS, 9 * MS), end=10 * MS, unseen=off)
     assert verdict(run).kind == "capture_off"
     assert "80 %" in verdict(run).title
-    short = session(kernel("k", MS, 9 * MS), end=10 * MS, unseen=[UnseenStretch(T0, T0 + MS, "armed")])
+    short = session(kernel("k", MS, 9 * MS), end=10 * MS, unseen=[UnseenInterval(T0, T0 + MS, "armed")])
     assert verdict(short).kind != "capture_off_in_part"
     assert "capture_off_in_part" in kinds(short)
 
 
 def test_reasons_for_capture_being_off_are_told_by_length_and_overlaps_once():
     off = [
-        UnseenStretch(T0, T0 + MS, "armed"),
-        UnseenStretch(T0 + MS, T0 + 4 * MS, "another profiler holds CUPTI"),
-        UnseenStretch(T0 + 3 * MS, T0 + 5 * MS, "another profiler holds CUPTI"),
-        UnseenStretch(T0 + 2 * MS, T0 + 5 * MS, "armed anew"),
+        UnseenInterval(T0, T0 + MS, "armed"),
+        UnseenInterval(T0 + MS, T0 + 4 * MS, "another profiler holds CUPTI"),
+        UnseenInterval(T0 + 3 * MS, T0 + 5 * MS, "another profiler holds CUPTI"),
+        UnseenInterval(T0 + 2 * MS, T0 + 5 * MS, "armed anew"),
     ]
     found = verdict(session(kernel("k", 8 * MS, 9 * MS), end=10 * MS, unseen=off))
     assert found.kind == "capture_off"
@@ -63,7 +63,7 @@ def test_reasons_for_capture_being_off_are_told_by_length_and_overlaps_once():
 
 
 def test_what_a_budget_leaves_out_does_not_hide_what_was_seen():
-    rests = [UnseenStretch(T0 + n * MS, T0 + n * MS + 800_000, "overhead budget") for n in range(10)]
+    rests = [UnseenInterval(T0 + n * MS, T0 + n * MS + 800_000, "overhead budget") for n in range(10)]
     run = session(kernel("k", 8 * MS, 9 * MS), end=10 * MS, unseen=rests)
     assert verdict(run).kind != "capture_off"
     (found,) = (one for one in findings(run) if one.kind == "capture_off_in_part")

@@ -90,22 +90,22 @@ def test_a_clock_that_was_set_does_not_end_the_budget(step_ns):
 
 def launch(budget, seconds, rate, spent_rate=0.0, now=0, slowed=0, spent=0):
     """Launches that take longer by ``rate`` of the time while capture is on, and what that cost in truth."""
-    cost, on, rested = 0.0, budget.on, 0
+    cost, on, paused = 0.0, budget.on, 0
     for _ in range(int(seconds * 1e9 / TICK_NS)):
         now += TICK_NS
-        out = budget.leaves and rested >= _budget.SETTLED_NS
+        out = budget.leaves and paused >= _budget.SETTLED_NS
         slowed += int(TICK_NS * rate) if on else 0
         spent += int(TICK_NS * spent_rate) if on else 0
         cost += (rate + spent_rate if on else 0 if out else rate * LEFT) * TICK_NS
         on = budget.step(now, spent, 0, slowed, out)
-        rested = 0 if on else rested + TICK_NS
+        paused = 0 if on else paused + TICK_NS
     return now, slowed, spent, cost / (seconds * 1e9)
 
 
 @given(st.floats(0.001, 0.2), st.floats(0.0, 0.3), st.floats(0.0, 0.1))
 @examples(60)
-def test_launches_are_slowed_while_capture_rests_too(share, rate, spent_rate):
-    """What stays in a rest is a part of the cost; more than that is kept within the budget, or capture is hardly on."""
+def test_launches_are_slowed_while_capture_pauses_too(share, rate, spent_rate):
+    """What stays in a pause is a part of the cost; more is kept within the budget, or capture is hardly on."""
     budget = Budget(share, 0)
     now, slowed, spent, _ = launch(budget, 60, rate, spent_rate)
     now, slowed, spent, cost = launch(budget, 130, rate, spent_rate, now, slowed, spent)
@@ -128,7 +128,7 @@ def test_where_rests_take_cupti_out_nothing_stays_and_the_budget_is_kept(share, 
     assert cost <= max(share * 1.1, lowest)
     assert budget.left == 0
     if rate + spent_rate > share * 1.2:
-        assert cost > share * 0.3  # and is not spent on rests alone
+        assert cost > share * 0.3  # and is not spent on pauses alone
 
 
 def test_a_budget_below_what_stays_is_not_kept_and_that_is_told():

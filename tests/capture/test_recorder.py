@@ -21,7 +21,7 @@ from gpusense._attribution.boundaries import (
 )
 from gpusense._capture.recorder import Owner, Recorder
 from gpusense._decode.correlation_ids import Launches
-from gpusense._records.records import ComputeBlock, Counters, UnseenStretch
+from gpusense._records.records import ComputeBlock, Counters, UnseenInterval
 from gpusense._runtime import config
 
 
@@ -65,13 +65,13 @@ class Capture:
         self.inside, self.gate = threading.Event(), threading.Event()
         self.marker, self.marker_shape, self.newest = len, None, None
         self.has_context = True
-        self.sharing = SimpleNamespace(agree=lambda budget, spent: (None, spent, True), stretches=lambda: ([], None))
+        self.sharing = SimpleNamespace(agree=lambda budget, spent: (None, spent, True), pauses=lambda: ([], None))
 
     def try_attach(self, on_view):
         self.inside.set()
         self.gate.wait(60)
         self.running = True
-        return UnseenStretch(0, 0, "")
+        return UnseenInterval(0, 0, "")
 
     def prepare_marker(self):
         return self.has_context
@@ -176,7 +176,7 @@ def test_buffers_that_fail_for_one_reason_are_one_unseen_time(recorder):
 def test_what_came_before_a_change_is_written_before_it(recorder):
     recorder.reconfigure(config.Settings(threshold_us=7))
     assert recorder.store.take()[0] == ["records", "flush", "configure", "note"]
-    recorder.unseen.append(UnseenStretch(1, 2, "before"))
+    recorder.unseen.append(UnseenInterval(1, 2, "before"))
     began = recorder.start_ns
     recorder.reset()
     names, calls = recorder.store.take()

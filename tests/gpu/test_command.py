@@ -89,7 +89,7 @@ def test_selftest_and_demo(command):
 
 
 def test_work_before_the_first_block_is_seen_or_named(command, tmp_path):
-    """Nothing tells the command when CUDA becomes live: what was launched before capture must be an unseen stretch."""
+    """Nothing tells the command when CUDA becomes live: what was launched before capture must be an unseen interval."""
     (tmp_path / "sudden.py").write_text(
         "from gpusense.cuda import _workload\nimport json\nprint(json.dumps(_workload.run(steps=3).kernels))"
     )

@@ -183,7 +183,7 @@ def step():
 for _ in range(5):
     step()
 path = os.path.join(tempfile.mkdtemp(), "run.gpusense")
-run = select.control.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_rests=True)
+run = select.control.start_session(mode=mode, path=path, overhead_budget=0.02, detach_in_pauses=True)
 states, steps, losses, end = set(), 0, [], time.monotonic() + 12
 while time.monotonic() < end:
     with gpusense.trace("step"):
@@ -203,7 +203,7 @@ print(json.dumps({"states": sorted(states), "taken_out": taken_out, "overhead": 
 """
     )
     assert facts["taken_out"] >= 2
-    assert "resting" in facts["states"]
+    assert "detached" in facts["states"]
     assert facts["fell"]
     assert facts["inside"] > 100 * facts["outside"]
     assert (facts["lost"], facts["blocks"]) == (0, facts["steps"])

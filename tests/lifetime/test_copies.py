@@ -236,8 +236,8 @@ for _ in range(3):
 tracer.recorder.store.pipeline.feed = feed
 with gpusense.trace("good") as block: launched = _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == sum(launched.kernels.values()))
-stretch = tracer.session().unseen[-1]
-print(stretch.reason, stretch.end_ns > stretch.start_ns)
+interval = tracer.session().unseen[-1]
+print(interval.reason, interval.end_ns > interval.start_ns)
 """
     )
     clean(done, "True\nrecords could not be read: MemoryError: none left True\n")

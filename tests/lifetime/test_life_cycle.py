@@ -116,7 +116,7 @@ time.sleep(0.3)
 seen_to = time.time_ns()
 {again}
 running(tracer)
-told = [stretch for stretch in tracer.session().unseen if stretch.end_ns > seen_from and stretch.start_ns < seen_to]
+told = [interval for interval in tracer.session().unseen if interval.end_ns > seen_from and interval.start_ns < seen_to]
 print(told, tracer.session().unseen[-1].end_ns > seen_to)
 """
     )

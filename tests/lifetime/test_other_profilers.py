@@ -39,14 +39,14 @@ for _ in range(5):
 fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 status = tracer.status()
 print(status["state"], "torch.profiler" in status["reason"], fake.fake_cupti_calls(b"cuptiActivityRegisterCallbacks"))
-(stretch,) = tracer.session().unseen
-print(stretch.end_ns, "torch.profiler" in stretch.reason)
+(interval,) = tracer.session().unseen
+print(interval.end_ns, "torch.profiler" in interval.reason)
 torch.on = False  # it keeps its subscription, as the real one does
 until(lambda: tracer.recorder.marker)
 with gpusense.trace("seen") as block: launched = _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == sum(launched.kernels.values()))
-(stretch,) = tracer.session().unseen
-print(stretch.end_ns > stretch.start_ns, "torch.profiler" in stretch.reason)
+(interval,) = tracer.session().unseen
+print(interval.end_ns > interval.start_ns, "torch.profiler" in interval.reason)
 """,
         FAKE_CUPTI_HOLDER="1",
     )
@@ -76,8 +76,8 @@ until(lambda: tracer.recorder.marker)
 with gpusense.trace("seen") as block: _workload.run(gpusense.trace, 1)
 print(block.summary().kernel_count == count)
 session = tracer.session()
-stretch = session.unseen[-1]
-print(stretch.start_ns <= taken < stretch.end_ns, "profiler" in stretch.reason, kernels(session) == 2 * count)
+interval = session.unseen[-1]
+print(interval.start_ns <= taken < interval.end_ns, "profiler" in interval.reason, kernels(session) == 2 * count)
 """
     )
     clean(done, "True\nNone True\nTrue\nTrue True True\n")

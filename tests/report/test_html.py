@@ -9,7 +9,7 @@ import pytest
 from support.pages import page_of
 from support.sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
 
-from gpusense._records.records import Counters, UnseenStretch
+from gpusense._records.records import Counters, UnseenInterval
 from gpusense.analysis.findings import findings
 from gpusense.analysis.operation import operations
 from gpusense.report.html import page as html
@@ -96,7 +96,7 @@ def test_hostile_names_stay_text():
     records = [kernel(name, at * US, at * US + 900, full_name=name, path=(name,)) for at, name in enumerate(HOSTILE)]
     records += [block((name,), at * US, at * US + 990, number=at) for at, name in enumerate(HOSTILE)]
     run = session(*records, end=20 * US, backends={HOSTILE[0]: HOSTILE[1]}, damage=[HOSTILE[0]])
-    run.unseen.append(UnseenStretch(T0, T0 + 5, HOSTILE[0]))
+    run.unseen.append(UnseenInterval(T0, T0 + 5, HOSTILE[0]))
     page = page_of(run, title=HOSTILE[0])
     assert [tag for tag, _ in page.elements].count("script") == 6  # data, four columns, the code
     assert not [attrs for tag, attrs in page.elements if tag == "img" or any(key.startswith("on") for key in attrs)]

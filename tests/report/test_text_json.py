@@ -23,7 +23,7 @@ from support.sessions import (
     training,
 )
 
-from gpusense._records.records import Aggregate, Counters, UnseenStretch
+from gpusense._records.records import Aggregate, Counters, UnseenInterval
 from gpusense._runtime.text import percent_text
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.energy import energy
@@ -201,7 +201,7 @@ def test_two_sampled_devices_of_one_index_are_kept_apart():
 
 def test_nothing_was_seen():
     empty = Session(meta={"start_ns": T0, "end_ns": T0 + 41 * 10**9, "capture": {"cuda_live_ns": 41 * 10**9}})
-    empty.unseen.append(UnseenStretch(T0, None, "CUPTI is held by another profiler"))
+    empty.unseen.append(UnseenInterval(T0, None, "CUPTI is held by another profiler"))
     whole = "\n".join(text.summary(empty, Style(200)))
     assert "no GPU work was seen: CUPTI is held by another profiler" in whole
     assert "gpusense doctor" in whole
@@ -302,7 +302,7 @@ def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
 
 
 def test_many_intervals_without_capture_are_cut_and_counted():
-    off = [UnseenStretch(T0 + i * US, T0 + i * US + 500, "overhead budget") for i in range(180)]
+    off = [UnseenInterval(T0 + i * US, T0 + i * US + 500, "overhead budget") for i in range(180)]
     made = session(kernel("k", 0, 10), end=MS, unseen=off)
     assert any("and 130 more intervals" in line for line in text.full(made))
     assert page_data(made).facts["seen"]["more_unseen"] == 80

@@ -4,7 +4,7 @@ import pytest
 from support.sessions import H100, MS, T0, alloc, copy, kernel
 
 from gpusense._records.metrics import GpuMetrics
-from gpusense._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenStretch
+from gpusense._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenInterval
 from gpusense._runtime.errors import SessionError
 from gpusense._tracing.summary import summarise
 from gpusense.analysis.findings import verdict
@@ -46,7 +46,7 @@ def rank(number, *, uuid="GPU-shared", start=0, device=0, threshold=100_000):
         aggregates=[Aggregate(("step",), "kernel", "s", "cuda", device, 7, 3, 9, 2, 4, 29)],
         metrics=[GpuMetrics(card, T0 + start, 5)],
         busy=[DeviceBusy(device, 2 * MS, 2, 2 * MS, T0 + start, T0 + start + 5 * MS)],
-        unseen=[UnseenStretch(T0, T0 + 1, "before")],
+        unseen=[UnseenInterval(T0, T0 + 1, "before")],
         counters=Counters(seen=7, kept=4, aggregated=3),
     )
 

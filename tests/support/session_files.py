@@ -14,7 +14,7 @@ from gpusense._records.records import (
     GpuAllocation,
     GpuKernel,
     GpuMemoryTransfer,
-    UnseenStretch,
+    UnseenInterval,
 )
 from gpusense.session import Session
 from gpusense.session import _format as file
@@ -67,7 +67,7 @@ def session():
         aggregates=[Aggregate((), "kernel", "s", "cuda", 0, 7, 3, 9, 2, 4, 29)],
         metrics=[GpuMetrics(device, 5, 6, power=Power(90.0))],
         busy=[DeviceBusy(0, 39, 40, 79, 1, 90)],
-        unseen=[UnseenStretch(0, 1, "before attaching")],
+        unseen=[UnseenInterval(0, 1, "before attaching")],
         counters=Counters(seen=8, kept=5, aggregated=3),
     )
 

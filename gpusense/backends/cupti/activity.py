@@ -72,7 +72,7 @@ class CuptiActivity:
         self._leave: Callable[[], None] | None = None
         self.last_heartbeat: Heartbeat | None = None
         self.suspects = False  # whether a canary has not shown up yet: another look is to come soon
-        self.canaries_in_rests = False  # whether markers were seen to be recorded while work is not
+        self.canaries_in_pauses = False  # whether markers were seen to be recorded while work is not
         self.canary: Any = None  # what marks blocks, once there is something: ``call(token)``, ``idle()``
         self.was_held = False  # the subscription, when capture was paused
         self.lines: LineLog | None = None  # of synchronising calls, where they are asked for
@@ -134,7 +134,7 @@ class CuptiActivity:
             if not isinstance(shared, Unavailable):
                 self._shared = shared
                 known = [kind for kind in kinds if kind in self.strides]
-                more = (wants,) if wants is not None and "rests" in shared else ()
+                more = (wants,) if wants is not None and "pauses" in shared else ()
                 self._leave = shared["join"](known, viewer(on_view), *more)
                 attend(self.path)
                 return
@@ -228,8 +228,8 @@ class CuptiActivity:
         status = self._shared["status"]()
         canaries = bool(status["per_thread_buffers"]) and self.canary is not None
         # An older copy may have made the hub, which does not say.
-        resting = int(status.get("resting_since_ns") or 0)
-        return Heartbeat(status["requested"], status["completed"], status["flushes"], canaries, resting)
+        paused = int(status.get("paused_since_ns") or 0)
+        return Heartbeat(status["requested"], status["completed"], status["flushes"], canaries, paused)
 
     def torch_kept_subscription(self) -> bool:
         """Whether CUPTI refuses a subscriber although no profiler runs: torch's has run here and has ended."""

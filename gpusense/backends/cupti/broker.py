@@ -17,7 +17,7 @@ from ..._records.protocols import OnBuffer
 from ..._records.records import Unavailable
 from ..._runtime import log, process, threads
 from ..._runtime.errors import BackendError
-from .kinds import Kinds, Rest, Switches, Wants
+from .kinds import Kinds, Pause, Switches, Wants
 
 KEY = "gpusense.cupti"
 ABI = 1  # of the state dict; raised when a copy could misread another's
@@ -68,8 +68,8 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     """The shared state of this process, made with ``build`` by the first copy that asks.
 
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer, wants) -> leave``, ``wants() -> list``,
-    ``flush(forced)``, ``pause(reason)``, ``resume()``, ``rest(kinds, wants) -> bool``,
-    ``rests(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``,
+    ``flush(forced)``, ``pause(reason)``, ``resume()``, ``pause_kinds(kinds, wants) -> bool``,
+    ``pauses(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``,
     ``newest() -> function or None``, ``step_aside(reason)``.
     """
     place = interpreter_dict()
@@ -163,8 +163,8 @@ class Hub:
             "flush": self.flush,
             "pause": self.pause,
             "resume": self.resume,
-            "rest": self.rest,
-            "rests": self.rests,
+            "pause_kinds": self.pause_kinds,
+            "pauses": self.pauses,
             "wants": self.wants,
             "cpu_ns": self.cpu_ns,
             "detach": self.detach,
@@ -193,7 +193,7 @@ class Hub:
         with self._lock:
             self._members.append(member)
         try:
-            self.rest(())  # whoever switched kinds off until now did not know of this member
+            self.pause_kinds(())  # whoever switched kinds off until now did not know of this member
             self._register()
         except BaseException:  # its kinds were not touched: another profiler may have them on
             self._forget(member)
@@ -236,7 +236,7 @@ class Hub:
             self._members.remove(member)
             unused = self._kinds.release(member.kinds)
             lasting = self._kinds.lasting
-            its_rest = lasting is not None and (lasting[2] is member.wants or not self._members)
+            its_pause = lasting is not None and (lasting[2] is member.wants or not self._members)
             paused = self._paused
             if not self._members:
                 # Until someone joins again another profiler may have put in its own callbacks.
@@ -244,17 +244,17 @@ class Hub:
                 self._wake.set()
         if not paused:  # else another profiler may have enabled them for itself
             self._kinds.switch_off(unused)
-        if its_rest:
-            self.rest(())
+        if its_pause:
+            self.pause_kinds(())
 
     def wants(self) -> list[Wants]:
         """What the members want, in the order in which they joined."""
         return [member.wants for member in list(self._members) if member.wants is not None]
 
-    def rest(self, kinds: Iterable[int], by: Wants | None = None) -> bool:
-        """Switches off ``kinds`` and on again what rested before, for a member that wants to see a part of the time.
+    def pause_kinds(self, kinds: Iterable[int], by: Wants | None = None) -> bool:
+        """Switches off ``kinds`` and on again what was paused, for a member that wants to see a part of the time.
 
-        False, and nothing changes, where that would blind one who does not look at :meth:`rests`.
+        False, and nothing changes, where that would blind one who does not look at :meth:`pauses`.
         """
         wanted = frozenset(kinds)
         began = time.time_ns()
@@ -262,13 +262,13 @@ class Hub:
             blinds = by is None or any(member.wants is None for member in self._members)
             if not self.alive or self._paused or (wanted and blinds and len(self._members) != 1):
                 return False
-            changed = self._kinds.begin_rest(wanted)
-        self._kinds.follow_rest(changed, began, by)
+            changed = self._kinds.begin_pause(wanted)
+        self._kinds.follow_pause(changed, began, by)
         return True
 
-    def rests(self, after: int) -> tuple[int, list[Rest], Rest | None]:
-        """See :meth:`Kinds.rests`."""
-        return self._kinds.rests(after)
+    def pauses(self, after: int) -> tuple[int, list[Pause], Pause | None]:
+        """See :meth:`Kinds.pauses`."""
+        return self._kinds.pauses(after)
 
     def newest(self) -> Callable[[], int] | None:
         """What gives the newest correlation id of all that was launched, where the engine knows."""
@@ -470,7 +470,7 @@ class Hub:
 
     def status(self) -> dict[str, Any]:
         """Counters and state, as builtins."""
-        rest = self._kinds.lasting
+        pause = self._kinds.lasting
         return {
             **self._engine.status(self.alive and not self._paused),
             "members": len(self._members),
@@ -478,7 +478,7 @@ class Hub:
             "refused_kinds": dict(self._kinds.refused),
             "paused": bool(self._paused),
             "reason": self._paused,
-            "resting_since_ns": rest[0] if rest is not None else 0,
+            "paused_since_ns": pause[0] if pause is not None else 0,
             "interrupted": self._kinds.interrupted,
             "flushes": self._flushes,
             "flush_error": self._flush_error,

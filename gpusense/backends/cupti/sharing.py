@@ -20,7 +20,7 @@ class Agreement(NamedTuple):
     leads: bool
 
 
-class Stretch(NamedTuple):
+class Pause(NamedTuple):
     """Capture was off, or still is where ``end_ns`` is None, because of a budget."""
 
     start_ns: int
@@ -34,7 +34,7 @@ class Sharing:
     def __init__(self) -> None:
         self._wants: dict[str, Any] = {}
         self._shared: dict[str, Any] = {}
-        self._rests = 0  # so many have been reported
+        self._pauses = 0  # so many have been reported
         self._spent_before_ns: int | None = None
 
     def begin(self, kinds: Iterable[int], buffer_bytes: int) -> dict[str, Any]:
@@ -46,8 +46,8 @@ class Sharing:
     def met(self, shared: dict[str, Any]) -> None:
         """This copy has joined; what was off before is not reported to it."""
         self._shared = shared
-        rests = shared.get("rests")
-        self._rests = rests(0)[0] if rests is not None else 0
+        pauses = shared.get("pauses")
+        self._pauses = pauses(0)[0] if pauses is not None else 0
 
     def marks(self, stream: int | None) -> None:
         """On which stream this copy marks its blocks, for the others; None: on none of its own."""
@@ -85,23 +85,23 @@ class Sharing:
         spent = sum(known.get("spent_ns") or 0 for known in everyone) + (drain() if drain is not None else 0)
         return Agreement(smallest, spent, leader is self._wants)
 
-    def rest(self, wanted: bool) -> bool:
+    def pause_kinds(self, wanted: bool) -> bool:
         """Records of work off or on for all copies, while markers of blocks go on; False where that is not possible:
         where another profiler has CUPTI, or a copy would not know of it."""
-        change = self._shared.get("rest")
-        if change is None or "rests" not in self._shared:
+        change = self._shared.get("pause_kinds")
+        if change is None or "pauses" not in self._shared:
             return False
         kinds = {kind for known in (self._wants, *self._everyone()) for kind in known.get("kinds", ())}
         return bool(change(kinds - {layouts.MEMSET} if wanted else (), self._wants))
 
-    def stretches(self) -> tuple[list[Stretch], Stretch | None]:
+    def pauses(self) -> tuple[list[Pause], Pause | None]:
         """What ended since the last call, and what lasts."""
-        rests = self._shared.get("rests")
-        if rests is None:
+        pauses = self._shared.get("pauses")
+        if pauses is None:
             return [], None
-        self._rests, ended, lasting = rests(self._rests)
+        self._pauses, ended, lasting = pauses(self._pauses)
         mine = self._wants
         return (
-            [Stretch(start, end, by is mine) for start, end, by in ended],
-            Stretch(lasting[0], None, lasting[2] is mine) if lasting is not None else None,
+            [Pause(start, end, by is mine) for start, end, by in ended],
+            Pause(lasting[0], None, lasting[2] is mine) if lasting is not None else None,
         )

@@ -21,7 +21,7 @@ class Heartbeat(NamedTuple):
     completed: int = 0  # buffers that CUPTI returned to us
     flushes: int = 0
     canaries: bool = False  # whether a finished canary must show in the numbers after a flush
-    resting_since_ns: int = 0  # work is not recorded now, only markers are
+    paused_since_ns: int = 0  # work is not recorded now, only markers are
 
 
 def look(activity: Any, *, paused: bool) -> str | None:
@@ -76,9 +76,9 @@ def _missed_canary(activity: Any) -> str | None:
     if silent and now.flushes - before.flushes < 2:
         activity.last_heartbeat, activity.suspects = before, True
         return None
-    if before.resting_since_ns:
-        if now.resting_since_ns == before.resting_since_ns and not silent:
-            activity.canaries_in_rests = True
-        if not activity.canaries_in_rests:  # this CUPTI may record no memsets alone
+    if before.paused_since_ns:
+        if now.paused_since_ns == before.paused_since_ns and not silent:
+            activity.canaries_in_pauses = True
+        if not activity.canaries_in_pauses:  # this CUPTI may record no memsets alone
             return None
     return TAKEN_OVER if silent else None

@@ -89,7 +89,7 @@ class WgpuSource:
 
     def start(self, on_records: OnRecords) -> None:
         """``on_records(records)`` gets what is handed on from now on. Passes that are like one another come as one
-        :class:`Alike`, which a tracer takes as it takes records."""
+        :class:`SameKernels`, which a tracer takes as it takes records."""
         self._on_records = on_records
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..._aggregation.same_kernels import Alike
+from ..._aggregation.same_kernels import SameKernels
 from ..._records.records import Record
 from ..._runtime import log, process
 from ...backends.wgpu.source import WgpuSource
@@ -189,8 +189,8 @@ class Hooks:
         for timer in self.timers():
             timer.lend_no_more()
 
-    def _emit(self, found: "list[Record | Alike] | list[Record]", counter: str) -> None:
-        self.counts[counter] += sum(len(item) if isinstance(item, Alike) else 1 for item in found)
+    def _emit(self, found: "list[Record | SameKernels] | list[Record]", counter: str) -> None:
+        self.counts[counter] += sum(len(item) if isinstance(item, SameKernels) else 1 for item in found)
         try:
             if self._recording():
                 self.source.hand_on(found)

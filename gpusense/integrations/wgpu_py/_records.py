@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ..._aggregation.same_kernels import Alike
+from ..._aggregation.same_kernels import SameKernels
 from ..._capi.wgpu_usage import usage_text
 from ..._records.records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
 from ._batch import AT, BLOCK, BYTES, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass, Timed, whole
@@ -16,7 +16,7 @@ TOO_LONG = "the pass is longer than the time between its submission and its end"
 SLACK_NS = 1_000_000
 
 #: What there is to tell, passes as columns where nothing else is among them, and how many were refused by reason.
-Outcome = tuple[list[Record | Alike], dict[str, int]]
+Outcome = tuple[list[Record | SameKernels], dict[str, int]]
 
 
 class Staged(NamedTuple):
@@ -108,7 +108,7 @@ def kernels(timer: DeviceTimer, chunk: Timed, now_ns: int) -> Outcome:
         which, starts, durations = ([column[at] for at in good] for column in (which, starts, durations))
     common = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}
     if all(timed[BYTES] is None for timed in batch.kinds):
-        return [Alike([_kernel(timed, common) for timed in batch.kinds], which, starts, durations)], refused
+        return [SameKernels([_kernel(timed, common) for timed in batch.kinds], which, starts, durations)], refused
     kinds: list[Any] = [(_kernel if timed[BYTES] is None else _copy)(timed, common) for timed in batch.kinds]
     rows = zip(which, starts, durations, strict=True)
     records = [kinds[number]._replace(start_ns=start, end_ns=start + duration) for number, start, duration in rows]

@@ -109,8 +109,8 @@ def test_no_lock_of_ours_is_held_while_kinds_are_switched(hub, engine):
 
     engine.enable = engine.disable = switch
     leave = hub.join({KERNELS, COPIES, MEMSETS}, print, mine := {})
-    hub.rest({COPIES}, mine)
-    hub.rest((), mine)
+    hub.pause_kinds({COPIES}, mine)
+    hub.pause_kinds((), mine)
     hub.resume()
     leave()
     every = [COPIES, MEMSETS, KERNELS]
@@ -200,14 +200,14 @@ def test_resume_registers_and_enables_again(hub, engine):
 
 def test_one_alone_may_rest_and_one_who_would_not_be_told_keeps_its_kinds(hub, engine):
     hub.join({KERNELS, COPIES}, print)
-    assert hub.rest({KERNELS, SYNCS})
+    assert hub.pause_kinds({KERNELS, SYNCS})
     assert engine.calls[-1] == ("disable", KERNELS)
     leave = hub.join({SYNCS}, print)
     assert engine.calls[-2:] == [("enable", KERNELS), ("enable", SYNCS)]
-    assert not hub.rest({KERNELS})
+    assert not hub.pause_kinds({KERNELS})
     leave()
     hub.join({SYNCS}, print, {})
-    assert not hub.rest({KERNELS}, {})
+    assert not hub.pause_kinds({KERNELS}, {})
     assert engine.calls[-1] == ("enable", SYNCS)
 
 
@@ -219,49 +219,49 @@ def test_a_rest_of_all_is_told_with_its_times_and_who_wanted_it(hub, engine, mon
     hub.join({KERNELS, SYNCS}, print, two)
     assert hub.wants() == [one, two]
     engine.calls.clear()
-    before = hub.rests(0)
-    assert hub.rest({KERNELS, SYNCS}, one)
+    before = hub.pauses(0)
+    assert hub.pause_kinds({KERNELS, SYNCS}, one)
     assert engine.calls == [("disable", KERNELS), ("disable", SYNCS)]
-    assert hub.rest({KERNELS, SYNCS}, one)  # again changes nothing
-    count, ended, lasting = hub.rests(before[0])
+    assert hub.pause_kinds({KERNELS, SYNCS}, one)  # again changes nothing
+    count, ended, lasting = hub.pauses(before[0])
     assert (ended, lasting[1:]) == ([], (None, one))
-    assert hub.rest((), one)
+    assert hub.pause_kinds((), one)
     assert engine.calls[2:] == [("enable", KERNELS), ("enable", SYNCS)]
-    count, ended, lasting = hub.rests(count)
-    (stretch,) = ended
-    assert stretch[0] < stretch[1]
-    assert stretch[2] is one
+    count, ended, lasting = hub.pauses(count)
+    (pause,) = ended
+    assert pause[0] < pause[1]
+    assert pause[2] is one
     assert lasting is None
-    assert hub.rests(count) == (count, [], None)
-    hub.rest({KERNELS}, one)
+    assert hub.pauses(count) == (count, [], None)
+    hub.pause_kinds({KERNELS}, one)
     leave()
     assert engine.calls[-1] == ("enable", KERNELS)  # who wanted the rest has gone
-    assert hub.rests(count)[0] == count + 1
+    assert hub.pauses(count)[0] == count + 1
 
 
 def test_a_rest_ends_with_the_last_member_and_with_a_new_one(hub, engine):
     leave = hub.join({KERNELS}, print, mine := {})
-    hub.rest({KERNELS}, mine)
+    hub.pause_kinds({KERNELS}, mine)
     hub.join({COPIES}, print, {})()
-    assert (hub.rests(0)[0], hub.rests(0)[2]) == (1, None)
-    hub.rest({KERNELS}, mine)
+    assert (hub.pauses(0)[0], hub.pauses(0)[2]) == (1, None)
+    hub.pause_kinds({KERNELS}, mine)
     leave()
-    assert (hub.rests(0)[0], hub.rests(0)[2]) == (2, None)
+    assert (hub.pauses(0)[0], hub.pauses(0)[2]) == (2, None)
     assert engine.named("enable")[-1] == ("enable", COPIES)
 
 
 def test_what_ends_with_copies_is_switched_on_anew(hub, engine):
     hub.join({KERNELS, COPIES, MEMSETS}, print, mine := {})
     engine.calls.clear()
-    hub.rest({KERNELS, COPIES}, mine)
+    hub.pause_kinds({KERNELS, COPIES}, mine)
     assert engine.calls == [("disable", COPIES), ("disable", KERNELS), ("disable", MEMSETS), ("enable", MEMSETS)]
     engine.calls.clear()
-    hub.rest((), mine)
+    hub.pause_kinds((), mine)
     assert engine.calls == [("enable", COPIES), ("enable", KERNELS)]
     engine.calls.clear()
-    hub.rest({KERNELS}, mine)
+    hub.pause_kinds({KERNELS}, mine)
     assert engine.calls == [("disable", KERNELS)]
-    hub.rest((), mine)
+    hub.pause_kinds((), mine)
 
 
 def test_a_member_that_leaves_with_copies_leaves_memsets_on(hub, engine):
@@ -272,26 +272,26 @@ def test_a_member_that_leaves_with_copies_leaves_memsets_on(hub, engine):
     assert engine.calls[-2:] == [("disable", MEMSETS), ("enable", MEMSETS)]
 
 
-def test_a_kind_that_cannot_be_switched_on_goes_on_resting(hub, engine):
+def test_a_kind_that_cannot_be_switched_on_stays_paused(hub, engine):
     hub.join({KERNELS}, print, mine := {})
-    hub.rest({KERNELS}, mine)
+    hub.pause_kinds({KERNELS}, mine)
     engine.refuse["enable", KERNELS] = 7
-    hub.rest((), mine)
-    assert hub.rests(0)[2] is not None
+    hub.pause_kinds((), mine)
+    assert hub.pauses(0)[2] is not None
     engine.refuse.clear()
-    hub.rest((), mine)
-    assert hub.rests(0)[2] is None
+    hub.pause_kinds((), mine)
+    assert hub.pauses(0)[2] is None
 
 
 def test_many_rests_are_remembered_as_far_as_there_is_room(hub, monkeypatch):
-    monkeypatch.setattr(hub._kinds, "_rests", deque(maxlen=3))
+    monkeypatch.setattr(hub._kinds, "_pauses", deque(maxlen=3))
     hub.join({KERNELS}, print, mine := {})
     for _ in range(5):
-        hub.rest({KERNELS}, mine)
-        hub.rest((), mine)
-    count, ended, _ = hub.rests(0)
+        hub.pause_kinds({KERNELS}, mine)
+        hub.pause_kinds((), mine)
+    count, ended, _ = hub.pauses(0)
     assert (count, len(ended)) == (5, 3)
-    assert hub.rests(4)[1] == ended[-1:]
+    assert hub.pauses(4)[1] == ended[-1:]
 
 
 def test_opposite_wishes_at_once_leave_no_kind_off(hub, engine):
@@ -299,7 +299,7 @@ def test_opposite_wishes_at_once_leave_no_kind_off(hub, engine):
 
     def meanwhile():
         engine.refuse.pop("disable")
-        hub.rest((), mine)
+        hub.pause_kinds((), mine)
 
     real = engine.disable
 
@@ -310,7 +310,7 @@ def test_opposite_wishes_at_once_leave_no_kind_off(hub, engine):
 
     engine.refuse["disable"] = 0
     engine.disable = disable
-    hub.rest({KERNELS}, mine)
+    hub.pause_kinds({KERNELS}, mine)
     assert engine.calls[-1] == ("enable", KERNELS)
 
 
@@ -335,7 +335,7 @@ def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(hub, monkeypat
         lock.acquire()  # as another thread of the parent did
     monkeypatch.setattr(broker.os, "getpid", lambda: -5)
     hub.after_fork_in_child()
-    done = threading.Thread(target=lambda: (hub.rest(()), hub.rests(0), hub.status()), daemon=True)
+    done = threading.Thread(target=lambda: (hub.pause_kinds(()), hub.pauses(0), hub.status()), daemon=True)
     done.start()
     done.join(20)
     assert not done.is_alive()

@@ -5,7 +5,7 @@ import pytest
 from gpusense._aggregation.threshold import Threshold
 from gpusense._capture import budget as _budget
 from gpusense._capture.budget import BudgetKeeper
-from gpusense.backends.cupti.sharing import Sharing, Stretch
+from gpusense.backends.cupti.sharing import Pause, Sharing
 
 
 class Hub:
@@ -18,11 +18,11 @@ class Hub:
         return {
             "wants": lambda: list(self.members),
             "cpu_ns": lambda: 1000,
-            "rest": self.rest,
-            "rests": lambda after: (len(self.ended), self.ended[after:], self.lasting),
+            "pause_kinds": self.pause_kinds,
+            "pauses": lambda after: (len(self.ended), self.ended[after:], self.lasting),
         }
 
-    def rest(self, kinds, by):
+    def pause_kinds(self, kinds, by):
         self.asked.append(sorted(kinds))
         if kinds and self.lasting is None:
             self.lasting = 100, None, by
@@ -47,8 +47,8 @@ def test_a_copy_alone_agrees_with_itself():
     copy = Sharing()
     assert copy.agree(0.02, 500) == (0.02, 0, True)
     assert copy.agree(0.02, 700) == (0.02, 200, True)
-    assert not copy.rest(True)
-    assert copy.stretches() == ([], None)
+    assert not copy.pause_kinds(True)
+    assert copy.pauses() == ([], None)
     assert copy.others_markers == frozenset()
 
 
@@ -75,22 +75,22 @@ def test_the_time_of_all_copies_counts_from_when_they_joined(hub):
 
 def test_all_kinds_of_all_copies_rest_but_the_one_that_markers_need(hub):
     one, _ = hub.join((10, 2, 1)), hub.join((10, 2, 38))
-    one.rest(True)
+    one.pause_kinds(True)
     assert hub.asked == [[1, 10, 38]]
 
 
 def test_stretches_are_told_to_all_once_and_say_whose_they_are(hub):
     one = hub.join()
-    one.rest(True)
-    one.rest(False)
+    one.pause_kinds(True)
+    one.pause_kinds(False)
     two = hub.join()  # later: what was before is not its own
-    assert two.stretches() == ([], None)
-    one.rest(True)
-    assert one.stretches() == ([Stretch(100, 300, True)], Stretch(100, None, True))
-    assert two.stretches() == ([], Stretch(100, None, False))
-    one.rest(False)
-    assert two.stretches() == ([Stretch(100, 300, False)], None)
-    assert two.stretches() == ([], None)
+    assert two.pauses() == ([], None)
+    one.pause_kinds(True)
+    assert one.pauses() == ([Pause(100, 300, True)], Pause(100, None, True))
+    assert two.pauses() == ([], Pause(100, None, False))
+    one.pause_kinds(False)
+    assert two.pauses() == ([Pause(100, 300, False)], None)
+    assert two.pauses() == ([], None)
 
 
 def test_streams_on_which_others_mark_their_blocks(hub):
@@ -154,8 +154,8 @@ def test_the_leader_switches_for_all_and_the_other_says_why(hub, clock):
     assert hub.lasting is None
     other.note(loose)
     keeper.note(strict)
-    assert [stretch.reason for stretch in others_unseen] == [_budget.OTHERS_REASON]
-    assert [stretch.reason for stretch in unseen] == [_budget.REASON]
+    assert [pause.reason for pause in others_unseen] == [_budget.OTHERS_REASON]
+    assert [pause.reason for pause in unseen] == [_budget.REASON]
     assert other.lasting() is keeper.lasting() is None
 
 
@@ -184,8 +184,8 @@ def test_many_stretches_become_one(hub, clock, monkeypatch):
     keeper = BudgetKeeper(unseen)
     keeper.begin(0.5)
     for _ in range(5):
-        copy.sharing.rest(True)
-        copy.sharing.rest(False)
+        copy.sharing.pause_kinds(True)
+        copy.sharing.pause_kinds(False)
         keeper.note(copy)
     assert len(unseen) == 3
     assert unseen[-1].reason == f"{_budget.REASON}; capture was on for a part of this time"

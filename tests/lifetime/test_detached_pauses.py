@@ -1,4 +1,4 @@
-"""Rests of an overhead budget that take CUPTI out of the process: what is recorded, and when it stays."""
+"""Pauses of an overhead budget that take CUPTI out of the process: what is recorded, and when it stays."""
 
 import functools
 import sys
@@ -26,7 +26,7 @@ from gpusense._tracing import select
     + """
 mode, case = sys.argv[1:]
 control = select.control
-run = control.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_rests=case != "not allowed")
+run = control.start_session(mode=mode, path="run.gpusense", overhead_budget=0.1, detach_in_pauses=case != "not allowed")
 tracer = run.tracer
 while tracer.recorder.marker is None:
     with gpusense.trace("waiting"):
@@ -75,7 +75,7 @@ print(json.dumps({
     "last": sum(count for path, _, count in work if path == ("last",)), "rounds": rounds,
     "outer": sum(b.name == "outer" for b in session.blocks)
         + sum(a.count for a in session.aggregates if a.kind == "block" and a.name == "outer"),
-    "finalized": cupti.fake_cupti_calls(b"cuptiFinalize"), "rests": len(spans),
+    "finalized": cupti.fake_cupti_calls(b"cuptiFinalize"), "pauses": len(spans),
     "apart": all(end < after for (_, end), (after, _) in zip(spans, spans[1:])),
 }))
 """
@@ -92,9 +92,9 @@ def program(answer, tmp_path, monkeypatch):
 def test_rests_take_cupti_out_and_everything_is_in_its_block(program, mode):
     facts = program(mode, "alone")
     assert facts["finalized"] >= 3
-    assert "resting" in facts["states"]
-    assert facts["rests"] >= 3
-    assert facts["apart"]  # both parts of a rest are one stretch
+    assert "detached" in facts["states"]
+    assert facts["pauses"] >= 3
+    assert facts["apart"]  # both parts of a pause are one interval
     assert 0 < facts["seen"] < facts["launched"]
     assert facts["lost"] == facts["misplaced"] == 0
     # Ids begin anew with each return: nothing comes to a block of another time.
@@ -114,7 +114,7 @@ def test_cupti_stays_where_graphs_are_replayed_in_spite_of_the_word(program, mod
     """They are known by launches with several records; by then CUPTI must not have been out."""
     facts = program(mode, "graphs")
     assert facts["finalized"] == 0
-    assert facts["rests"] >= 1
+    assert facts["pauses"] >= 1
     assert facts["overhead"]["stays"].startswith("CUDA graphs were replayed")
     assert facts["overhead"]["left"] > 0
 
@@ -128,16 +128,16 @@ def test_nothing_is_told_of_what_nobody_asked_for(program):
 def test_cupti_stays_where_another_copy_captures(program):
     facts = program("live", "two copies")
     assert facts["finalized"] == 0
-    assert "resting" not in facts["states"]
+    assert "detached" not in facts["states"]
 
 
 BEGIN = (
     SETUP
     + """
-gpusense.configure(overhead_budget=0.0001, detach_in_rests=True)
+gpusense.configure(overhead_budget=0.0001, detach_in_pauses=True)
 tracer, fake = begin()
 end = time.monotonic() + 20
-while tracer.status()["state"] != "resting":
+while tracer.status()["state"] != "detached":
     assert time.monotonic() < end, tracer.status()
     with gpusense.trace("work"):
         for _ in range(100): driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(500))
@@ -169,9 +169,9 @@ print(tracer.status()["state"])
     [
         ("gpusense.disable()", "stopped"),
         ("print(gpusense.detach(), end=' ')", "stopped"),
-        ("gpusense.configure(detach_in_rests=False, overhead_budget=None)", "running"),
+        ("gpusense.configure(detach_in_pauses=False, overhead_budget=None)", "running"),
         ("gpusense.configure(kinds=('sync',), overhead_budget=None)", "running"),
-        ("gpusense.reset()", "resting"),
+        ("gpusense.reset()", "detached"),
     ],
 )
 def test_what_the_program_asks_for_in_a_rest(run, act, state):
@@ -200,7 +200,7 @@ def test_a_process_ends_in_a_rest(run):
     clean(done, "overhead budget\n")
 
 
-def test_a_child_of_a_resting_process_goes_on_without_it(run):
+def test_a_child_of_a_detached_process_goes_on_without_it(run):
     done = run(
         BEGIN
         + """
@@ -208,14 +208,14 @@ child = os.fork()
 if not child:
     with gpusense.trace("in the child"): pass
     os._exit(0 if tracer.status()["state"] == "unavailable" else 1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), tracer.status()["state"] in ("resting", "armed", "running"))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), tracer.status()["state"] in ("detached", "armed", "running"))
 """
     )
     clean(done, "0 True\n")
 
 
 def test_a_budget_that_ends_in_the_middle_of_a_round_leaves_capture_on(run):
-    """The round had decided to rest, and did so for a tenth of a second though there was no budget any more."""
+    """The cycle had decided to pause, and did so for a tenth of a second though there was no budget any more."""
     done = run(
         """
 tracer, fake = begin()
@@ -240,7 +240,7 @@ def switch(seed):
         rng.choice((
             gpusense.disable, gpusense.enable, gpusense.enable, lambda: tracer.flush(0.1),
             lambda: gpusense.configure(overhead_budget=rng.choice((None, 0.0001, 0.1))),
-            lambda: gpusense.configure(detach_in_rests=rng.random() < 0.8),
+            lambda: gpusense.configure(detach_in_pauses=rng.random() < 0.8),
         ))()
         time.sleep(rng.random() / 50)
 threads = [threading.Thread(target=switch, args=(seed,)) for seed in range(3)]
