@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from gpusense import testing
-from gpusense.backends import host
+from gpusense.backends import sysfs
 
 
 def test_the_documented_example_is_true():
@@ -46,12 +46,12 @@ def test_fake_sysfs_sleeps_and_wakes(tmp_path):
     tree = testing.FakeSysfs(tmp_path)
     tree.pci_device("0000:01:00.0", runtime_status="suspended")
     tree.pci_device("0000:02:00.0", vendor=0x1002)
-    assert host.pci_gpus(0x10DE, tree.root) == ["0000:01:00.0"]
-    assert host.asleep("0000:01:00.0", tree.root) == "sleeping: power/runtime_status is suspended"
+    assert sysfs.pci_gpus(0x10DE, tree.root) == ["0000:01:00.0"]
+    assert sysfs.asleep("0000:01:00.0", tree.root) == "sleeping: power/runtime_status is suspended"
     tree.pci_device("0000:01:00.0")
-    assert host.asleep("0000:01:00.0", tree.root) is None
+    assert sysfs.asleep("0000:01:00.0", tree.root) is None
     tree.remove("bus/pci/devices/0000:01:00.0/vendor")
-    assert host.pci_gpus(0x10DE, tree.root) == []
+    assert sysfs.pci_gpus(0x10DE, tree.root) == []
 
 
 def test_trouble_that_cannot_be_is_refused():

@@ -12,7 +12,6 @@ from .._attribution.boundaries import CLOSE, OPEN, Boundary
 from .._records.records import Path, Unavailable
 from .._runtime import threads
 
-
 _get_ident = threads.thread_id()
 
 
