@@ -89,7 +89,7 @@ def program(answer, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["live", "file"])
-def test_rests_take_cupti_out_and_everything_is_in_its_block(program, mode):
+def test_pauses_take_cupti_out_and_everything_is_in_its_block(program, mode):
     facts = program(mode, "alone")
     assert facts["finalized"] >= 3
     assert "detached" in facts["states"]

@@ -158,7 +158,7 @@ print(kernels(tracer.session()) == expected, fake.fake_cupti_calls(b"cuptiFinali
             "pause = tracer.recorder.capture._activity.shared; pause['pause']('test'); pause['resume']()",
             {},
         ),
-        ("went unrecorded", "rest = tracer.recorder.capture.sharing.rest; rest(True); rest(False)", {}),
+        ("went unrecorded", "pause = tracer.recorder.capture.sharing.pause_kinds; pause(True); pause(False)", {}),
     ],
 )
 def test_detaching_is_refused_with_the_reason(run, why, code, env):
