@@ -60,7 +60,7 @@ def child(mode, rate, pairs):
         for pair in range(pairs):
             found = {}
             for on in (True, False) if pair % 2 else (False, True):
-                capture.sharing.rest(not on)
+                capture.sharing.pause_kinds(not on)
                 time.sleep(0.25)  # what is on its way arrives
                 before = capture.status()["drain_cpu_ns"] + recorder._tick_cpu_ns
                 found[on] = loop(WINDOW_S)
