@@ -46,7 +46,7 @@ def main():
         with gpusense.trace("waiting"):
             time.sleep(0.01)
     spin.launch((1,), (32,), (1000,))
-    noop, rows = NoopTracer(), {"off": [], "no marker": [], "live": [], "marker": []}
+    noop, rows = NoopTracer("nothing"), {"off": [], "no marker": [], "live": [], "marker": []}
     for number in range(PARTS):
         rows["off"].append(cost(noop.trace))
         rows["live"].append(cost(run.tracer.trace))

@@ -136,14 +136,14 @@ torch.cuda.synchronize()
 begin()
 activity.canary = markers.Memset(activity)
 activity.canary.prepare()
-def watch(count, until=None):
+def changes(count):
     seen = []
     for _ in range(count):
         paused = activity.status()["paused"]
         seen.append(watch.look(activity, paused=paused))
         activity.flush(); time.sleep(0.15); activity.flush()
     return [verdict for verdict in seen if verdict]
-before = watch(3)
+before = changes(3)
 for _ in range(50): x.add_(1)
 settle()
 ours_before = sum(grids.values())
@@ -151,7 +151,7 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) a
     for _ in range(100): x.add_(1)
     torch.cuda.synchronize()
 theirs = sum(event.count for event in profile.key_averages() if "elementwise" in event.key)
-after = watch(6)
+after = changes(6)
 now = sum(grids.values())
 for _ in range(50): x.add_(1)
 settle()
