@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from support.machine import skip_without
 
 from gpusense import monitor, testing
 from gpusense.monitor._lane_threads import LaneThreads, Task
@@ -289,6 +290,6 @@ print(len(callers), threads.thread_id()() in callers, len(running.history(device
     ],
 )
 def test_a_patched_program_that_never_yields_is_sampled_on_threads_of_the_system(run_python, library, patch):
-    pytest.importorskip(library)
+    skip_without(library)
     done = run_python(BUSY.format(patch=patch), PYTHONWARNINGS="ignore")
     assert done.stdout == "1 False True {}\n", done.stderr

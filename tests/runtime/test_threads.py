@@ -5,6 +5,7 @@ import sys
 import threading
 
 import pytest
+from support.machine import skip_without
 
 from gpusense._runtime import threads
 
@@ -162,7 +163,7 @@ print(threads.patched(), over.is_set(), seen[1:], seen[0] != threads.thread_id()
 )
 @pytest.mark.parametrize("when", ["first", "late"])
 def test_a_patched_program_that_never_yields_holds_no_thread(run_python, library, patch, when):
-    pytest.importorskip(library)
+    skip_without(library)
     code = patch + BUSY.format(early="") if when == "first" else BUSY.format(early=patch)
     done = run_python(code, PYTHONWARNINGS="ignore")
     assert done.stdout.split("\n")[0] == "True True [True] True False", done.stderr

@@ -1,5 +1,6 @@
 """What tests need of the machine: compilers, assemblers. Skipped elsewhere, a failure in CI."""
 
+import importlib.util
 import os
 import pathlib
 import platform
@@ -21,6 +22,12 @@ def require(condition: object, what: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"CI must have {what}")
     pytest.skip(f"needs {what}")
+
+
+def skip_without(library: str) -> None:
+    """Skips where a child cannot import ``library``. Not imported here: some change the process that imports them."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"needs {library}")
 
 
 def find_compiler() -> list[str] | None:
