@@ -31,6 +31,6 @@ autodoc_typehints_format = "short"
 nitpick_ignore_regex = [
     ("py:class", r"(int|str|bool|float|bytes|object|tuple|dict|list|None|BaseException|TracebackType|Any|Callable)"),
     ("py:class", r"(collections\.abc|typing|types|os)\..*"),
-    ("py:class", r"threading\.Thread|gpusense\..*\.(TimedBlock|Clock|Driver)|Redact|F"),
+    ("py:class", r"threading\.Thread|gpusense\..*\.(Clock|Driver)|(gpusense\..*\.)?TimedBlock|Direction|Redact|F"),
     ("py:class", r"(Iterable|Iterator|Sequence|Mapping|Literal|IO|PathLike|os\.PathLike\[str\])"),
 ]

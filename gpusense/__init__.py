@@ -15,7 +15,7 @@ from _thread import get_ident as _get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import cuda, doctor, exporters, integrations, monitor, testing, wgpu
+    from . import cuda, doctor, exporters, integrations, monitor, session, testing, wgpu
     from ._records.metrics import GpuMetrics, OwnUsage
     from ._records.protocols import ActivitySource, Backend, DeviceSource, MetricsSource, RecordSource
     from ._records.records import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         GpuSync,
         Syscall,
         Unavailable,
+        UnseenInterval,
     )
     from ._runtime.config import Settings
     from ._runtime.errors import BackendError, BackendUnavailable, ConfigurationError, GpuSenseError, SessionError
@@ -83,6 +84,7 @@ __all__ = [
     "TraceSummary",
     "Tracer",
     "Unavailable",
+    "UnseenInterval",
     "Window",
     "__version__",
     "compute_block",
@@ -103,6 +105,7 @@ __all__ = [
     "record_kernel",
     "record_transfer",
     "reset",
+    "session",
     "testing",
     "trace",
     "wgpu",
@@ -127,6 +130,7 @@ _SOURCES = {
         "GpuSync",
         "Syscall",
         "Unavailable",
+        "UnseenInterval",
     ),
     "_runtime.config": ("Settings",),
     "_runtime.errors": ("BackendError", "BackendUnavailable", "ConfigurationError", "GpuSenseError", "SessionError"),

@@ -11,7 +11,17 @@ from types import TracebackType
 from typing import NamedTuple
 
 from .._records import device_identity
+from .._records.metrics import Clocks as Clocks
 from .._records.metrics import GpuMetrics, OwnUsage
+from .._records.metrics import Health as Health
+from .._records.metrics import Instance as Instance
+from .._records.metrics import Links as Links
+from .._records.metrics import Memory as Memory
+from .._records.metrics import Pcie as Pcie
+from .._records.metrics import Power as Power
+from .._records.metrics import ProcessUsage as ProcessUsage
+from .._records.metrics import Thermal as Thermal
+from .._records.metrics import Utilization as Utilization
 from .._records.protocols import Backend, MetricsSource
 from .._records.records import DeviceInfo, Unavailable
 from .._runtime import log, process, threads

@@ -57,7 +57,7 @@ class Session:
 
     def __repr__(self) -> str:
         kept, counted = len(self.records), sum(one.count for one in self.aggregates)
-        return f"<Session {self.meta.get('mode', 'merged')}: {count_text(kept, 'record')}, {counted:,} counted>"
+        return f"<Session {self.meta.get('mode', 'merged')}: {count_text(kept, 'record')}, {counted:,} summed>"
 
     @property
     def kernels(self) -> list[GpuKernel]:

@@ -11,7 +11,7 @@ import pytest
 from support.machine import ROOT as REPOSITORY
 from support.tree import PACKAGE, PATHS, ROOT, ROWS, TREES, outside_imports, own_imports, room_of
 
-CTYPES = ("_capi", "backends", "cuda", "wgpu", "testing")
+CTYPES = ("_capi", "backends", "cuda")
 NEVER = ("dataclasses", "importlib.metadata", "importlib.resources", "pkg_resources", "ctypes.util")
 TESTS = REPOSITORY / "tests"
 

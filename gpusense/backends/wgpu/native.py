@@ -1,7 +1,7 @@
 """A small wgpu client over ctypes: adapters, and a self-test that computes, times and reads back.
 
 Rule of this file: anything a driver or wgpu-native may answer with an abort happens in a child process
-(:mod:`._wgpu_child`). Handles are checked before use (NULL aborts), errors are looked at before every submit (a
+(:mod:`.child`). Handles are checked before use (NULL aborts), errors are looked at before every submit (a
 submit with an error aborts), mapped data is copied inside the map callback (asking for it later may abort).
 """
 

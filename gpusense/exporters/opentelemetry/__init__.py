@@ -163,3 +163,11 @@ def switched_off(environ: Mapping[str, str]) -> str:
         if environ.get(name, "").strip().lower() in off:
             return f"{name}={environ[name]}"
     return ""
+
+
+def __getattr__(name: str) -> Any:
+    """What :func:`start_root_span` and :func:`export_session` give: loaded with OpenTelemetry, when it is asked for."""
+    module = {"RootSpan": "_parents", "Replayed": "_replay"}.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(__import__(f"{__name__}.{module}", fromlist=[name]), name)
