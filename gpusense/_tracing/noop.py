@@ -1,10 +1,10 @@
 """The tracer that does nothing, with the same methods and result types; no ``if`` is left on its path."""
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
+
+from .results import Results
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from .types import Switch
 
 OFF = "gpusense is off"
@@ -91,7 +91,7 @@ class _Blocks(dict[Any, NoopBlock]):
         return block
 
 
-class NoopTracer:
+class NoopTracer(Results):
     """Every method of :class:`Tracer`, empty and honest: ``reason`` says why nothing is recorded. ``control`` turns
     recording on, where that is possible."""
 
@@ -185,35 +185,6 @@ class NoopTracer:
 
         return Session(meta={"mode": "off", "reason": self.reason, "backends": {}})
 
-    def summary(self) -> Any:
-        from .summary import summarise
-
-        return summarise(self.session())
-
-    def bottlenecks(self, top_n: int = 5) -> list[Any]:
-        return []
-
-    def print_summary(self, file: Any = None) -> None:
-        from .summary import print_summary
-
-        print_summary(self.session(), file)
-
-    def print_bottlenecks(self, top_n: int = 5, file: Any = None) -> None:
-        from .summary import print_bottlenecks
-
-        print_bottlenecks(self.session(), top_n, file)
-
-    @overload
-    def export_json(self, path: None = None) -> str: ...
-
-    @overload
-    def export_json(self, path: "str | PathLike[str]") -> None: ...
-
-    def export_json(self, path: Any = None) -> str | None:
-        from .summary import export_json
-
-        return export_json(self.session(), path)
-
     def status(self) -> dict[str, Any]:
         return {"state": "off", "reason": self.reason}
 
@@ -247,12 +218,6 @@ class DisabledTracer(NoopTracer):
 
     def session(self) -> Any:
         return self._live.session()
-
-    def summary(self) -> Any:
-        return self._live.summary()
-
-    def bottlenecks(self, top_n: int = 5) -> list[Any]:
-        return list(self._live.bottlenecks(top_n))
 
     def add_sink(self, sink: Any) -> None:
         self._live.add_sink(sink)

@@ -3,7 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from .._attribution.open_blocks import end_frames, running
 from .._capture.recorder import Owner, Recorder
@@ -13,20 +13,18 @@ from .._runtime import log, package, process
 from .._runtime.config import Settings
 from .block import Block, Blocks, TimedBlock
 from .manual import ManualRecords
+from .results import Results
 from .tasks import TaskSwitches
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from ..session import Session
-    from .summary import Bottleneck, TraceSummary
     from .types import Switch
 
 #: Ending capture, and handing out what is left: no exit takes longer because of us.
 END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
 
 
-class Tracer(Blocks, ManualRecords):
+class Tracer(Blocks, ManualRecords, Results):
     """Records what this process does. All methods may be called from any thread and none raises into the program
     for a reason of gpusense's own. ``control`` turns recording off and on for the whole process."""
 
@@ -115,45 +113,6 @@ class Tracer(Blocks, ManualRecords):
         self.flush()
         found: Session = self.recorder.session()
         return found
-
-    def summary(self) -> "TraceSummary":
-        """:class:`TraceSummary`: statistics of every block by name, with the GPU work launched inside."""
-        from .summary import summarise
-
-        return summarise(self.session())
-
-    def bottlenecks(self, top_n: int = 5) -> "list[Bottleneck]":
-        """The operations that took the most time, longest first, as :class:`Bottleneck`."""
-        from .summary import bottlenecks
-
-        return bottlenecks(self.session(), top_n)
-
-    def print_summary(self, file: Any = None) -> None:
-        """Prints :meth:`summary` as a table on ``file`` (standard output)."""
-        from .summary import print_summary
-
-        print_summary(self.session(), file)
-
-    def print_bottlenecks(self, top_n: int = 5, file: Any = None) -> None:
-        """Prints :meth:`bottlenecks`, one a line, on ``file`` (standard output)."""
-        from .summary import print_bottlenecks
-
-        print_bottlenecks(self.session(), top_n, file)
-
-    @overload
-    def export_json(self, path: None = None) -> str: ...
-
-    @overload
-    def export_json(self, path: "str | PathLike[str]") -> None: ...
-
-    def export_json(self, path: Any = None) -> str | None:
-        """The session as JSON (schema ``gpusense.report/1``): its text, or None where it was written to ``path``.
-
-        To a path it is written piece by piece, so that a long session needs no more memory than it takes itself.
-        """
-        from .summary import export_json
-
-        return export_json(self.session(), path)
 
     def status(self) -> dict[str, Any]:
         """What capture is doing, for people. ``state`` is "armed" (CUDA is not live yet), "running", "paused" (another

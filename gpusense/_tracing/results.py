@@ -1,0 +1,56 @@
+"""What a tracer answers from its session, whether it records or not; what works it out is loaded when it is asked."""
+
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from ..session import Session
+    from .summary import Bottleneck, TraceSummary
+
+
+class Results:
+    """The part of a tracer that reads its :meth:`session`."""
+
+    if TYPE_CHECKING:
+
+        def session(self) -> "Session": ...
+
+    def summary(self) -> "TraceSummary":
+        """:class:`TraceSummary`: statistics of every block by name, with the GPU work launched inside."""
+        from .summary import summarise
+
+        return summarise(self.session())
+
+    def bottlenecks(self, top_n: int = 5) -> "list[Bottleneck]":
+        """The operations that took the most time, longest first, as :class:`Bottleneck`."""
+        from .summary import bottlenecks
+
+        return bottlenecks(self.session(), top_n)
+
+    def print_summary(self, file: Any = None) -> None:
+        """Prints :meth:`summary` as a table on ``file`` (standard output)."""
+        from .summary import print_summary
+
+        print_summary(self.session(), file)
+
+    def print_bottlenecks(self, top_n: int = 5, file: Any = None) -> None:
+        """Prints :meth:`bottlenecks`, one a line, on ``file`` (standard output)."""
+        from .summary import print_bottlenecks
+
+        print_bottlenecks(self.session(), top_n, file)
+
+    @overload
+    def export_json(self, path: None = None) -> str: ...
+
+    @overload
+    def export_json(self, path: "str | PathLike[str]") -> None: ...
+
+    def export_json(self, path: Any = None) -> str | None:
+        """The session as JSON (schema ``gpusense.report/1``): its text, or None where it was written to ``path``.
+
+        To a path it is written piece by piece, so that a long session needs no more memory than it takes itself.
+        """
+        from .summary import export_json
+
+        return export_json(self.session(), path)
