@@ -15,11 +15,13 @@ from .._attribution.boundaries import Boundary, Placed
 from .._decode import layouts
 from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids, Launches, Widener
+from .._decode.kinds import Kinds
 from .._decode.names import Described, NameOf, Names
 from .._decode.record import KernelMaker, Row, kernel_rows
 from .._decode.record import record as decode_record
 from .._decode.walk import batches, numbers
 from .._records.records import BlockRecord, Counters, GpuKernel, GpuSync, Path, Record
+from .._records.work import WorkTable
 from .block_totals import BlockTotals, Watched
 from .ledger import Ledger
 from .placement import HELPERS, Owners, Placer, Work
@@ -66,6 +68,7 @@ class Limits(NamedTuple):
     max_records: int = 200_000  # in memory; the oldest are then only counted
     devices: frozenset[int] | None = None  # CUDA ordinals to look at; None: all
     kinds: frozenset[int] | None = None  # CUPTI's kinds to look at; others come where another copy asks for them
+    max_rows: int | None = None  # of the table of all work; None: all stay
 
 
 class Pipeline:
@@ -87,7 +90,9 @@ class Pipeline:
         self.ledger = Ledger(self.limits.max_records, emit)  # what was kept and counted
         self.kept = self.ledger.kept
         self.threshold = Threshold(self.limits.threshold_ns, self.limits.max_per_second)
-        self._placer = Placer(self.ledger, self.threshold, occupancy, watched)
+        self.work = WorkTable(self.limits.max_rows)  # all of it, however short
+        self._kinds = Kinds(self.work)
+        self._placer = Placer(self.ledger, self.threshold, occupancy, watched, self.work)
         self.attribution, self.watched = self._placer.attribution, self._placer.watched
         self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
         self.launches = Launches()  # how much CUPTI slowed them
@@ -268,15 +273,15 @@ class Pipeline:
         if lines is not None and kind == "sync":
             batch = batch.with_keys(self.ledger.sums.keys_with_lines(batch.key, lines))
         slow = self._slow(batch, now_ns)
-        kept: dict[int, Record] | dict[int, Row] = {}
+        kept: dict[int, Record] | dict[int, Row]
         if kind == "kernel":
             kept = kernel_rows(buffer, batch, slow, ids, lambda pointer: known.get(pointer) or names(pointer), pause)
         else:
-            for i in slow:
-                item = decode_record(buffer, batch, i, names)._replace(correlation_id=ids.wide(i))
-                kept[i] = _with_line(item, lines[i]) if lines is not None else item  # type: ignore[assignment]
+            kept = _records(buffer, batch, slow, ids, names, lines)
         owners = self._owners(buffer, batch) if self._placer.owners else None
-        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners))
+        self._kinds.know(known)
+        rows = self._kinds.of(buffer, batch, thread, names, lines, owners)
+        self._waiting.append(Work(kind, thread, batch, ids, short, kept, batch.latest, owners, rows))
 
     def _ids(self, batch: Batch) -> Ids:
         column = batch.ascending_ids()
@@ -370,6 +375,21 @@ def _described(names: NameOf, pointers: frozenset[int]) -> tuple[Mapping[int, De
         return names.many(pointers)
     known = {pointer: names(pointer) for pointer in pointers}
     return known, {pointer: text[0] for pointer, text in known.items()}
+
+
+def _records(
+    buffer: memoryview,
+    batch: Batch,
+    chosen: Sequence[int],
+    ids: Ids,
+    names: NameOf,
+    lines: Sequence[str | None] | None,
+) -> dict[int, Record]:
+    made: dict[int, Record] = {}
+    for i in chosen:
+        item = decode_record(buffer, batch, i, names)._replace(correlation_id=ids.wide(i))
+        made[i] = _with_line(item, lines[i]) if lines is not None else item
+    return made
 
 
 def _with_line(item: Any, line: str | None) -> Any:

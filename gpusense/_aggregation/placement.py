@@ -16,6 +16,7 @@ from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids
 from .._decode.record import AT_ONCE, Home, KernelMaker, Row
 from .._records.records import KINDS, BlockRecord, GpuKernel, Path, Record
+from .._records.work import WITH_ROWS, WorkTable, kind_of_record
 from .block_totals import Watched
 from .ledger import Ledger
 from .same_kernels import SameKernels
@@ -45,6 +46,7 @@ class Work(NamedTuple):
     kept: dict[int, Record] | dict[int, Row]  # index in the batch → what to keep, still without its block
     newest_ns: int  # nothing in it ended later
     owners: Owners | None = None  # where some of it was captured in a block
+    rows: list[int] | None = None  # kind of each in the table of all work, where it has rows
 
 
 class Placer:
@@ -57,7 +59,9 @@ class Placer:
         threshold: Threshold,
         occupancy: Callable[[GpuKernel], float | None] | None = None,
         watched: Watched | None = None,
+        table: WorkTable | None = None,
     ) -> None:
+        self.table = WorkTable() if table is None else table
         self.attribution = Attributor()
         self.watched = watched or Watched()
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
@@ -93,7 +97,9 @@ class Placer:
             counted[i] = 0
         indices, items, first = list(work.kept), list(work.kept.values()), 0
         chosen: list[tuple[Place, list[Any]]] = []
+        paths: list[tuple[int, int]] = []
         for low, high, place in self.attribution.segments(work.thread, *work.ids):
+            paths.append((high - low, self._path_number(place[0])))
             rows = [column[low:high] for column in columns]
             last = bisect_left(indices, high, first)
             if last > first:
@@ -104,7 +110,20 @@ class Placer:
                 self._count(kind, place, where, rows)
         if kind not in HELPERS:
             ledger.counted += batch.count - len(work.kept)
+        self._add_rows(work, paths)
         self._keep(kind, chosen, pause)
+
+    def _add_rows(self, work: Work, paths: list[tuple[int, int]]) -> None:
+        """Adds a batch to the table of all work; ``paths``: see :meth:`WorkTable.append`."""
+        if work.rows is not None:
+            (corrs, base), batch = (work.ids.corrs, work.ids.base), work.batch
+            orders = map(base.__add__, corrs) if base else corrs
+            sizes = batch.bytes if work.kind in WITH_BYTES else None
+            self.table.append(work.rows, paths, *batch.times(), orders, sizes)
+
+    def _path_number(self, innermost: Candidates) -> int:
+        blocks = self._certain(innermost)
+        return self.table.path_of(self.attribution.path(blocks[0])) if blocks else 0
 
     def _shared_where(self, batch: Batch) -> Where | None:
         """Of all records, or None where they differ."""
@@ -219,6 +238,8 @@ class Placer:
             item = item._replace(is_slow=slow)
         if item.block_id is not None and self.watched.blocks:
             self.watched.extend(self.attribution.chain(item.block_id), [_row_of(item)])
+        if kind in WITH_ROWS:
+            self.table.add(item)
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
             self._ledger.occupy_times(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
         wanted = keep_all or kind == "allocation" or duration >= self._threshold.effective_ns
@@ -255,10 +276,22 @@ class Placer:
                     self.watched.extend(self.attribution.chain(kind.block_id), [row])
         ledger, slow_ns, first = self._ledger, self._threshold.chosen_ns, columns.kinds[0]
         ledger.occupy_times(first.backend, first.device, True, columns.starts, columns.ends)
+        self._add_columns(columns)
         kept = self._threshold.slow(columns.durations, max(columns.durations))
         ledger.store([item._replace(is_slow=item.end_ns - item.start_ns >= slow_ns) for item in columns.at(kept)])
         for kind, durations in columns.by_kind(kept):
             ledger.count_like(kind, durations)
+
+    def _add_columns(self, columns: SameKernels) -> None:
+        table = self.table
+        numbers = [table.kind_of(kind_of_record(kind)) for kind in columns.kinds]
+        paths = [table.path_of(kind.path) for kind in columns.kinds]
+        table.append(
+            [numbers[which] for which in columns.which],
+            ((1, paths[which]) for which in columns.which),
+            columns.starts,
+            columns.ends,
+        )
 
 
 def _divided(rows: list[list[Any]]) -> Iterator[tuple[Where, list[list[int]]]]:

@@ -16,6 +16,7 @@ from .._decode.names import MAX_NAMES, RECHECK_S, base_name
 from .._decode.walk import name_pointers
 from .._records.json_codec import block_text
 from .._records.records import BlockRecord, Counters, Path, Record
+from .._records.work import WorkTable
 from .._runtime import log, threads
 from .._runtime.config import Settings
 from ..session import Session, load
@@ -239,7 +240,7 @@ class FileStore:
         return Counters(bytes_dropped=self.writer.bytes_dropped, bytes_too_long=self.writer.bytes_too_long)
 
     def results(self) -> Results:
-        return [], [], []
+        return [], [], [], WorkTable()
 
     def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         """From what the file holds by now; the first question reads all of it."""

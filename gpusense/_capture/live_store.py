@@ -11,6 +11,7 @@ from .._attribution.boundaries import OPEN, Boundary, PlacedItem, taken_apart
 from .._capi import demangle
 from .._decode.names import NameCache, Names
 from .._records.records import BlockRecord, Counters, Path, Record
+from .._records.work import HEAD, TAIL
 from .._runtime.config import Settings
 from .attachment import Capture
 from .sinks import Sinks
@@ -50,6 +51,7 @@ class LiveStore:
             settings.max_records,
             frozenset(settings.devices) if settings.devices is not None else None,
             self._capture.kinds if self._capture is not None else None,
+            HEAD + TAIL,
         )
 
     # --- settings ---------------------------------------------------------------------------------------------------
@@ -150,7 +152,8 @@ class LiveStore:
         return self.pipeline.counters()
 
     def results(self) -> Results:
-        return list(self.pipeline.kept), self.pipeline.ledger.aggregates(), self.pipeline.ledger.busy()
+        pipeline = self.pipeline
+        return list(pipeline.kept), pipeline.ledger.aggregates(), pipeline.ledger.busy(), pipeline.work.copy()
 
     def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         with lock:

@@ -623,7 +623,7 @@ class Recorder:
         from ..session import Session
 
         with self._lock:
-            records, aggregates, busy = self.store.results()
+            records, aggregates, busy, work = self.store.results()
         return Session(
             meta=self.meta(),
             devices=self.devices(),
@@ -633,6 +633,7 @@ class Recorder:
             busy=busy,
             unseen=self.all_unseen(),
             counters=self.counters(),
+            work=work,
         )
 
     # --- end --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from .._records.records import (
     Record,
     UnseenInterval,
 )
+from .._records.work import WorkTable
 from .._runtime.config import Settings
 from .attachment import Capture
 
@@ -44,7 +45,7 @@ class Known(Protocol):
         """All of it, with :meth:`Store.results`."""
 
 
-Results = tuple[list[Record], list[Aggregate], list[DeviceBusy]]
+Results = tuple[list[Record], list[Aggregate], list[DeviceBusy], WorkTable]
 
 
 class Store(Protocol):
@@ -123,7 +124,7 @@ class Store(Protocol):
         """Without the lock."""
 
     def results(self) -> Results:
-        """What is in memory: records, aggregates, busy devices."""
+        """What is in memory: records, aggregates, busy devices, all work."""
 
     def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         """Without the lock, which it may take: what was launched inside a watched block so far; a copy."""

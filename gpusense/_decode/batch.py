@@ -17,7 +17,10 @@ LONGEST_NS = 30 * 24 * 3600 * 10**9
 LATEST_NS = 2**63 - 1
 MOST_LANES = 2048  # longer columns are judged number by number
 
-_COLUMNS = ("start", "end", "duration", "correlation", "device", "context", "stream", "key", "bytes", "thread")
+_COLUMNS = (
+    *("start", "end", "duration", "correlation", "device", "context", "stream", "key", "bytes", "thread"),
+    *("shape", "more"),
+)
 
 
 class Runs(NamedTuple):
@@ -53,8 +56,9 @@ class Batch:
 
     ``key`` says what was done: name pointer for kernels, copy kind, memset value, synchronisation type, operation of an
     allocation, external id, API function id, overhead kind, counter kind. Where the kind has no such field, ``device``,
-    ``context`` and ``stream`` hold None, ``bytes`` and ``thread`` 0. Kinds without times have ``start`` = ``end`` = 0,
-    instants have ``end`` = ``start``. Correlation ids have 32 bits, as in the record; 0 is unknown.
+    ``context`` and ``stream`` hold None, ``bytes`` and ``thread`` 0. ``shape`` and ``more`` are words of the record
+    that say with its key how it was launched (see ``columns.SHAPES``). Kinds without times have ``start`` = ``end`` =
+    0, instants have ``end`` = ``start``. Correlation ids have 32 bits, as in the record; 0 is unknown.
     """
 
     __slots__ = (
@@ -169,6 +173,14 @@ class Batch:
     @property
     def thread(self) -> list[int]:
         return self._list("thread")
+
+    @property
+    def shape(self) -> list[int]:
+        return self._list("shape")
+
+    @property
+    def more(self) -> list[int]:
+        return self._list("more")
 
     # --- what is known without numbers -----------------------------------------------------------------------------
 

@@ -145,11 +145,22 @@ COLUMNS: dict[int, Columns] = {
     layouts.CONTEXT: Columns("", "", "", stream="null_stream", key="parent"),
 }
 
+#: Words of eight bytes, by their offsets, in which several fields lie side by side that say how a record was launched:
+#: of a kernel its stream and grid, of a copy its kind and those of both memories. One look at them all at once costs
+#: what a look at one field does.
+SHAPES: dict[int, tuple[int, ...]] = {
+    layouts.KERNEL: (48, 56),
+    layouts.CONCURRENT_KERNEL: (48, 56),
+    layouts.MEMCPY: (0,),
+    layouts.MEMCPY2: (0,),
+}
+
 #: Kinds whose records always have a device, a context and a stream.
 _ALWAYS_NUMBERED = frozenset({layouts.CONCURRENT_KERNEL, layouts.MEMCPY, layouts.MEMCPY2, layouts.MEMSET})
 
 FEW = 12  # so many records are cheaper to read one by one
 
+_WORD = struct.Struct("<Q")
 _NUMBERS = ("device", "context", "stream")  # columns that hold None where the kind has no such field
 
 
@@ -160,6 +171,7 @@ class _Plan(NamedTuple):
     numbers: list[tuple[str, str, int]]  # that often are all the same
     pair: int | None  # where device and context lie side by side: these are not among the numbers
     absent: dict[str, int | None]
+    words: list[tuple[str, int]]  # "shape" and "more", where a kind has them, and their offsets
     reader: struct.Struct  # of all fields
     places: list[tuple[str, int]]  # of the columns in what it reads
 
@@ -184,7 +196,9 @@ def _plan(kind: int, stride: int) -> _Plan:
         pair = None
     else:
         numbers = [place for place in numbers if place[0] == "stream"]
-    return _Plan(packed, numbers, pair, absent, *_reader(present))
+    words = list(zip(("shape", "more"), SHAPES.get(kind, ()), strict=False))
+    absent.update(dict.fromkeys({"shape", "more"}.difference(name for name, _ in words), 0))
+    return _Plan(packed, numbers, pair, absent, words, *_reader(present))
 
 
 def _reader(places: list[tuple[str, str, int]]) -> tuple[struct.Struct, list[tuple[str, int]]]:
@@ -225,6 +239,8 @@ def _few(kind: int, stride: int, piece: Piece, runs: Runs) -> Batch:
             lists[name] = [None if value == none else value for value in values]
         else:
             lists[name] = list(values)
+    for name, offset in plan.words:
+        lists[name] = [_WORD.unpack_from(data, at + offset)[0] for at in places]
     if "end" not in lists and "start" in lists:
         lists["end"] = lists["start"]
         same.pop("end", None)
@@ -251,6 +267,8 @@ def _many(kind: int, stride: int, piece: Piece, runs: Runs) -> Batch:
 
     for name, code, offset in plan.packed:
         packed[name] = Packed(column(code, offset), code)
+    for name, offset in plan.words:
+        packed[name] = Packed(column("Q", offset), "Q")
     for name, code, offset in plan.numbers:
         number(name, code, column(code, offset))
     if plan.pair is not None:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from .._records.records import GpuKernel
+from .._records.records import GpuKernel, Path
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
@@ -111,6 +112,7 @@ def split(session: Session) -> list[Session]:
         Session(
             meta={**session.meta, **one, "rank": number, "processes": []},
             devices=session.devices,
+            work=session.work.inside(partial(_begins_with, one["root"])),
         )
         for one, number in zip(listed, numbers, strict=True)
     ]
@@ -123,6 +125,10 @@ def split(session: Session) -> list[Session]:
         if at is not None:
             parts[at].aggregates.append(row)
     return parts
+
+
+def _begins_with(root: str, path: Path) -> bool:
+    return path[:1] == (root,)
 
 
 def rank_findings(sessions: Sequence[Session]) -> list[Finding]:

@@ -88,12 +88,16 @@ def save(session: Session, path: "str | os.PathLike[str]") -> None:
 
 def _write(session: Session, writer: "Writer") -> None:
     from . import _format as file
+    from ._work_chunks import packed
 
     meta = {key: value for key, value in session.meta.items() if key not in _OF_THE_FILE}
     writer.json(file.META, meta | {"decided": True})
     writer.rows(file.DEVICES, session.devices)
     writer.records(session.records)
     writer.rows(file.AGGREGATES, session.aggregates)
+    if session.has_work:
+        for payload in packed(session.work):
+            writer.append(file.WORK, *payload)
     writer.rows(file.BUSY, session.busy)
     writer.rows(file.METRICS, session.metrics)
     writer.rows(file.UNSEEN, session.unseen)

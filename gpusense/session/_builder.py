@@ -17,9 +17,11 @@ from .._records.hints import FieldType, Reader, field_type
 from .._records.json_codec import CLASSES, MAX_INT, REQUIRED, defaults_of, readers_of
 from .._records.metrics import GpuMetrics
 from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, Record, UnseenInterval
+from .._records.work import WorkTable
 from .._runtime.text import count_text
 from . import _format as file
 from ._session import Session
+from ._work_chunks import unpack
 
 #: What ``meta`` must hold where it holds it at all; anything else is left out and named.
 _META_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -70,6 +72,8 @@ class Builder:
             self._update_meta(chunk, ended=chunk.type == file.END)
         elif chunk.type == file.RECORDS:
             self._rows(chunk, json_codec.decode_record, into.records, at_once=True)
+        elif chunk.type == file.WORK:
+            self._work(chunk)
         elif chunk.type in _LISTS:
             cls, name = _LISTS[chunk.type]
             self._rows(chunk, partial(json_codec.decode, cls), getattr(into, name))
@@ -89,6 +93,14 @@ class Builder:
         if self._damage:
             self._session.meta.setdefault("damage", []).extend(self._damage)
         return self._session
+
+    def _work(self, chunk: file.Chunk) -> None:
+        if not self._session.has_work:
+            self._session.take_work(WorkTable())
+        try:
+            unpack(chunk.payload, self._session.work)
+        except ValueError as error:
+            self._damage.append(f"the work in the chunk at offset {chunk.offset} was left out: {error}")
 
     def _json(self, chunk: file.Chunk) -> Any:
         try:

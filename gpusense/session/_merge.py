@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, GpuMemoryTransfer, Path, Record
+from .._records.work import WorkKind, WorkTable
 from .._runtime.errors import SessionError
 from ._session import Session
 
@@ -31,6 +32,7 @@ def merged(sessions: Sequence[Session]) -> Session:
     hangs: list[dict[str, Any]] = []
     killed: list[str] = []
     devices = _Devices()
+    work = WorkTable()
     busy: dict[tuple[str, int | None], list[DeviceBusy]] = {}
     for session in sessions:
         move = _Move(len(processes), _root(session, processes), devices.numbering(session))
@@ -44,6 +46,7 @@ def merged(sessions: Sequence[Session]) -> Session:
             killed.append(f"{move.root}: the program was killed or still runs")
         result.records.extend(move.record(record) for record in session.records)
         result.aggregates.extend(move.aggregate(aggregate) for aggregate in session.aggregates)
+        work.join(session.work, move.kind, move.path)
         result.metrics.extend(sample._replace(device=devices.known(sample.device)) for sample in session.metrics)
         result.unseen.extend(
             interval._replace(reason=f"{move.root}: {interval.reason}") if move.root else interval
@@ -52,6 +55,7 @@ def merged(sessions: Sequence[Session]) -> Session:
         for row in session.busy:
             device = move.device(row.device)
             busy.setdefault((row.backend, device), []).append(row._replace(device=device))
+    result.take_work(work)
     result.records.sort(key=lambda record: record.start_ns)
     result.metrics.sort(key=lambda sample: sample.time_ns)
     result.devices = devices.all()
@@ -99,6 +103,10 @@ class _Move:
             change["destination_device"] = self.device(record.destination_device)
         moved: Record = place._replace(**change)
         return moved
+
+    def kind(self, kind: WorkKind) -> WorkKind:
+        owner = None if kind.owner is None else self.path(kind.owner)
+        return kind._replace(device=self.device(kind.device), owner=owner)
 
     def hang(self, found: dict[str, Any]) -> dict[str, Any]:
         """Evidence of a hang, with the process it is of."""
@@ -155,7 +163,7 @@ class _Devices:
 
 
 def _numbers(session: Session) -> set[int]:
-    places: list[Any] = [*session.records, *session.aggregates, *session.busy]
+    places: list[Any] = [*session.records, *session.aggregates, *session.busy, *session.work.kinds]
     names = ("device", "source_device", "destination_device")
     found = {getattr(place, name, None) for place in places for name in names}
     return {number for number in found if number is not None}

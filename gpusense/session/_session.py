@@ -20,11 +20,15 @@ from .._records.records import (
     Syscall,
     UnseenInterval,
 )
+from .._records.work import WITH_ROWS, WorkTable, table_of
 from .._runtime.text import count_text
 
 
 class Session:
-    """All records of one run. ``records`` are the kept ones; ``aggregates`` count the others; nothing is in both.
+    """All records of one run. ``records`` are the listed ones; ``aggregates`` sum up the others; nothing is in both.
+
+    ``work`` has a row for each of both that occupied a device or made the host wait: see
+    :class:`~gpusense._records.work.WorkTable`. What is listed is chosen by a threshold; the rows are all there.
 
     ``meta`` has at least ``version`` (of gpusense), ``pid``, ``start_ns``, ``end_ns`` (None while running),
     ``threshold_ns``, ``trace_all``, ``backends`` (name → version text), ``rank`` and ``world_size`` (None outside a
@@ -32,7 +36,7 @@ class Session:
     was done: callbacks, library, cuda_live_ns), ``damage`` (list of sentences with offsets, from a damaged file).
     """
 
-    __slots__ = ("aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
+    __slots__ = ("_work", "aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class Session:
         busy: list[DeviceBusy] | None = None,
         unseen: list[UnseenInterval] | None = None,
         counters: Counters | None = None,
+        work: WorkTable | None = None,
     ) -> None:
         self.meta: dict[str, Any] = meta if meta is not None else {}
         self.devices = devices
@@ -54,10 +59,28 @@ class Session:
         self.busy: list[DeviceBusy] = busy if busy is not None else []
         self.unseen: list[UnseenInterval] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
+        self._work = work
 
     def __repr__(self) -> str:
         kept, counted = len(self.records), sum(one.count for one in self.aggregates)
         return f"<Session {self.meta.get('mode', 'merged')}: {count_text(kept, 'record')}, {counted:,} summed>"
+
+    @property
+    def work(self) -> WorkTable:
+        """All work as columns. Of sessions of older files it is what their records say; ``work.summed`` is the rest."""
+        if self._work is None:
+            self._work = table_of(self.records)
+            self._work.summed = sum(row.count for row in self.aggregates if row.kind in WITH_ROWS)
+        return self._work
+
+    def take_work(self, work: WorkTable) -> None:
+        """``work`` is that of the session."""
+        self._work = work
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the table of work came with the session, and is not made of its records."""
+        return self._work is not None
 
     @property
     def kernels(self) -> list[GpuKernel]:

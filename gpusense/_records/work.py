@@ -1,0 +1,300 @@
+"""All work of a run as columns: what ran, from when to when, in which block. Analyses read it; a row costs forty bytes.
+
+A record of its own costs a microsecond and half a kilobyte, so only slow work has one (:mod:`.records`). Whatever
+occupied a device or made the host wait for it has a row here, however short it was.
+"""
+
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import le
+from typing import Any, NamedTuple
+
+from .records import Dim3, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path, Record
+
+#: Kinds of records that have rows.
+WITH_ROWS = frozenset({"kernel", "transfer", "memset", "sync"})
+
+#: Of a run that goes on for long: its first rows stay, and of the others the newest. What lay between is only summed.
+HEAD, TAIL = 100_000, 400_000
+_SHED = TAIL // 4  # rows that go at once
+MAX_KINDS = 100_000
+
+
+class WorkKind(NamedTuple):
+    """What rows have in common. Two launches of one kernel with different grids are of two kinds."""
+
+    kind: str  # "kernel", "transfer", "memset", "sync"
+    name: str  # the label of a kernel, "cpu_to_gpu", "memset", "stream_synchronize"
+    full_name: str | None = None  # of a kernel, demangled
+    backend: str = "cuda"
+    device: int | None = None
+    context: int | None = None
+    stream: int | None = None
+    thread: int | None = None  # of the host, that launched it, where that is known
+    grid: Dim3 | None = None
+    block: Dim3 | None = None
+    registers_per_thread: int | None = None
+    shared_bytes: int | None = None  # static and dynamic together
+    direction: str | None = None  # of a copy
+    source: str | None = None  # its memory: "pageable", "pinned", "device", …
+    destination: str | None = None
+    timing: str = "device"  # "host": a copy that the host timed, which occupies no device
+    source_line: str | None = None  # of a wait or a copy, where lines were asked for
+    owner: Path | None = None  # of a node of a replayed CUDA graph: the block that captured it
+
+
+class Hole(NamedTuple):
+    """Rows that were there and went, because there were too many; sums have them."""
+
+    start_ns: int
+    end_ns: int
+    rows: int
+
+
+#: The columns and their types.
+COLUMNS: tuple[tuple[str, str], ...] = (
+    ("start", "q"),
+    ("end", "q"),
+    ("order", "q"),
+    ("size", "q"),
+    ("kind", "I"),
+    ("path", "I"),
+)
+
+
+class WorkTable:
+    """``start`` and ``end`` in nanoseconds since the Unix epoch, ``order`` of the launches (the correlation id of a
+    CUDA call, which nodes of one graph launch share; 0 where it is not known), ``size`` in bytes of what copies and
+    memsets move, ``kind`` and ``path``, which count into :attr:`kinds` and :attr:`paths`.
+
+    Used by one thread at a time. Rows are in the order in which they were read; :meth:`ordered` sorts them.
+    """
+
+    __slots__ = (
+        *("_kinds", "_paths", "end", "holes", "kind", "kinds", "most", "order", "path", "paths", "size", "start"),
+        "summed",
+    )
+
+    def __init__(self, most: int | None = None) -> None:
+        """``most``: rows that stay, :data:`HEAD` of them from the beginning; None: all."""
+        self.kinds: list[WorkKind] = []
+        self.paths: list[Path] = [()]
+        self.holes: list[Hole] = []
+        self.summed = 0  # rows that never were there: an older file has sums of them alone
+        self.most = most
+        self._kinds: dict[WorkKind, int] = {}
+        self._paths: dict[Path, int] = {(): 0}
+        self.start, self.end, self.order, self.size = array("q"), array("q"), array("q"), array("q")
+        self.kind, self.path = array("I"), array("I")
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def complete(self) -> bool:
+        """Whether no row has gone, and none never came."""
+        return not self.holes and not self.summed
+
+    def kind_of(self, kind: WorkKind) -> int:
+        """The number of a kind, a new one if need be."""
+        number = self._kinds.get(kind)
+        if number is None:
+            if len(self.kinds) >= MAX_KINDS:  # a program that launches with ever new sizes
+                kind = kind._replace(grid=None, block=None, registers_per_thread=None, shared_bytes=None)
+                if kind in self._kinds or len(self.kinds) >= 2 * MAX_KINDS:
+                    return self._kinds.get(kind, 0)
+            number = self._kinds[kind] = len(self.kinds)
+            self.kinds.append(kind)
+        return number
+
+    def path_of(self, path: Path) -> int:
+        """The number of a block's path."""
+        number = self._paths.get(path)
+        if number is None:
+            number = self._paths[path] = len(self.paths)
+            self.paths.append(path)
+        return number
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        kinds: Sequence[int],
+        paths: Iterable[tuple[int, int]],
+        starts: "Sequence[int] | memoryview",
+        ends: "Sequence[int] | memoryview",
+        orders: "Iterable[int] | None" = None,
+        sizes: "Iterable[int] | None" = None,
+    ) -> None:
+        """Rows of which some in a row share a path: (how many, number of the path)."""
+        zeros = array("q", bytes(8 * len(kinds)))
+        found = (
+            _array(starts),
+            _array(ends),
+            zeros if orders is None else array("q", orders),
+            zeros if sizes is None else array("q", sizes),
+            array("I", kinds),
+            array("I"),
+        )
+        for times, number in paths:
+            found[-1].extend(array("I", (number,)) * times)
+        self._even()
+        for (name, _), column in zip(COLUMNS, found, strict=True):
+            getattr(self, name).extend(column)
+        if self.most is not None and len(self.start) > self.most:
+            self._shed()
+
+    def add(self, record: "GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync") -> None:
+        """The row of a finished record."""
+        self.kind.append(self.kind_of(kind_of_record(record)))
+        self.path.append(self.path_of(record.path))
+        self.start.append(record.start_ns)
+        self.end.append(record.end_ns)
+        self.order.append(record.correlation_id or 0)
+        self.size.append(getattr(record, "bytes", 0) or 0)
+        if self.most is not None and len(self.start) > self.most:
+            self._shed()
+
+    def _even(self) -> None:
+        """An interrupt may have come between two columns: a row that not all have is none."""
+        least = min(len(getattr(self, name)) for name, _ in COLUMNS)
+        for name, _ in COLUMNS:
+            del getattr(self, name)[least:]
+
+    def _shed(self) -> None:
+        """Takes away the oldest rows behind the head."""
+        most = self.most or 0
+        first = min(HEAD, most // 4)
+        last = first + max(min(_SHED, most // 4), len(self) - most)
+        hole = Hole(min(self.start[first:last]), max(self.end[first:last]), last - first)
+        for name, _ in COLUMNS:
+            del getattr(self, name)[first:last]
+        if self.holes:  # what goes is next to what went
+            before = self.holes.pop()
+            hole = Hole(min(before.start_ns, hole.start_ns), max(before.end_ns, hole.end_ns), before.rows + hole.rows)
+        self.holes.append(hole)
+
+    def ordered(self) -> "WorkTable":
+        """The same rows by their start; this table itself where they are in order."""
+        start = self.start
+        if all(map(le, start, memoryview(start)[1:])):
+            return self
+        return self._picked(sorted(range(len(start)), key=start.__getitem__))
+
+    def inside(self, wanted: Callable[[Path], bool]) -> "WorkTable":
+        """The rows whose path is ``wanted``."""
+        those = [wanted(path) for path in self.paths]
+        return self._picked([row for row, path in enumerate(self.path) if those[path]])
+
+    def _picked(self, rows: Sequence[int]) -> "WorkTable":
+        made = self._empty()
+        for name, code in COLUMNS:
+            column: array[int] = getattr(self, name)
+            setattr(made, name, array(code, map(column.__getitem__, rows)))
+        return made
+
+    def _empty(self) -> "WorkTable":
+        made = WorkTable(self.most)
+        made.kinds, made._kinds, made.paths, made._paths = self.kinds, self._kinds, self.paths, self._paths
+        made.holes, made.summed = self.holes, self.summed
+        return made
+
+    def copy(self) -> "WorkTable":
+        """Another with the rows so far; kinds and paths, to which rows only add, are shared."""
+        made = self._empty()
+        made.holes = list(self.holes)
+        for name, _ in COLUMNS:
+            setattr(made, name, getattr(self, name)[:])
+        return made
+
+    # --- others -----------------------------------------------------------------------------------------------------
+
+    def join(
+        self, other: "WorkTable", kind: Callable[[WorkKind], WorkKind], path: Callable[[Path], Path], shift_ns: int = 0
+    ) -> None:
+        """Adds all rows of ``other``, whose kinds and paths become others."""
+        kinds = [self.kind_of(kind(one)) for one in other.kinds]
+        paths = [self.path_of(path(one)) for one in other.paths]
+        self.kind.extend(map(kinds.__getitem__, other.kind))
+        self.path.extend(map(paths.__getitem__, other.path))
+        for name in ("start", "end"):
+            column: array[int] = getattr(other, name)
+            getattr(self, name).extend(map(shift_ns.__add__, column) if shift_ns else column)
+        self.order.extend(other.order)
+        self.size.extend(other.size)
+        self.summed += other.summed
+        self.holes += [Hole(low + shift_ns, high + shift_ns, rows) for low, high, rows in other.holes]
+
+    def packed(self, first: int, last: int) -> bytes:
+        """Some rows as bytes: each column one after the other, little-endian."""
+        parts = []
+        for name, _ in COLUMNS:
+            column: array[int] = getattr(self, name)[first:last]
+            if sys.byteorder == "big":
+                column.byteswap()
+            parts.append(column.tobytes())
+        return b"".join(parts)
+
+    def unpack(self, data: bytes, kinds: Mapping[int, int], paths: Mapping[int, int]) -> None:
+        """Adds rows that :meth:`packed` made; ``kinds`` and ``paths`` say which of this table theirs are.
+
+        Raises ``ValueError`` for anything else.
+        """
+        count, rest = divmod(len(data), sum(array(code).itemsize for _, code in COLUMNS))
+        if rest:
+            raise ValueError(f"{len(data)} bytes are no whole rows of work")
+        at, found = 0, {}
+        for name, code in COLUMNS:
+            column = found[name] = array(code)
+            column.frombytes(data[at : at + count * column.itemsize])
+            at += count * column.itemsize
+            if sys.byteorder == "big":
+                column.byteswap()
+        if min(found["start"], default=1) <= 0 or not all(map(le, found["start"], found["end"])):
+            raise ValueError("work that ends before it starts")
+        try:
+            found["kind"] = array("I", map(kinds.__getitem__, found["kind"]))
+            found["path"] = array("I", map(paths.__getitem__, found["path"]))
+        except KeyError:
+            raise ValueError("rows of work of a kind or block that is not there") from None
+        for name, column in found.items():
+            getattr(self, name).extend(column)
+
+
+def _array(values: "Sequence[int] | memoryview") -> "array[int]":
+    if not isinstance(values, memoryview):
+        return array("q", values)
+    made = array("q")
+    made.frombytes(values.cast("B"))  # unsigned in a record, and below 2**63 where it was judged
+    return made
+
+
+def table_of(records: Iterable[Record]) -> WorkTable:
+    """The rows of all records that are work of a device or waits for one."""
+    table = WorkTable()
+    for record in records:
+        if type(record) in (GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync) and record.end_ns is not None:
+            table.add(record)  # type: ignore[arg-type]
+    return table
+
+
+def kind_of_record(record: Any) -> WorkKind:
+    """The kind of a finished record that has a row."""
+    if type(record) is GpuKernel:
+        shared = [size for size in (record.static_shared_bytes, record.dynamic_shared_bytes) if size is not None]
+        return WorkKind(
+            "kernel", record.name, record.full_name, record.backend, record.device, record.context, record.stream,
+            grid=record.grid, block=record.block, registers_per_thread=record.registers_per_thread,
+            shared_bytes=sum(shared) if shared else None, owner=record.owner,
+        )  # fmt: skip
+    place = record.backend, record.device, record.context, record.stream
+    if type(record) is GpuMemoryTransfer:
+        line = (record.attributes or {}).get("source_line")
+        return WorkKind(
+            "transfer", record.name, None, *place, direction=record.direction, source=record.source,
+            destination=record.destination, timing=record.timing, source_line=line, owner=record.owner,
+        )  # fmt: skip
+    if type(record) is GpuMemset:
+        return WorkKind("memset", record.name, None, *place, owner=record.owner)
+    return WorkKind("sync", record.name, None, *place, source_line=record.source_line)

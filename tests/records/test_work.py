@@ -1,0 +1,95 @@
+"""The table of all work: rows come in as columns or one by one, and come back the same in any form."""
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.draws import examples
+
+from gpusense._records import work
+from gpusense._records.records import GpuKernel, GpuMemoryTransfer, GpuSync
+from gpusense._records.work import WorkKind, WorkTable, table_of
+
+KINDS = [WorkKind("kernel", name, stream=stream) for name in "ab" for stream in (7, None)]
+PATHS = [(), ("step",), ("step", "forward")]
+
+rows = st.lists(
+    st.tuples(
+        st.integers(0, len(KINDS) - 1), st.integers(0, 2), st.integers(1, 10**6), st.integers(0, 500), st.integers(0, 9)
+    ),
+    max_size=50,
+)
+
+
+def table(drawn, most=None):
+    made = WorkTable(most)
+    kinds = [made.kind_of(kind) for kind in KINDS]
+    paths = [made.path_of(path) for path in PATHS]
+    for kind, path, start, length, size in drawn:
+        made.append([kinds[kind]], [(1, paths[path])], [start], [start + length], [start * 2], [size])
+    return made
+
+
+def rows_of(made):
+    columns = made.kind, made.path, made.start, made.end, made.order, made.size
+    return [(made.kinds[kind], made.paths[path], *rest) for kind, path, *rest in zip(*columns, strict=True)]
+
+
+@given(rows)
+@examples(100)
+def test_order_joining_and_packing_keep_every_row(drawn):
+    made = table(drawn)
+    assert sorted(rows_of(made.ordered()), key=repr) == sorted(rows_of(made), key=repr)
+    assert list(made.ordered().start) == sorted(made.start)
+    joined = WorkTable()
+    joined.join(made, lambda kind: kind._replace(device=3), lambda path: ("rank 1", *path), shift_ns=5)
+    assert [(kind._replace(device=None), path[1:], start - 5, end - 5, *rest) for kind, path, start, end, *rest in
+            rows_of(joined)] == rows_of(made)  # fmt: skip
+    back = WorkTable()
+    kinds = {number: back.kind_of(kind) for number, kind in enumerate(made.kinds)}
+    paths = {number: back.path_of(path) for number, path in enumerate(made.paths)}
+    back.unpack(made.packed(0, len(made)), kinds, paths)
+    assert rows_of(back) == rows_of(made)
+
+
+@given(rows, st.integers(4, 20))
+@examples(100)
+def test_of_too_many_rows_the_first_and_the_newest_stay(drawn, most):
+    whole, made = table(drawn), table(drawn, most)
+    assert len(made) <= most
+    assert len(made) + sum(hole.rows for hole in made.holes) == len(whole)
+    assert made.complete == (len(drawn) <= most)
+    first = min(len(made), most // 4)
+    assert rows_of(made)[:first] == rows_of(whole)[:first]
+    last = len(made) - first
+    assert rows_of(made)[first:] == rows_of(whole)[len(whole) - last :]
+
+
+def test_an_interrupt_between_two_columns_costs_no_more_than_its_row():
+    made = table([(0, 0, 10, 5, 0), (1, 1, 20, 5, 0)])
+    made.start.append(30)  # and then it came
+    made.append([0], [(1, 0)], [40], [41])
+    assert list(made.start) == [10, 20, 40]
+    assert len(made.end) == len(made.kind) == 3
+
+
+def test_finished_records_have_rows():
+    kernel = GpuKernel("k", 10, 20, device=0, stream=7, grid=(3, 1, 1), static_shared_bytes=8, path=("a",))
+    copy = GpuMemoryTransfer("cpu_to_gpu", "cpu_to_gpu", 64, 20, 30, device=0, source="pageable", destination="device")
+    wait = GpuSync("stream_synchronize", 30, 40, source_line="train.py:3 step")
+    made = table_of([kernel, copy, wait])
+    assert [kind.kind for kind in made.kinds] == ["kernel", "transfer", "sync"]
+    assert made.kinds[0].grid == (3, 1, 1)
+    assert made.kinds[0].shared_bytes == 8
+    assert (made.kinds[1].source, made.kinds[1].direction) == ("pageable", "cpu_to_gpu")
+    assert made.kinds[2].source_line == "train.py:3 step"
+    assert made.size == array("q", [0, 64, 0])
+    assert made.paths[made.path[0]] == ("a",)
+
+
+def test_kinds_without_end_become_few(monkeypatch):
+    monkeypatch.setattr(work, "MAX_KINDS", 3)
+    made = WorkTable()
+    numbers = [made.kind_of(WorkKind("kernel", "k", grid=(n, 1, 1))) for n in range(50)]
+    assert len(made.kinds) == 4
+    assert made.kinds[numbers[-1]].grid is None
