@@ -1,14 +1,16 @@
 """When each device and stream was busy: unions of intervals, so that concurrent work counts once."""
 
-from collections.abc import Iterator
-from operator import attrgetter
-from typing import Any, NamedTuple
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from .._records.records import Aggregate, DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
+from .._records.records import Aggregate, DeviceBusy
+from .._records.work import WorkKind, WorkTable
 from ..session import Session
 from .calls import timed_by_host
-from .intervals import Interval, intersect, joined, subtract, total, union
+from .intervals import Interval, intersect, subtract, total, union
 from .operation import DEVICE_KINDS
+from .sweep import COLLECTIVE, COMPUTE, COPY, Columns, Sweep, sweep
 
 #: Backend and device: CUDA and wgpu number devices apart.
 DeviceKey = tuple[str, "int | None"]
@@ -25,16 +27,6 @@ _COLLECTIVES = (
     "one_shot_all_reduce",
     "two_shot_all_reduce",
 )
-
-
-class Timeline(NamedTuple):
-    """Disjoint busy intervals of one device, from the individual records."""
-
-    compute: list[Interval]  # kernels but collectives
-    collective: list[Interval]
-    transfer: list[Interval]  # copies and memsets timed by the device
-    streams: dict["int | None", list[Interval]]
-    counted: bool  # some of the device's work was only summed, so that gaps are not gaps
 
 
 class StreamTime(NamedTuple):
@@ -106,99 +98,114 @@ def unseen(session: Session, backend: str) -> list[Interval]:
     return intersect(union(spans), [whole])
 
 
-_place = attrgetter("backend", "device", "stream")
-_place_of_kernel = attrgetter("backend", "device", "stream", "name")  # by its name a collective is known
-_span = attrgetter("start_ns", "end_ns")
+def device_order(key: DeviceKey) -> tuple[str, int]:
+    """By backend and number."""
+    return key[0], -1 if key[1] is None else key[1]
 
 
-def timelines(session: Session) -> dict[DeviceKey, Timeline]:
-    """A :class:`Timeline` for every device that did anything, in order of backend and number."""
-    spans: dict[DeviceKey, dict[str, list[Interval]]] = {}
-    streams: dict[DeviceKey, dict[int | None, list[Interval]]] = {}
-    places: dict[tuple[Any, ...], tuple[list[Interval], list[Interval]]] = {}
-    for record in session.records:
-        kind = type(record)
-        place: tuple[Any, ...]
-        if kind is GpuKernel:
-            place = _place_of_kernel(record)
-        elif kind is GpuMemset or (kind is GpuMemoryTransfer and record.timing == "device"):  # type: ignore[union-attr]
-            place = _place(record)
-        else:
-            continue
-        both = places.get(place)
-        if both is None:
-            key, stream = place[:2], place[2]
-            what = "transfer" if kind is not GpuKernel else "collective" if is_collective(record.name) else "compute"
-            of_stream = streams.setdefault(key, {}).setdefault(stream, [])
-            both = places[place] = (spans.setdefault(key, {}).setdefault(what, []), of_stream)
-        span = _span(record)
-        if not span[1]:
-            span = (span[0], span[0])
-        both[0].append(span)
-        both[1].append(span)
-    counted = {(row.backend, row.device) for row in _on_device(session) if row.count}
-    keys = set(spans) | counted | {(busy.backend, busy.device) for busy in session.busy if busy.busy_ns}
-    return {
-        key: Timeline(
-            compute=union(spans.get(key, {}).get("compute", ())),
-            collective=union(spans.get(key, {}).get("collective", ())),
-            transfer=union(spans.get(key, {}).get("transfer", ())),
-            streams={stream: union(of) for stream, of in streams.get(key, {}).items()},
-            counted=key in counted,
-        )
-        for key in sorted(keys, key=lambda key: (key[0], -1 if key[1] is None else key[1]))
-    }
+def columns(work: WorkTable) -> dict[DeviceKey, Columns]:
+    """What each device did, of work in the order of starts."""
+    keys: list[DeviceKey | None] = [
+        None if one.kind == "sync" or one.timing == "host" else (one.backend, one.device) for one in work.kinds
+    ]
+    classes = [_class(one) for one in work.kinds]
+    streams = [one.stream for one in work.kinds]
+    used = {key for key in map(keys.__getitem__, set(work.kind)) if key is not None}
+    found = {}
+    for key in sorted(used, key=device_order):
+        mine = bytes(other == key for other in keys)
+        rows: Sequence[int] = array("I", [row for row, kind in enumerate(work.kind) if mine[kind]])
+        rows = range(len(work)) if len(rows) == len(work) else rows
+        found[key] = Columns(rows, work.start, work.end, work.kind, classes, streams)
+    return found
 
 
-def device_times(session: Session, lines: dict[DeviceKey, Timeline] | None = None) -> list[DeviceTime]:
-    """Busy time by device: exact from records, else the union kept while counting, else a sum (see ``source``)."""
-    lines = timelines(session) if lines is None else lines
-    whole = window(session)
-    length = whole[1] - whole[0] if whole else 0
+def _class(kind: WorkKind) -> int:
+    if kind.kind != "kernel":
+        return COPY
+    return COLLECTIVE if is_collective(kind.full_name or kind.name) else COMPUTE
+
+
+def sweeps(session: Session, work: WorkTable | None = None, edges: Iterable[int] = ()) -> dict[DeviceKey, Sweep]:
+    """A walk over every device that did anything, divided at ``edges``."""
+    work = session.work.ordered() if work is None else work
+    low, high = window(session) or (work.start[0], work.start[0] + 1) if len(work) else (0, 0)
+    cuts = [low, *sorted({edge for edge in edges if low < edge < high}), high]
+    return {key: sweep(one, cuts) for key, one in columns(work).items()}
+
+
+def device_times(session: Session, walks: dict[DeviceKey, Sweep] | None = None) -> list[DeviceTime]:
+    """Busy time by device: exact from the rows of all work. Of a session that has sums alone the union that was kept
+    while counting, else a sum (see ``source``)."""
+    walks = sweeps(session) if walks is None else walks
+    summed = (
+        {(row.backend, row.device) for row in _on_device(session) if row.count} if not session.work.complete else ()
+    )
     kept = {(busy.backend, busy.device): busy for busy in session.busy}
-    off = {backend: unseen(session, backend) for backend in {key[0] for key in lines}}
-    return [_device_time(session, key, line, kept.get(key), length, off[key[0]]) for key, line in lines.items()]
+    keys = {*walks, *summed, *(key for key, busy in kept.items() if busy.busy_ns)}
+    whole = window(session) or (0, 0)
+    off = {backend: unseen(session, backend) for backend in {key[0] for key in keys}}
+    rows = []
+    for key in sorted(keys, key=device_order):
+        walk = None if key in summed else walks.get(key)
+        rows.append(_device_time(session, key, walk, kept.get(key), whole[1] - whole[0], off[key[0]]))
+    return rows
 
 
 def _device_time(
-    session: Session, key: DeviceKey, line: Timeline, kept: DeviceBusy | None, length: int, off: list[Interval]
+    session: Session, key: DeviceKey, walk: Sweep | None, kept: DeviceBusy | None, length: int, off: list[Interval]
 ) -> DeviceTime:
     backend, device = key
-    everything = joined(line.compute, line.collective, line.transfer)
-    busy, kernel, transfer = total(everything), total(joined(line.compute, line.collective)), total(line.transfer)
-    first, last = (everything[0][0], everything[-1][1]) if everything else (None, None)
-    source = "records"
-    if line.counted and kept is not None:
-        busy, kernel, transfer, source = kept.busy_ns, kept.kernel_ns, kept.transfer_ns, "union"
-        first, last = kept.first_ns, kept.last_ns
-    elif line.counted:
-        source = "sum"
-        for row in _on_device(session):
-            if (row.backend, row.device) == key:
-                busy += row.total_ns
-                kernel += row.total_ns if row.kind == "kernel" else 0
-                transfer += row.total_ns if row.kind != "kernel" else 0
+    first: int | None
+    last: int | None
+    if walk is not None:
+        parts, source = walk.parts(), "records"
+        busy, kernel, transfer, first, last = parts.busy, parts.kernel, parts.copy, walk.first_ns, walk.last_ns
+        streams = tuple(StreamTime(stream, spent, True) for stream, spent in walk.streams.items())
+    else:
+        sums = [row for row in _on_device(session) if (row.backend, row.device) == key]
+        listed = _listed(session, key)
+        streams = _summed_streams(sums, listed)
+        if kept is not None:
+            busy, kernel, transfer, source = kept.busy_ns, kept.kernel_ns, kept.transfer_ns, "union"
+            first, last = kept.first_ns, kept.last_ns
+        else:
+            source = "sum"
+            kernel = sum(row.total_ns for row in sums if row.kind == "kernel")
+            transfer = sum(row.total_ns for row in sums if row.kind != "kernel")
+            if listed is not None:
+                parts = listed.parts()
+                kernel, transfer = kernel + parts.kernel, transfer + parts.copy
+                busy = kernel + transfer - (parts.kernel + parts.copy - parts.busy)
+            else:
+                busy = kernel + transfer
+            first, last = (listed.first_ns, listed.last_ns) if listed is not None else (None, None)
     active = subtract([(first, last)], off) if first is not None and last is not None and last > first else []
-    streams = _streams(session, key, line)
     return DeviceTime(
-        *(device, backend, length, busy, kernel, transfer, first, last, streams, source),
+        *(device, backend, length, busy, kernel, transfer, first, last),
+        tuple(sorted(streams, key=lambda row: -row.busy_ns)),
+        source,
         unseen_ns=min(total(off), max(0, length - busy)),
         active_ns=total(active),
     )
 
 
+def _listed(session: Session, key: DeviceKey) -> Sweep | None:
+    """A walk over what a session without rows of all work lists."""
+    return sweeps(session).get(key)
+
+
 def _on_device(session: Session) -> Iterator[Aggregate]:
-    """What was counted of the devices' work; a copy that the host timed is none of it."""
+    """What was summed of the devices' work; a copy that the host timed is none of it."""
     return (row for row in session.aggregates if row.kind in DEVICE_KINDS and not timed_by_host(row))
 
 
-def _streams(session: Session, key: DeviceKey, line: Timeline) -> tuple[StreamTime, ...]:
+def _summed_streams(sums: list[Aggregate], listed: Sweep | None) -> tuple[StreamTime, ...]:
     summed: dict[int | None, int] = {}
-    for row in _on_device(session):
-        if (row.backend, row.device) == key:
-            summed[row.stream] = summed.get(row.stream, 0) + row.total_ns
-    rows = [
-        StreamTime(stream, total(line.streams.get(stream, [])) + summed.get(stream, 0), stream not in summed)
-        for stream in {**line.streams, **summed}
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.busy_ns))
+    for row in sums:
+        summed[row.stream] = summed.get(row.stream, 0) + row.total_ns
+    known = listed.streams if listed is not None else {}
+    return tuple(
+        StreamTime(stream, known.get(stream, 0) + summed.get(stream, 0), stream not in summed)
+        for stream in {**known, **summed}
+    )

@@ -3,9 +3,10 @@
 from functools import cached_property
 from typing import NamedTuple
 
+from .._records.work import WorkTable
 from ..session import Session
 from .anomalies import Anomaly, anomalies
-from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, window
+from .busy import DeviceKey, DeviceTime, device_times, sweeps, window
 from .calls import Calls, calls
 from .coverage import Coverage, coverage
 from .idle import DeviceIdle, idle
@@ -13,6 +14,8 @@ from .launch import LaunchProfile, launches
 from .operation import DEVICE_KINDS, Operation, operations
 from .overlap import Overlap, overlap
 from .phases import FirstCall, WarmUp, first_calls, warm_ups
+from .program import Program, programs
+from .sweep import Sweep
 from .transfers import TransferGroup, transfers
 from .waits import Wait, waits
 
@@ -41,8 +44,20 @@ class Facts:
         return whole[1] - whole[0] if whole else 0
 
     @cached_property
-    def timelines(self) -> dict[DeviceKey, Timeline]:
-        return timelines(self.session)
+    def work(self) -> WorkTable:
+        """All work in the order of starts."""
+        return self.session.work.ordered()
+
+    @cached_property
+    def programs(self) -> list[Program]:
+        """One a process, each divided into phases."""
+        return programs(self.session, self.work)
+
+    @cached_property
+    def walks(self) -> dict[DeviceKey, Sweep]:
+        """Each device's work, divided at the edges of all phases."""
+        edges = {edge for one in self.programs for phase in one.phases for edge in (phase.start_ns, phase.end_ns)}
+        return sweeps(self.session, self.work, edges)
 
     @cached_property
     def calls(self) -> list[Calls]:
@@ -59,19 +74,19 @@ class Facts:
 
     @cached_property
     def times(self) -> list[DeviceTime]:
-        return device_times(self.session, self.timelines)
+        return device_times(self.session, self.walks)
 
     @cached_property
     def idle(self) -> list[DeviceIdle]:
-        return idle(self.session, self.timelines, self.times)
+        return idle(self.session, self.walks, self.times)
 
     @cached_property
     def overlap(self) -> list[Overlap]:
-        return overlap(self.session, self.timelines, self.times)
+        return overlap(self.session, self.walks, self.times)
 
     @cached_property
     def launches(self) -> list[LaunchProfile]:
-        return launches(self.session, self.timelines, self.times, self.calls)
+        return launches(self.session, self.walks, self.times, self.calls)
 
     @cached_property
     def transfers(self) -> list[TransferGroup]:

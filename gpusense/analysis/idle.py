@@ -1,14 +1,17 @@
 """Why a device did not compute: every nanosecond of the window gets one reason, and the parts add up to it."""
 
-from bisect import bisect_right
-from collections.abc import Iterable
-from itertools import chain
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress
 from typing import NamedTuple
 
-from .._records.records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path, Record
+from .._records.records import BlockRecord, ComputeBlock, Path
+from .._records.work import WorkTable
 from ..session import Session
-from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, unseen, window
-from .intervals import Interval, complement, intersect, subtract, total, union
+from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen, window
+from .intervals import Interval, subtract, total, union
+from .sweep import Sweep
 
 #: A gap that starts while the host waits for the device is the wait's cost up to this length: what the host needs to
 #: fill the queue again. Beyond it the host did something else.
@@ -18,11 +21,81 @@ REASONS = ("compute", "collective", "copy", "synchronisation", "host", "no_work"
 
 
 class Gap(NamedTuple):
-    """An interval in which a device did not compute, and what it waited for."""
+    """An interval in which a device had nothing to do, and why."""
 
     start_ns: int
     end_ns: int
-    reason: str  # "collective", "copy", "synchronisation", "host", "no_work", "unseen"
+    reason: str  # "synchronisation", "host", "no_work", "unseen"
+
+
+class Gaps:
+    """Many gaps in their order, as columns: a tuple each would cost more memory than all else that is known of them.
+
+    Most have one reason. Of the few that are cut, by the end of a block or of a wait, ``pieces`` has the parts.
+    """
+
+    __slots__ = ("_codes", "_ends", "_starts", "pieces")
+
+    def __init__(self, starts: Sequence[int] = (), ends: Sequence[int] = (), reason: str = "host") -> None:
+        self._starts, self._ends = starts, ends
+        self._codes = bytearray((REASONS.index(reason),)) * len(starts)
+        self.pieces: dict[int, list[Gap]] = {}
+
+    def __len__(self) -> int:
+        return len(self._starts) + len(self.pieces)
+
+    def __iter__(self) -> Iterator[Gap]:
+        reasons = map(REASONS.__getitem__, self._codes)
+        yield from self.pieces.get(-1, ())
+        for at, gap in enumerate(map(Gap, self._starts, self._ends, reasons)):
+            if at in self.pieces:
+                yield from self.pieces[at]
+            else:
+                yield gap
+        yield from self.pieces.get(len(self._starts), ())
+
+    def fill(self, spans: Iterable[Interval], reason: str) -> set[int]:
+        """Says of all gaps within ``spans`` why they are; returns those that lie only in part within one."""
+        code, cut = REASONS.index(reason), set()
+        for low, high in spans:
+            first, last = bisect_left(self._starts, low), bisect_right(self._ends, high)
+            if last > first:
+                self._codes[first:last] = bytes((code,)) * (last - first)
+            for at in (first - 1, last):
+                if 0 <= at < len(self._starts) and self._starts[at] < high and self._ends[at] > low:
+                    cut.add(at)
+        return cut
+
+    def at(self, number: int) -> Interval:
+        """When one was."""
+        return self._starts[number], self._ends[number]
+
+    def starting(self, low: int, high: int) -> range:
+        """Those that begin between two moments, these included."""
+        return range(bisect_left(self._starts, low), bisect_right(self._starts, high))
+
+    def is_(self, number: int, reason: str) -> bool:
+        """Whether that is the reason of one."""
+        return self._codes[number] == REASONS.index(reason)
+
+    def set(self, number: int, reason: str) -> None:
+        """Says of one why it is."""
+        self._codes[number] = REASONS.index(reason)
+
+    def total(self, reason: str, least_ns: int = 0) -> int:
+        """How long those of one reason are together, as far as each has ``least_ns``."""
+        return sum(end - start for start, end in self.spans(reason) if end - start >= least_ns)
+
+    def spans(self, reason: str) -> Iterator[Interval]:
+        """Start and end of those of one reason, but for the pieces in no order."""
+        code, pieces = REASONS.index(reason), self.pieces
+        mask = [own == code for own in self._codes]
+        for at in pieces:
+            if 0 <= at < len(mask):
+                mask[at] = False
+        yield from compress(zip(self._starts, self._ends, strict=True), mask)
+        for parts in pieces.values():
+            yield from ((gap.start_ns, gap.end_ns) for gap in parts if gap.reason == reason)
 
 
 class DeviceIdle(NamedTuple):
@@ -38,7 +111,7 @@ class DeviceIdle(NamedTuple):
     host_ns: int  # empty, because the host launched nothing
     no_work_ns: int  # empty outside any block; without blocks: before the first and after the last work
     unattributed_ns: int  # empty, but short work was only counted, so that its gaps cannot be placed
-    gaps: tuple[Gap, ...]
+    gaps: Gaps  # none where single ones are not known
     host_inside: tuple[tuple[Path, int], ...]  # innermost block of the host's part, most first
     unseen_ns: int = 0  # nothing is known, because capture was off
 
@@ -52,72 +125,82 @@ class DeviceIdle(NamedTuple):
 
 
 def idle(
-    session: Session, lines: dict[DeviceKey, Timeline] | None = None, times: list[DeviceTime] | None = None
+    session: Session, walks: dict[DeviceKey, Sweep] | None = None, times: list[DeviceTime] | None = None
 ) -> list[DeviceIdle]:
     """One :class:`DeviceIdle` a device that worked."""
-    lines = timelines(session) if lines is None else lines
+    walks = sweeps(session) if walks is None else walks
     whole = window(session)
     if whole is None:
         return []
-    hosts: dict[frozenset[str] | None, _Host] = {}
-    hosts_of = _by_process(session)
-    owners = _owners(session)
+    hosts = hosts_of(session)
     rows = []
-    times = device_times(session, lines) if times is None else times
-    for time, line in zip(times, lines.values(), strict=True):
+    for time in device_times(session, walks) if times is None else times:
         key = (time.backend, time.device)
         off = unseen(session, time.backend)
-        if line.counted:
+        if time.source != "records":
             rows.append(_counted(time, whole, off))
-            continue
-        roots = frozenset(owners[key]) if key in owners else None
-        if roots not in hosts:
-            names: Iterable[str | None] = hosts_of if roots is None else sorted(roots)
-            hosts[roots] = _Host(chain.from_iterable(hosts_of.get(name, ()) for name in names))
-        rows.append(_placed(time, line, whole, hosts[roots], hosts[roots].backs.get(key, []), off))
+        else:
+            rows.append(_placed(time, walks[key], whole, hosts(key), off))
     return rows
 
 
-def _owners(session: Session) -> dict[DeviceKey, set[str]]:
-    """Which processes of a merged session used which device; empty for a session of one process."""
-    owners: dict[DeviceKey, set[str]] = {}
-    if session.meta.get("processes"):
-        for record in session.records:
-            if type(record) in (GpuKernel, GpuMemoryTransfer, GpuMemset) and record.path:
-                owners.setdefault((record.backend, record.device), set()).add(record.path[0])  # type: ignore[union-attr]
-    return owners
-
-
-def _by_process(session: Session) -> dict[str | None, list[Record]]:
-    """Records of the host's side, by the first element of its path: a merged session has as many as processes."""
-    found: dict[str | None, list[Record]] = {}
-    for record in session.records:
-        of = type(record)
-        if of is GpuSync or of is BlockRecord or of is ComputeBlock or of is GpuMemoryTransfer:
-            found.setdefault(record.path[0] if record.path else None, []).append(record)
-    return found
-
-
-class _Host:
+class Host:
     """What the processes that feed a device did meanwhile."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, work: WorkTable, rows: Iterable[int], blocks: "Iterable[BlockRecord | ComputeBlock]") -> None:
+        kinds = work.kinds
+        waited = bytes(one.kind == "sync" and one.name.endswith("synchronize") for one in kinds)
+        back = bytes(one.kind == "transfer" and one.direction == "gpu_to_cpu" for one in kinds)
         waits: list[Interval] = []
-        blocks: list[BlockRecord | ComputeBlock] = []
-        self.backs: dict[DeviceKey, list[int]] = {}  # ends of copies to the host
-        for record in records:
-            if type(record) is GpuSync:
-                if record.name.endswith("synchronize"):
-                    waits.append((record.start_ns, record.end_ns))
-            elif type(record) is GpuMemoryTransfer:
-                if record.direction == "gpu_to_cpu":
-                    self.backs.setdefault((record.backend, record.device), []).append(record.end_ns)
-            elif type(record) is BlockRecord or type(record) is ComputeBlock:
-                blocks.append(record)
+        backs: dict[DeviceKey, set[int]] = {}  # ends of copies to the host
+        for row in rows:
+            kind = work.kind[row]
+            if waited[kind]:
+                waits.append((work.start[row], work.end[row]))
+            elif back[kind]:
+                backs.setdefault((kinds[kind].backend, kinds[kind].device), set()).add(work.end[row])
         self.waits = union(waits)
+        self.backs = backs
         self.segments = innermost(blocks)
-        for ends in self.backs.values():
-            ends.sort()
+        self.inside = union((start, end) for start, end, _ in self.segments)
+
+
+def hosts_of(session: Session) -> Callable[[DeviceKey], Host]:
+    """The host of each device: of a merged session the processes that used it."""
+    work = session.work
+    merged = bool(session.meta.get("processes"))
+    roots = [path[0] if merged and path else None for path in work.paths]
+    telling = bytes(
+        (one.kind == "sync" or one.direction == "gpu_to_cpu") and one.kind != "memset" for one in work.kinds
+    )
+    rows: dict[str | None, array[int]] = {}
+    users: dict[DeviceKey, set[str | None]] = {}
+    keys: list[DeviceKey] = [(one.backend, one.device) for one in work.kinds]
+    if merged:
+        for kind, path in set(zip(work.kind, work.path, strict=True)):
+            if work.kinds[kind].kind != "sync":
+                users.setdefault(keys[kind], set()).add(roots[path])
+    for row, (kind, path) in enumerate(zip(work.kind, work.path, strict=True)):
+        if telling[kind]:
+            rows.setdefault(roots[path], array("I")).append(row)
+    blocks: dict[str | None, list[BlockRecord | ComputeBlock]] = {}
+    for record in session.records:
+        if type(record) is BlockRecord or type(record) is ComputeBlock:
+            root = record.path[0] if merged and record.path else None
+            blocks.setdefault(root, []).append(record)
+    known: dict[frozenset[str | None], Host] = {}
+
+    def host(key: DeviceKey) -> Host:
+        mine = frozenset(users.get(key) or (None,))
+        if mine not in known:
+            known[mine] = Host(
+                work,
+                chain.from_iterable(rows.get(root, ()) for root in mine),
+                chain.from_iterable(blocks.get(root, ()) for root in mine),
+            )
+        return known[mine]
+
+    return host
 
 
 def _counted(time: DeviceTime, whole: Interval, off: list[Interval]) -> DeviceIdle:
@@ -140,65 +223,98 @@ def _counted(time: DeviceTime, whole: Interval, off: list[Interval]) -> DeviceId
         0,
         no_work,
         length - busy - no_work - not_seen,
-        (),
+        Gaps(),
         (),
         not_seen,
     )
 
 
-def _placed(
-    time: DeviceTime, line: Timeline, whole: Interval, host: _Host, backs: list[int], off: list[Interval]
-) -> DeviceIdle:
-    rest = complement(line.compute, *whole)
-    collective = intersect(rest, line.collective)
-    copy = subtract(intersect(rest, line.transfer), collective)
-    empty = subtract(subtract(rest, line.collective), line.transfer)
-    gaps = [Gap(*span, "collective") for span in collective] + [Gap(*span, "copy") for span in copy]
-    gaps += [Gap(*span, "unseen") for span in intersect(empty, off)]
-    empty = subtract(empty, off)
-    inside = union((start, end) for start, end, _ in host.segments) or _span(time)
-    for start, end in intersect(empty, inside):
-        gaps += _reasons(start, end, host.waits, backs)
-    gaps += [Gap(*span, "no_work") for span in subtract(empty, inside)]
-    gaps.sort()
-    parts = dict.fromkeys(REASONS, 0)
-    for gap in gaps:
-        parts[gap.reason] += gap.end_ns - gap.start_ns
+def _placed(time: DeviceTime, walk: Sweep, whole: Interval, host: Host, off: list[Interval]) -> DeviceIdle:
+    parts, first, last = walk.parts(), walk.first_ns, walk.last_ns
+    assert first is not None  # a device is only known by its work
+    assert last is not None
+    inside = host.inside or [(first, last)]
+    backs = host.backs.get((time.backend, time.device), set())
+    gaps = Gaps(walk.gaps.start, walk.gaps.end, "no_work")
+    cut = gaps.fill(inside, "host") | gaps.fill(off, "unseen")
+    for start, end in host.waits:
+        for at in gaps.starting(start, end):
+            if gaps.is_(at, "host"):
+                _waited(gaps, at, end, cut)
+    for end in backs:
+        for at in gaps.starting(end, end):
+            if gaps.is_(at, "host"):
+                _waited(gaps, at, end, cut)
+    spans = {at: gaps.at(at) for at in sorted(cut)}
+    for at, (start, end) in {-1: (whole[0], first), **spans, len(walk.gaps.start): (last, whole[1])}.items():
+        gaps.pieces[at] = _pieces(start, end, off, inside, host.waits, backs)
     length = whole[1] - whole[0]
-    waiting = [(gap.start_ns, gap.end_ns) for gap in gaps if gap.reason == "host"]
+    sums = {reason: gaps.total(reason) for reason in ("synchronisation", "host", "no_work", "unseen")}
     return DeviceIdle(
         device=time.device,
         backend=time.backend,
         window_ns=length,
-        compute_ns=length - total(rest),
-        collective_ns=parts["collective"],
-        copy_ns=parts["copy"],
-        synchronisation_ns=parts["synchronisation"],
-        host_ns=parts["host"],
-        no_work_ns=parts["no_work"],
+        compute_ns=parts.compute,
+        collective_ns=parts.collective_alone,
+        copy_ns=parts.copy_alone,
+        synchronisation_ns=sums["synchronisation"],
+        host_ns=sums["host"],
+        no_work_ns=sums["no_work"],
         unattributed_ns=0,
-        gaps=tuple(gaps),
-        host_inside=_inside(waiting, host.segments),
-        unseen_ns=parts["unseen"],
+        gaps=gaps,
+        host_inside=inside_blocks(sorted(gaps.spans("host")), host.segments) if host.segments else (),
+        unseen_ns=sums["unseen"],
     )
 
 
-def _span(time: DeviceTime) -> list[Interval]:
-    return [(time.first_ns, time.last_ns)] if time.first_ns is not None and time.last_ns is not None else []
+def _waited(gaps: Gaps, at: int, until: int, cut: set[int]) -> None:
+    """The host had waited for the device until then, as the gap began."""
+    start, end = gaps.at(at)
+    if end - start <= RESTART_NS or until >= end:
+        gaps.set(at, "synchronisation")
+    elif until > start:
+        cut.add(at)
 
 
-def _reasons(start: int, end: int, waits: list[Interval], backs: list[int]) -> list[Gap]:
+def _pieces(
+    start: int, end: int, off: list[Interval], inside: list[Interval], waits: list[Interval], backs: set[int]
+) -> list[Gap]:
+    """A gap, cut into what has one reason."""
+    found: list[Gap] = []
+    for low, high, unknown in _cut(start, end, off):
+        for begin, stop, wanted in [(low, high, False)] if unknown else _cut(low, high, inside):
+            if unknown or not wanted:
+                found.append(Gap(begin, stop, "unseen" if unknown else "no_work"))
+            else:
+                found += _reasons(begin, stop, waits, backs)
+    return found
+
+
+def _cut(start: int, end: int, cuts: list[Interval]) -> list[tuple[int, int, bool]]:
+    """A span in pieces, with whether each lies in one of ``cuts``."""
+    pieces, place = [], max(0, bisect_right(cuts, (start, 1 << 63)) - 1)
+    while start < end:
+        low, high = cuts[place] if place < len(cuts) else (end, end)
+        if start < low:
+            pieces.append((start, min(low, end), False))
+            start = min(low, end)
+        elif start < high:
+            pieces.append((start, min(high, end), True))
+            start = min(high, end)
+        else:
+            place += 1
+    return pieces
+
+
+def _reasons(start: int, end: int, waits: list[Interval], backs: set[int]) -> list[Gap]:
     at = bisect_right(waits, (start, 1 << 63)) - 1
     waited_until = waits[at][1] if at >= 0 and waits[at][1] >= start else None
-    if waited_until is None:
-        back = bisect_right(backs, start) - 1
-        waited_until = start if back >= 0 and backs[back] == start else None
-    if waited_until is None:
+    if waited_until is None and start in backs:
+        waited_until = start
+    if waited_until is None or (waited_until <= start and end - start > RESTART_NS):
         return [Gap(start, end, "host")]
     if end - start <= RESTART_NS or waited_until >= end:
         return [Gap(start, end, "synchronisation")]
-    if waited_until <= start:
-        return [Gap(start, end, "host")]
     return [Gap(start, waited_until, "synchronisation"), Gap(waited_until, end, "host")]
 
 
@@ -232,7 +348,7 @@ def innermost(blocks: "Iterable[BlockRecord | ComputeBlock]") -> list[tuple[int,
     return found
 
 
-def _inside(host: list[Interval], segments: list[tuple[int, int, Path]]) -> tuple[tuple[Path, int], ...]:
+def inside_blocks(host: list[Interval], segments: list[tuple[int, int, Path]]) -> tuple[tuple[Path, int], ...]:
     spent: dict[Path, int] = {}
     i = j = 0
     while i < len(host) and j < len(segments):

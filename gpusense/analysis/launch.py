@@ -1,12 +1,14 @@
 """Whether a device starves between short kernels because launching them takes longer than running them."""
 
 from bisect import bisect_left
+from operator import sub
 from typing import NamedTuple
 
 from ..session import Session
-from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, unseen
+from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen
 from .calls import Calls, calls
-from .intervals import Interval, apart, complement, joined
+from .intervals import Interval, apart
+from .sweep import Sweep
 
 #: A kernel shorter than this runs for less time than Python frameworks need to launch the next (5–10 µs).
 SHORT_NS = 10_000
@@ -36,7 +38,7 @@ class LaunchProfile(NamedTuple):
 
 def launches(
     session: Session,
-    lines: dict[DeviceKey, Timeline] | None = None,
+    walks: dict[DeviceKey, Sweep] | None = None,
     times: list[DeviceTime] | None = None,
     groups: list[Calls] | None = None,
 ) -> list[LaunchProfile]:
@@ -44,7 +46,7 @@ def launches(
 
     Launch-bound: at least 100 kernels, most of them short, and small gaps taking at least a fifth of the active time.
     """
-    lines = timelines(session) if lines is None else lines
+    walks = sweeps(session) if walks is None else walks
     counts: dict[DeviceKey, list[int]] = {}
     for group in calls(session) if groups is None else groups:
         if group.kind == "kernel":
@@ -58,28 +60,30 @@ def launches(
             row[0] += aggregate.count
             row[1] += aggregate.count if aggregate.avg_ns < SHORT_NS else 0
             row[2] += aggregate.total_ns
-    times = device_times(session, lines) if times is None else times
+    times = device_times(session, walks) if times is None else times
     by_key = {(time.backend, time.device): time for time in times}
     off = {backend: unseen(session, backend) for backend, _ in by_key}
-    return [_profile(by_key[key], lines[key], off[key[0]], *counts[key]) for key in by_key if key in counts]
+    return [_profile(by_key[key], walks.get(key), off[key[0]], *counts[key]) for key in by_key if key in counts]
 
 
 def _profile(
-    time: DeviceTime, line: Timeline, off: list[Interval], kernels: int, short: int, spent: int
+    time: DeviceTime, walk: Sweep | None, off: list[Interval], kernels: int, short: int, spent: int
 ) -> LaunchProfile:
     active = time.active_ns
     small: int | None
-    if line.counted:
+    if time.source != "records" or walk is None:
         idle = max(0, active - time.busy_ns)
         small, median = None, None
         small_ns = idle if idle < LAUNCH_GAP_NS * kernels else 0
     else:
-        everything = joined(line.compute, line.collective, line.transfer)
-        empty = complement(everything, time.first_ns or 0, time.last_ns or 0)
-        gaps = [end - start for start, end in apart(empty, off)]
-        small_gaps = sorted(gap for gap in gaps if gap < LAUNCH_GAP_NS)
-        small, small_ns = len(small_gaps), sum(small_gaps)
-        median = sorted(gaps)[len(gaps) // 2] if gaps else None
+        gaps = list(map(sub, walk.gaps.end, walk.gaps.start))
+        if off:
+            seen = apart(list(zip(walk.gaps.start, walk.gaps.end, strict=True)), off)
+            gaps = [end - start for start, end in seen]
+        gaps.sort()
+        small = bisect_left(gaps, LAUNCH_GAP_NS)
+        small_ns = sum(gaps[:small])
+        median = gaps[len(gaps) // 2] if gaps else None
     bound = kernels >= 100 and short * 2 > kernels and active > 0 and small_ns * 5 >= active
     return LaunchProfile(
         time.device,

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from ..session import Session
-from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines
-from .intervals import intersect, total
+from .busy import DeviceKey, DeviceTime, device_times, sweeps
+from .sweep import Sweep
 
 
 class Overlap(NamedTuple):
@@ -22,33 +22,27 @@ class Overlap(NamedTuple):
 
 
 def overlap(
-    session: Session, lines: dict[DeviceKey, Timeline] | None = None, times: list[DeviceTime] | None = None
+    session: Session, walks: dict[DeviceKey, Sweep] | None = None, times: list[DeviceTime] | None = None
 ) -> list[Overlap]:
-    """One :class:`Overlap` a device. From counts, hidden = kernels + copies − busy (inclusion and exclusion)."""
-    lines = timelines(session) if lines is None else lines
+    """One :class:`Overlap` a device. From sums alone, hidden = kernels + copies − busy (inclusion and exclusion)."""
+    walks = sweeps(session) if walks is None else walks
     rows = []
-    times = device_times(session, lines) if times is None else times
-    for time, line in zip(times, lines.values(), strict=True):
-        if line.counted:
+    for time in device_times(session, walks) if times is None else times:
+        place = time.device, time.backend
+        if time.source != "records":
             hidden = max(0, time.kernel_ns + time.transfer_ns - time.busy_ns) if time.source == "union" else 0
-            exposed = time.transfer_ns - hidden
-            row = Overlap(
-                time.device, time.backend, time.kernel_ns, time.transfer_ns, hidden, exposed, None, None, None
-            )
+            row = Overlap(*place, time.kernel_ns, time.transfer_ns, hidden, time.transfer_ns - hidden, None, None, None)
         else:
-            copy, collective = total(line.transfer), total(line.collective)
-            hidden = total(intersect(line.transfer, line.compute))
-            hidden_collective = total(intersect(line.collective, line.compute))
+            parts = walks[time.backend, time.device].parts()
             row = Overlap(
-                time.device,
-                time.backend,
-                total(line.compute),
-                copy,
-                hidden,
-                copy - hidden,
-                collective,
-                hidden_collective,
-                collective - hidden_collective,
+                *place,
+                parts.compute,
+                parts.copy,
+                parts.copy_hidden,
+                parts.copy - parts.copy_hidden,
+                parts.collective,
+                parts.collective_hidden,
+                parts.collective - parts.collective_hidden,
             )
         rows.append(row)
     return rows

@@ -9,9 +9,8 @@ from .._records.records import GpuKernel, Path
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
-from .busy import is_collective, timelines, window
+from .busy import is_collective, sweeps, window
 from .facts import Finding
-from .intervals import subtract, total
 
 
 class RankTime(NamedTuple):
@@ -60,12 +59,13 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
         name = str(session.meta.get("root") or f"rank {rank}")
         span = window(session)
         computing = communicating = exposed = 0
-        for line in timelines(session).values():
-            computing += total(line.compute)
-            communicating += total(line.collective)
-            exposed += total(subtract(line.collective, line.compute))
-            if line.counted:
-                notes.append(f"{name}: short kernels were only summed; computing time is a lower bound")
+        for walk in sweeps(session).values():
+            parts = walk.parts()
+            computing += parts.compute
+            communicating += parts.collective
+            exposed += parts.collective - parts.collective_hidden
+        if session.work.summed:
+            notes.append(f"{name}: short kernels were only summed; computing time is a lower bound")
         rows.append(
             RankTime(
                 rank=rank,

@@ -79,8 +79,7 @@ def _long_wait(row: DeviceIdle, profile: LaunchProfile | None) -> int:
     """Idle time charged to the host, without the small gaps that ``launch_bound`` reports."""
     if row.unattributed_ns:
         return max(0, row.unattributed_ns - (profile.small_gap_ns if profile and profile.launch_bound else 0))
-    gaps = (gap.end_ns - gap.start_ns for gap in row.gaps if gap.reason == "host")
-    return sum(length for length in gaps if length >= 100_000)
+    return row.gaps.total("host", least_ns=100_000)
 
 
 def synchronisation(facts: Facts) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from support.sessions import H100, MS, T0, US, block, compute, copy, kernel, mem
 
 from gpusense._records.records import Aggregate, BlockRecord, DeviceBusy, UnseenInterval
 from gpusense.analysis import launch as launch_module
-from gpusense.analysis.busy import device_times, is_collective, timelines, window
+from gpusense.analysis.busy import device_times, is_collective, sweeps, window
 from gpusense.analysis.idle import REASONS, idle, innermost
 from gpusense.analysis.launch import launches
 from gpusense.analysis.overlap import overlap
@@ -164,7 +164,8 @@ def test_the_parts_add_up_to_the_window(events):
     run = session(*[make[kind](start, start + length) for kind, start, length in events], end=4_000_000)
     for row in idle(run):
         assert sum(row.part(reason) for reason in REASONS) == row.window_ns == 4_000_000
-        assert sum(gap.end_ns - gap.start_ns for gap in row.gaps) == row.window_ns - row.compute_ns
+        busy = row.compute_ns + row.collective_ns + row.copy_ns
+        assert sum(gap.end_ns - gap.start_ns for gap in row.gaps) == row.window_ns - busy
         assert all(before.end_ns <= after.start_ns for before, after in itertools.pairwise(row.gaps))
 
 
@@ -221,7 +222,7 @@ def test_a_session_without_end_ends_with_its_last_record():
     assert idle(run)[0].window_ns == 900
     assert window(Session()) is None
     assert idle(Session()) == device_times(Session()) == []
-    assert timelines(session()) == {}
+    assert sweeps(session()) == {}
 
 
 def test_a_training_run_adds_up():

@@ -7,7 +7,7 @@ from ..._records.records import KINDS
 from ..._runtime.text import count_text, one_line, time_text
 from ...analysis.busy import is_collective, window
 from ...analysis.facts import Facts
-from ...analysis.idle import Gap
+from ...analysis.idle import Gaps
 from ...session import Session
 from ..series import REASONS
 from ..tracks import end_of, label, levels, tracks
@@ -197,7 +197,7 @@ def _close(made: Events, run: list[int]) -> None:
         made.add(run[0], run[1], _JOINED, run[2])
 
 
-def _idle_row(made: Events, group: str, gaps: "tuple[Gap, ...]", resolution: int) -> int:
+def _idle_row(made: Events, group: str, gaps: Gaps, resolution: int) -> int:
     """Adds a device's idle gaps with their reasons; returns how many were too short to draw in a large run."""
     made.row(group, "idle: why", busy=False)
     nowhere, left_out = made.path_id(()), 0

@@ -1,0 +1,245 @@
+"""A program's run, divided: start-up, the loop's steady state with what interrupts it, the tail."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from operator import le
+from statistics import median
+from typing import NamedTuple
+
+from .._records.records import BlockRecord, Path
+from .._records.work import WorkTable
+from ..session import Session
+from .busy import window
+from .steps import LEAST, Loop, find_loop, runs, steady
+
+START_UP, STEADY, INTERLUDE, TAIL, WHOLE = "start-up", "steady", "interlude", "tail", "run"
+
+#: A loop is the program's where its steps have at least so much of the time in which the device worked.
+_WORTH = 0.3
+#: What lies between two steps and is shorter than this part of a step belongs to them.
+_SHORT = 0.5
+#: Blocks of the program are its steps where they hold so much of what the device did.
+_BLOCKS_HOLD = 0.6
+
+
+class Phase(NamedTuple):
+    """A part of the run. Phases follow each other without gaps and cover the window."""
+
+    name: str  # "start-up", "steady", "interlude", "tail"; "run" where there is no loop
+    start_ns: int
+    end_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class Steps(NamedTuple):
+    """The steady state's steps."""
+
+    number: int
+    median_ns: float
+    spread_ns: float  # half of what lies between the 10th and the 90th percentile
+    starts: "array[int]"
+    ends: "array[int]"
+    name: str  # "step", or the block that they are passes of
+    warm_up: int  # slow ones before them, which are part of the start-up
+    inner: int | None = None  # see :class:`~gpusense.analysis.steps.Loop`
+    inner_ns: float | None = None
+
+    def at(self, time_ns: int) -> int | None:
+        """The number of the step that ran at a moment."""
+        place = bisect_right(self.starts, time_ns) - 1
+        return place if place >= 0 and time_ns < self.ends[place] else None
+
+
+class Program:
+    """One process of a session: its launches in order, the loop in them, and its phases."""
+
+    def __init__(self, session: Session, work: WorkTable, root: str | None = None) -> None:
+        """``work``: of the session, in the order of starts; ``root``: of a merged session, whose path each of its rows
+        begins with."""
+        self._session, self._work, self.root = session, work, root
+        mine = [root is None or path[:1] == (root,) for path in work.paths]
+        #: Rows of this process, in the order of starts.
+        self.rows: Sequence[int] = (
+            range(len(work)) if all(mine) else array("I", [row for row, path in enumerate(work.path) if mine[path]])
+        )
+
+    @cached_property
+    def window(self) -> tuple[int, int]:
+        """The program's first line to its end, as far as they are known."""
+        of = self._session.meta
+        if self.root is not None:
+            of = next((one for one in of.get("processes") or () if one.get("root") == self.root), of)
+        whole = window(self._session) or (0, 0)
+        start = of.get("program_start_ns") or of.get("start_ns") or whole[0]
+        end = of.get("program_end_ns") or of.get("end_ns") or whole[1]
+        return (start, end) if end > start else whole
+
+    @cached_property
+    def launches(self) -> "array[int]":
+        """Rows in the order in which they were launched; of one launch, as that of a graph, the first alone."""
+        order = self._work.order
+        rows: Sequence[int] = array("I", [row for row in self.rows if order[row]])
+        if 2 * len(rows) < len(self.rows):  # of other sources than CUDA: as they ran
+            return array("I", self.rows)
+        orders = array("q", map(order.__getitem__, rows))
+        if not all(map(le, orders, memoryview(orders)[1:])):
+            rows = array("I", sorted(rows, key=order.__getitem__))
+        found, before = array("I"), 0
+        for row in rows:
+            if order[row] != before:
+                found.append(row)
+                before = order[row]
+        return found
+
+    @cached_property
+    def _loop(self) -> Loop | None:
+        rows, work = self.launches, self._work
+        numbers: dict[tuple[object, ...], int] = {}
+        of_kind = []
+        for one in work.kinds:
+            telling = (one.kind, one.full_name or one.name, one.grid, one.direction, one.device)
+            of_kind.append(numbers.setdefault(telling, len(numbers)))
+        is_kernel = [key[0] == "kernel" for key in numbers]
+        symbols = array("I", [of_kind[work.kind[row]] for row in rows])
+        starts, ends = array("q", map(work.start.__getitem__, rows)), array("q", map(work.end.__getitem__, rows))
+        return find_loop(symbols, starts, ends, is_kernel)
+
+    @cached_property
+    def steps(self) -> Steps | None:
+        """None where nothing repeats itself, or only what hardly matters."""
+        found = self._of_blocks() or self._of_loop()
+        return found if found is not None and self._matters(found) else None
+
+    def _of_loop(self) -> Steps | None:
+        return None if self._loop is None else _steps(self._loop, "step")
+
+    def _of_blocks(self) -> Steps | None:
+        """Passes of the program's own outermost repeated block, where it has one that holds most of the work."""
+        passes: dict[Path, list[tuple[int, int]]] = {}
+        depth = 0 if self.root is None else 1
+        for record in self._session.records:
+            if type(record) is BlockRecord and (not depth or record.path[:1] == (self.root,)):
+                passes.setdefault(record.path, []).append((record.start_ns, record.end_ns))
+        work = self._work
+        total = self._spent(lambda path: True)
+        for path, spans in sorted(passes.items(), key=lambda item: (len(item[0]), -len(item[1]))):
+            if len(spans) < LEAST:
+                continue
+            inside = self._spent(lambda other, path=path: other[: len(path)] == path)
+            spans.sort()
+            apart = all(before[1] <= after[0] for before, after in pairwise(spans))
+            if apart and inside >= _BLOCKS_HOLD * total and len(work):
+                starts = array("q", [start for start, _ in spans])
+                # What follows a pass and precedes the next is part of the step, if it is no more than a step.
+                usual = median(end - start for start, end in spans)
+                ends = array("q", [end for _, end in spans])
+                for at, after in enumerate(starts[1:]):
+                    if after - ends[at] <= usual:
+                        ends[at] = after
+                return _steps(Loop(0, starts, ends), path[-1])
+        return None
+
+    def _spent(self, wanted: object) -> int:
+        work = self._work
+        those = [wanted(path) for path in work.paths]  # type: ignore[operator]
+        busy = [one.kind != "sync" and one.timing == "device" for one in work.kinds]
+        return sum(
+            work.end[row] - work.start[row] for row in self.rows if those[work.path[row]] and busy[work.kind[row]]
+        )
+
+    def _matters(self, found: Steps) -> bool:
+        work, first, last = self._work, found.starts[0], found.ends[-1]
+        busy = [one.kind != "sync" and one.timing == "device" for one in work.kinds]
+        whole = inside = 0
+        for row in self.rows:
+            if busy[work.kind[row]]:
+                length = work.end[row] - work.start[row]
+                whole += length
+                if first <= work.start[row] < last:
+                    inside += length
+        return inside >= _WORTH * whole
+
+    @cached_property
+    def phases(self) -> list[Phase]:
+        """In order, and without gaps."""
+        low, high = self.window
+        steps = self.steps
+        if steps is None:
+            return self._without_loop(low, high)
+        found = [Phase(START_UP, low, steps.starts[0])] if steps.starts[0] > low else []
+        at = steps.starts[0]
+        for end, after in zip(steps.ends, steps.starts[1:], strict=False):
+            if after - end > _SHORT * steps.median_ns:
+                found += [Phase(STEADY, at, end), Phase(INTERLUDE, end, after)]
+                at = after
+        last = min(steps.ends[-1], high)
+        found.append(Phase(STEADY, at, last))
+        if high > last:
+            found.append(Phase(TAIL, last, high))
+        return [phase for phase in found if phase.length_ns > 0]
+
+    def _without_loop(self, low: int, high: int) -> list[Phase]:
+        work = self._work
+        busy = [one.kind != "sync" for one in work.kinds]
+        first = next((work.start[row] for row in self.rows if busy[work.kind[row]]), None)
+        if first is None:
+            return [Phase(WHOLE, low, high)]
+        last = max(work.end[row] for row in self.rows if busy[work.kind[row]])
+        first, last = min(max(first, low), high), min(max(last, low), high)
+        found = [Phase(START_UP, low, first), Phase(WHOLE, first, last), Phase(TAIL, last, high)]
+        return [phase for phase in found if phase.length_ns > 0]
+
+    @property
+    def judged(self) -> str:
+        """The name of the phase in which time can be saved."""
+        return STEADY if self.steps is not None else WHOLE
+
+    def spans(self, name: str) -> list[tuple[int, int]]:
+        """When a phase was, all its parts."""
+        return [(phase.start_ns, phase.end_ns) for phase in self.phases if phase.name == name]
+
+    def rows_in(self, name: str) -> Sequence[int]:
+        """Rows of this process that began in a phase."""
+        start = self._work.start
+        found = array("I")
+        for low, high in self.spans(name):
+            first, last = (
+                bisect_left(self.rows, low, key=start.__getitem__),
+                bisect_left(self.rows, high, key=start.__getitem__),
+            )
+            found.extend(self.rows[first:last])
+        return found
+
+
+def _steps(loop: Loop, name: str) -> Steps | None:
+    first, last = steady(loop)
+    lengths = sorted(loop.lengths[first:last])
+    if len(lengths) < LEAST:
+        return None
+    low, high = lengths[len(lengths) // 10], lengths[-1 - len(lengths) // 10]
+    return Steps(
+        number=len(lengths),
+        median_ns=median(lengths),
+        spread_ns=(high - low) / 2,
+        starts=loop.starts[first:last],
+        ends=loop.ends[first:last],
+        name=name,
+        warm_up=first,
+        inner=loop.inner,
+        inner_ns=loop.inner_ns,
+    )
+
+
+def programs(session: Session, work: WorkTable) -> list[Program]:
+    """One a process of the session. ``work``: its, in the order of starts."""
+    roots = [one.get("root") for one in session.meta.get("processes") or () if isinstance(one, dict)]
+    return [Program(session, work, root) for root in roots] if len(roots) > 1 else [Program(session, work)]
+
+
+__all__ = ["INTERLUDE", "START_UP", "STEADY", "TAIL", "WHOLE", "Phase", "Program", "Steps", "programs", "runs"]
