@@ -8,8 +8,9 @@ from .._records.records import GpuKernel
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
-from .busy import is_collective, timelines, window
+from .busy import timelines, window
 from .facts import Finding
+from .families import is_collective
 from .intervals import subtract, total
 
 
