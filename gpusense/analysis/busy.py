@@ -8,25 +8,13 @@ from .._records.records import Aggregate, DeviceBusy
 from .._records.work import WorkKind, WorkTable
 from ..session import Session
 from .calls import timed_by_host
+from .families import is_collective
 from .intervals import Interval, intersect, subtract, total, union
 from .operation import DEVICE_KINDS
 from .sweep import COLLECTIVE, COMPUTE, COPY, Columns, Sweep, sweep
 
 #: Backend and device: CUDA and wgpu number devices apart.
 DeviceKey = tuple[str, "int | None"]
-
-#: Parts of kernel names that mark communication between devices: NCCL, RCCL, MSCCL, NVSHMEM, vLLM's and PyTorch's own.
-_COLLECTIVES = (
-    "nccl",
-    "rccl",
-    "msccl",
-    "nvshmem",
-    "cross_device_reduce",
-    "multimem_all_",
-    "multimem_one_shot",
-    "one_shot_all_reduce",
-    "two_shot_all_reduce",
-)
 
 
 class StreamTime(NamedTuple):
@@ -63,12 +51,6 @@ class DeviceTime(NamedTuple):
     def active_share(self) -> float:
         """Busy share of the time from the first to the last piece of work."""
         return min(1.0, self.busy_ns / self.active_ns) if self.active_ns else 0.0
-
-
-def is_collective(name: str) -> bool:
-    """Whether a kernel of this name communicates with other devices."""
-    lower = name.lower()
-    return any(part in lower for part in _COLLECTIVES)
 
 
 def window(session: Session) -> Interval | None:

@@ -9,8 +9,9 @@ from .._records.records import GpuKernel, Path
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
-from .busy import is_collective, sweeps, window
+from .busy import sweeps, window
 from .facts import Finding
+from .families import is_collective
 
 
 class RankTime(NamedTuple):

@@ -7,7 +7,8 @@ from support.sessions import H100, MS, T0, US, block, compute, copy, kernel, mem
 
 from gpusense._records.records import Aggregate, BlockRecord, DeviceBusy, UnseenInterval
 from gpusense.analysis import launch as launch_module
-from gpusense.analysis.busy import device_times, is_collective, sweeps, window
+from gpusense.analysis.busy import device_times, sweeps, window
+from gpusense.analysis.families import is_collective
 from gpusense.analysis.idle import REASONS, idle, innermost
 from gpusense.analysis.launch import launches
 from gpusense.analysis.overlap import overlap

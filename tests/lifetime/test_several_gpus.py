@@ -61,7 +61,7 @@ driver = ctypes.CDLL(os.environ["GPUSENSE_LIBCUDA"]); driver.cuInit(0)
 import gpusense
 from gpusense.cuda import _workload
 from gpusense import cuda
-from gpusense.analysis.busy import is_collective
+from gpusense.analysis.families import is_collective
 count = int(os.environ["FAKE_CUDA_DEVICES"])
 buffers = [cuda.Buffer(64, cuda.Device(number)) for number in range(count)]
 gpusense.configure(trace_all=True)

@@ -5,8 +5,9 @@ from typing import Any
 
 from ..._records.records import KINDS
 from ..._runtime.text import count_text, one_line, time_text
-from ...analysis.busy import is_collective, window
+from ...analysis.busy import window
 from ...analysis.facts import Facts
+from ...analysis.families import is_collective
 from ...analysis.idle import Gaps
 from ...session import Session
 from ..series import REASONS
