@@ -9,7 +9,10 @@ from .facts import Facts, Finding
 #: What makes other findings worthless comes first whatever it could save.
 _FIRST = ("hang", "nothing_seen", "capture_off", "damaged")
 #: What is worth knowing and nothing to act on comes last.
-_NOTES = ("capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous", "memory_full")
+_LAST = ("copies_only", "nothing_to_gain")
+#: Beside a start-up that takes most of the run, less than this share of the steps is not the first thing to say.
+_MUCH = 0.1
+_NOTES = ("anomalies", "capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous", "memory_full")
 
 _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *rules_data.RULES,
@@ -25,7 +28,8 @@ def findings(session: Session) -> list[Finding]:
 
 def ranked(facts: Facts) -> list[Finding]:
     """What :func:`findings` gives, for a caller that has :class:`Facts` already."""
-    return sorted((finding for rule in _RULES for finding in rule(facts)), key=_rank)
+    found = sorted((finding for rule in _RULES for finding in rule(facts)), key=_rank)
+    return [finding for finding in found if finding.kind != "nothing_to_gain" or found[0] is finding] or found
 
 
 def verdict(session: Session) -> Finding:
@@ -33,6 +37,17 @@ def verdict(session: Session) -> Finding:
     return findings(session)[0]
 
 
-def _rank(finding: Finding) -> tuple[int, int, bool]:
-    first = _FIRST.index(finding.kind) if finding.kind in _FIRST else len(_FIRST)
-    return first, -(finding.saving_ns or 0), finding.kind in _NOTES
+def _rank(finding: Finding) -> tuple[int, float, int]:
+    """What can be saved in the phase that matters comes first; then a start-up that takes most of the run, what is
+    little, and what is no fault. Within these by share, and then by time."""
+    if finding.kind in _FIRST:
+        return _FIRST.index(finding.kind) - len(_FIRST), 0.0, 0
+    if finding.kind in _NOTES:
+        tier = 5
+    elif finding.kind in _LAST:
+        tier = 3 + _LAST.index(finding.kind)
+    elif finding.kind == "startup":
+        tier = 1
+    else:
+        tier = 0 if finding.share is not None and finding.share >= _MUCH else 2
+    return tier, -(finding.share or 0.0), -(finding.saving_ns or 0)

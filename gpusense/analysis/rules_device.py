@@ -1,130 +1,495 @@
-"""Findings about the device's own work: copies, collectives, the heaviest kernel, coverage, memory, clocks."""
+"""Findings about the device's own work: copies, collectives, arithmetic, fusion, launch sizes, memory, clocks.
+
+All shares are of the phase that is judged: the steps, where there are such.
+"""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+from .._decode.labels import label
 from .._records.device_identity import key
-from .._records.records import BlockRecord
-from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
+from .._records.occupancy import Limits, blocks_per_sm
+from .._records.work import WorkKind
+from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
+from .coverage import device_of
 from .facts import Facts, Finding
-from .operation import DEVICE_KINDS, Operation
+from .families import family, precision, uses_tensor_cores
+from .operation import DEVICE_KINDS
 from .ranks import processes_of, rank_findings, split
-from .transfers import TransferGroup
+from .rules_host import WORTH, finding
+from .transfers import SMALL_BYTES
+from .view import View
+from .words import COPIES, among_steps, each_text
 
-_WORTH = 0.05
-_WORTH_NS = 100_000_000
+_MUCH = 0.15  # of the phase: worth a word about kernels
+#: What pinned memory reaches over PCIe of generation 4 with 16 lanes, where neither the run nor a sample says better.
+_PINNED_BYTES_PER_S = 22e9
 #: Reasons for lower clocks that are not "idle" or "as set".
 _HARMFUL = ("thermal", "power_brake", "hw_slowdown", "sw_thermal", "hw_thermal")
-_DIRECTIONS = {
-    "cpu_to_gpu": "to the GPU",
-    "gpu_to_cpu": "to the host",
-    "gpu_to_gpu": "between GPUs",
-    "on_device": "inside the GPU",
-    "cpu_to_cpu": "on the host",
-}
+#: Families that move data through memory and do little with it.
+_ELEMENTWISE = frozenset({"elementwise", "copy", "random"})
 
 
-def pageable_copies(facts: Facts) -> Iterator[Finding]:
-    """Copies that would be faster from or to pinned memory."""
-    for row in facts.transfers:
-        if not row.pageable or not row.bytes:
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+class _Copies(NamedTuple):
+    """Copies of one direction in a phase."""
+
+    direction: str
+    count: int  # type: ignore[assignment]
+    total_ns: int
+    bytes: int
+    pageable_ns: int
+    pageable_bytes: int
+    pageable_count: int
+    pinned_rate: float | None  # best of a kind of copies between pinned memory and the device
+    small: int
+
+
+def _copies(view: View) -> list[_Copies]:
+    sums: dict[str, list[float]] = {}
+    for number, (count, spent, size) in view.by_kind.items():
+        one = view.work.kinds[number]
+        if one.kind != "transfer" or not one.direction:
             continue
-        reached, best = row.bandwidth_bytes_per_s or 0.0, _pinned_rate(facts, row)
-        if best is None or best <= reached:
-            continue
-        saving = round(row.total_ns - row.bytes * 1e9 / best)
-        if saving < 0.01 * facts.window_ns:
-            continue
-        measured = _pinned_here(facts, row) is not None
-        evidence = [
-            (
-                f"{size_text(row.bytes)} in {count_text(row.count, 'copy', 'copies')} took {time_text(row.total_ns)}: "
-                f"{rate_text(reached)}."
-            ),
-            f"Pinned copies of this run reach {rate_text(best)}."
-            if measured
-            else f"Pinned memory usually reaches four fifths of the link: {rate_text(best)}.",
-        ]
-        if row.link_bytes_per_s:
-            evidence.append(f"The PCIe link carries {rate_text(row.link_bytes_per_s)} in theory.")
-        yield Finding(
-            "pageable_copies",
-            f"Copies {_DIRECTIONS.get(row.direction, row.direction)} use pageable memory and reach "
-            f"{rate_text(reached)} where {rate_text(best)} is possible.",
-            tuple(evidence),
-            "Pin the host memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy with non_blocking=True.",
-            "high" if measured else "medium",
-            saving,
-        )
-
-
-def _pinned_here(facts: Facts, row: TransferGroup) -> float | None:
-    rates = [
-        other.peak_bytes_per_s
-        for other in facts.transfers
-        if other.pinned and other.direction == row.direction and other.peak_bytes_per_s
+        row = sums.setdefault(one.direction, [0, 0, 0, 0, 0, 0, 0.0, 0])
+        row[0] += count
+        row[1] += spent
+        row[2] += size
+        ends = (one.source, one.destination)
+        if "pageable" in ends:
+            row[3] += spent
+            row[4] += size
+            row[5] += count
+        elif "pinned" in ends and spent and size >= SMALL_BYTES * count:
+            row[6] = max(row[6], size * 1e9 / spent)
+        row[7] += count if size < SMALL_BYTES * count else 0
+    return [
+        _Copies(direction, int(n), int(ns), int(size), int(pns), int(psize), int(pn), rate or None, int(small))
+        for direction, (n, ns, size, pns, psize, pn, rate, small) in sums.items()
     ]
-    return max(rates, default=None)
 
 
-def _pinned_rate(facts: Facts, row: TransferGroup) -> float | None:
-    """What pinned copies reached in this run, else four fifths of the link's theoretical rate."""
-    measured = _pinned_here(facts, row)
-    if measured is not None:
-        return measured
-    return row.link_bytes_per_s * 0.8 if row.link_bytes_per_s else None
+def copies(facts: Facts) -> Iterator[Finding]:
+    """Copies with nothing beside them: from pageable memory, or in turn with the kernels."""
+    for view in facts.views:
+        alone = view.parts.copy_alone
+        if view.share(alone) < WORTH:
+            continue
+        rows = _copies(view)
+        pageable = sum(row.pageable_ns for row in rows if row.pageable_bytes >= SMALL_BYTES * row.pageable_count)
+        whole = sum(row.total_ns for row in rows)
+        if whole and pageable * 2 >= whole:
+            yield from _pageable(view, facts, max(rows, key=lambda row: row.pageable_ns), alone)
+        elif whole and sum(row.small for row in rows) * 2 < sum(row.count for row in rows):
+            yield _exposed(view, rows, alone)
 
 
-def exposed(facts: Facts) -> Iterator[Finding]:
-    """Copying and communicating that nothing computes beside."""
-    for row in facts.overlap:
-        where = device_text(row.device, row.backend)
-        if facts.window_ns and row.copy_exposed_ns >= _WORTH * facts.window_ns:
-            yield Finding(
-                "exposed_copies",
-                f"{where} copies {percent_text(row.copy_exposed_ns / facts.window_ns)} of the run without computing.",
-                (
-                    (
-                        f"{time_text(row.copy_exposed_ns)} of {time_text(row.copy_ns)} of copying had no kernel "
-                        f"beside it, {percent_text(row.copy_exposed_ns / row.copy_ns)}."
-                    ),
-                ),
-                "Copy the next batch on a second stream while this one computes (non_blocking=True, pinned memory).",
-                "high" if row.collective_ns is not None else "medium",
-                row.copy_exposed_ns,
-            )
-        lost = row.collective_exposed_ns or 0
-        if facts.window_ns and lost >= _WORTH * facts.window_ns:
-            yield Finding(
-                "exposed_collectives",
-                f"{where} communicates {percent_text(lost / facts.window_ns)} of the run without computing.",
-                (f"{time_text(lost)} of {time_text(row.collective_ns)} in collectives had no other kernel beside it.",),
-                "Overlap communication with computation (larger buckets, accumulation), or look for a slow rank.",
-                "high",
-                lost,
-            )
+def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Finding]:
+    reached = row.pageable_bytes * 1e9 / row.pageable_ns
+    link = [
+        group.link_bytes_per_s * 0.8
+        for group in facts.transfers
+        if group.direction == row.direction and group.link_bytes_per_s
+    ]
+    best = row.pinned_rate or max(link, default=_PINNED_BYTES_PER_S)
+    said = "Pinned copies of this run reach" if row.pinned_rate else "Pinned memory usually reaches"
+    faster = max(0.0, 1 - reached / best)
+    saving = min(alone, row.pageable_ns)
+    yield finding(
+        view,
+        "pageable_copies",
+        saving,
+        f"{view.text} does nothing but {COPIES[row.direction]} for {each_text(view, alone)}: "
+        f"from pageable memory, at {rate_text(reached)}."
+        if row.direction == "cpu_to_gpu"
+        else f"{view.text} does nothing but {COPIES[row.direction]} for {each_text(view, alone)}: "
+        f"into pageable memory, at {rate_text(reached)}.",
+        [
+            (
+                f"{size_text(row.pageable_bytes)} in {count_text(row.pageable_count, 'copy', 'copies')} "
+                f"({row.direction}) of pageable memory, which the host must wait for."
+            ),
+            f"{said} {rate_text(best)}: {percent_text(faster)} of this time less, and they can run beside kernels.",
+        ],
+        "Pin the host memory (DataLoader(pin_memory=True), tensor.pin_memory(), cupyx.empty_pinned) and copy with "
+        "non_blocking=True; copy less, and what is small later.",
+        confidence="high" if row.pinned_rate or link else "medium",
+        where=f"{row.direction}, pageable",
+    )
+
+
+def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
+    most = max(rows, key=lambda row: row.total_ns)
+    return finding(
+        view,
+        "exposed_copies",
+        alone,
+        f"{view.text} does nothing but {COPIES[most.direction]} for {each_text(view, alone)}: copies and kernels take "
+        "turns.",
+        [
+            (
+                f"{time_text(alone)} of {time_text(view.parts.copy)} of copying had no kernel beside it; "
+                f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of the copies' time is {most.direction}."
+            ),
+            f"They reach {rate_text(most.bytes * 1e9 / most.total_ns if most.total_ns else None)}.",
+        ],
+        "Copy the next input on a second stream while this one is computed (pinned memory, non_blocking=True, an event "
+        "to wait for it).",
+        where=most.direction,
+    )
 
 
 def small_copies(facts: Facts) -> Iterator[Finding]:
     """Many copies whose fixed cost is most of their time."""
-    count = sum(row.small for row in facts.transfers)
-    spent = sum(row.small_ns for row in facts.transfers)
-    if count >= 100 and facts.window_ns and spent >= _WORTH * facts.window_ns:
-        total = sum(row.count for row in facts.transfers)
-        yield Finding(
+    for view in facts.views:
+        rows = _copies(view)
+        small = sum(row.small for row in rows)
+        least = 10 * view.steps.number if view.steps is not None else 100
+        if small < least:
+            continue
+        spent = view.parts.copy_alone
+        gaps, work = view.walk.gaps, view.work
+        for number in view.causes["launch"].gaps:
+            if work.kinds[work.kind[gaps.before[number]]].kind == "transfer":
+                spent += gaps.end[number] - gaps.start[number]
+        waits = view.causes["synchronising"]
+        for number in waits.gaps:
+            if work.kinds[work.kind[gaps.after[number]]].direction == "cpu_to_gpu":
+                spent += gaps.end[number] - gaps.start[number]
+        if view.share(spent) < WORTH:
+            continue
+        most = max(rows, key=lambda row: row.small)
+        yield finding(
+            view,
             "small_copies",
-            f"{count_text(count, 'copy', 'copies')} below 64 KiB take {time_text(spent)}: their fixed cost dominates.",
-            (f"{percent_text(count / total)} of all copies are that small.",),
-            "Join them into few large ones, or keep the data on the device.",
-            "medium",
-            spent // 2,
+            spent,
+            f"{view.text} spends {each_text(view, spent)} on {among_steps(view, small, 'small copy')} and the pauses "
+            "after them: their fixed cost dominates.".replace("small copys", "small copies"),
+            [
+                (
+                    f"{count_text(small, 'copy', 'copies')} below 64 KiB, most of them {most.direction}, "
+                    f"{size_text(most.bytes / most.count)} on average."
+                )
+            ],
+            "Join them into few large ones: one tensor with all the values, sliced on the device; or keep the data "
+            "there.",
+            where=most.direction,
         )
 
 
-def heaviest(facts: Facts) -> Iterator[Finding]:
-    """What the device does when nothing else is wrong: always present where kernels ran."""
-    kernels = [row for row in facts.device_operations if row.kind == "kernel"]
-    if not kernels:
-        rows = facts.device_operations
+def exposed_collectives(facts: Facts) -> Iterator[Finding]:
+    """Communication that nothing computes beside."""
+    for view in facts.views:
+        alone = view.parts.collective_alone
+        if view.share(alone) < WORTH:
+            continue
+        names = [name for name in view.kernels if family(name) == "communication"]
+        yield finding(
+            view,
+            "exposed_collectives",
+            alone,
+            f"{view.text} only communicates for {each_text(view, alone)}: nothing is computed beside it.",
+            [
+                (
+                    f"{time_text(alone)} of {time_text(view.parts.collective)} in collectives had no other kernel beside "
+                    "it."
+                ),
+                f"Most of it: {', '.join(one_line(label(name), 60) for name in names[:2])}.",
+            ],
+            "Overlap communication with the backward pass (DistributedDataParallel with buckets, async_op=True), "
+            "communicate less often or in lower precision, or look for a slow rank.",
+            where=one_line(label(names[0]), 60) if names else "",
+        )
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def _time_text(view: View, spent: float) -> str:
+    """ "62 % of each step (5.1 ms of 8.2 ms)": of the phase, never more than the whole of it."""
+    return each_text(view, min(spent, view.parts.kernel))
+
+
+def fp32_math(facts: Facts) -> Iterator[Finding]:
+    """Products in single precision where tensor cores lie idle."""
+    for view in facts.views:
+        rows = [
+            (name, spent)
+            for name, (_, spent) in view.kernels.items()
+            if family(name) in ("matmul", "convolution", "attention")
+            and precision(name) == "fp32"
+            and not uses_tensor_cores(name)
+        ]
+        spent = sum(ns for _, ns in rows)
+        if view.share(spent) < _MUCH:
+            continue
+        yield finding(
+            view,
+            "fp32_math",
+            0.7 * min(spent, view.parts.kernel),
+            f"{view.text} multiplies in single precision without tensor cores for {_time_text(view, spent)}.",
+            [
+                f"{one_line(label(name), 60)}: {percent_text(ns / view.kernel_ns)} of the kernels' time."
+                for name, ns in rows[:3]
+            ],
+            "Allow TF32 (torch.set_float32_matmul_precision('high')), or use bfloat16 (torch.autocast): tensor cores "
+            "are several times as fast.",
+            where=one_line(label(rows[0][0]), 60),
+        )
+
+
+def unfused(facts: Facts) -> Iterator[Finding]:
+    """Chains of kernels that only move data: attention written out, elementwise operations one by one."""
+    for view in facts.views:
+        attention, chains = _chains(view)
+        if view.share(attention) >= _MUCH:
+            names = [name for name in view.kernels if family(name) in ("softmax", *_ELEMENTWISE)]
+            yield finding(
+                view,
+                "unfused_attention",
+                attention,
+                f"{view.text} spends {_time_text(view, attention)} between the two products of attention, on softmax "
+                "and what is done to the scores: they go through memory each time.",
+                [
+                    f"{one_line(label(name), 60)}: {percent_text(view.kernels[name][1] / view.kernel_ns)} of the kernels' time."
+                    for name in names[:3]
+                ],
+                "Use a fused attention: torch.nn.functional.scaled_dot_product_attention, FlashAttention, or "
+                "torch.compile.",
+                where="softmax",
+            )
+        count, spent, runs = chains
+        if runs and count >= 2.5 * runs and view.share(spent) >= _MUCH:
+            names = [name for name in view.kernels if family(name) in _ELEMENTWISE and not _is_fused(name)]
+            yield finding(
+                view,
+                "unfused_elementwise",
+                spent * (1 - runs / count),
+                f"{view.text} spends {_time_text(view, spent)} on elementwise kernels, {count / runs:.0f} in a row: "
+                "each reads and writes all of its data.",
+                [
+                    f"{one_line(label(name), 60)}: {percent_text(view.kernels[name][1] / view.kernel_ns)} of the kernels' time, {view.kernels[name][0]:,} calls."
+                    for name in names[:3]
+                ],
+                "Fuse them: torch.compile, torch.jit, cupy.fuse, jax.jit or one kernel of your own (Triton) reads and "
+                "writes the data once.",
+                where=one_line(label(names[0]), 60) if names else "",
+            )
+
+
+def _is_fused(name: str) -> bool:
+    """Made by a compiler that fuses: what it left apart cannot be joined as easily."""
+    lower = name.lower()
+    return lower.startswith("triton_") or "fusion" in lower or lower.startswith("cupy_fuse")
+
+
+def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
+    """Nanoseconds between two products of attention; and of elementwise kernels in a row: how many, nanoseconds, how
+    many rows."""
+    work = view.work
+    of_kind: dict[int, str] = {}
+    for number in view.by_kind:
+        one = work.kinds[number]
+        name = one.full_name or one.name
+        what = family(name) if one.kind == "kernel" else "other"
+        of_kind[number] = "fused" if what in _ELEMENTWISE and _is_fused(name) else what
+    attention = 0
+    between: int | None = None  # since the last product
+    softmax = False
+    count = spent = runs = chain = chain_ns = 0
+    for row in view.rows:
+        what, length = of_kind[work.kind[row]], work.end[row] - work.start[row]
+        if what == "matmul":
+            if between is not None and softmax:
+                attention += between
+            between, softmax = 0, False
+        elif between is not None and (what in ("softmax", "reduction", *_ELEMENTWISE)):
+            between += length
+            softmax |= what == "softmax"
+        else:
+            between = None
+        if what in _ELEMENTWISE and length >= 10_000:
+            chain, chain_ns = chain + 1, chain_ns + length
+        elif chain:
+            if chain > 1:
+                count, spent, runs = count + chain, spent + chain_ns, runs + 1
+            chain = chain_ns = 0
+    if chain > 1:
+        count, spent, runs = count + chain, spent + chain_ns, runs + 1
+    return attention, (count, spent, runs)
+
+
+def _fills(view: View, facts: Facts) -> dict[int, float]:
+    """Of each kind of kernel the share of the multiprocessors that its blocks reach; where that is known."""
+    device = device_of(facts.session, view.device)
+    limits = Limits.of(device) if device is not None else None
+    found = {}
+    for number in view.by_kind:
+        one = view.work.kinds[number]
+        if one.kind != "kernel" or one.grid is None or one.block is None or device is None or not device.sm_count:
+            continue
+        blocks = one.grid[0] * one.grid[1] * one.grid[2]
+        fits = _resident(one, limits)
+        if fits:
+            found[number] = min(1.0, blocks / device.sm_count)
+    return found
+
+
+def _resident(one: WorkKind, limits: "Limits | None") -> int:
+    """How many of a kernel's blocks a multiprocessor holds at once; 0 where that is not known."""
+    if limits is None or one.block is None:
+        return 0
+    threads = one.block[0] * one.block[1] * one.block[2]
+    return blocks_per_sm(limits, threads, one.registers_per_thread or 0, one.shared_bytes or 0) or 0
+
+
+def launch_sizes(facts: Facts) -> Iterator[Finding]:
+    """Kernels of few blocks, one after the other; or on streams that wait for each other."""
+    for view in facts.views:
+        fills = _fills(view, facts)
+        small = {number: share for number, share in fills.items() if share < 0.5}
+        spent = sum(view.by_kind[number][1] for number in small)
+        calls = sum(view.by_kind[number][0] for number in small)
+        if not calls or view.share(spent) < 2 * _MUCH or spent / calls < 10_000 or spent > 1.5 * view.parts.kernel:
+            continue
+        covered = sum(view.by_kind[number][1] * share for number, share in small.items()) / spent
+        names = list(sorted(small, key=lambda number: -view.by_kind[number][1]))
+        heavy = one_line(label(view.work.kinds[names[0]].full_name or view.work.kinds[names[0]].name), 60)
+        streams = _streams(view, small)
+        alone = min(spent, view.parts.kernel)
+        if len(streams) > 1:
+            yield finding(
+                view,
+                "serialised_streams",
+                alone * (1 - 1 / len(streams)),
+                f"{view.text} runs work of {len(streams)} streams one after the other for {_time_text(view, spent)}, "
+                f"although {heavy} reaches {percent_text(covered)} of its multiprocessors.",
+                [
+                    (
+                        f"Streams {', '.join(str(stream) for stream in streams)}: {time_text(sum(streams.values()))} of work in "
+                        f"{time_text(alone)}, so next to nothing ran at once."
+                    ),
+                    *_why_serial(view, streams),
+                ],
+                "Let the streams run beside each other: no work on the default stream between them "
+                "(per-thread default stream, or streams made with cudaStreamNonBlocking), and wait for an event only where "
+                "data is needed.",
+                where=f"streams {', '.join(str(stream) for stream in streams)}; {heavy}",
+            )
+        else:
+            yield finding(
+                view,
+                "small_grids",
+                alone * (1 - covered),
+                f"{view.text} runs kernels of few blocks one after the other for {_time_text(view, spent)}: they reach "
+                f"{percent_text(covered)} of its multiprocessors.",
+                [
+                    (
+                        f"{heavy}: {_grid_text(view.work.kinds[names[0]])}, {count_text(view.by_kind[names[0]][0], 'call')}, "
+                        f"{time_text(view.by_kind[names[0]][1] / view.by_kind[names[0]][0])} each."
+                    ),
+                    "By the sizes of launches; no counter was read.",
+                ],
+                "Give each launch more work: batch what is alike into one launch, split large blocks, or run independent "
+                "kernels on several streams.",
+                confidence="medium",
+                where=heavy,
+            )
+
+
+def _grid_text(one: WorkKind) -> str:
+    blocks = one.grid[0] * one.grid[1] * one.grid[2] if one.grid else 0
+    return (
+        f"{count_text(blocks, 'block')} of {one.block[0] * one.block[1] * one.block[2] if one.block else 0:,} threads"
+    )
+
+
+def _streams(view: View, kinds: "dict[int, float]") -> dict[int | None, int]:
+    """Nanoseconds of work of those kinds by stream, of streams that have a real part of it."""
+    sums: dict[int | None, int] = {}
+    for number in kinds:
+        stream = view.work.kinds[number].stream
+        sums[stream] = sums.get(stream, 0) + view.by_kind[number][1]
+    whole = sum(sums.values())
+    return {stream: spent for stream, spent in sorted(sums.items(), key=lambda row: -row[1]) if spent * 10 >= whole}
+
+
+def _why_serial(view: View, streams: "dict[int | None, int]") -> list[str]:
+    """What orders them, as far as the records say."""
+    said = []
+    if 7 in streams or any(view.work.kinds[number].stream == 7 for number in view.by_kind):
+        said.append("Stream 7 is the default stream: work on it waits for all others, and they for it.")
+    waits = sum(
+        1 for row in view.program.rows_in(view.name) if view.work.kinds[view.work.kind[row]].name == "stream_wait_event"
+    )
+    if waits:
+        said.append(f"{count_text(waits, 'wait')} of a stream for an event of another.")
+    return said
+
+
+def imbalance(facts: Facts) -> Iterator[Finding]:
+    """Devices of one process of which one has most of the work."""
+    for program in facts.programs:
+        views = [view for view in facts.views if view.program is program and view.key[0] == "cuda"]
+        if len(views) < 2:
+            continue
+        busy = [view.parts.kernel for view in views]
+        most, mean = max(busy), sum(busy) / len(busy)
+        view = views[busy.index(most)]
+        if view.share(most - mean) < _MUCH:
+            continue
+        each = ", ".join(f"{one.text} {percent_text(one.share(one.parts.kernel))}" for one in views[:8])
+        yield finding(
+            view,
+            "imbalance",
+            most - mean,
+            f"{view.text} has most of the work: the kernels take {each} of the {'steps' if view.steps else 'time'}.",
+            [
+                (
+                    f"With equal shares each would work {time_text(mean / (view.steps.number if view.steps else 1))}"
+                    f"{' a step' if view.steps else ''}."
+                )
+            ],
+            "Divide the work by what each device does in a second, and move layers or batches to the ones that wait.",
+            where=", ".join(one.text for one in views),
+        )
+
+
+def shared_device(facts: Facts) -> Iterator[Finding]:
+    """Another process at work on the same device, by the monitor's samples."""
+    mine = {facts.session.meta.get("pid"), *(one.get("pid") for one in processes_of(facts.session))}
+    seen: dict[tuple[int, str], list[int]] = {}
+    named: dict[tuple[int, str], str] = {}
+    for sample in facts.session.metrics:
+        row = seen.setdefault(key(sample.device), [0, 0])
+        row[0] += 1
+        others = [one for one in sample.processes or () if one.pid not in mine and (one.gpu_percent or 0) >= 5]
+        row[1] += bool(others)
+        for one in others[:1]:
+            named[key(sample.device)] = f"process {one.pid}" + (f" ({one_line(one.name, 40)})" if one.name else "")
+    for device, (count, hit) in seen.items():
+        views = [view for view in facts.views if view.device == device[0]]
+        if hit * 4 < count or not hit or not views:
+            continue
+        view = views[0]
+        yield finding(
+            view,
+            "shared_device",
+            0.5 * view.parts.kernel * hit / count,
+            f"Another process works on GPU {device[0]}: {named[device]} in {percent_text(hit / count)} of the samples.",
+            ["Kernels of two processes take turns on a device, so each takes longer than it would alone."],
+            "Give each process a device of its own, or use MPS so that their kernels run beside each other.",
+            confidence="medium",
+            where=named[device],
+        )
+
+
+def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
+    """What the device does when nothing else is wrong: always present where something ran."""
+    rows = facts.device_operations
+    if not any(row.kind == "kernel" for row in rows):
         if rows:
             yield Finding(
                 "copies_only",
@@ -135,83 +500,28 @@ def heaviest(facts: Facts) -> Iterator[Finding]:
                 "medium",
             )
         return
-    busiest = max(facts.times, key=lambda time: time.busy_ns)
-    heavy = _by_name(kernels)
-    top, share, _, _ = heavy[0]
-    of = "the time seen" if busiest.unseen_ns > 0.01 * busiest.window_ns else "the run"
-    yield Finding(
-        "heaviest_kernel",
-        f"{device_text(busiest.device, busiest.backend)} is busy {percent_text(busiest.busy_share)} of {of}; "
-        f"{one_line(top, 60)} takes {percent_text(share)} of the GPU time.",
-        tuple(
-            f"{one_line(name)}: {percent_text(part)}, {count_text(count, 'call')}, {time_text(spent / count)} each."
-            for name, part, count, spent in heavy[:3]
-        ),
-        "To go faster, make this kernel faster or call it less: lower precision, a fused or tuned implementation.",
-        "high",
-        None,
-    )
-
-
-def _by_name(kernels: list[Operation]) -> list[tuple[str, float, int, int]]:
-    """(name, share of the GPU time, calls, time) of the kernels of all devices, heaviest first."""
-    sums: dict[str, tuple[str, float, int, int]] = {}
-    for row in kernels:
-        _, share, count, spent = sums.get(row.name, ("", 0.0, 0, 0))
-        sums[row.name] = row.name, share + row.share, count + row.count, spent + row.total_ns
-    return sorted(sums.values(), key=lambda row: -row[3])
-
-
-def mostly_nothing(facts: Facts) -> Iterator[Finding]:
-    """Most of the run is none of the device's: start-up, imports, loading. What it did besides says little then."""
-    row = max(facts.idle, key=lambda row: row.compute_ns, default=None)
-    if row is None or row.no_work_ns < max(row.window_ns // 2, _WORTH_NS) or row.no_work_ns == row.window_ns:
-        return
-    rest = row.seen_ns - row.no_work_ns
-    parts = [(name, row.part(reason) / rest) for reason, name in _DID if row.part(reason)]
-    did = ", ".join(f"{name} {percent_text(share)}" for name, share in sorted(parts, key=lambda part: -part[1])[:3])
-    outside, inside = "before its first and after its last work", "between them"
-    fix = "Let it run longer, or put a trace() block around the part that matters"
-    if any(type(record) is BlockRecord for record in facts.session.records):
-        outside, inside = "outside any block", "inside blocks"
-        fix = "Let the part that matters run longer, or look at its blocks alone"
-    yield Finding(
-        "mostly_nothing",
-        f"{device_text(row.device, row.backend)} had nothing to do {percent_text(row.no_work_ns / row.window_ns)} of "
-        f"the run: {time_text(row.no_work_ns)} of {time_text(row.window_ns)} are {outside}.",
-        (f"In the {time_text(rest)} {inside} it {did}.",),
-        f"{fix}: start-up and imports count here.",
-        "high",
-    )
-
-
-_DID = (
-    ("compute", "computed"),
-    ("collective", "communicated"),
-    ("copy", "copied"),
-    ("synchronisation", "stood empty after a wait of the host"),
-    ("host", "waited for the host"),
-    ("unattributed", "stood empty"),
-)
-
-
-def low_coverage(facts: Facts) -> Iterator[Finding]:
-    """Kernels too small for the device."""
-    for row in facts.coverage:
-        # Half of the kernel time must be known, and the device must be busy enough for its launches to matter.
-        if row.considered_ns * 2 < row.kernel_ns or row.while_busy >= 0.5:
-            continue
-        if row.considered_ns < _WORTH * facts.window_ns:
-            continue
+    for view in facts.views[:1]:
+        whole = view.kernel_ns or 1
+        parts = ", ".join(f"{name} {percent_text(spent / whole)}" for name, spent in list(view.families.items())[:3])
+        of = "each step" if view.steps is not None else "its time at work"
+        top = list(view.kernels.items())[:3]
         yield Finding(
-            "low_coverage",
-            f"While kernels run on GPU {row.device}, their blocks cover {percent_text(row.while_busy)} of it.",
+            "nothing_to_gain",
+            f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of {of}, and no fault was found: nothing "
+            "to gain here but by faster kernels.",
             (
-                f"{count_text(row.small_kernels, 'kernel')} could not fill the device once.",
-                "Estimated from launch sizes and the device's limits, without hardware counters.",
+                f"Of the kernels' time: {parts}.",
+                *(
+                    f"{one_line(label(name), 60)}: {percent_text(spent / whole)}, {count_text(count, 'call')}, "
+                    f"{time_text(spent / count)} each."
+                    for name, (count, spent) in top
+                ),
             ),
-            "Give each launch more work (larger batch, fewer splits), or run independent kernels on several streams.",
-            "medium",
+            "To go faster: a larger batch, lower precision, a better algorithm or a tuned kernel; or more devices.",
+            "high",
+            phase=view.name,
+            share=0.0,
+            where=one_line(label(top[0][0]), 60) if top else "",
         )
 
 
@@ -276,13 +586,16 @@ def across_ranks(facts: Facts) -> Iterator[Finding]:
 
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    pageable_copies,
-    exposed,
+    copies,
     small_copies,
-    low_coverage,
+    exposed_collectives,
+    fp32_math,
+    unfused,
+    launch_sizes,
+    imbalance,
+    shared_device,
     unusual,
     across_ranks,
     device_state,
-    mostly_nothing,
-    heaviest,
+    nothing_to_gain,
 )

@@ -1,0 +1,277 @@
+"""One device in one phase of the run: what every rule about time looks at, and the one denominator of its shares."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import chain, pairwise
+from statistics import median, pstdev
+from typing import NamedTuple
+
+from .._records.records import Path
+from .._records.work import WorkKind, WorkTable
+from .._runtime.text import device_text
+from .busy import DeviceKey
+from .families import family
+from .idle import Host, inside_blocks
+from .intervals import Interval, intersect, total
+from .program import INTERLUDE, STEADY, Program, Steps
+from .sweep import Parts, Sweep
+
+#: A gap that begins as the host stops waiting for the device is the wait's cost for so long: what it takes to fill the
+#: queue again. Beyond it the host did something else.
+RESTART_NS = 1_000_000
+#: A gap that is no longer is what one launch leaves: Python frameworks need 5 to 50 µs for one.
+LAUNCH_NS = 100_000
+#: A call that allocates or releases memory of the device takes no longer.
+ALLOCATION_NS = 3_000_000
+
+#: Why a device was empty.
+CAUSES = ("launch", "synchronising", "host", "new", "allocation", "unseen")
+
+
+class Cause(NamedTuple):
+    """All gaps of a phase with one cause."""
+
+    name: str  # one of :data:`CAUSES`
+    total_ns: int
+    gaps: "array[int]"  # their numbers in the walk
+
+
+class View:
+    """``key`` of the device; ``name`` of the phase, whose parts are ``spans``."""
+
+    def __init__(
+        self,
+        program: Program,
+        key: DeviceKey,
+        walk: Sweep,
+        work: WorkTable,
+        host: Host,
+        off: list[Interval],
+        allocations: "Sequence[int]" = (),
+        name: str | None = None,
+    ) -> None:
+        """``allocations``: when memory of the device was allocated or released by calls that may stop it; in order."""
+        self.program, self.key, self.walk, self.work, self.host = program, key, walk, work, host
+        self.allocations = allocations
+        self.name = name or program.judged
+        self.spans = program.spans(self.name)
+        self._off = intersect(self.spans, off)
+
+    @property
+    def device(self) -> int | None:
+        return self.key[1]
+
+    @property
+    def text(self) -> str:
+        """ "GPU 0"."""
+        return device_text(self.device, self.key[0])
+
+    @property
+    def steps(self) -> Steps | None:
+        """None where the phase is no steady state."""
+        return self.program.steps if self.name == STEADY else None
+
+    @cached_property
+    def length_ns(self) -> int:
+        """What all shares are of: the phase, as far as it was seen."""
+        return total(self.spans) - total(self._off)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """How the device spent the phase."""
+        found = [self.walk.between(start, end) for start, end in self.spans]
+        return Parts(*map(sum, zip(*found, strict=True))) if found else Parts(0, 0, 0, 0, 0, 0, 0)
+
+    def share(self, spent_ns: float) -> float:
+        """Of the phase."""
+        return spent_ns / self.length_ns if self.length_ns > 0 else 0.0
+
+    def per_step(self, spent_ns: float) -> float | None:
+        """What that is in each step."""
+        return spent_ns / self.steps.number if self.steps is not None else None
+
+    # --- work -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> "array[int]":
+        """Rows of the device that began in the phase."""
+        kinds = self.work.kinds
+        mine = bytes(
+            one.kind != "sync" and one.timing == "device" and (one.backend, one.device) == self.key for one in kinds
+        )
+        return array("I", [row for row in self.program.rows_in(self.name) if mine[self.work.kind[row]]])
+
+    @cached_property
+    def by_kind(self) -> "dict[int, tuple[int, int, int]]":
+        """Of each kind of work: calls, nanoseconds, bytes."""
+        work, sums = self.work, dict[int, list[int]]()
+        for row in self.rows:
+            kind = work.kind[row]
+            mine = sums.get(kind)
+            if mine is None:
+                mine = sums[kind] = [0, 0, 0]
+            mine[0] += 1
+            mine[1] += work.end[row] - work.start[row]
+            mine[2] += work.size[row]
+        return {kind: (count, spent, size) for kind, (count, spent, size) in sums.items()}
+
+    @cached_property
+    def kernels(self) -> dict[str, tuple[int, int]]:
+        """Of each kernel, by its full name: calls and nanoseconds, most first."""
+        sums: dict[str, list[int]] = {}
+        for kind, (count, spent, _) in self.by_kind.items():
+            one = self.work.kinds[kind]
+            if one.kind == "kernel":
+                mine = sums.setdefault(one.full_name or one.name, [0, 0])
+                mine[0] += count
+                mine[1] += spent
+        return {name: (n, ns) for name, (n, ns) in sorted(sums.items(), key=lambda item: -item[1][1])}
+
+    @cached_property
+    def kernel_ns(self) -> int:
+        """All kernels' times added up; where several run at once more than the time they took together."""
+        return sum(spent for _, spent in self.kernels.values())
+
+    @cached_property
+    def families(self) -> dict[str, int]:
+        """Nanoseconds of kernels by family, most first; copies between host and device are "copies"."""
+        sums: dict[str, int] = {}
+        for name, (_, spent) in self.kernels.items():
+            sums[family(name)] = sums.get(family(name), 0) + spent
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    def rows_of(self, kinds: set[int]) -> Iterator[int]:
+        """Rows of some kinds of work."""
+        return (row for row in self.rows if self.work.kind[row] in kinds)
+
+    # --- gaps -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def gap_numbers(self) -> "array[int]":
+        """The gaps that begin in the phase."""
+        return array("I", chain.from_iterable(self.walk.gaps.between(start, end) for start, end in self.spans))
+
+    @cached_property
+    def causes(self) -> dict[str, Cause]:
+        """Every gap of the phase by its cause."""
+        found = {name: array("I") for name in CAUSES}
+        for number, cause in zip(self.gap_numbers, self._judged(), strict=True):
+            found[cause].append(number)
+        gaps = self.walk.gaps
+        return {
+            name: Cause(name, sum(gaps.end[i] - gaps.start[i] for i in numbers), numbers)
+            for name, numbers in found.items()
+        }
+
+    def _judged(self) -> Iterator[str]:
+        """The cause of each gap, in order."""
+        gaps, waits, kinds = self.walk.gaps, self.host.waits, self.work.kinds
+        backs = self.host.backs.get(self.key, set())
+        news = self._first_of_kind() if self.steps is not None else set()
+        at = 0
+        for number in self.gap_numbers:
+            start, end = gaps.start[number], gaps.end[number]
+            length = end - start
+            while at < len(waits) and waits[at][1] < start:
+                at += 1
+            waited = at < len(waits) and waits[at][0] <= start
+            if self._off and _overlaps(self._off, start, end):
+                yield "unseen"
+            elif self.allocations and length <= ALLOCATION_NS * _between(self.allocations, start - LAUNCH_NS, end):
+                yield "allocation"
+            elif (length <= RESTART_NS and (waited or start in backs)) or (waited and waits[at][1] >= end):
+                yield "synchronising"
+            elif length <= LAUNCH_NS:
+                yield "launch"
+            elif gaps.after[number] in news and kinds[self.work.kind[gaps.after[number]]].kind == "kernel":
+                yield "new"
+            else:
+                yield "host"
+
+    def _first_of_kind(self) -> set[int]:
+        """Rows of kernels that had not run before with this size: compiled or tuned just then, perhaps."""
+        work, seen, found = self.work, set(), set()
+        telling = {}
+        for number, one in enumerate(work.kinds):
+            telling[number] = (one.full_name or one.name, one.grid, one.block)
+        for row in self.program.rows:
+            key = telling[work.kind[row]]
+            if key not in seen:
+                seen.add(key)
+                found.add(row)
+        return found
+
+    def gap_by_step(self, numbers: Sequence[int]) -> list[int]:
+        """Nanoseconds of some gaps in each step."""
+        steps, gaps = self.steps, self.walk.gaps
+        if steps is None:
+            return []
+        spent = [0] * steps.number
+        for number in numbers:
+            at = bisect_right(steps.starts, gaps.start[number]) - 1
+            if 0 <= at < steps.number:
+                spent[at] += gaps.end[number] - gaps.start[number]
+        return spent
+
+    def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
+        """Between what and what some gaps lie: kinds before and after, how many, nanoseconds; most first."""
+        gaps, work = self.walk.gaps, self.work
+        sums: dict[tuple[int, int], list[int]] = {}
+        for number in numbers:
+            key = work.kind[gaps.before[number]], work.kind[gaps.after[number]]
+            mine = sums.setdefault(key, [0, 0])
+            mine[0] += 1
+            mine[1] += gaps.end[number] - gaps.start[number]
+        rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in sums.items()]
+        return sorted(rows, key=lambda row: -row[3])
+
+    def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
+        """In which innermost blocks the host was during some gaps, with nanoseconds; most first."""
+        gaps = self.walk.gaps
+        return inside_blocks([(gaps.start[number], gaps.end[number]) for number in numbers], self.host.segments)
+
+    # --- what interrupts the loop ------------------------------------------------------------------------------------
+
+    @cached_property
+    def interludes(self) -> list[tuple[Interval, Parts]]:
+        """What lies between two steps, with how the device spent it."""
+        return [
+            ((phase.start_ns, phase.end_ns), self.walk.between(phase.start_ns, phase.end_ns))
+            for phase in self.program.phases
+            if phase.name == INTERLUDE
+        ]
+
+
+def _between(times: "Sequence[int]", low: int, high: int) -> int:
+    """How many moments lie between two."""
+    return bisect_right(times, high) - bisect_left(times, low)
+
+
+def _overlaps(spans: list[Interval], start: int, end: int) -> bool:
+    at = bisect_right(spans, (start, 1 << 63)) - 1
+    return (at >= 0 and spans[at][1] > start) or (at + 1 < len(spans) and spans[at + 1][0] < end)
+
+
+def regular_part(spent: list[int]) -> tuple[float, list[int]]:
+    """Of what each step spends: what every step does (the median), and the numbers of the steps that spend far more."""
+    usual = median(spent) if spent else 0.0
+    least = max(2.0 * usual, usual + RESTART_NS)
+    return usual, [at for at, one in enumerate(spent) if one > least]
+
+
+def rhythm(numbers: list[int]) -> int | None:
+    """Every how many steps something happens; None where that is not regular."""
+    if len(numbers) < 3:
+        return None
+    distances = [after - before for before, after in pairwise(numbers)]
+    usual = round(median(distances))
+    fitting = sum(abs(distance - usual) <= max(1, usual // 10) for distance in distances)
+    return usual if usual > 1 and fitting * 4 >= 3 * len(distances) else None
+
+
+def unevenness(spent: list[int]) -> float:
+    """The coefficient of variation: 0 of equal values, about 1 of waiting times for requests that come at random."""
+    mean = sum(spent) / len(spent) if spent else 0.0
+    return pstdev(spent) / mean if mean else 0.0

@@ -1,0 +1,71 @@
+"""How findings say where and how much: one way for all of them."""
+
+from collections.abc import Sequence
+
+from .._decode.labels import label
+from .._records.records import Path
+from .._records.work import WorkKind
+from .._runtime.text import count_text, one_line, percent_text, time_text
+from .view import View
+
+#: What a device does meanwhile, by direction: "does nothing but copy to the device".
+COPIES = {
+    "cpu_to_gpu": "copy to the device",
+    "gpu_to_cpu": "copy to the host",
+    "gpu_to_gpu": "copy between GPUs",
+    "on_device": "copy on the device",
+    "cpu_to_cpu": "copy on the host",
+}
+
+
+def each_text(view: View, spent: float) -> str:
+    """ "86 % of each step (133 ms of 155 ms)"."""
+    steps = view.steps
+    share = percent_text(view.share(spent))
+    if steps is None:
+        return f"{share} of its time at work ({time_text(spent)} of {time_text(view.length_ns)})"
+    return f"{share} of each step ({time_text(spent / steps.number)} of {time_text(view.length_ns / steps.number)})"
+
+
+def among_steps(view: View, count: int, one: str) -> str:
+    """ "818 kernels a step", or in all."""
+    steps = view.steps
+    if steps is None or count < steps.number:
+        return count_text(count, one)
+    return f"{count_text(round(count / steps.number), one)} a step"
+
+
+def path_text(path: Path) -> str:
+    """ "“train › load”"."""
+    return f"“{one_line(' › '.join(path))}”"
+
+
+def kernel_text(view: View, kind: WorkKind) -> str:
+    """What a piece of work is called in a sentence."""
+    if kind.kind == "transfer":
+        return f"a {COPIES.get(kind.direction or '', 'copy')}"
+    return one_line(label(kind.full_name) if kind.full_name else kind.name, 60)
+
+
+def between_text(view: View, gaps: Sequence[int]) -> str:
+    """ "between optimizer and a copy to the device", where most of the gaps lie; "" where they are all over."""
+    rows = view.places(gaps)
+    if not rows:
+        return ""
+    before, after, _, spent = rows[0]
+    if spent < 0.4 * sum(row[3] for row in rows):
+        after_one: dict[str, int] = {}
+        for one, _, _, part in rows:
+            after_one[kernel_text(view, one)] = after_one.get(kernel_text(view, one), 0) + part
+        name, most = max(after_one.items(), key=lambda row: row[1])
+        return f"after {name}" if most >= 0.5 * sum(after_one.values()) else ""
+    return f"between {kernel_text(view, before)} and {kernel_text(view, after)}"
+
+
+def place_text(view: View, gaps: Sequence[int]) -> str:
+    """Where the gaps lie: in a block, if most do, else between what and what."""
+    inside = view.blocks(gaps)
+    total = sum(view.walk.gaps.end[i] - view.walk.gaps.start[i] for i in gaps)
+    if inside and inside[0][1] >= 0.5 * total and (view.steps is None or inside[0][0][-1:] != (view.steps.name,)):
+        return f"in {path_text(inside[0][0])}"
+    return between_text(view, gaps)
