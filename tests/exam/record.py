@@ -178,10 +178,11 @@ class Recorder:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUSENSE")}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
         environment["EXAM_TRUTH"] = str(truth_path(base, way))
-        environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         truth_path(base, way).unlink(missing_ok=True)
         if way == "session":
             environment["GPUSENSE_KINDS"] = self.settings.kinds
+        else:
+            environment["GPUSENSE"] = "off"
         if way == "fixed":
             environment["EXAM_FIXED"] = "1"
         return environment

@@ -6,7 +6,7 @@ import truth
 SIZE, ITERATIONS = truth.scaled(8192), 36
 
 half = torch.randn(SIZE, SIZE, device="cuda") / SIZE**0.5
-matrix = half @ half.T + 4 * torch.eye(SIZE, device="cuda")
+matrix = half @ half.T + 0.01 * torch.eye(SIZE, device="cuda")
 del half
 right = torch.randn(SIZE, device="cuda")
 

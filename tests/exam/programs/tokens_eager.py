@@ -5,7 +5,8 @@ import truth
 from torch import nn
 from torch.nn import functional
 
-WIDTH, HEADS, LAYERS, CONTEXT, WORDS = truth.scaled(1024, 128), 8, 26, 256, truth.scaled(32000)
+WIDTH, LAYERS, CONTEXT, WORDS = truth.scaled(1024, 128), 26, 256, truth.scaled(32000)
+HEADS = WIDTH // 128
 TOKENS, WARM_UP = 36, 4
 
 
@@ -56,6 +57,7 @@ def advance() -> None:
 with torch.inference_mode():
     if truth.FIXED:
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             advance()
         torch.cuda.current_stream().wait_stream(side)

@@ -5,7 +5,8 @@ import truth
 from torch import nn
 from torch.nn import functional
 
-WIDTH, HEADS, LAYERS, CONTEXT, WORDS = truth.scaled(6144, 128), 8, 24, 256, truth.scaled(32000)
+WIDTH, LAYERS, CONTEXT, WORDS = truth.scaled(6144, 128), 24, 256, truth.scaled(32000)
+HEADS = WIDTH // 128
 TOKENS, WARM_UP = 40, 3
 
 
@@ -55,6 +56,7 @@ def advance() -> None:
 
 with torch.inference_mode():
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         advance()
     torch.cuda.current_stream().wait_stream(side)

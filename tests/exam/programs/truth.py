@@ -36,11 +36,10 @@ def _process_start_ns() -> int:
 
 
 def synchronise() -> None:
-    """Waits for every GPU that torch or CuPy uses in this process."""
+    """Waits for the current GPU of torch or CuPy, and touches no other."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(device)
+        torch.cuda.synchronize()
     if cupy is not None:
         cupy.cuda.Device().synchronize()
 
