@@ -4,7 +4,7 @@ import torch
 import truth
 from torch import nn
 
-WIDTH, ROWS, LAYERS = truth.scaled(1024), truth.scaled(2048), 16
+WIDTH, ROWS, LAYERS = truth.scaled(1024), truth.scaled(2048), 14
 
 layers = (layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)))
 model = nn.Sequential(*layers).to("cuda", torch.bfloat16)
