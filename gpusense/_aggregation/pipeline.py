@@ -257,6 +257,8 @@ class Pipeline:
             return
         if self.others_markers and batch.kind == layouts.MEMSET:
             batch = self._without_others_markers(batch)
+        if batch.kind == layouts.SYNCHRONIZATION:
+            batch = self._without_own_waits(batch)
         if self.marker is not None and batch.kind == self.marker.kind:
             batch = self._markers(batch, thread)
         kind = _KIND_NAMES.get(batch.kind)
@@ -335,6 +337,13 @@ class Pipeline:
         rows = enumerate(zip(batch.stream, batch.bytes, strict=True))
         ours = self.others_markers
         return self._leave_out(batch, [i for i, (stream, size) in rows if stream not in ours or size != MARKER_BYTES])
+
+    def _without_own_waits(self, batch: Batch) -> Batch:
+        """A look at how far the stream of the markers has come leaves a record as a wait of the program does."""
+        ours = self.marker.stream if self.marker is not None else None
+        if ours is None or ours not in batch.stream:
+            return batch
+        return self._leave_out(batch, [i for i, stream in enumerate(batch.stream) if stream != ours])
 
     def _leave_out(self, batch: Batch, left: Sequence[int]) -> Batch:
         """Only ``left`` is work that this session sees."""

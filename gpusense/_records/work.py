@@ -284,7 +284,7 @@ def kind_of_record(record: Any) -> WorkKind:
     if type(record) is GpuKernel:
         shared = [size for size in (record.static_shared_bytes, record.dynamic_shared_bytes) if size is not None]
         return WorkKind(
-            "kernel", record.name, record.full_name, record.backend, record.device, record.context, record.stream,
+            "kernel", record.name, record.full_name or record.raw_name, record.backend, record.device, record.context, record.stream,
             grid=record.grid, block=record.block, registers_per_thread=record.registers_per_thread,
             shared_bytes=sum(shared) if shared else None, owner=record.owner,
         )  # fmt: skip

@@ -4,8 +4,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
-from operator import le
+from operator import le, sub
 from statistics import median
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from .._records.records import BlockRecord, Path
 from .._records.work import WorkTable
 from ..session import Session
 from .busy import window
-from .steps import LEAST, Loop, find_loop, runs, steady
+from .steps import LEAST, Loop, find_loop, steady
 
 START_UP, STEADY, INTERLUDE, TAIL, WHOLE = "start-up", "steady", "interlude", "tail", "run"
 
@@ -23,6 +22,8 @@ _WORTH = 0.3
 _SHORT = 0.5
 #: Blocks of the program are its steps where they hold so much of what the device did.
 _BLOCKS_HOLD = 0.6
+#: And where there is no more than this between them.
+_BLOCKS_FILL = 0.5
 
 
 class Phase(NamedTuple):
@@ -113,35 +114,42 @@ class Program:
     @cached_property
     def steps(self) -> Steps | None:
         """None where nothing repeats itself, or only what hardly matters."""
-        found = self._of_blocks() or self._of_loop()
+        found = None if self._loop is None else _steps(self._loop, "step")
+        if found is not None and self._matters(found):
+            return found._replace(name=self._named(found))
+        found = self._of_blocks()
         return found if found is not None and self._matters(found) else None
 
-    def _of_loop(self) -> Steps | None:
-        return None if self._loop is None else _steps(self._loop, "step")
+    @cached_property
+    def _passes(self) -> "dict[Path, list[tuple[int, int]]]":
+        """When each pass of each block was, in order; blocks further out first."""
+        passes: dict[Path, list[tuple[int, int]]] = {}
+        for record in self._session.records:
+            if type(record) is BlockRecord and (self.root is None or record.path[:1] == (self.root,)):
+                passes.setdefault(record.path, []).append((record.start_ns, record.end_ns))
+        for spans in passes.values():
+            spans.sort()
+        return dict(sorted(passes.items(), key=lambda item: (len(item[0]), -len(item[1]))))
+
+    def _named(self, steps: Steps) -> str:
+        """What the program calls its steps, if one of its blocks is passed as often and holds most of the work."""
+        total = self._spent(lambda path: True)
+        for path, spans in self._passes.items():
+            if abs(len(spans) - steps.number - steps.warm_up) <= 2 + steps.number // 50 and (
+                self._spent(lambda other, path=path: other[: len(path)] == path) >= _BLOCKS_HOLD * total
+            ):
+                return path[-1]
+        return "step"
 
     def _of_blocks(self) -> Steps | None:
-        """Passes of the program's own outermost repeated block, where it has one that holds most of the work."""
-        passes: dict[Path, list[tuple[int, int]]] = {}
-        depth = 0 if self.root is None else 1
-        for record in self._session.records:
-            if type(record) is BlockRecord and (not depth or record.path[:1] == (self.root,)):
-                passes.setdefault(record.path, []).append((record.start_ns, record.end_ns))
-        work = self._work
+        """Passes of the outermost repeated block that holds most of the work, of a program whose launches tell nothing."""
         total = self._spent(lambda path: True)
-        for path, spans in sorted(passes.items(), key=lambda item: (len(item[0]), -len(item[1]))):
-            if len(spans) < LEAST:
+        for path, spans in self._passes.items():
+            starts, ends = array("q", [start for start, _ in spans]), array("q", [end for _, end in spans])
+            apart = all(end <= after for end, after in zip(ends, starts[1:], strict=False))
+            if len(spans) < LEAST or not apart or sum(map(sub, ends, starts)) < _BLOCKS_FILL * (ends[-1] - starts[0]):
                 continue
-            inside = self._spent(lambda other, path=path: other[: len(path)] == path)
-            spans.sort()
-            apart = all(before[1] <= after[0] for before, after in pairwise(spans))
-            if apart and inside >= _BLOCKS_HOLD * total and len(work):
-                starts = array("q", [start for start, _ in spans])
-                # What follows a pass and precedes the next is part of the step, if it is no more than a step.
-                usual = median(end - start for start, end in spans)
-                ends = array("q", [end for _, end in spans])
-                for at, after in enumerate(starts[1:]):
-                    if after - ends[at] <= usual:
-                        ends[at] = after
+            if self._spent(lambda other, path=path: other[: len(path)] == path) >= _BLOCKS_HOLD * total:
                 return _steps(Loop(0, starts, ends), path[-1])
         return None
 
@@ -240,6 +248,3 @@ def programs(session: Session, work: WorkTable) -> list[Program]:
     """One a process of the session. ``work``: its, in the order of starts."""
     roots = [one.get("root") for one in session.meta.get("processes") or () if isinstance(one, dict)]
     return [Program(session, work, root) for root in roots] if len(roots) > 1 else [Program(session, work)]
-
-
-__all__ = ["INTERLUDE", "START_UP", "STEADY", "TAIL", "WHOLE", "Phase", "Program", "Steps", "programs", "runs"]

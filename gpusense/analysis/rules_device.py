@@ -293,7 +293,7 @@ def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
     for number in view.by_kind:
         one = work.kinds[number]
         name = one.full_name or one.name
-        what = family(name) if one.kind == "kernel" else "other"
+        what: str = family(name) if one.kind == "kernel" else "other"
         of_kind[number] = "fused" if what in _ELEMENTWISE and _is_fused(name) else what
     attention = 0
     between: int | None = None  # since the last product
@@ -465,7 +465,10 @@ def shared_device(facts: Facts) -> Iterator[Finding]:
     for sample in facts.session.metrics:
         row = seen.setdefault(key(sample.device), [0, 0])
         row[0] += 1
-        others = [one for one in sample.processes or () if one.pid not in mine and (one.gpu_percent or 0) >= 5]
+        busy = [one for one in sample.processes or () if (one.gpu_percent or 0) >= 5]
+        others = [one for one in busy if one.pid not in mine]
+        if len(others) == len(busy):  # ours is called otherwise in the driver's namespace: one of them may be it
+            others = others[1:]
         row[1] += bool(others)
         for one in others[:1]:
             named[key(sample.device)] = f"process {one.pid}" + (f" ({one_line(one.name, 40)})" if one.name else "")
