@@ -89,7 +89,7 @@ def unseen(session: Session, backend: str) -> list[Interval]:
 
 
 _place = attrgetter("backend", "device", "stream")
-_place_of_kernel = attrgetter("backend", "device", "stream", "name")  # by its name a collective is known
+_place_of_kernel = attrgetter("backend", "device", "stream", "name", "full_name")  # by its name a collective is known
 _span = attrgetter("start_ns", "end_ns")
 
 
@@ -110,7 +110,9 @@ def timelines(session: Session) -> dict[DeviceKey, Timeline]:
         both = places.get(place)
         if both is None:
             key, stream = place[:2], place[2]
-            what = "transfer" if kind is not GpuKernel else "collective" if is_collective(record.name) else "compute"
+            what = "transfer"
+            if kind is GpuKernel:
+                what = "collective" if is_collective(place[4] or place[3]) else "compute"
             of_stream = streams.setdefault(key, {}).setdefault(stream, [])
             both = places[place] = (spans.setdefault(key, {}).setdefault(what, []), of_stream)
         span = _span(record)
