@@ -6,8 +6,8 @@ from typing import Any
 
 from .._records.records import Aggregate, Path
 
-#: (path, kind, name, backend, device, stream, direction, source_line, owner, timing)
-GroupKey = tuple[Path, str, str, str, int | None, int | None, str | None, str | None, Path | None, str]
+#: (path, kind, name, backend, device, stream, direction, source_line, owner, timing, full_name)
+GroupKey = tuple[Path, str, str, str, int | None, int | None, str | None, str | None, Path | None, str, str | None]
 
 MAX_GROUPS = 50_000
 OTHER = "(other)"
@@ -67,6 +67,7 @@ def key_of(item: Any, kind: str, path: Path) -> GroupKey:
         getattr(item, "source_line", None),
         getattr(item, "owner", None),
         getattr(item, "timing", "device"),
+        getattr(item, "full_name", None),
     )
 
 
@@ -92,7 +93,7 @@ class Groups:
         mine = self._rows.get(key)
         if mine is None:
             if len(self._rows) >= MAX_GROUPS:
-                key = (key[0][:1], key[1], OTHER, key[3], key[4], None, None, None, None, *key[9:])
+                key = (key[0][:1], key[1], OTHER, key[3], key[4], None, None, None, None, key[9], None)
                 if len(self._rows) >= 2 * MAX_GROUPS and key not in self._rows:  # each root block has a name of its own
                     key = ((OTHER,), *key[1:])
             mine = self._rows.setdefault(key, [0, 0, row[2], row[3], 0, 0])

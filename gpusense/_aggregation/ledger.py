@@ -89,7 +89,9 @@ class Ledger:
             name = layouts.UNIFIED_MEMORY_COUNTERS.get(counter, f"counter_{counter}")
             fault = counter in layouts.UNIFIED_MEMORY_FAULTS
             row = [value if fault else 1, duration, duration, duration, duration * duration, 0 if fault else value]
-            self._groups.add_row(((), "unified_memory", name, "cuda", device, None, None, None, None, "device"), row)
+            self._groups.add_row(
+                ((), "unified_memory", name, "cuda", device, None, None, None, None, "device", None), row
+            )
 
     def aggregates(self) -> list[Aggregate]:
         self.sums.fold()

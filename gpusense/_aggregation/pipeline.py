@@ -16,7 +16,7 @@ from .._decode import layouts
 from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids, Launches, Widener
 from .._decode.kinds import Kinds
-from .._decode.names import Described, NameOf, Names
+from .._decode.names import Described, Named, NameOf, Names
 from .._decode.record import KernelMaker, Row, kernel_rows
 from .._decode.record import record as decode_record
 from .._decode.walk import batches, numbers
@@ -379,11 +379,11 @@ class Pipeline:
         return threshold.choose(batch.duration, batch.longest)
 
 
-def _described(names: NameOf, pointers: frozenset[int]) -> tuple[Mapping[int, Described], Mapping[int, str]]:
+def _described(names: NameOf, pointers: frozenset[int]) -> tuple[Mapping[int, Described], Mapping[int, Named]]:
     if isinstance(names, Names):
         return names.many(pointers)
     known = {pointer: names(pointer) for pointer in pointers}
-    return known, {pointer: text[0] for pointer, text in known.items()}
+    return known, {pointer: text[:2] for pointer, text in known.items()}
 
 
 def _records(

@@ -14,6 +14,7 @@ from .._attribution.attributor import Attributor
 from .._attribution.timelines import OUTSIDE, Candidates
 from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids
+from .._decode.names import Named
 from .._decode.record import AT_ONCE, Home, KernelMaker, Row
 from .._records.records import KINDS, BlockRecord, GpuKernel, Path, Record
 from .._records.work import WITH_ROWS, WorkTable, kind_of_record
@@ -42,7 +43,7 @@ class Work(NamedTuple):
     thread: int
     batch: Batch
     ids: Ids
-    names: Mapping[int, str]
+    names: Mapping[int, Named]
     kept: dict[int, Record] | dict[int, Row]  # index in the batch → what to keep, still without its block
     newest_ns: int  # nothing in it ended later
     owners: Owners | None = None  # where some of it was captured in a block

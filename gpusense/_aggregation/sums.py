@@ -8,6 +8,7 @@ summed up when there are many, when a name moves, or when someone asks.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from .._decode.names import Named
 from .._records.records import Path
 from .groups import Groups, row_of
 
@@ -34,14 +35,14 @@ class Sums:
     def __init__(self, groups: Groups, name: Name) -> None:
         self._groups = groups
         self._name = name
-        self._names: dict[int, str] = {}
+        self._names: dict[int, Named] = {}
         self._lines: dict[str, int] = {}
         self._texts: list[str] = []  # of the lines, by number less one
         self._waiting: dict[Spot, defaultdict[int, list[int]]] = {}  # durations by key
         self._bytes: dict[Spot, defaultdict[int, int]] = {}
         self._held = 0  # durations
 
-    def know(self, names: Mapping[int, str]) -> None:
+    def know(self, names: Mapping[int, Named]) -> None:
         """Kernel names by address, from now on; an address may get another name when a module is unloaded."""
         known = self._names
         if not names.items() <= known.items():
@@ -52,8 +53,11 @@ class Sums:
 
     def name(self, kind: str, key: int) -> tuple[str, str | None]:
         if kind == "kernel":
-            return self._names.get(key, "?"), None
+            return self._named(key)[0], None
         return self._name(kind, key & (1 << LINE_SHIFT) - 1 if kind == "sync" else key)
+
+    def _named(self, key: int) -> Named:
+        return self._names.get(key, ("?", None))
 
     def by_name(
         self, kind: str, keys: list[int], durations: list[int], sizes: Iterable[int] = ()
@@ -130,7 +134,8 @@ class Sums:
     def _add(self, spot: Spot, key: int, durations: list[int], size: int) -> None:
         path, kind, device, stream, owner = spot
         name, direction = self.name(kind, key)
+        full = self._named(key)[1] if kind == "kernel" else None
         line = self._texts[(key >> LINE_SHIFT) - 1] if kind == "sync" and key >> LINE_SHIFT else None
         self._groups.add_row(
-            (path, kind, name, "cuda", device, stream, direction, line, owner, "device"), row_of(durations, size)
+            (path, kind, name, "cuda", device, stream, direction, line, owner, "device", full), row_of(durations, size)
         )

@@ -12,7 +12,8 @@ from .._aggregation.same_kernels import SameKernels, expanded
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
 from .._decode.correlation_ids import Launches
-from .._decode.names import MAX_NAMES, RECHECK_S, base_name
+from .._decode.labels import label
+from .._decode.names import MAX_NAMES, RECHECK_S
 from .._decode.walk import name_pointers
 from .._records.json_codec import block_text
 from .._records.records import BlockRecord, Counters, Path, Record
@@ -133,7 +134,8 @@ class FileStore:
             self.writer.release()
 
     def name(self, pointer: int) -> str:
-        return base_name(self._known.get(pointer, b"")) or "?"
+        known = self._known.get(pointer)
+        return label(known) if known else "?"
 
     def lines(self, rows: list[tuple[int, str]]) -> None:
         self.writer.rows(file.LINES, rows)

@@ -621,10 +621,11 @@ class Recorder:
     def snapshot(self) -> "Session":
         """What is in memory: where a file is written, a session without records."""
         from ..session import Session
+        from ..session._names import tell_apart
 
         with self._lock:
             records, aggregates, busy, work = self.store.results()
-        return Session(
+        session = Session(
             meta=self.meta(),
             devices=self.devices(),
             records=records,
@@ -635,6 +636,8 @@ class Recorder:
             counters=self.counters(),
             work=work,
         )
+        tell_apart(session)
+        return session
 
     # --- end --------------------------------------------------------------------------------------------------------
 

@@ -252,7 +252,7 @@ def _plain_function(name: str) -> str:
 
 def _functor(argument: str, depth: int = 0) -> "str | None":
     """What a functor, a lambda or what wraps one does; None of types and numbers."""
-    if depth > _DEEP or _number(argument) is not None or argument in ("true", "false"):
+    if depth > _DEEP or _number(argument) is not None or argument in ("true", "false") or argument[:8] == "decltype":
         return None
     if word := _type(argument):
         return word
@@ -442,7 +442,7 @@ def _of_demangled(text: str) -> str:
     last = parts[-1]
     if parts[0].name == "cudapy":  # Numba: what is in the brackets are types of arguments
         return _scoped([part._replace(name=part.name.partition("$")[0]) for part in parts])
-    arguments = _split(last.arguments)
+    arguments = [] if last.is_lambda else _split(last.arguments)
     if last.name in _FRAMED and ("cutlass" in text or "ck_tile::" in text) and (found := _framed(arguments)):
         return found
     if last.name in _MERGED or _ELEMENTWISE.fullmatch(last.name):

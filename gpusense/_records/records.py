@@ -54,7 +54,9 @@ class DeviceInfo(NamedTuple):
 class GpuKernel(NamedTuple):
     """One kernel launch or one wgpu pass, timed by the device."""
 
-    name: str  # short base name, no template arguments
+    name: (
+        str  # label: what runs and on which type, as "reduce<MeanOps<float>>"; in a session no two full names share it
+    )
     start_ns: int
     end_ns: int
     device: int | None = None  # CUDA ordinal; None where the backend has no numbering
@@ -70,7 +72,7 @@ class GpuKernel(NamedTuple):
     correlation_id: int | None = None  # widened to 64 bits
     graph_id: int | None = None
     graph_node_id: int | None = None
-    full_name: str | None = None  # demangled
+    full_name: str | None = None  # demangled where that could be done; None where it is no more than ``name``
     raw_name: str | None = None  # as the driver gave it
     label: str | None = None
     elements: int | None = None
@@ -297,6 +299,7 @@ class Aggregate(NamedTuple):
     source_line: str | None = None  # of waits, where lines were asked for: sums are then kept by line
     owner: Path | None = None  # for nodes of a replayed CUDA graph: the block that captured them
     timing: str = "device"  # of copies, who timed them: "device" or "host"
+    full_name: str | None = None  # of kernels, as theirs; None in files of older versions
 
     @property
     def avg_ns(self) -> float:

@@ -200,6 +200,18 @@ class WorkTable:
         made.holes, made.summed = self.holes, self.summed
         return made
 
+    def renamed(self, names: Mapping[tuple[str, str], str]) -> "WorkTable":
+        """The same rows, whose kernels have other names: by name and full name."""
+        made = self._empty()
+        made.kinds = [
+            one._replace(name=names.get((one.name, one.full_name), one.name)) if one.full_name else one
+            for one in self.kinds
+        ]
+        made._kinds = {kind: number for number, kind in enumerate(made.kinds)}
+        for name, _ in COLUMNS:
+            setattr(made, name, getattr(self, name))
+        return made
+
     def copy(self) -> "WorkTable":
         """Another with the rows so far; kinds and paths, to which rows only add, are shared."""
         made = self._empty()
@@ -284,7 +296,7 @@ def kind_of_record(record: Any) -> WorkKind:
     if type(record) is GpuKernel:
         shared = [size for size in (record.static_shared_bytes, record.dynamic_shared_bytes) if size is not None]
         return WorkKind(
-            "kernel", record.name, record.full_name or record.raw_name, record.backend, record.device, record.context, record.stream,
+            "kernel", record.name, record.full_name, record.backend, record.device, record.context, record.stream,
             grid=record.grid, block=record.block, registers_per_thread=record.registers_per_thread,
             shared_bytes=sum(shared) if shared else None, owner=record.owner,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from .._runtime.text import count_text, option_percent_text, size_text, time_text
 from ..session import Session
+from ..session._names import alike
 from .anomalies import median
 from .busy import device_times, unseen, window
 from .intervals import total
@@ -131,6 +132,7 @@ def compare(before: Sequence[Session], after: Sequence[Session]) -> Diff:
     """Compares two runs, or two sets of runs of the same program. Raises ValueError for an empty side."""
     if not before or not after:
         raise ValueError("both sides need at least one session")
+    before, after = alike((before, after))
     listed = [[operations(run) for run in side] for side in (before, after)]
     tables = [[_table(rows) for rows in side] for side in listed]
     names = [set().union(*side) for side in tables]

@@ -34,7 +34,7 @@ _FAMILIES: "_Table[Family]" = _table(
     (
         "communication",
         [
-            r"nccl|rccl|msccl|nvshmem|deep_?ep::|userbuffers|cross_device_(?:reduce|store)|multimem_(?:all_|one_shot)",
+            r"nccl|rccl|msccl|nvshmem|deep_?ep::|(?:intra|inter)node::|userbuffers|cross_device_(?:reduce|store)|multimem_(?:all_|one_shot)",
             r"(?:one|two)_?shot_all_?reduce|all_?reduce_(?:fusion|kernel|oneshot|twoshot)|lamport",
         ],
     ),

@@ -35,8 +35,8 @@ class Operation(NamedTuple):
     direction: str | None
     bandwidth_bytes_per_s: float | None
     first_ns: int | None  # duration of the earliest kept call
-    full_name: str | None  # None where several share the short name (see ``variants``) or none is known
-    variants: int  # distinct full names among the kept calls
+    full_name: str | None  # None where several share the name (see ``variants``) or it is no more than the name
+    variants: int  # distinct full names: one, but where calls of older versions were only counted
     kept: int  # calls of which an individual record exists
     timing: str = "device"  # "host": copies that the host timed, as far as is known; and what is no work of the device
 
@@ -101,7 +101,8 @@ def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
     kind, name, backend, device, direction = key
     kept = group.durations
     counted = group.aggregates
-    names = {one.full_name for one in group.calls if one.full_name}
+    of_calls, of_sums = {one.full_name for one in group.calls}, {one.full_name for one in counted}
+    names = (of_calls | of_sums) - {None}
     count = len(kept) + sum(aggregate.count for aggregate in counted)
     total = sum(kept) + sum(aggregate.total_ns for aggregate in counted)
     squares = sum(map(mul, kept, kept)) + sum(aggregate.sum_squares_ns2 for aggregate in counted)

@@ -142,7 +142,7 @@ class Program:
         return "step"
 
     def _of_blocks(self) -> Steps | None:
-        """Passes of the outermost repeated block that holds most of the work, of a program whose launches tell nothing."""
+        """Passes of the outermost repeated block that holds most of the work, where launches tell nothing."""
         total = self._spent(lambda path: True)
         for path, spans in self._passes.items():
             starts, ends = array("q", [start for start, _ in spans]), array("q", [end for _, end in spans])

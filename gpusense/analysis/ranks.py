@@ -195,8 +195,8 @@ def _matched(sessions: list[Session], notes: list[str]) -> list[list[GpuKernel]]
     for session in sessions:
         names: dict[str, list[GpuKernel]] = {}
         for kernel in session.kernels:
-            if is_collective(kernel.name):
-                names.setdefault(kernel.name, []).append(kernel)
+            if is_collective(kernel.full_name or kernel.name):
+                names.setdefault(kernel.full_name or kernel.name, []).append(kernel)
         for kernels in names.values():
             kernels.sort(key=lambda kernel: kernel.start_ns)
         by_name.append(names)

@@ -3,10 +3,9 @@
 All shares are of the phase that is judged: the steps, where there are such.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from .._decode.labels import label
 from .._records.device_identity import key
 from .._records.occupancy import Limits, blocks_per_sm
 from .._records.work import WorkKind
@@ -131,7 +130,8 @@ def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
         [
             (
                 f"{time_text(alone)} of {time_text(view.parts.copy)} of copying had no kernel beside it; "
-                f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of the copies' time is {most.direction}."
+                f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of the copies' time is "
+                f"{most.direction}."
             ),
             f"They reach {rate_text(most.bytes * 1e9 / most.total_ns if most.total_ns else None)}.",
         ],
@@ -193,14 +193,15 @@ def exposed_collectives(facts: Facts) -> Iterator[Finding]:
             f"{view.text} only communicates for {each_text(view, alone)}: nothing is computed beside it.",
             [
                 (
-                    f"{time_text(alone)} of {time_text(view.parts.collective)} in collectives had no other kernel beside "
+                    f"{time_text(alone)} of {time_text(view.parts.collective)} in collectives had no other kernel "
+                    "beside "
                     "it."
                 ),
-                f"Most of it: {', '.join(one_line(label(name), 60) for name in names[:2])}.",
+                f"Most of it: {', '.join(view.label(name) for name in names[:2])}.",
             ],
             "Overlap communication with the backward pass (DistributedDataParallel with buckets, async_op=True), "
             "communicate less often or in lower precision, or look for a slow rank.",
-            where=one_line(label(names[0]), 60) if names else "",
+            where=view.label(names[0]) if names else "",
         )
 
 
@@ -210,6 +211,15 @@ def exposed_collectives(facts: Facts) -> Iterator[Finding]:
 def _time_text(view: View, spent: float) -> str:
     """ "62 % of each step (5.1 ms of 8.2 ms)": of the phase, never more than the whole of it."""
     return each_text(view, min(spent, view.parts.kernel))
+
+
+def _shares(view: View, names: Sequence[str]) -> list[str]:
+    """Of the first of some kernels how much they take, and how often they run."""
+    return [
+        f"{view.label(name)}: {percent_text(view.kernels[name][1] / view.kernel_ns)} of the kernels' time, "
+        f"{count_text(view.kernels[name][0], 'call')}."
+        for name in names[:3]
+    ]
 
 
 def fp32_math(facts: Facts) -> Iterator[Finding]:
@@ -230,13 +240,10 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
             "fp32_math",
             0.7 * min(spent, view.parts.kernel),
             f"{view.text} multiplies in single precision without tensor cores for {_time_text(view, spent)}.",
-            [
-                f"{one_line(label(name), 60)}: {percent_text(ns / view.kernel_ns)} of the kernels' time."
-                for name, ns in rows[:3]
-            ],
+            _shares(view, [name for name, _ in rows]),
             "Allow TF32 (torch.set_float32_matmul_precision('high')), or use bfloat16 (torch.autocast): tensor cores "
             "are several times as fast.",
-            where=one_line(label(rows[0][0]), 60),
+            where=view.label(rows[0][0]),
         )
 
 
@@ -252,10 +259,7 @@ def unfused(facts: Facts) -> Iterator[Finding]:
                 attention,
                 f"{view.text} spends {_time_text(view, attention)} between the two products of attention, on softmax "
                 "and what is done to the scores: they go through memory each time.",
-                [
-                    f"{one_line(label(name), 60)}: {percent_text(view.kernels[name][1] / view.kernel_ns)} of the kernels' time."
-                    for name in names[:3]
-                ],
+                _shares(view, names),
                 "Use a fused attention: torch.nn.functional.scaled_dot_product_attention, FlashAttention, or "
                 "torch.compile.",
                 where="softmax",
@@ -269,20 +273,17 @@ def unfused(facts: Facts) -> Iterator[Finding]:
                 spent * (1 - runs / count),
                 f"{view.text} spends {_time_text(view, spent)} on elementwise kernels, {count / runs:.0f} in a row: "
                 "each reads and writes all of its data.",
-                [
-                    f"{one_line(label(name), 60)}: {percent_text(view.kernels[name][1] / view.kernel_ns)} of the kernels' time, {view.kernels[name][0]:,} calls."
-                    for name in names[:3]
-                ],
+                _shares(view, names),
                 "Fuse them: torch.compile, torch.jit, cupy.fuse, jax.jit or one kernel of your own (Triton) reads and "
                 "writes the data once.",
-                where=one_line(label(names[0]), 60) if names else "",
+                where=view.label(names[0]) if names else "",
             )
 
 
 def _is_fused(name: str) -> bool:
     """Made by a compiler that fuses: what it left apart cannot be joined as easily."""
     lower = name.lower()
-    return lower.startswith("triton_") or "fusion" in lower or lower.startswith("cupy_fuse")
+    return lower.startswith(("triton_", "cupy_fuse")) or "fusion" in lower
 
 
 def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
@@ -355,8 +356,8 @@ def launch_sizes(facts: Facts) -> Iterator[Finding]:
         if not calls or view.share(spent) < 2 * _MUCH or spent / calls < 10_000 or spent > 1.5 * view.parts.kernel:
             continue
         covered = sum(view.by_kind[number][1] * share for number, share in small.items()) / spent
-        names = list(sorted(small, key=lambda number: -view.by_kind[number][1]))
-        heavy = one_line(label(view.work.kinds[names[0]].full_name or view.work.kinds[names[0]].name), 60)
+        names = sorted(small, key=lambda number: -view.by_kind[number][1])
+        heavy = one_line(view.work.kinds[names[0]].name, 60)
         streams = _streams(view, small)
         alone = min(spent, view.parts.kernel)
         if len(streams) > 1:
@@ -368,13 +369,15 @@ def launch_sizes(facts: Facts) -> Iterator[Finding]:
                 f"although {heavy} reaches {percent_text(covered)} of its multiprocessors.",
                 [
                     (
-                        f"Streams {', '.join(str(stream) for stream in streams)}: {time_text(sum(streams.values()))} of work in "
+                        f"Streams {', '.join(str(stream) for stream in streams)}: {time_text(sum(streams.values()))} "
+                        "of work in "
                         f"{time_text(alone)}, so next to nothing ran at once."
                     ),
                     *_why_serial(view, streams),
                 ],
                 "Let the streams run beside each other: no work on the default stream between them "
-                "(per-thread default stream, or streams made with cudaStreamNonBlocking), and wait for an event only where "
+                "(per-thread default stream, or streams made with cudaStreamNonBlocking), and wait for an event only "
+                "where "
                 "data is needed.",
                 where=f"streams {', '.join(str(stream) for stream in streams)}; {heavy}",
             )
@@ -387,12 +390,14 @@ def launch_sizes(facts: Facts) -> Iterator[Finding]:
                 f"{percent_text(covered)} of its multiprocessors.",
                 [
                     (
-                        f"{heavy}: {_grid_text(view.work.kinds[names[0]])}, {count_text(view.by_kind[names[0]][0], 'call')}, "
+                        f"{heavy}: {_grid_text(view.work.kinds[names[0]])}, "
+                        f"{count_text(view.by_kind[names[0]][0], 'call')}, "
                         f"{time_text(view.by_kind[names[0]][1] / view.by_kind[names[0]][0])} each."
                     ),
                     "By the sizes of launches; no counter was read.",
                 ],
-                "Give each launch more work: batch what is alike into one launch, split large blocks, or run independent "
+                "Give each launch more work: batch what is alike into one launch, split large blocks, or run "
+                "independent "
                 "kernels on several streams.",
                 confidence="medium",
                 where=heavy,
@@ -515,7 +520,7 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
             (
                 f"Of the kernels' time: {parts}.",
                 *(
-                    f"{one_line(label(name), 60)}: {percent_text(spent / whole)}, {count_text(count, 'call')}, "
+                    f"{view.label(name)}: {percent_text(spent / whole)}, {count_text(count, 'call')}, "
                     f"{time_text(spent / count)} each."
                     for name, (count, spent) in top
                 ),
@@ -524,7 +529,7 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
             "high",
             phase=view.name,
             share=0.0,
-            where=one_line(label(top[0][0]), 60) if top else "",
+            where=view.label(top[0][0]) if top else "",
         )
 
 

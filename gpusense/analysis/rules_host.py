@@ -58,7 +58,8 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
             f"of {time_text(average)} on average: launching them takes longer than running them.",
             [
                 (
-                    f"{count_text(len(cause.gaps), 'gap')} of at most 100 µs, {time_text(length)} on average, in which the "
+                    f"{count_text(len(cause.gaps), 'gap')} of at most 100 µs, {time_text(length)} on average, in "
+                    "which the "
                     "queue was empty."
                 ),
                 *([f"Most of them lie {heavy}."] if heavy else []),
@@ -238,7 +239,8 @@ def _no_demand(view: View, spent: float, by_step: "list[int]", uneven: float) ->
         f"{steps.number:,} requests that come at random: {time_text(busy)} of work each.",
         [
             (
-                f"The time without work before a request differs much (coefficient of variation {uneven:.1f}): a loader's "
+                f"The time without work before a request differs much (coefficient of variation {uneven:.1f}): a "
+                "loader's "
                 "would not."
             ),
             f"Of {time_text(view.length_ns)} it worked {time_text(view.parts.busy)}.",
@@ -306,7 +308,8 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
             "a kernel or a size that had not run before: it is compiled or tuned there.",
             [
                 (
-                    f"{count_text(len(cause.gaps), 'kernel')} in {affected:,} of {steps.number:,} steps ran for the first "
+                    f"{count_text(len(cause.gaps), 'kernel')} in {affected:,} of {steps.number:,} steps ran for the "
+                    "first "
                     f"time, {some} among them."
                 ),
                 f"The pause before each is {time_text(cause.total_ns / len(cause.gaps))} on average.",

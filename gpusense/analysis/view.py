@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .._records.records import Path
 from .._records.work import WorkKind, WorkTable
-from .._runtime.text import device_text
+from .._runtime.text import device_text, one_line
 from .busy import DeviceKey
 from .families import family
 from .idle import Host, inside_blocks
@@ -116,6 +116,15 @@ class View:
             mine[1] += work.end[row] - work.start[row]
             mine[2] += work.size[row]
         return {kind: (count, spent, size) for kind, (count, spent, size) in sums.items()}
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """What the kernels of the phase are called, by their full names."""
+        return {one.full_name or one.name: one.name for one in map(self.work.kinds.__getitem__, self.by_kind)}
+
+    def label(self, full_name: str) -> str:
+        """What a kernel of the phase is called, for a sentence."""
+        return one_line(self.labels[full_name], 60)
 
     @cached_property
     def kernels(self) -> dict[str, tuple[int, int]]:

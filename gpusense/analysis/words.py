@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from .._decode.labels import label
 from .._records.records import Path
 from .._records.work import WorkKind
 from .._runtime.text import count_text, one_line, percent_text, time_text
@@ -44,7 +43,7 @@ def kernel_text(view: View, kind: WorkKind) -> str:
     """What a piece of work is called in a sentence."""
     if kind.kind == "transfer":
         return f"a {COPIES.get(kind.direction or '', 'copy')}"
-    return one_line(label(kind.full_name) if kind.full_name else kind.name, 60)
+    return one_line(kind.name, 60)
 
 
 def between_text(view: View, gaps: Sequence[int]) -> str:

@@ -42,6 +42,7 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
 def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool) -> Session:
     from . import _format as file
     from ._builder import Builder
+    from ._names import tell_apart
 
     with file.Reader(path) as reader:
         builder = Builder()
@@ -58,6 +59,7 @@ def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: b
             session = builder.session()
             if threshold_ns is not None and not trace_all:
                 fold(session, threshold_ns)
+        tell_apart(session)
         session.meta["path"] = reader.path
         session.meta["complete"] = reader.complete
         session.meta["damage"] = [*reader.damage, *session.meta.get("damage", ())]
@@ -110,5 +112,8 @@ def merge(sessions: "Sequence[Session]") -> Session:
     ``meta["processes"]`` lists them, ``meta["notes"]`` says how their clocks were joined.
     """
     from ._merge import merged
+    from ._names import tell_apart
 
-    return merged(sessions)
+    session = merged(sessions)
+    tell_apart(session)
+    return session

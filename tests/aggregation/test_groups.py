@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpusense._aggregation import groups as _aggregate
 from gpusense._aggregation.groups import Groups, row_of
+from gpusense._records.records import GpuKernel
 
 KEY = (("step",), "kernel", "gemm", "cuda", 0, 7, None)
 
@@ -57,11 +58,22 @@ def test_squares_are_exact_up_to_where_the_root_is_trusted():
                 assert _aggregate.row_of(durations)[4] == sum(value * value for value in durations)
 
 
+def test_kernels_of_one_label_are_summed_up_by_their_full_names():
+    groups = Groups()
+    for full_name, duration in (("fill<2>", 5), ("fill<4>", 7), ("fill<2>", 9)):
+        item = GpuKernel("fill", 100, 100 + duration, full_name=full_name)
+        groups.add(_aggregate.key_of(item, "kernel", ()), [duration])
+    assert {row.full_name: (row.name, row.count, row.total_ns) for row in groups.rows()} == {
+        "fill<2>": ("fill", 2, 14),
+        "fill<4>": ("fill", 1, 7),
+    }
+
+
 def test_group_number_is_bounded_and_nothing_is_lost(monkeypatch):
     monkeypatch.setattr(_aggregate, "MAX_GROUPS", 10)
     groups = Groups()
     for i in range(100):
-        groups.add(((), "kernel", f"k{i}", "cuda", 0, 7, None), [5])
+        groups.add(((), "kernel", f"k{i}", "cuda", 0, 7, None, None, None, "device", None), [5])
     rows = groups.rows()
     assert len(rows) <= 11
     assert sum(row.count for row in rows) == 100
@@ -73,7 +85,7 @@ def test_groups_of_ever_new_root_blocks_are_bounded_too(monkeypatch):
     groups = Groups()
     for i in range(100):
         for _ in range(2):
-            groups.add(((f"request {i}", "step"), "kernel", "k", "cuda", 0, i, None, None, None), [5])
+            groups.add(((f"request {i}", "step"), "kernel", "k", "cuda", 0, i, None, None, None, "device", None), [5])
     rows = groups.rows()
     assert len(rows) <= 21
     assert sum(row.count for row in rows) == 200

@@ -36,7 +36,7 @@ def test_pieces_add_up(work, fold_at, piece):
     try:
         groups = Groups()
         held, expected = Sums(groups, name), {}
-        held.know({key: f"k{key}" for key in range(6)})
+        held.know({key: (f"k{key}", None) for key in range(6)})
         most = 0
         for number, key, durations in work:
             spot = place(number)

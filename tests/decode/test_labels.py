@@ -118,6 +118,69 @@ def test_a_label_is_short_and_says_no_less_than_the_list_does():
         ),
         ("_Z5saxpyi", "saxpy"),
         (b"_Z5saxpyi", "saxpy"),
+        ("saxpy", "saxpy"),
+        ("triton_poi_fused_add_relu_0", "triton_poi_fused_add_relu_0"),
+        ("_attn_fwd_0d1d2d3de", "_attn_fwd_0d1d2d3de"),
+        ("loop_add_fusion_1", "loop_add_fusion_1"),
+        ("input_reduce_fusion.2", "input_reduce_fusion.2"),
+        ("sm80_xmma_gemm_f32f32_execute_kernel__5x_cublas", "sm80_xmma_gemm_f32f32_execute_kernel__5x_cublas"),
+        ("saxpy(int, float, float const*, float*)", "saxpy"),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, F<float>, std::array<char*, 1ul> >(int)",
+            "elementwise<F<float>>",
+        ),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm>(cutlass_80_simt_sgemm::Params)", "cutlass_80_simt_sgemm"),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<A<1, 2>, B> >(P)", "GemmUniversal"),
+        ("void cutlass::Kernel<a::Gemm<int, float>, (b < c)>(P)", "Gemm<float>"),
+        ("cutlass::Kernel2(int)", "cutlass::Kernel2"),
+        ("void cutlass::Kernel2<>(int)", "cutlass::Kernel2"),
+        ("void cutlass::Kernel2<unfinished", "unfinished"),
+        (
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        ),
+        ("(anonymous namespace)::fill(float*)", "fill"),
+        ("void (anonymous namespace)::softmax_warp_forward<float, 8, true>(float*)", "softmax_warp_forward<float>"),
+        ("void k<&A::b, decltype(x->y)>(int)", "k<b>"),
+        ("cudapy::__main__::add[abi:v1][abi:cw51cX](Array<float, 1>)", "add"),
+        ("run(float*)::{lambda(float)#2}", "run::{lambda#2}"),
+        ("a::{lambda()}", "a::{lambda}"),
+        ("bool operator<< <int>(X<int>)", "operator<<<int>"),
+        ("A::operator< <int>(int)", "A::operator<<int>"),
+        ("A::operator<<(A const&)", "A::operator<<"),
+        ("A::operator->()", "A::operator->"),
+        ("A::operator bool() const", "A::operator bool"),
+        ("operatorless(int)", "operatorless"),
+        ("operator_kernel<int>(int)", "operator_kernel<int>"),
+        ("kernel(int) [clone .constprop.0]", "kernel"),
+        ("void unfinished<int, std::array<float", "unfinished<int>"),
+        ("int (*weird)(int)", "int (*weird)(int)"),
+        ("_Z5saxpyifPKfPf", "saxpy"),
+        ("_Z5saxpyIfEviT_PKS0_PS0_", "saxpy"),
+        ("_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIfEEEEvT1_", "reduce_kernel"),
+        ("_ZN12_GLOBAL__N_14fillEPf", "fill"),
+        ("_ZL6kernelPf", "kernel"),
+        ("_ZN6cudapy8__main__3addB2v1B7cw51cXTE5ArrayIfLi1EE", "add"),
+        ("_ZNSt3fooEv", "foo"),
+        ("_ZSt3fooi", "foo"),
+        (
+            "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        ),
+        ("_Z3addP5ArrayS0_", "add"),
+        ("_Z3add5Array5Other", "add"),
+        (
+            "_ZN7cutlass7Kernel2I43cutlass_80_simt_sgemm_256x128_8x4_nn_align1EEvNT_6ParamsE",
+            "cutlass_80_simt_sgemm_256x128_8x4_nn_align1",
+        ),
+        ("_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalIiEEEEvT_", "GemmUniversal"),
+        ("_ZN7cutlass13device_kernelIN3cut4gemm4GemmIiEEEEvT_", "Gemm"),
+        ("_ZN7cutlass7Kernel2IiEEvT_", "Kernel2"),
+        ("_Z", "_Z"),
+        ("_Z99short", "short"),
+        ("_ZplRK1AS1_", "_ZplRK1AS1_"),
+        (b"caf\xc3\xa9(int)", "café"),
+        (b"bad\xff<int>(int)", "bad�<int>"),
         ("", UNNAMED),
         ("  ", UNNAMED),
     ],
@@ -143,6 +206,25 @@ LLVM = (
 @pytest.mark.parametrize("spelling", [LIBSTDCXX, NSYS, LLVM])
 def test_a_lambda_is_named_after_the_function_it_stands_in_however_it_is_spelt(spelling):
     assert label("void at::native::vectorized_elementwise_kernel<4, " + spelling) == "elementwise<gelu<bf16>>"
+
+
+def test_names_of_four_kibibytes():
+    arguments = ", ".join(f"Tensor<float, {n}>" for n in range(250))
+    assert len(arguments) > 4096
+    assert label(f"void ns::big<{arguments}>({arguments})") == "big<Tensor<float>>"
+    assert label("x" * 4096) == "x" * 95 + "…" + "x" * 64
+    assert len(label("_Z4096" + "y" * 4096 + "v")) == SHORT
+
+
+IDENTIFIERS = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,20}", fullmatch=True).filter(lambda word: word != "operator")
+
+
+@given(st.lists(IDENTIFIERS.map("k{}k".format), min_size=1, max_size=4), st.booleans())
+def test_the_last_component_is_found_in_both_forms(names, template):
+    demangled = "void " + "::".join(names) + ("<3>" if template else "") + "(float*)"
+    assert label(demangled) == names[-1]
+    mangled = "".join(f"{len(name)}{name}" for name in names)
+    assert label(f"_ZN{mangled}{'IiE' if template else ''}EPf") == names[-1]
 
 
 @given(HOSTILE | st.text(max_size=60))

@@ -144,7 +144,7 @@ def _ranks(facts: Facts) -> dict[str, int]:
     for row in facts.device_operations:
         if (
             row.kind == "kernel"
-            and not is_collective(row.name)
+            and not is_collective(row.full_name or row.name)
             and row.name not in names
             and len(names) < RANKED_COLOURS
         ):
