@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from operator import le, sub
+from operator import le
 from statistics import median
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ _WORTH = 0.3
 _SHORT = 0.5
 #: Blocks of the program are its steps where they hold so much of what the device did.
 _BLOCKS_HOLD = 0.6
-#: And where there is no more than this between them.
-_BLOCKS_FILL = 0.5
+#: And where they go on for so much of the loop that was found in its launches.
+_BLOCKS_FILL = 0.7
 
 
 class Phase(NamedTuple):
@@ -106,19 +106,25 @@ class Program:
         for one in work.kinds:
             telling = (one.kind, one.full_name or one.name, one.grid, one.direction, one.device)
             of_kind.append(numbers.setdefault(telling, len(numbers)))
-        is_kernel = [key[0] == "kernel" for key in numbers]
+        # Work of the device itself: what is copied to or from the host tells less of what a program means by a step.
+        own = [key[0] in ("kernel", "memset") or key[3] in ("on_device", "gpu_to_gpu") for key in numbers]
         symbols = array("I", [of_kind[work.kind[row]] for row in rows])
         starts, ends = array("q", map(work.start.__getitem__, rows)), array("q", map(work.end.__getitem__, rows))
-        return find_loop(symbols, starts, ends, is_kernel)
+        return find_loop(symbols, starts, ends, own)
 
     @cached_property
     def steps(self) -> Steps | None:
         """None where nothing repeats itself, or only what hardly matters."""
         found = None if self._loop is None else _steps(self._loop, "step")
-        if found is not None and self._matters(found):
-            return found._replace(name=self._named(found))
-        found = self._of_blocks()
-        return found if found is not None and self._matters(found) else None
+        if found is None or not self._matters(found):
+            found = self._of_blocks()
+            return found if found is not None and self._matters(found) else None
+        around = self._of_blocks(found)
+        if around is not None:
+            return around._replace(inner=round(found.number / around.number), inner_ns=found.median_ns)
+        if self._loop is not None and self._loop.period == 1:
+            return found._replace(name="launch")
+        return found._replace(name=self._named(found))
 
     @cached_property
     def _passes(self) -> "dict[Path, list[tuple[int, int]]]":
@@ -141,16 +147,18 @@ class Program:
                 return path[-1]
         return "step"
 
-    def _of_blocks(self) -> Steps | None:
-        """Passes of the outermost repeated block that holds most of the work, where launches tell nothing."""
+    def _of_blocks(self, loop: Steps | None = None) -> Steps | None:
+        """Passes of the outermost repeated block that holds most of the work; each has several steps of ``loop`` which
+        its launches alone did not tell apart."""
         total = self._spent(lambda path: True)
         for path, spans in self._passes.items():
-            starts, ends = array("q", [start for start, _ in spans]), array("q", [end for _, end in spans])
-            apart = all(end <= after for end, after in zip(ends, starts[1:], strict=False))
-            if len(spans) < LEAST or not apart or sum(map(sub, ends, starts)) < _BLOCKS_FILL * (ends[-1] - starts[0]):
+            starts = array("q", [start for start, _ in spans])
+            if len(spans) < LEAST + 1 or (loop is not None and loop.number < 1.8 * len(spans)):
                 continue
-            if self._spent(lambda other, path=path: other[: len(path)] == path) >= _BLOCKS_HOLD * total:
-                return _steps(Loop(0, starts, ends), path[-1])
+            if self._spent(lambda other, path=path: other[: len(path)] == path) < _BLOCKS_HOLD * total:
+                continue
+            if loop is None or starts[-1] - starts[0] >= _BLOCKS_FILL * (loop.ends[-1] - loop.starts[0]):
+                return _steps(Loop(0, starts[:-1], starts[1:]), path[-1])
         return None
 
     def _spent(self, wanted: object) -> int:
