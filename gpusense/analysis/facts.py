@@ -95,6 +95,17 @@ class Facts:
         ]
         return sorted((view for view in found if view.rows), key=lambda view: -view.parts.busy)
 
+    @property
+    def feeding(self) -> list[View]:
+        """Of each process the device that works most: another one may stand empty because it waits for that one."""
+        seen: list[Program] = []
+        found = []
+        for view in self.views:
+            if view.program not in seen:
+                seen.append(view.program)
+                found.append(view)
+        return found
+
     @cached_property
     def times(self) -> list[DeviceTime]:
         return device_times(self.session, self.walks)

@@ -22,8 +22,6 @@ _WORTH = 0.3
 _SHORT = 0.5
 #: Blocks of the program are its steps where they hold so much of what the device did.
 _BLOCKS_HOLD = 0.6
-#: And where they go on for so much of the loop that was found in its launches.
-_BLOCKS_FILL = 0.7
 
 
 class Phase(NamedTuple):
@@ -36,6 +34,16 @@ class Phase(NamedTuple):
     @property
     def length_ns(self) -> int:
         return self.end_ns - self.start_ns
+
+
+class Launches(NamedTuple):
+    """Columns: the (first) row of each launch; when its work began and ended, how long kernels ran, how many rows."""
+
+    rows: "array[int]"
+    starts: "array[int]"
+    ends: "array[int]"
+    ran: "array[int]"
+    counts: "array[int]"
 
 
 class Steps(NamedTuple):
@@ -82,25 +90,42 @@ class Program:
         return (start, end) if end > start else whole
 
     @cached_property
-    def launches(self) -> "array[int]":
-        """Rows in the order in which they were launched; of one launch, as that of a graph, the first alone."""
-        order = self._work.order
+    def first_ns(self) -> int:
+        """When the first work of a device began; the start of the window where there was none."""
+        work = self._work
+        busy = [one.kind != "sync" for one in work.kinds]
+        return next((work.start[row] for row in self.rows if busy[work.kind[row]]), self.window[0])
+
+    @cached_property
+    def launches(self) -> Launches:
+        """In the order in which they were made; of one launch, as that of a graph, the first row alone."""
+        work = self._work
+        order, start, end = work.order, work.start, work.end
+        kernel = bytes(one.kind == "kernel" for one in work.kinds)
         rows: Sequence[int] = array("I", [row for row in self.rows if order[row]])
         if 2 * len(rows) < len(self.rows):  # of other sources than CUDA: as they ran
-            return array("I", self.rows)
-        orders = array("q", map(order.__getitem__, rows))
-        if not all(map(le, orders, memoryview(orders)[1:])):
-            rows = array("I", sorted(rows, key=order.__getitem__))
-        found, before = array("I"), 0
+            rows = self.rows
+        else:
+            orders = array("q", map(order.__getitem__, rows))
+            if not all(map(le, orders, memoryview(orders)[1:])):
+                rows = array("I", sorted(rows, key=order.__getitem__))
+        found = Launches(array("I"), array("q"), array("q"), array("q"), array("q"))
+        before = 0
         for row in rows:
-            if order[row] != before:
-                found.append(row)
+            ran = end[row] - start[row] if kernel[work.kind[row]] else 0
+            if order[row] != before or not before:
                 before = order[row]
+                for column, value in zip(found, (row, start[row], end[row], ran, 1), strict=True):
+                    column.append(value)
+            else:
+                found.ran[-1] += ran
+                found.counts[-1] += 1
+                found.ends[-1] = max(found.ends[-1], end[row])
         return found
 
     @cached_property
     def _loop(self) -> Loop | None:
-        rows, work = self.launches, self._work
+        work, launches = self._work, self.launches
         numbers: dict[tuple[object, ...], int] = {}
         of_kind = []
         for one in work.kinds:
@@ -108,9 +133,8 @@ class Program:
             of_kind.append(numbers.setdefault(telling, len(numbers)))
         # Work of the device itself: what is copied to or from the host tells less of what a program means by a step.
         own = [key[0] in ("kernel", "memset") or key[3] in ("on_device", "gpu_to_gpu") for key in numbers]
-        symbols = array("I", [of_kind[work.kind[row]] for row in rows])
-        starts, ends = array("q", map(work.start.__getitem__, rows)), array("q", map(work.end.__getitem__, rows))
-        return find_loop(symbols, starts, ends, own)
+        symbols = array("I", [of_kind[work.kind[row]] for row in launches.rows])
+        return find_loop(symbols, launches.starts, launches.ends, launches.ran, launches.counts, own)
 
     @cached_property
     def steps(self) -> Steps | None:
@@ -119,11 +143,11 @@ class Program:
         if found is None or not self._matters(found):
             found = self._of_blocks()
             return found if found is not None and self._matters(found) else None
-        around = self._of_blocks(found)
+        around = self._around(found)
         if around is not None:
-            return around._replace(inner=round(found.number / around.number), inner_ns=found.median_ns)
-        if self._loop is not None and self._loop.period == 1:
-            return found._replace(name="launch")
+            return around
+        if self._loop is not None and self._loop.period == 1 and 2 * len(self.launches.rows) > len(self.rows):
+            return found._replace(name="launch")  # of one kernel, and not of a graph
         return found._replace(name=self._named(found))
 
     @cached_property
@@ -147,18 +171,30 @@ class Program:
                 return path[-1]
         return "step"
 
-    def _of_blocks(self, loop: Steps | None = None) -> Steps | None:
-        """Passes of the outermost repeated block that holds most of the work; each has several steps of ``loop`` which
-        its launches alone did not tell apart."""
+    def _of_blocks(self) -> Steps | None:
+        """Passes of the outermost repeated block that holds most of the work."""
         total = self._spent(lambda path: True)
         for path, spans in self._passes.items():
-            starts = array("q", [start for start, _ in spans])
-            if len(spans) < LEAST + 1 or (loop is not None and loop.number < 1.8 * len(spans)):
+            if len(spans) > LEAST and (
+                self._spent(lambda other, path=path: other[: len(path)] == path) >= _BLOCKS_HOLD * total
+            ):
+                starts = array("q", [start for start, _ in spans])
+                return _steps(Loop(0, starts[:-1], starts[1:]), path[-1])
+        return None
+
+    def _around(self, inner: Steps) -> Steps | None:
+        """Steps of the program, of each of which its launches show several alike: passes of a block that holds most of
+        the work say how many."""
+        total = self._spent(lambda path: True)
+        for path, spans in self._passes.items():
+            each = (inner.number + inner.warm_up) / len(spans)
+            if len(spans) < LEAST or each < 1.8 or abs(each - round(each)) > 0.1 * round(each):
                 continue
             if self._spent(lambda other, path=path: other[: len(path)] == path) < _BLOCKS_HOLD * total:
                 continue
-            if loop is None or starts[-1] - starts[0] >= _BLOCKS_FILL * (loop.ends[-1] - loop.starts[0]):
-                return _steps(Loop(0, starts[:-1], starts[1:]), path[-1])
+            starts = inner.starts[:: round(each)]
+            found = _steps(Loop(0, starts[:-1], starts[1:]), path[-1])
+            return None if found is None else found._replace(inner=round(each), inner_ns=inner.median_ns)
         return None
 
     def _spent(self, wanted: object) -> int:

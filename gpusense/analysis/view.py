@@ -168,29 +168,52 @@ class View:
         found = {name: array("I") for name in CAUSES}
         for number, cause in zip(self.gap_numbers, self._judged(), strict=True):
             found[cause].append(number)
+        if found["new"] and found["host"]:
+            self._compiled(found)
+        return {name: Cause(name, self.gap_ns(numbers), numbers) for name, numbers in found.items()}
+
+    def gap_ns(self, numbers: Sequence[int]) -> int:
+        """How long some gaps are together."""
         gaps = self.walk.gaps
-        return {
-            name: Cause(name, sum(gaps.end[i] - gaps.start[i] for i in numbers), numbers)
-            for name, numbers in found.items()
-        }
+        return sum(gaps.end[number] - gaps.start[number] for number in numbers)
+
+    def _compiled(self, found: "dict[str, array[int]]") -> None:
+        """What a compiler does takes several gaps: in the steps in which something new ran, the host's long ones are
+        its own, as far as there are such in no other steps."""
+        steps, start = self.steps, self.work.start
+        if steps is None:
+            return
+        spent = self.gap_by_step(found["host"])
+        with_new = sorted({at for at in map(steps.at, (start[row] for row in self.news)) if at is not None})
+        usual = [ns for at, ns in enumerate(spent) if at not in set(with_new)]
+        mean = sum(spent[at] for at in with_new) / len(with_new) if with_new else 0.0
+        if not mean or mean < 3 * (sum(usual) / len(usual) if usual else 0.0):
+            return
+        those = set(with_new)
+        host, found["host"] = found["host"], array("I")
+        for number in host:
+            at = steps.at(self.walk.gaps.start[number])
+            found["new" if at in those else "host"].append(number)
 
     def _judged(self) -> Iterator[str]:
         """The cause of each gap, in order."""
         gaps, waits, kinds = self.walk.gaps, self.host.waits, self.work.kinds
         backs = self.host.backs.get(self.key, set())
-        news = self._first_of_kind() if self.steps is not None else set()
+        news = self.news if self.steps is not None else set()
         at = 0
         for number in self.gap_numbers:
             start, end = gaps.start[number], gaps.end[number]
             length = end - start
             while at < len(waits) and waits[at][1] < start:
                 at += 1
-            waited = at < len(waits) and waits[at][0] <= start
+            waited = at < len(waits) and waits[at][0] <= end
             if self._off and _overlaps(self._off, start, end):
                 yield "unseen"
             elif self.allocations and length <= ALLOCATION_NS * _between(self.allocations, start - LAUNCH_NS, end):
                 yield "allocation"
-            elif (length <= RESTART_NS and (waited or start in backs)) or (waited and waits[at][1] >= end):
+            elif (length <= RESTART_NS and (waited or start in backs)) or (
+                waited and waits[at][0] <= start and waits[at][1] >= end
+            ):
                 yield "synchronising"
             elif length <= LAUNCH_NS:
                 yield "launch"
@@ -199,7 +222,8 @@ class View:
             else:
                 yield "host"
 
-    def _first_of_kind(self) -> set[int]:
+    @cached_property
+    def news(self) -> set[int]:
         """Rows of kernels that had not run before with this size: compiled or tuned just then, perhaps."""
         work, seen, found = self.work, set(), set()
         telling = {}
