@@ -90,10 +90,15 @@ class Program:
         return (start, end) if end > start else whole
 
     @cached_property
+    def _on_device(self) -> list[bool]:
+        """By kind of work, whether it occupies a device."""
+        return [one.kind != "sync" and one.timing == "device" for one in self._work.kinds]
+
+    @cached_property
     def first_ns(self) -> int:
         """When the first work of a device began; the start of the window where there was none."""
         work = self._work
-        busy = [one.kind != "sync" for one in work.kinds]
+        busy = self._on_device
         return next((work.start[row] for row in self.rows if busy[work.kind[row]]), self.window[0])
 
     @cached_property
@@ -200,14 +205,14 @@ class Program:
     def _spent(self, wanted: object) -> int:
         work = self._work
         those = [wanted(path) for path in work.paths]  # type: ignore[operator]
-        busy = [one.kind != "sync" and one.timing == "device" for one in work.kinds]
+        busy = self._on_device
         return sum(
             work.end[row] - work.start[row] for row in self.rows if those[work.path[row]] and busy[work.kind[row]]
         )
 
     def _matters(self, found: Steps) -> bool:
         work, first, last = self._work, found.starts[0], found.ends[-1]
-        busy = [one.kind != "sync" and one.timing == "device" for one in work.kinds]
+        busy = self._on_device
         whole = inside = 0
         for row in self.rows:
             if busy[work.kind[row]]:
@@ -238,7 +243,7 @@ class Program:
 
     def _without_loop(self, low: int, high: int) -> list[Phase]:
         work = self._work
-        busy = [one.kind != "sync" for one in work.kinds]
+        busy = self._on_device
         first = next((work.start[row] for row in self.rows if busy[work.kind[row]]), None)
         if first is None:
             return [Phase(WHOLE, low, high)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .._records.device_identity import key
 from .._records.occupancy import Limits, blocks_per_sm
 from .._records.work import WorkKind
-from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
+from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
 from .coverage import device_of
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
@@ -544,10 +544,12 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
                 "medium",
             )
         return
+    if not facts.views:
+        yield _sums_alone(facts)
     for view in facts.views[:1]:
         whole = view.kernel_ns or 1
         parts = ", ".join(f"{name} {percent_text(spent / whole)}" for name, spent in list(view.families.items())[:3])
-        of = "each step" if view.steps is not None else "its time at work"
+        of = "each step" if view.told is not None else "its time at work"
         top = list(view.kernels.items())[:3]
         yield Finding(
             "nothing_to_gain",
@@ -621,6 +623,26 @@ def device_state(facts: Facts) -> Iterator[Finding]:
                 "Use activation checkpointing or a smaller batch before this fails.",
                 "high",
             )
+
+
+def _sums_alone(facts: Facts) -> Finding:
+    """Of a file that an older version saved: when its work ran is not in it."""
+    time = max(facts.times, key=lambda time: time.busy_ns)
+    kernels = [row for row in facts.device_operations if row.kind == "kernel"][:3]
+    return Finding(
+        "nothing_to_gain",
+        f"{device_text(time.device, time.backend)} is busy {percent_text(time.busy_share)} of the run. Why it stood "
+        "empty "
+        "is not known: this session has sums of its work alone.",
+        tuple(
+            f"{one_line(row.name, 60)}: {percent_text(row.share)} of the device's time, "
+            f"{count_text(row.count, 'call')}, "
+            f"{time_text(row.avg_ns)} each."
+            for row in kernels
+        ),
+        "Record it again: files of this version have a row of every kernel.",
+        "low",
+    )
 
 
 def across_ranks(facts: Facts) -> Iterator[Finding]:

@@ -138,9 +138,9 @@ _CALLS = {
 
 
 def _per_step(view: View, count: int) -> str:
-    if view.steps is None or not count:
+    if view.told is None or not count:
         return ""
-    each = count / view.steps.number
+    each = count / view.told.number
     return f", {each:,.0f} a step" if each >= 1.5 else ""
 
 

@@ -97,6 +97,8 @@ def _places(symbols: Sequence[int], pair: tuple[int, int]) -> list[int]:
         at = symbols.index(symbol, at) + 1
         if at > 1 and symbols[at - 2] == before:
             places.append(at - 1)
+    if before == symbol:  # one kernel again and again: the first of them has another one before it
+        places.insert(0, places[0] - 1)
     return places
 
 

@@ -58,6 +58,7 @@ class View:
         self.name = name or program.judged
         self.spans = program.spans(self.name)
         self._off = intersect(self.spans, off)
+        self._unknown = off
 
     @property
     def device(self) -> int | None:
@@ -72,6 +73,11 @@ class View:
     def steps(self) -> Steps | None:
         """None where the phase is no steady state."""
         return self.program.steps if self.name == STEADY else None
+
+    @property
+    def told(self) -> Steps | None:
+        """The steps where a sentence may speak of them: one kernel that runs again and again is no step."""
+        return None if self.steps is None or self.steps.name == "launch" else self.steps
 
     @cached_property
     def length_ns(self) -> int:
@@ -90,7 +96,7 @@ class View:
 
     def per_step(self, spent_ns: float) -> float | None:
         """What that is in each step."""
-        return spent_ns / self.steps.number if self.steps is not None else None
+        return spent_ns / self.told.number if self.told is not None else None
 
     # --- work -------------------------------------------------------------------------------------------------------
 
@@ -273,7 +279,7 @@ class View:
         return [
             ((phase.start_ns, phase.end_ns), self.walk.between(phase.start_ns, phase.end_ns))
             for phase in self.program.phases
-            if phase.name == INTERLUDE
+            if phase.name == INTERLUDE and not intersect([(phase.start_ns, phase.end_ns)], self._unknown)
         ]
 
 
