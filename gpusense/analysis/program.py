@@ -2,9 +2,10 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from operator import le
+from itertools import chain
+from operator import le, lt
 from statistics import median
 from typing import NamedTuple
 
@@ -107,25 +108,39 @@ class Program:
         work = self._work
         order, start, end = work.order, work.start, work.end
         kernel = bytes(one.kind == "kernel" for one in work.kinds)
-        rows: Sequence[int] = array("I", [row for row in self.rows if order[row]])
+        rows: Sequence[int] = array("I", (row for row in self.rows if order[row]))
         if 2 * len(rows) < len(self.rows):  # of other sources than CUDA: as they ran
             rows = self.rows
         else:
             orders = array("q", map(order.__getitem__, rows))
             if not all(map(le, orders, memoryview(orders)[1:])):
                 rows = array("I", sorted(rows, key=order.__getitem__))
+        orders = array("q", map(order.__getitem__, rows))
+        if not orders or orders[0] == 0 or all(map(lt, orders, memoryview(orders)[1:])):  # no graphs among them
+            ran = (stop - begin if kernel[kind] else 0 for kind, begin, stop in self._columns(rows))
+            begun, ended = (array("q", map(column.__getitem__, rows)) for column in (start, end))
+            return Launches(array("I", rows), begun, ended, array("q", ran), array("q", (1,)) * len(rows))
+        return self._joined(rows, orders, kernel)
+
+    def _columns(self, rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Kind, start and end of rows."""
+        work = self._work
+        return zip(*(map(column.__getitem__, rows) for column in (work.kind, work.start, work.end)), strict=True)
+
+    def _joined(self, rows: Sequence[int], orders: Sequence[int], kernel: bytes) -> Launches:
+        """Launches of rows of which some, nodes of a graph, have one launch in common."""
         found = Launches(array("I"), array("q"), array("q"), array("q"), array("q"))
-        before = 0
-        for row in rows:
-            ran = end[row] - start[row] if kernel[work.kind[row]] else 0
-            if order[row] != before or not before:
-                before = order[row]
-                for column, value in zip(found, (row, start[row], end[row], ran, 1), strict=True):
+        before = -1
+        for row, order, (kind, begin, stop) in zip(rows, orders, self._columns(rows), strict=True):
+            ran = stop - begin if kernel[kind] else 0
+            if order != before:
+                before = order
+                for column, value in zip(found, (row, begin, stop, ran, 1), strict=True):
                     column.append(value)
             else:
                 found.ran[-1] += ran
                 found.counts[-1] += 1
-                found.ends[-1] = max(found.ends[-1], end[row])
+                found.ends[-1] = max(found.ends[-1], stop)
         return found
 
     @cached_property
@@ -138,7 +153,7 @@ class Program:
             of_kind.append(numbers.setdefault(telling, len(numbers)))
         # Work of the device itself: what is copied to or from the host tells less of what a program means by a step.
         own = [key[0] in ("kernel", "memset") or key[3] in ("on_device", "gpu_to_gpu") for key in numbers]
-        symbols = array("I", [of_kind[work.kind[row]] for row in launches.rows])
+        symbols = array("I", (of_kind[work.kind[row]] for row in launches.rows))
         return find_loop(symbols, launches.starts, launches.ends, launches.ran, launches.counts, own)
 
     @cached_property
@@ -168,21 +183,19 @@ class Program:
 
     def _named(self, steps: Steps) -> str:
         """What the program calls its steps, if one of its blocks is passed as often and holds most of the work."""
-        total = self._spent(lambda path: True)
+        total = sum(self._spent_by_path)
         for path, spans in self._passes.items():
             if abs(len(spans) - steps.number - steps.warm_up) <= 2 + steps.number // 50 and (
-                self._spent(lambda other, path=path: other[: len(path)] == path) >= _BLOCKS_HOLD * total
+                self._spent_in(path) >= _BLOCKS_HOLD * total
             ):
                 return path[-1]
         return "step"
 
     def _of_blocks(self) -> Steps | None:
         """Passes of the outermost repeated block that holds most of the work."""
-        total = self._spent(lambda path: True)
+        total = sum(self._spent_by_path)
         for path, spans in self._passes.items():
-            if len(spans) > LEAST and (
-                self._spent(lambda other, path=path: other[: len(path)] == path) >= _BLOCKS_HOLD * total
-            ):
+            if len(spans) > LEAST and (self._spent_in(path) >= _BLOCKS_HOLD * total):
                 starts = array("q", [start for start, _ in spans])
                 return _steps(Loop(0, starts[:-1], starts[1:]), path[-1])
         return None
@@ -190,37 +203,41 @@ class Program:
     def _around(self, inner: Steps) -> Steps | None:
         """Steps of the program, of each of which its launches show several alike: passes of a block that holds most of
         the work say how many."""
-        total = self._spent(lambda path: True)
+        total = sum(self._spent_by_path)
         for path, spans in self._passes.items():
             each = (inner.number + inner.warm_up) / len(spans)
             if len(spans) < LEAST or each < 1.8 or abs(each - round(each)) > 0.1 * round(each):
                 continue
-            if self._spent(lambda other, path=path: other[: len(path)] == path) < _BLOCKS_HOLD * total:
+            if self._spent_in(path) < _BLOCKS_HOLD * total:
                 continue
             starts = inner.starts[:: round(each)]
             found = _steps(Loop(0, starts[:-1], starts[1:]), path[-1])
             return None if found is None else found._replace(inner=round(each), inner_ns=inner.median_ns)
         return None
 
-    def _spent(self, wanted: object) -> int:
-        work = self._work
-        those = [wanted(path) for path in work.paths]  # type: ignore[operator]
-        busy = self._on_device
-        return sum(
-            work.end[row] - work.start[row] for row in self.rows if those[work.path[row]] and busy[work.kind[row]]
-        )
+    @cached_property
+    def _spent_by_path(self) -> list[int]:
+        """Of each path the time of its work on devices, added up."""
+        work, busy = self._work, self._on_device
+        sums = [0] * len(work.paths)
+        paths = map(work.path.__getitem__, self.rows)
+        for path, (kind, start, end) in zip(paths, self._columns(self.rows), strict=True):
+            if busy[kind]:
+                sums[path] += end - start
+        return sums
+
+    def _spent_in(self, path: Path) -> int:
+        """As far as it was launched in a block of this path or in one inside."""
+        pairs = zip(self._work.paths, self._spent_by_path, strict=True)
+        return sum(spent for other, spent in pairs if other[: len(path)] == path)
 
     def _matters(self, found: Steps) -> bool:
-        work, first, last = self._work, found.starts[0], found.ends[-1]
-        busy = self._on_device
-        whole = inside = 0
-        for row in self.rows:
-            if busy[work.kind[row]]:
-                length = work.end[row] - work.start[row]
-                whole += length
-                if first <= work.start[row] < last:
-                    inside += length
-        return inside >= _WORTH * whole
+        """Whether the steps have a real part of the work."""
+        start, whole = self._work.start, sum(self._spent_by_path)
+        first = bisect_left(self.rows, found.starts[0], key=start.__getitem__)
+        last = bisect_left(self.rows, found.ends[-1], key=start.__getitem__)
+        outside = chain(self._columns(self.rows[:first]), self._columns(self.rows[last:]))
+        return whole - sum(end - begin for kind, begin, end in outside if self._on_device[kind]) >= _WORTH * whole
 
     @cached_property
     def phases(self) -> list[Phase]:

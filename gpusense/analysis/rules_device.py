@@ -3,7 +3,7 @@
 All shares are of the phase that is judged: the steps, where there are such.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -254,6 +254,8 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
 def unfused(facts: Facts) -> Iterator[Finding]:
     """Chains of kernels that only move data: attention written out, elementwise operations one by one."""
     for view in facts.views:
+        if view.share(sum(view.families.get(one, 0) for one in ("softmax", *_ELEMENTWISE))) < _MUCH:
+            continue
         attention, chains = _chains(view)
         if view.share(attention) >= _MUCH:
             names = [name for name in view.kernels if family(name) in ("softmax", *_ELEMENTWISE)]
@@ -300,12 +302,15 @@ def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
         name = one.full_name or one.name
         what: str = family(name) if one.kind == "kernel" else one.kind
         of_kind[number] = "fused" if what in _ELEMENTWISE and _is_fused(name) else what
-    rows = [(of_kind[work.kind[row]], work.end[row] - work.start[row]) for row in view.rows]
-    rows = [row for row in rows if row[0] != "memset"]
-    return _between_products(rows), _in_a_row(rows)
+
+    def rows() -> Iterator[tuple[str, int]]:
+        found = ((of_kind[work.kind[row]], work.end[row] - work.start[row]) for row in view.rows)
+        return (row for row in found if row[0] != "memset")
+
+    return _between_products(rows()), _in_a_row(rows())
 
 
-def _between_products(rows: "list[tuple[str, int]]") -> int:
+def _between_products(rows: Iterable[tuple[str, int]]) -> int:
     """Nanoseconds of softmax and what is done to its data between two products."""
     found, between, softmax = 0, -1, False
     for what, length in rows:
@@ -320,7 +325,7 @@ def _between_products(rows: "list[tuple[str, int]]") -> int:
     return found
 
 
-def _in_a_row(rows: "list[tuple[str, int]]") -> tuple[int, int, int]:
+def _in_a_row(rows: Iterable[tuple[str, int]]) -> tuple[int, int, int]:
     """Elementwise kernels that follow each other and are not short: how many, nanoseconds, how many rows of them."""
     count = spent = runs = 0
     for long_one, chain in groupby(rows, key=lambda row: row[0] in _ELEMENTWISE and row[1] >= 10_000):
@@ -493,8 +498,8 @@ def shared_device(facts: Facts) -> Iterator[Finding]:
             ]
             hit += bool(busy)
             others.update({one.pid: one_line(one.name or "", 40) for one in busy})
-        lost = _taking_turns(view)
-        if hit * 4 < len(samples) or not hit or view.share(lost) < WORTH:
+        lost = _taking_turns(view) if hit and hit * 4 >= len(samples) else 0.0
+        if view.share(lost) < WORTH:
             continue
         named = ", ".join(f"process {pid}{f' ({name})' if name else ''}" for pid, name in list(others.items())[:3])
         yield finding(

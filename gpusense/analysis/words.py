@@ -66,7 +66,7 @@ def between_text(view: View, gaps: Sequence[int]) -> str:
 def place_text(view: View, gaps: Sequence[int]) -> str:
     """Where the gaps lie: in a block, if most do, else between what and what."""
     inside = view.blocks(gaps)
-    total = sum(view.walk.gaps.end[i] - view.walk.gaps.start[i] for i in gaps)
+    total = sum(spent for *_, spent in view.places(gaps))
     if inside and inside[0][1] >= 0.5 * total and (view.steps is None or inside[0][0][-1:] != (view.steps.name,)):
         return f"in {path_text(inside[0][0])}"
     return between_text(view, gaps)
