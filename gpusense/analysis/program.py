@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from operator import le, lt
 from statistics import median
 from typing import NamedTuple
@@ -220,6 +220,9 @@ class Program:
         """Of each path the time of its work on devices, added up."""
         work, busy = self._work, self._on_device
         sums = [0] * len(work.paths)
+        if len(sums) == 1:
+            busy_rows = compress(self._columns(self.rows), map(busy.__getitem__, map(work.kind.__getitem__, self.rows)))
+            return [sum(end - start for _, start, end in busy_rows)]
         paths = map(work.path.__getitem__, self.rows)
         for path, (kind, start, end) in zip(paths, self._columns(self.rows), strict=True):
             if busy[kind]:

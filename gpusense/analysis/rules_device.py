@@ -307,7 +307,7 @@ def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
         found = ((of_kind[work.kind[row]], work.end[row] - work.start[row]) for row in view.rows)
         return (row for row in found if row[0] != "memset")
 
-    return _between_products(rows()), _in_a_row(rows())
+    return _between_products(rows()) if view.families.get("softmax") else 0, _in_a_row(rows())
 
 
 def _between_products(rows: Iterable[tuple[str, int]]) -> int:

@@ -175,9 +175,10 @@ class View:
     def causes(self) -> dict[str, Cause]:
         """Every gap of the phase by its cause."""
         found = {name: array("I") for name in CAUSES}
-        numbers, codes = self.gap_numbers, self._codes
-        for code, name in enumerate(CAUSES):
-            found[name].extend(compress(numbers, [codes[number] == code for number in numbers]))
+        numbers = self.gap_numbers
+        codes = bytes(map(self._codes.__getitem__, numbers))
+        for code in set(codes):
+            found[CAUSES[code]].extend(compress(numbers, map(code.__eq__, codes)))
         if found["new"] and found["host"]:
             self._compiled(found)
         return {name: Cause(name, self.gap_ns(mine), mine) for name, mine in found.items()}
