@@ -52,6 +52,7 @@ class Steps(NamedTuple):
 
     number: int
     median_ns: float
+    mean_ns: float
     spread_ns: float  # half of what lies between the 10th and the 90th percentile
     starts: "array[int]"
     ends: "array[int]"
@@ -303,6 +304,7 @@ def _steps(loop: Loop, name: str) -> Steps | None:
     return Steps(
         number=len(lengths),
         median_ns=median(lengths),
+        mean_ns=sum(lengths) / len(lengths),
         spread_ns=(high - low) / 2,
         starts=loop.starts[first:last],
         ends=loop.ends[first:last],

@@ -271,6 +271,8 @@ def unfused(facts: Facts) -> Iterator[Finding]:
                 where="softmax",
             )
         count, spent, runs = chains
+        if view.told is not None:  # a chain ends with its step
+            runs = max(runs, min(view.told.number, count))
         if runs and count >= 2.5 * runs and view.share(spent) >= _MUCH:
             names = [name for name in view.kernels if family(name) in _ELEMENTWISE and not _is_fused(name)]
             yield finding(
