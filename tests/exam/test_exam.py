@@ -2,6 +2,7 @@
 
 Each session is read twice: as a file, and through the limits of live mode (records and rows in bounded memory). Both
 must give the expert's answer.
+"""
 
 import json
 import pathlib
