@@ -343,8 +343,9 @@ def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
     if sample.processes is None:
         return OwnUsage(sample.device, pid, reason=sample.reason("processes"))
     for row in sample.processes:
-        if row.pid == pid and row.visible:
-            return OwnUsage(sample.device, pid, row.memory_used_bytes, row.gpu_percent)
+        if row.pid == pid and row.visible is not False:
+            why = "unsupported: the driver does not say how much a process uses" if row.memory_used_bytes is None else None
+            return OwnUsage(sample.device, pid, row.memory_used_bytes, row.gpu_percent, why)
     if any(row.visible is False and row.name is None for row in sample.processes):
         return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")
     return OwnUsage(sample.device, pid, memory_used_bytes=0)

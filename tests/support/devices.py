@@ -70,6 +70,9 @@ class FakeNvml:
     def name(self, device: int, raw: bytes) -> None:
         self.library.fake_name(device, raw, len(raw))
 
+    def uuid(self, device: int, text: str) -> None:
+        self.library.fake_uuid(device, text.encode())
+
     def calls(self, function: str | None = None) -> int:
         return self.library.fake_all_calls() if function is None else self.library.fake_calls(function.encode())
 

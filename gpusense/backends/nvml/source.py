@@ -77,7 +77,7 @@ class NvmlSource:
         PCIe rates, processes and what changes by hand, unless "pcie" or "processes" asks for them.
         """
         try:
-            known = self._known().get(_key(device))
+            known = self._device(device)
         except LibraryGone as error:
             return self._nothing(device, f"lost: {error}")
         if known is None:
@@ -86,7 +86,7 @@ class NvmlSource:
 
     def counter_period_s(self, device: DeviceInfo) -> float | None:
         """How often "counters" must be read so that no byte counter wraps twice unseen; None where none can."""
-        known = self._known().get(_key(device))
+        known = self._device(device)
         return known.counter_period_s() if known is not None else None
 
     def watch(self) -> None:
@@ -103,6 +103,11 @@ class NvmlSource:
     def close(self) -> None:
         """Balances our nvmlInit. The next call initialises again."""
         self._nvml.close()
+
+    def _device(self, info: DeviceInfo) -> Device | None:
+        key, known = _key(info), self._known()
+        # One that was lost or asleep when it was listed has got its name since.
+        return known.get(key) or next((one for one in known.values() if _key(one.info) == key), None)
 
     def _known(self) -> dict[str, Device]:
         if self._pid != os.getpid():  # a forked child: no thread of ours is here, locks may be held for ever
@@ -166,4 +171,5 @@ class NvmlSource:
 
 
 def _key(device: DeviceInfo) -> str:
-    return device.uuid or device.pci_bus_id or f"nvml:{device.nvml_index}"
+    """By the address: boards in a series may have been given one UUID."""
+    return device.pci_bus_id or device.uuid or f"nvml:{device.nvml_index}"
