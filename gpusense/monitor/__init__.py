@@ -325,7 +325,11 @@ def current() -> Monitor | None:
 
 
 def _chosen(source: MetricsSource, wanted: Devices) -> tuple[DeviceInfo, ...]:
-    return device_identity.chosen(wanted, source.devices(), os.environ.get(_VISIBLE))
+    def instances(device: DeviceInfo) -> list[str]:
+        found = ask(source, device, ("medium",), Clock()).instances
+        return [one.uuid for one in found or () if one.uuid is not None]
+
+    return device_identity.chosen(wanted, source.devices(), os.environ.get(_VISIBLE), instances)
 
 
 def why_none() -> tuple[Unavailable, ...]:
@@ -344,7 +348,11 @@ def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
         return OwnUsage(sample.device, pid, reason=sample.reason("processes"))
     for row in sample.processes:
         if row.pid == pid and row.visible is not False:
-            why = "unsupported: the driver does not say how much a process uses" if row.memory_used_bytes is None else None
+            why = (
+                "unsupported: the driver does not say how much a process uses"
+                if row.memory_used_bytes is None
+                else None
+            )
             return OwnUsage(sample.device, pid, row.memory_used_bytes, row.gpu_percent, why)
     if any(row.visible is False and row.name is None for row in sample.processes):
         return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")

@@ -92,8 +92,9 @@ class Device:
         self._readers = (self._fast, self._traffic, self._medium, *self._seldom, self._users, self._slow)
         self._plans: dict[tuple[str, ...], tuple[Step, ...]] = {}
         self._generation = 0
-        self._life = 0  # what readers learned before a trouble is not believed after it
+        self._life = 0  # what readers learned before a trouble, a sleep or a gap is not believed after it
         self._may_sleep = may_sleep(info.pci_bus_id, sysfs) and not never_sleeps(info.pci_bus_id, procfs)
+        self._slept = False
         self._trouble: tuple[str, str] | None = None  # (state, reason) while the device is not asked
         self._retry_ns = 0
         self._pause_s = _FIRST_PAUSE_S
@@ -112,7 +113,11 @@ class Device:
         if self._may_sleep:
             why = asleep(self.info.pci_bus_id, self._sysfs)
             if why is not None:
+                self._slept = True
                 return self._nothing("sleeping", why, start, wall)
+        if self._slept or "anew" in lanes:
+            self._slept = False
+            self._life += 1
         trouble = self._trouble
         if trouble is not None and start < self._retry_ns:
             return self._nothing(*trouble, start, wall)

@@ -19,8 +19,8 @@ class Reader:
     """One thread at a time. Fields are dotted names; a call that feeds several names them with commas; a name that
     begins with "~" is one of several ways to the same value and is not reported.
 
-    What the library lacks is asked once. A refusal ("not supported") may be of the moment, of a mode or of a driver that
-    is still starting: it is asked again after 1, 2, 4 … 256 seconds. Anything else after 1, 2, 4 … 64 ticks.
+    What the library lacks is asked once. A refusal ("not supported") may be that of a mode, or of a driver that is still
+    starting: it is asked again after 1, 2, 4 … 256 seconds. Anything else is asked again after 1, 2, 4 … 64 ticks.
     """
 
     def __init__(self, api: Any) -> None:
@@ -219,7 +219,7 @@ class Reader:
         """As :func:`within`, for whole numbers."""
         return None if self.within(field, value, 0, high) is None else value
 
-    def celsius(self, field: str, value: int | float | None) -> float | None:
+    def celsius(self, field: str, value: float | None) -> float | None:
         """A temperature. With all 32 bits set, which is -1, drivers say that they do not know."""
         return self.within(field, c.ALL_BITS if value == -1 else value, -60, 200)
 

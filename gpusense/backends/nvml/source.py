@@ -74,7 +74,8 @@ class NvmlSource:
         """Lanes: "fast", "medium", "slow", "counters" (only feeds the PCIe rate) and, on request, "gpm" beside one.
 
         With "lean" beside them, as a running monitor asks, "fast" leaves the PCIe counters alone and "medium" repeats
-        PCIe rates, processes and what changes by hand, unless "pcie" or "processes" asks for them.
+        PCIe rates, processes and what changes by hand, unless "pcie" or "processes" asks for them. "anew" comes after a
+        time in which nobody watched: nothing is repeated, and no rate reaches back before it.
         """
         try:
             known = self._device(device)

@@ -268,6 +268,40 @@ def test_a_minute_makes_few_dear_calls(bench):
     assert bench.fake.calls("nvmlDeviceGetPcieThroughput") == 0
 
 
+def test_no_rate_reaches_back_before_a_gap(bench):
+    """A 32-bit counter that began anew while the machine slept gives any number."""
+    listener = bench.start()
+    bench.run(10, lambda now: now)  # 1 GB/s
+    assert listener.samples[-1].pcie.rx_bytes_per_s == pytest.approx(1e9)
+    bench.clock.suspend(3600)
+    begun = len(listener.samples)
+    bench.run(0.5, lambda now: 7)
+    rates = [sample.pcie.rx_bytes_per_s for sample in listener.samples[begun:]]
+    assert set(rates) <= {None, 0.0}
+    assert rates[-1] == 0.0
+
+
+def test_what_a_device_said_before_it_slept_is_not_repeated(fake, monkeypatch):
+    now = [10**9]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    fake.pci("0000:1b:00.0")
+    source = fake.source()
+    (device,) = source.devices()
+    lanes = ("medium", "lean", "pcie")
+    for total in (0, 25_000_000):
+        fake.value(RX, total)
+        sample = source.sample(device, lanes)
+        now[0] += 25_000_000
+    assert sample.pcie.rx_bytes_per_s == pytest.approx(1e9)
+    fake.pci("0000:1b:00.0", status="suspended")
+    assert source.sample(device, ("medium", "lean")).state == "sleeping"
+    fake.pci("0000:1b:00.0")
+    now[0] += 10**12
+    sample = source.sample(device, ("medium", "lean"))
+    assert sample.pcie.rx_bytes_per_s is None
+    assert sample.reason("pcie.rx_bytes_per_s").startswith("stale")
+
+
 def test_what_a_lost_device_said_is_not_repeated(bench):
     listener = bench.start()
     bench.run(2)
