@@ -67,7 +67,8 @@ class Power(NamedTuple):
     energy_joules: float | None = None  # counter since the driver was loaded
     draw_window_s: float | None = None  # 0: instantaneous; 1: mean of the last second
     energy_monotonic_ns: int | None = None  # when the counter was read
-    scope: str | None = None  # "gpu", or "module" where the counter includes a CPU on the same module
+    #: "gpu"; "module" where the counter includes a CPU on the same module; "card"; "package": the chip of a card alone
+    scope: str | None = None
 
 
 class Clocks(NamedTuple):

@@ -226,5 +226,13 @@ class Reader:
         self.reasons[field] = f"out of range: {source} says {value:g}"
         return None
 
+    def clock(self, field: str, name: str, per: float = 1.0) -> float | None:
+        """:meth:`number` of a clock in MHz. Drivers say 0 while it stands still: that is no frequency."""
+        value = self.number(field, name, per)
+        if value == 0:
+            self.reasons[field] = f"sleeping: {os.path.basename(name)} is 0, the clock stands still"
+            return None
+        return value
+
     def note(self, field: str, reason: str) -> None:
         self.reasons.setdefault(field, reason)

@@ -178,9 +178,15 @@ class Tree:
         pci_id: str = "1002:73BF",
         files: "dict[str, str | bytes] | None" = None,
         hwmon: "dict[str, str] | None" = None,
+        behind: "dict[str, dict[str, str]] | None" = None,
     ) -> pathlib.Path:
-        """One PCI GPU as DRM card ``number``; returns its device folder."""
-        place = f"devices/pci0000:00/{pci}"
+        """One PCI GPU as DRM card ``number``; returns its device folder. ``behind``: the bridges on the way to it."""
+        place = "devices/pci0000:00"
+        for bridge, texts in (behind or {}).items():
+            place += f"/{bridge}"
+            for name, text in texts.items():
+                self.write(f"{place}/{name}", text)
+        place += f"/{pci}"
         vendor, _, product = pci_id.partition(":")
         self.write(
             f"{place}/uevent",

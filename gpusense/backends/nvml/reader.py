@@ -19,8 +19,8 @@ class Reader:
     """One thread at a time. Fields are dotted names; a call that feeds several names them with commas; a name that
     begins with "~" is one of several ways to the same value and is not reported.
 
-    What the library lacks is asked once. A refusal ("not supported") may be that of a mode, or of a driver that is still
-    starting: it is asked again after 1, 2, 4 … 256 seconds. Anything else is asked again after 1, 2, 4 … 64 ticks.
+    What the library lacks is asked once. A refusal ("not supported") may be that of a mode, or of a driver that still
+    starts: it is asked again after 1, 2, 4 … 256 seconds. Anything else is asked again after 1, 2, 4 … 64 ticks.
     """
 
     def __init__(self, api: Any) -> None:
