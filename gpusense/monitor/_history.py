@@ -235,7 +235,7 @@ def _between(
 ) -> Sequence[GpuMetrics]:
     """The samples from one wall-clock time to another, all that were taken in between whatever that clock did.
 
-    A time that the clock told twice, because it was set back, is the last such moment, that of the start before the end.
+    A time that the clock told twice, because it was set back, is the last such moment; the start lies before the end.
     """
     end = len(samples)
     if end_ns is not None:

@@ -90,7 +90,7 @@ class AmdSysfsSource:
         groups, source_time = sysfs_groups.read(card, reader, lanes)
         if "medium" in lanes:
             usage = self._scanner.usage(now, card.info.driver, card.info.pci_bus_id)
-            groups["processes"] = usage.processes(self._scanner.proc)
+            groups["processes"] = usage.processes(reader, self._scanner.proc)
         return "ok", groups, sysfs.without_values(reader.reasons, groups), source_time
 
     def _awake(self, card: Card) -> Card:

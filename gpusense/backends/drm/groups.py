@@ -167,7 +167,7 @@ def pcie(unit: Unit, reader: Reader) -> Pcie:
         upstream = _card_port(unit.folder)
         if upstream is None:
             for field in ("generation", "width", "max_generation", "max_width"):
-                reader.note(f"pcie.{field}", "unsupported: the bridge at the slot is not shown")
+                reader.note(f"pcie.{field}", "unsupported: its bridge at the slot is hidden")
             return Pcie()
         port = upstream + os.sep
     speed = reader.number("pcie.generation", f"{port}current_link_speed")
@@ -183,7 +183,7 @@ def pcie(unit: Unit, reader: Reader) -> Pcie:
 
 
 def _is_inner_link(folder: str) -> bool:
-    """Whether the port is that of an Arc chip behind the bridge on its own card: generation 1, one lane, on any slot."""
+    """Whether it is that of an Arc chip to the bridge on its own card: generation 1, one lane, whatever the slot."""
     speed, width = (sysfs.text_or_none(os.path.join(folder, f"current_link_{name}")) for name in ("speed", "width"))
     return (speed or "").startswith("2.5 ") and width == "1"
 

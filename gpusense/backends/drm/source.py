@@ -112,7 +112,7 @@ class DrmSource:
         usage = self._usage(unit, reader, now) if medium and unit.kind == "drm" else None
         groups: dict[str, Any] = {}
         if usage is not None:
-            groups["processes"] = usage.processes(self._proc)
+            groups["processes"] = usage.processes(reader, self._proc)
         if fast or usage is not None:
             groups["utilization"] = _drm_groups.utilization(unit, reader, usage)
             groups["memory"] = self._memory(unit, reader, usage)

@@ -1,5 +1,7 @@
 """fdinfo, hwmon, devfreq and Jetson files over made-up trees."""
 
+import errno
+import os
 import threading
 
 import pytest
@@ -433,10 +435,27 @@ def test_clients_are_scanned_once_for_all_devices(tree, proc, clock, monkeypatch
     tree.card(1, "0000:04:00.0", "xe", "8086:E20B")
     backend = drm_files.open(str(tree.root), str(proc.root), clock)
     scans = []
-    monkeypatch.setattr(clients, "scan", lambda proc, pids=None: scans.append(proc) or {})
+    monkeypatch.setattr(clients, "scan", lambda proc, pids=None: scans.append(proc) or ({}, 0))
     for device in backend.devices.devices():
         backend.metrics.sample(device)
     assert len(scans) == 1
+
+
+def test_a_list_that_lacks_the_processes_of_others_is_not_an_empty_one(tree, proc, clock, monkeypatch):
+    tree.card(driver="xe", pci_id="8086:E20B")
+    proc.client(50, 3, XE.format(client=1, busy=0, total=0))
+    listdir = os.listdir
+
+    def refused(path):
+        if path.endswith("/50/fd"):
+            raise PermissionError(errno.EACCES, "denied")
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refused)
+    source, device = opened(tree, proc, clock)
+    found = source.sample(device)
+    assert found.processes is None
+    assert found.reason("processes") == "denied: 1 processes of other users may not be looked into"
 
 
 def test_every_process_is_searched_every_five_seconds_and_known_ones_each_time(tree, proc, clock):
@@ -474,7 +493,7 @@ def test_devices_that_ask_at_once_share_one_scan(monkeypatch):
             began.set()
             assert go.wait(10)
         busy = (0, 500_000_000, 800_000_000)[number]
-        return {("d", "card", "1"): client(engines_ns={"render": busy})}
+        return {("d", "card", "1"): client(engines_ns={"render": busy})}, 0
 
     monkeypatch.setattr(clients, "scan", scan)
     scanner = clients.Scanner()
