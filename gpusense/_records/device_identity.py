@@ -49,6 +49,12 @@ def same(one: DeviceInfo, other: DeviceInfo) -> bool:
     return one.uuid is not None and one.uuid == other.uuid
 
 
+def is_among(device: DeviceInfo, others: Iterable[DeviceInfo]) -> bool:
+    """Whether one of ``others`` is the same device; of two without an address and a UUID the name decides."""
+    nameless = device.pci_bus_id is None and device.uuid is None
+    return any(same(device, one) or (nameless and device.name == one.name) for one in others)
+
+
 def key(device: DeviceInfo) -> tuple[int, str]:
     """What distinguishes a device from others that were sampled: foreign sources may give two the same index."""
     return device.index, device.uuid or device.pci_bus_id or ""

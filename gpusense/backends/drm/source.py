@@ -74,8 +74,9 @@ class DrmSource:
         found += _jetson_units(self._root)
         taken = {os.path.realpath(unit.folder) for unit in found}
         found += [unit for unit in _devfreq_units(self._root) if os.path.realpath(unit.folder) not in taken]
+        units = sysfs.still_there(self._units, {_key(unit.info): unit for unit in found})
         self._units = {
-            _key(unit.info): unit._replace(info=unit.info._replace(index=index)) for index, unit in enumerate(found)
+            key: unit._replace(info=unit.info._replace(index=index)) for index, (key, unit) in enumerate(units.items())
         }
 
     def devices(self) -> tuple[DeviceInfo, ...]:

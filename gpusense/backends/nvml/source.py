@@ -34,7 +34,7 @@ def open(*, sysfs: str = "/sys", procfs: str = "/proc") -> Backend | Unavailable
         nvml = Nvml(bound(loaded.library, loaded.path), loaded.path)
         source = _sources.setdefault(key, NvmlSource(nvml, sysfs=sysfs, procfs=procfs))
     try:
-        source.devices()
+        source.rescan()
     except LibraryGone as error:
         return Unavailable("nvml", str(error), c.HINTS.get(error.code, ""))
     if not source.devices():
@@ -69,6 +69,26 @@ class NvmlSource:
         Raises :class:`LibraryGone` where NVML cannot be initialised.
         """
         return tuple(device.info for device in self._known().values())
+
+    def rescan(self) -> None:
+        """Looks for devices that have come since. Those that were known stay, also where they are lost now.
+
+        Raises :class:`LibraryGone` where NVML cannot be initialised.
+        """
+        known = self._known()
+        if known and not set(pci_gpus(_VENDOR, self._sysfs)) - {device.info.pci_bus_id for device in known.values()}:
+            return
+        with self._lock:
+            found = self._find()
+            lost = {device.info.nvml_index for device in known.values() if device.info.pci_bus_id is None}
+            fresh = [
+                device
+                for device in found.values()
+                if self._device(device.info) is None and device.info.nvml_index not in lost
+            ]
+            for place, device in enumerate(fresh, len(known)):
+                device.info = device.info._replace(index=place)
+            self._devices = {**known, **{_key(device.info): device for device in fresh}}
 
     def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:
         """Lanes: "fast", "medium", "slow", "counters" (only feeds the PCIe rate) and, on request, "gpm" beside one.

@@ -429,6 +429,20 @@ def test_a_reloaded_driver_may_give_hwmon_another_number(tree):
     assert backend.metrics.sample(device).thermal.gpu_celsius == 55
 
 
+def test_a_card_that_is_plugged_in_is_found_and_one_that_went_stays_as_lost(tree):
+    tree.amd(0, "0000:03:00.0")
+    backend = amd_sysfs.open(str(tree.root), "", str(tree.root))
+    (first,) = backend.devices.devices()
+    (tree.root / "class/drm/card0").unlink()
+    tree.amd(1, "0000:0a:00.0")
+    backend.metrics.rescan()
+    assert [device.pci_bus_id for device in backend.devices.devices()] == ["0000:03:00.0", "0000:0a:00.0"]
+    assert [backend.metrics.sample(device).state for device in backend.devices.devices()] == ["lost", "ok"]
+    (tree.root / "class/drm/card2").symlink_to("../../devices/pci0000:00/0000:03:00.0/drm/card0")  # another number
+    backend.metrics.rescan()
+    assert backend.metrics.sample(first).state == "ok"
+
+
 def test_cards_are_ordered_and_keyed_by_pci_address(tree):
     tree.amd(1, "0000:03:00.0", gpu_busy_percent="1")
     tree.amd(0, "0000:0a:00.0", gpu_busy_percent="2")

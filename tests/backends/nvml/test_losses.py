@@ -227,6 +227,36 @@ def test_a_device_nobody_knows_is_lost_not_an_error(fake):
     assert source.sample(other, ("fast",)).state == "lost"
 
 
+def test_devices_that_come_later_are_found_when_it_is_opened_again(fake):
+    fake.devices(0)
+    assert not fake.open()
+    fake.devices(1)
+    fake.pci("0000:1b:00.0")
+    source = fake.source()
+    (first,) = source.devices()
+    fake.devices(2)
+    assert source.devices() == (first,)
+    fake.pci("0000:1c:00.0")
+    assert fake.source() is source
+    assert [device.index for device in source.devices()] == [0, 1]
+    assert [source.sample(device, ("fast",)).state for device in source.devices()] == ["ok", "ok"]
+    calls = fake.calls()
+    fake.open()  # nothing new: nobody is asked
+    assert fake.calls() == calls
+
+
+def test_a_device_without_a_name_is_not_found_twice(fake):
+    fake.devices(2)
+    for bus in ("0000:1b:00.0", "0000:1c:00.0"):
+        fake.pci(bus)
+    fake.code("nvmlDeviceGetHandleByIndex_v2", c.GPU_IS_LOST, device=1)
+    source = fake.source()
+    assert len(source.devices()) == 2
+    fake.code("nvmlDeviceGetHandleByIndex_v2", 0, device=1)
+    assert fake.source() is source
+    assert [source.sample(device, ("fast",)).state for device in source.devices()] == ["ok", "ok"]
+
+
 def test_three_boards_with_one_uuid_are_three_devices(fake):
     fake.devices(3)
     for place in range(3):
