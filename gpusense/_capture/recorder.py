@@ -64,7 +64,7 @@ class Recorder:
 
     ``marker`` marks a block's boundary, None while that is not possible; ``newest``, where it is not None then, gives
     the newest correlation id in its place; ``armed`` while it may become possible any moment, so that blocks ask
-    (:meth:`poke`).
+    (:meth:`poke`), and while the threads rest, so that the first block wakes them.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Recorder:
         self._attaching = threads.OwnedLock()
         self._last_poke = 0.0
         self._signs = False, 0  # at the last cycle: whether CUDA is near, and how many modules there are
+        self._rests = False  # ``armed`` only so that the next block ends the rest
         self._came, self._quiet_s = True, 0.0  # since the last cycle something came; for how long nothing did
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
@@ -165,6 +166,9 @@ class Recorder:
 
     def poke(self) -> None:
         """A block was opened while capture waits for CUDA (look at most every 5 ms) or for a context (look now)."""
+        if self._rests:
+            self._end_rest()
+            return
         now = monotonic()
         capture = self.capture
         # Once capture runs only a context is missed, and the next launches need its marker.
@@ -178,7 +182,7 @@ class Recorder:
         """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it, long
         once nothing has come for a while."""
         capture = self.capture
-        armed = self.armed and capture is not None
+        armed = self.armed and capture is not None and not self._rests
         near = armed and capture is not None and capture.near
         modules = len(sys.modules)
         if self._came or (near, modules) != self._signs:  # a program that imports something is about to begin
@@ -187,10 +191,22 @@ class Recorder:
         else:
             self._quiet_s += waited_s
         if self._quiet_s >= QUIET_S and not self._budget.keeps and self._hang is None:
+            if not armed:
+                self.armed = self._rests = True
             return min(waited_s * 1.5, REST_S if capture is not None and capture.running else REST_ARMED_S)
+        self._end_rest()
         if not armed:
             return TICK_S
         return min(waited_s * (1.2 if near else 2), 4 * FIRST_WAIT_S if near else TICK_S)
+
+    def _end_rest(self) -> None:
+        """What may come next is read as soon as ever."""
+        if self._rests:
+            self.armed = self._rests = False
+            self._came = True
+            self.owner.wake()
+            if self.capture is not None:
+                self.capture.rouse()
 
     def _look_after_capture(self, patience_s: float = 0.0) -> None:
         """Begins capture if CUDA is live by now; notices that another profiler came or went. Raises nothing."""
@@ -198,7 +214,7 @@ class Recorder:
         if capture is None or self._attaching.mine or not self._attaching.acquire(timeout=patience_s):
             return  # another thread is at it
         try:
-            if self.armed:
+            if self.armed and not self._rests:
                 self._try(capture)
             else:
                 self._watch(capture)
@@ -304,6 +320,7 @@ class Recorder:
             self.owner.wake()
 
     def _arm(self) -> None:
+        self._rests = False
         self.armed, self._patience_s = True, max(self._patience_s, RETURN_WAIT_S)
 
     # --- pause and end ----------------------------------------------------------------------------------------------
@@ -371,11 +388,10 @@ class Recorder:
 
     def on_buffer(self, view: memoryview, thread: int) -> None:
         """A buffer of ``thread`` (0: of all), valid during the call. On the drain thread."""
-        began, rested = thread_time(), self._quiet_s >= QUIET_S
+        began = thread_time()
         if len(view) > CANARY_BYTES:
             self._came = True
-            if rested:
-                self.owner.wake()
+            self._end_rest()
         with self._lock:
             try:
                 self._pause.begin()

@@ -73,7 +73,7 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer, wants) -> leave``, ``wants() -> list``,
     ``flush(forced)``, ``pause(reason)``, ``resume()``, ``pause_kinds(kinds, wants) -> bool``,
     ``pauses(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``,
-    ``newest() -> function or None``, ``step_aside(reason)``.
+    ``newest() -> function or None``, ``step_aside(reason)``, and ``rouse()``, which a copy of an older version lacks.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -175,6 +175,7 @@ class Hub:
             "status": self.status,
             "newest": self.newest,
             "step_aside": self.step_aside,
+            "rouse": self.rouse,
         }
 
     @property
@@ -316,6 +317,11 @@ class Hub:
             self._drain_cpu_ns += time.thread_time_ns() - cpu
             before, read = read, self._buffers
             period = self._period_after(period, read - before)
+
+    def rouse(self) -> None:
+        """Work may come: reads now, and looks as often as while there is some."""
+        self._busy_ns = time.monotonic_ns()
+        self._wake.set()
 
     def _rests(self) -> bool:
         """Whether nothing has been read for a while."""
