@@ -395,6 +395,7 @@ class Recorder:
         with self._lock:
             try:
                 self._pause.begin()
+                self._follow_clock()
                 self._take_events()
                 launches = self.store.launches
                 launches.wanted = self._budget.keeps
@@ -448,13 +449,22 @@ class Recorder:
     def _cycle(self, lazily: bool) -> None:
         self._look_after_capture()
         self._look_for_hang()
-        self.clock.look()
+        self._follow_clock()
         if not (lazily and self.store.may_wait(len(self.events), self.newest is not None)):
             with self._lock:
                 self._pause.begin()
                 self._take_events()
                 self.store.cycle(self._pause)
         self.store.beside(self)
+
+    def _follow_clock(self) -> None:
+        """Where the wall clock was set back, the session began that much earlier by what it tells now: else all that
+        follows would be from before the session."""
+        step = self.clock.look()
+        if step < 0:
+            self.start_ns += step
+            self.store.begin_earlier(self.start_ns)
+            self.store.note(self)
 
     def _take_events(self) -> None:
         """As :meth:`_consume`, in parts with a pause between them."""
