@@ -32,7 +32,7 @@ class Merged:
         """Takes over what ``other`` has, where that is what is here and something more."""
         if other.devices()[: len(self._devices)] != self._devices:
             return False
-        self._devices, self._parts = other.devices(), {**other._parts, **self._parts}
+        self._devices, self._parts = other.devices(), other._parts
         if self._watching:
             self.watch()
         return True
@@ -183,6 +183,8 @@ class Opening:
         known = self._merged.devices() if self._merged is not None else ()
         if known:
             self._late += tuple(device for device in devices if not is_among(device, (*known, *self._late)))
+        if not self._late:
+            return Merged(devices, parts)
         order = sorted(devices, key=lambda device: is_among(device, self._late))
         placed = tuple(device._replace(index=place) for place, device in enumerate(order))
         return Merged(placed, {place: parts[device.index] for place, device in enumerate(order)})
