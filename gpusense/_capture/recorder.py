@@ -449,7 +449,8 @@ class Recorder:
     def _cycle(self, lazily: bool) -> None:
         self._look_after_capture()
         self._look_for_hang()
-        self._follow_clock()
+        with self._lock:
+            self._follow_clock()
         if not (lazily and self.store.may_wait(len(self.events), self.newest is not None)):
             with self._lock:
                 self._pause.begin()
@@ -459,7 +460,7 @@ class Recorder:
 
     def _follow_clock(self) -> None:
         """Where the wall clock was set back, the session began that much earlier by what it tells now: else all that
-        follows would be from before the session."""
+        follows would be from before the session. Under the lock."""
         step = self.clock.look()
         if step < 0:
             self.start_ns += step
