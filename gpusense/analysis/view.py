@@ -181,7 +181,22 @@ class View:
             found[CAUSES[code]].extend(compress(numbers, map(code.__eq__, codes)))
         if found["new"] and found["host"]:
             self._compiled(found)
+        if self._waits_keep_it_short(found):
+            found["synchronising"], found["launch"] = (
+                array("I", sorted([*found["synchronising"], *found["launch"]])),
+                array("I"),
+            )
         return {name: Cause(name, self.gap_ns(mine), mine) for name, mine in found.items()}
+
+    def _waits_keep_it_short(self, found: "dict[str, array[int]]") -> bool:
+        """Whether the short gaps follow from waits, too: a host that waits often cannot launch ahead, although all its
+        launches take less time than what they launch. Its pace is that of the faster quarter: after a wait it is slow."""
+        launched, waits = found["launch"], len(found["synchronising"])
+        if not launched or waits * 50 < len(self.rows):
+            return False
+        gaps, start = self.walk.gaps, self.work.start
+        intervals = sorted(start[gaps.after[number]] - start[gaps.before[number]] for number in launched)
+        return intervals[len(intervals) // 4] * len(self.rows) < self.parts.busy
 
     def gap_ns(self, numbers: Sequence[int]) -> int:
         """How long some gaps are together."""
