@@ -45,6 +45,8 @@ def main(args: argparse.Namespace) -> int:
     lines = [f"{count_text(done.sent, 'span')} sent, {done.refused} refused, trace {done.trace_id}"]
     if done.why:
         lines.append(f"refused: {done.why}")
+    if done.warned:
+        lines.append(f"the endpoint says: {done.warned}")
     if done.skipped:
         lines.append("skipped: " + ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()))
     if done.only_counted:
