@@ -114,10 +114,11 @@ def test_rejected_spans_of_a_request_that_was_taken_are_counted(otel, tracer, ca
 def test_the_export_verb_says_what_was_rejected(tmp_path, capsys):
     from support.sessions import kernel, session
 
+    import gpusense.session
     from gpusense.cli import main
 
     path = tmp_path / "run.gpusense"
-    session(kernel("sgemm", 0, 1_000_000), kernel("copy", 0, 1_000_000)).save(path)
+    gpusense.session.save(session(kernel("sgemm", 0, 1_000_000), kernel("copy", 0, 1_000_000)), path)
     with receiver(headers=PROTOBUF, body=partly(2, "no such \x1b[31mtenant")) as got:
         assert main(["export", str(path), "--otlp", got.url]) == 1
     first, second, *_ = capsys.readouterr().err.splitlines()
