@@ -33,6 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
     counters = parser.counters()
     if not calls:
         no = f"no system call in {count_text(counters['lines'], 'line')}"
+        no += f": {why}" if (why := parser.why_not()) else ""
         sys.stderr.write(f"gpusense import: {no}; record with strace -f -ttt -T\n")
         return 1
     if arguments.into is None:
