@@ -138,6 +138,7 @@ _SOURCES = {
     "_tracing.noop": ("NoopTracer",),
     "_tracing.summary": ("BlockOperation", "BlockSummary", "Bottleneck", "Launched", "TraceSummary"),
     "_tracing.tracer": ("Tracer",),
+    "integrations.ipython": ("load_ipython_extension", "unload_ipython_extension"),  # what %load_ext looks for
     "monitor": ("Monitor", "Window"),
     "session": ("Session", "load"),
 }
