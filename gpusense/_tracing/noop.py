@@ -148,16 +148,19 @@ class NoopTracer(Results):
     def record(self, records: Any) -> None:
         return None
 
-    def record_kernel(self, name: str, start_ns: int = 0, end_ns: int = 0, **fields: Any) -> None:
-        return None
+    def record_kernel(self, name: str, start_ns: Any = None, end_ns: Any = None, **fields: Any) -> None:
+        if fields:
+            _check("record_kernel", fields)
 
     def record_transfer(self, name: str, direction: str, bytes: int = 0, **fields: Any) -> None:
-        return None
+        if fields:
+            _check("record_transfer", fields)
 
     def record_compute_block(
-        self, name: str, start_ns: int = 0, end_ns: int = 0, elements: int | None = None, **fields: Any
+        self, name: str, start_ns: Any = None, end_ns: Any = None, elements: int | None = None, **fields: Any
     ) -> None:
-        return None
+        if fields:
+            _check("record_compute_block", fields)
 
     def add_sink(self, sink: Any) -> None:
         return None
@@ -227,3 +230,17 @@ class DisabledTracer(NoopTracer):
 
     def reset(self) -> None:
         self._live.reset()
+
+
+def _check(function: str, fields: dict[str, Any]) -> None:
+    """What raises while recording raises without, too: a name that is no keyword."""
+    for name in _TIMES:
+        fields.pop(name, None)
+    if fields:
+        from .._records import fields as known
+
+        kind = {"record_kernel": known.KernelFields, "record_transfer": known.TransferFields}
+        known.check_names(function, fields, kind.get(function, known.ComputeFields))
+
+
+_TIMES = ("duration_ns", "start_ns", "end_ns")

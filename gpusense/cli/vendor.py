@@ -172,8 +172,12 @@ def read_stamp(destination: str) -> Stamp:
     path = os.path.join(destination, STAMP)
     try:
         lines = _read(path).decode("utf-8").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        why = f"it has no file {STAMP}" if os.path.isdir(destination) else "there is no such folder"
+        raise VendorError(f"{destination} is no vendored copy: {why}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise VendorError(f"{destination} is no vendored copy: {path}: {error}") from None
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise VendorError(f"{path} cannot be read: {why}") from None
     head = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)
     files = {path: digest for digest, _, path in (line.partition("  ") for line in lines if line[:1] != "#") if path}
     if not {"version", "files", "content"} <= set(head) or not files:
