@@ -14,6 +14,7 @@ from .._records.protocols import OnRecords, RecordSource
 from .._records.records import Syscall
 from .._runtime import package, threads
 from .._runtime.errors import GpuSenseError
+from ._call_places import CallPlaces
 from ._strace import Parser
 
 DEFAULT = "ioctl,read,write,futex"
@@ -75,6 +76,7 @@ class Trace:
         self._parser = Parser(self._pid)
         self._since_ns = since_ns
         self._own = self._before = 0  # calls that are left out
+        self.places = CallPlaces()
         self._rest = b""
         self._read = 0
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -102,7 +104,7 @@ class Trace:
             self._read += len(block)
             *lines, self._rest = (self._rest + block).split(b"\n")
             calls = self._parser.feed(line.decode("utf-8", "replace") for line in lines)
-            on_records([call for call in calls if self._is_the_programs(call, ours)])
+            on_records(self.places.placed([call for call in calls if self._is_the_programs(call, ours)]))
         return True
 
     def _is_the_programs(self, call: Syscall, ours: str) -> bool:
@@ -124,5 +126,7 @@ def attach(tracer: Any) -> None:
     """Adds the trace to ``tracer`` where this is the command under strace."""
     path = os.environ.pop(VARIABLE, None)
     if path is not None:
-        trace: RecordSource = Trace(path, time_ns())
-        tracer.add_source(trace)
+        trace = Trace(path, time_ns())
+        source: RecordSource = trace
+        tracer.add_source(source)
+        tracer.add_block_listener(trace.places)

@@ -78,6 +78,33 @@ def test_calls_of_gpusense_itself_are_left_out(traced):
     assert {call.thread for call in session.syscalls} == {session.meta["pid"]}
 
 
+@pytest.mark.parametrize("way", ["file", "live"])
+def test_calls_are_in_the_blocks_of_their_threads(traced, way):
+    options = ("--syscalls=pread64", "--trace-all", *(["--live"] if way == "live" else []))
+    _, session = traced(
+        """
+import os, threading, gpusense
+zero = os.open("/dev/zero", os.O_RDONLY)
+def work():
+    with gpusense.trace("worker"):
+        os.pread(zero, 2, 0)
+        with gpusense.trace("inner"):
+            os.pread(zero, 3, 0)
+    os.pread(zero, 4, 0)
+worker = threading.Thread(target=work)
+with gpusense.trace("main"):
+    worker.start()
+    worker.join()
+    os.pread(zero, 5, 0)
+""",
+        *options,
+    )
+    found = {call.result: (call.path, call.block_id) for call in session.syscalls if "zero" not in call.name}
+    ids = {one.path: one.block_id for one in session.blocks}
+    expected = {"2": ("worker",), "3": ("worker", "inner"), "4": (), "5": ("main",)}
+    assert {size: found[size] for size in expected} == {size: (path, ids.get(path)) for size, path in expected.items()}
+
+
 def test_other_calls_by_name(traced):
     _, session = traced("import os; os.mkdir('x') if False else os.getcwd()", "--syscalls=getcwd")
     assert {call.name for call in session.syscalls} == {"getcwd"}
@@ -164,15 +191,20 @@ def test_import_into_a_session(trace_file, tmp_path, capsys):
 
     base, out = tmp_path / "base.gpusense", tmp_path / "out.gpusense"
     start = 1_700_000_000_000_000_000
+    block = gpusense.BlockRecord("b", 3, None, ("a", "b"), start, start + 500_000, 140)
     kernel = gpusense.GpuKernel("k", start + 100, start + 500)
     counters = gpusense.Counters(seen=1, kept=1)
     meta = {"start_ns": start, "end_ns": start + 10**9, "threshold_ns": 25_000, "mode": "live"}
-    save(Session(records=[kernel], counters=counters, meta=meta), base)
+    meta["threads"] = [{"thread": 140, "native_id": 9, "name": "MainThread"}]
+    save(Session(records=[kernel, block], counters=counters, meta=meta), base)
     assert cli.main(["import", "strace", str(trace_file), "-o", str(out), "--into", str(base)]) == 0
     assert "3 calls, 1 outside the session" in capsys.readouterr().err
     session = gpusense.load(out)
     assert session.kernels == [kernel]
-    assert [call.name for call in session.syscalls] == ["ioctl", "read"]
+    assert [(call.name, call.block_id, call.path) for call in session.syscalls] == [
+        ("ioctl", 3, ("a", "b")),
+        ("read", None, ()),
+    ]
     assert session.counters.seen == 4
 
 
