@@ -35,7 +35,7 @@ def _not_written(target: str, error: OSError) -> NotWritten:
         why = "it is a folder"
     elif isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
         why = f"there is no folder {folder}"
-    made = NotWritten(f"{target} cannot be written: {why}")
+    made = NotWritten(f"{target}: cannot be written: {why}")
     made.errno = error.errno
     return made
 

@@ -172,7 +172,7 @@ def test_what_cannot_be_read(capsys, tmp_path, recorded):
         assert shown.err.startswith(f"gpusense report: {path}: ")
         assert said in shown.err
     assert cli.main(["report", recorded, "--html", "-o", str(tmp_path / "no" / "folder")]) == 2
-    assert "No such file" in capsys.readouterr().err
+    assert f"there is no folder {tmp_path}/no" in capsys.readouterr().err
 
 
 def test_a_damaged_file_is_reported_with_its_fault(capsys, tmp_path):

@@ -32,23 +32,23 @@ def test_each_export_says_in_a_sentence_why_nothing_was_written(tmp_path, name):
     run, path = session(kernel("k", 0, MS), end=MS), tmp_path / "none" / "report"
     with pytest.raises(gpusense.GpuSenseError) as raised:
         WRITERS[name](run, path)
-    assert str(raised.value) == f"{path} cannot be written: there is no folder {tmp_path}/none"
+    assert str(raised.value) == f"{path}: cannot be written: there is no folder {tmp_path}/none"
     assert isinstance(raised.value, OSError)  # as before
     assert raised.value.errno == errno.ENOENT
-    with pytest.raises(NotWritten, match=f"^{tmp_path} cannot be written: it is a folder$"):
+    with pytest.raises(NotWritten, match=f"^{tmp_path}: cannot be written: it is a folder$"):
         WRITERS[name](run, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk(tmp_path):
-    with pytest.raises(NotWritten, match=r"^/dev/full cannot be written: No space left on device$"):
+    with pytest.raises(NotWritten, match=r"^/dev/full: cannot be written: No space left on device$"):
         text.write(session(kernel("k", 0, MS)), "/dev/full")
 
 
 def test_a_file_under_a_file(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotWritten, match="file/report cannot be written: Not a directory"):
+    with pytest.raises(NotWritten, match="file/report: cannot be written: Not a directory"):
         text.write(session(), tmp_path / "file" / "report")
 
 
@@ -66,5 +66,5 @@ def test_the_command_says_it_once(tmp_path, capsys):
     gpusense.session.save(session(kernel("k", 0, MS), end=MS), run)
     assert main(["report", str(run), "--html", "-o", str(path)]) == 2
     assert capsys.readouterr().err == (
-        f"gpusense report: {path} cannot be written: there is no folder {tmp_path}/none\n"
+        f"gpusense report: {path}: cannot be written: there is no folder {tmp_path}/none\n"
     )
