@@ -148,16 +148,35 @@ class NoopTracer(Results):
     def record(self, records: Any) -> None:
         return None
 
-    def record_kernel(self, name: str, start_ns: Any = None, end_ns: Any = None, **fields: Any) -> None:
+    def record_kernel(
+        self, name: str, start_ns: Any = None, end_ns: Any = None, *, duration_ns: Any = None, **fields: Any
+    ) -> None:
         if fields:
             _check("record_kernel", fields)
 
-    def record_transfer(self, name: str, direction: str, bytes: int = 0, **fields: Any) -> None:
+    def record_transfer(
+        self,
+        name: str,
+        direction: str,
+        bytes: int = 0,
+        *,
+        duration_ns: Any = None,
+        start_ns: Any = None,
+        end_ns: Any = None,
+        **fields: Any,
+    ) -> None:
         if fields:
             _check("record_transfer", fields)
 
     def record_compute_block(
-        self, name: str, start_ns: Any = None, end_ns: Any = None, elements: int | None = None, **fields: Any
+        self,
+        name: str,
+        start_ns: Any = None,
+        end_ns: Any = None,
+        elements: int | None = None,
+        *,
+        duration_ns: Any = None,
+        **fields: Any,
     ) -> None:
         if fields:
             _check("record_compute_block", fields)
@@ -234,13 +253,7 @@ class DisabledTracer(NoopTracer):
 
 def _check(function: str, fields: dict[str, Any]) -> None:
     """What raises while recording raises without, too: a name that is no keyword."""
-    for name in _TIMES:
-        fields.pop(name, None)
-    if fields:
-        from .._records import fields as known
+    from .._records import fields as known
 
-        kind = {"record_kernel": known.KernelFields, "record_transfer": known.TransferFields}
-        known.check_names(function, fields, kind.get(function, known.ComputeFields))
-
-
-_TIMES = ("duration_ns", "start_ns", "end_ns")
+    kinds = {"record_kernel": known.KernelFields, "record_transfer": known.TransferFields}
+    known.check_names(function, fields, kinds.get(function, known.ComputeFields))
