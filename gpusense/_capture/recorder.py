@@ -28,6 +28,7 @@ from .hang import HangWatch
 from .live_store import LiveStore
 from .sinks import Sinks, is_the_programs
 from .store import Store
+from .thread_names import ThreadNames
 from .worker import FIRST_WAIT_S, Pauses
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Recorder:
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks(lambda: self.owner.on_own_thread())
         self.clock = Anchor()
+        self.thread_names = ThreadNames()
         self.start_ns = time_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
         self.unseen: list[UnseenInterval] = []
@@ -451,6 +453,7 @@ class Recorder:
         self._look_for_hang()
         with self._lock:
             self._follow_clock()
+        self.thread_names.look()
         if not (lazily and self.store.may_wait(len(self.events), self.newest is not None)):
             with self._lock:
                 self._pause.begin()
@@ -650,6 +653,7 @@ class Recorder:
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),
+            "threads": self.thread_names.rows(),
             **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": {

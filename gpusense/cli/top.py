@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .._records.metrics import GpuMetrics
+from .._runtime.text import terminal
 from .dashboard import dashboard
 from .dashboard import screen as _terminal
 from .dashboard.frame import HISTORY_S
@@ -51,7 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         return _replay(arguments) if arguments.replay else _live(arguments)
     except ValueError as error:
-        print(f"gpusense top: {error}", file=sys.stderr)
+        print(terminal(f"gpusense top: {error}"), file=sys.stderr)
         return 2
 
 
@@ -162,11 +163,9 @@ def _draw(feed: dashboard.Feed, args: argparse.Namespace) -> None:
 
 def _print(args: argparse.Namespace, samples: tuple[GpuMetrics, ...], absent: dict[str, str]) -> None:
     if args.json:
-        import json
+        from .._records.json_codec import dumps, metrics_line
 
-        from .._records.json_codec import metrics_line
-
-        print(json.dumps(metrics_line(samples, **({"unavailable": absent} if absent else {}))))
+        print(dumps(metrics_line(samples, **({"unavailable": absent} if absent else {})), portable=True))
         return
     width, _ = _terminal.size(sys.stdout)
     for text in dashboard.once(samples, width, dashboard.theme_for(sys.stdout, args.ascii), _sentences(absent)):
