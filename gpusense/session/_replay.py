@@ -134,7 +134,7 @@ class Replay:
             if newest is not None:
                 self.pipeline.boundary_after(boundary, newest)
                 continue
-            if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
+            if corr:  # while nothing could be marked: about here
                 corr = self.pipeline.widener.newest + 1
             self.pipeline.attribution.boundary(boundary, corr)
         if refused:
@@ -257,6 +257,7 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
         failed_blocks=outside.failed_blocks,
         shed_blocks=outside.shed_blocks,
         ignored_records=outside.ignored_records,
+        unread_at_end=outside.unread_at_end,
     )
     session.meta["threshold_ns"] = pipeline.limits.threshold_ns
     session.meta["trace_all"] = pipeline.limits.trace_all
