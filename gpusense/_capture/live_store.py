@@ -123,11 +123,9 @@ class LiveStore:
     def may_wait(self, waiting: int, read: bool) -> bool:
         return False
 
-    def cycle(self, pause: Pause | None) -> None:
-        if pause is None:
-            self.pipeline.cycle(time_ns(), final=True)
-        else:
-            self.pipeline.cycle(time_ns(), patience_ns=self._patience(), pause=pause)
+    def cycle(self, pause: Pause, final: bool = False) -> None:
+        patience_ns = None if final else self._patience()
+        self.pipeline.cycle(time_ns(), final, patience_ns=patience_ns, pause=pause)
 
     def _patience(self) -> int | None:
         """Short where the device has done every marker: one that has not been read since is lost. None: the usual."""

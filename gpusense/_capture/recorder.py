@@ -78,6 +78,7 @@ class Recorder:
         self.start_ns = time_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
         self.unseen: list[UnseenInterval] = []
+        self.unread_at_end = 0  # of the queue, where the end was given up
         self.spent_s = 0.0
         self.marker: Callable[[int], Any] | None = None
         self.newest: Callable[[], int] | None = None
@@ -90,7 +91,9 @@ class Recorder:
         self._end_ns: int | None = None
         self._marked = False  # whether blocks were marked once: else nothing was launched that we saw
         self._unmarked = Unmarked()  # boundaries until then
-        self._pause = Pauses()
+        self._pauses = Pauses()
+        self.steps = 0  # parts of the work that are done: it goes on as long as they grow
+        self._closing = threads.lock()  # taken, for good, by who closes the store
         self._read_ns = self.start_ns
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self._get_ident = threads.thread_id()
@@ -354,7 +357,7 @@ class Recorder:
         began = thread_time()
         with self._lock:
             try:
-                self._pause.begin()
+                self._pauses.begin()
                 self._take_events()
                 launches = self.store.launches
                 launches.wanted = self._budget.keeps
@@ -411,10 +414,15 @@ class Recorder:
         self.clock.look()
         if not (lazily and self.store.may_wait(len(self.events), self.newest is not None)):
             with self._lock:
-                self._pause.begin()
+                self._pauses.begin()
                 self._take_events()
                 self.store.cycle(self._pause)
         self.store.beside(self)
+
+    def _pause(self) -> None:
+        """Between two parts of the work."""
+        self.steps += 1
+        self._pauses()
 
     def _take_events(self) -> None:
         """As :meth:`_consume`, in parts with a pause between them."""
@@ -574,7 +582,8 @@ class Recorder:
 
     def counters(self) -> Counters:
         extra = self.capture.losses() if self.capture is not None else {}
-        return self.store.counters()._replace(sink_errors=self.sinks.errors, **extra, **self.owner.left_out())
+        own = {"sink_errors": self.sinks.errors, "unread_at_end": self.unread_at_end}
+        return self.store.counters()._replace(**own, **extra, **self.owner.left_out())
 
     def meta(self) -> dict[str, Any]:
         """The ``meta`` of a session, as documented there."""
@@ -644,24 +653,34 @@ class Recorder:
 
     def end_results(self, deliver: bool = True) -> None:
         """The part that is ours alone, but for the sinks. Without ``deliver``, time is short and nothing is decided."""
-        ended = self._end_ns is not None
         self._mark_no_more()
         self.armed = False
-        if self._lock.acquire(timeout=0.5):
-            try:
-                self._consume()
-                if deliver:
-                    self.store.cycle(None)
-                elif self.capture is not None:
-                    self.unseen.append(
-                        UnseenInterval(time_ns(), None, "capture did not end in time as the program ended")
-                    )
-            finally:
-                self._lock.release()
-            self._end_ns = self._end_ns or time_ns()
+        if not self._lock.acquire(timeout=0.5):
+            self.give_up_end()
+            return
+        try:
+            self._take_events()
             if deliver:
-                self.sinks.hand_out(SINK_WAIT_S)
-        if not ended:
+                self.store.cycle(self._pause, final=True)
+            elif self.capture is not None:
+                self.unseen.append(UnseenInterval(time_ns(), None, "capture did not end in time as the program ended"))
+        finally:
+            self._lock.release()
+        self._end_ns = self._end_ns or time_ns()
+        if deliver:
+            self.sinks.hand_out(SINK_WAIT_S)
+        self._close_store()
+
+    def give_up_end(self) -> None:
+        """The end does not go on: the session says so, with what is left in the queue, and is closed as it is."""
+        if self._end_ns is None:
+            self.unread_at_end = max(1, len(self.events))
+            self._end_ns = time_ns()
+            self.unseen.append(UnseenInterval(self._end_ns, None, "reading what was recorded was given up at the end"))
+        self._close_store()
+
+    def _close_store(self) -> None:
+        if self._closing.acquire(blocking=False):
             self.store.close(self)
 
     def after_fork_in_child(self) -> None:

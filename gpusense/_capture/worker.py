@@ -25,6 +25,7 @@ class Cycles(Protocol):
     def capture(self) -> Capture | None: ...
 
     spent_s: float
+    steps: int
 
     def tick(self, *, lazily: bool) -> Any: ...
 
@@ -103,8 +104,9 @@ class Worker:
         self._bell.set()
         return True
 
-    def finish(self, action: Callable[[], None], timeout_s: float) -> bool:
-        """Whether ``action`` ended in time on the thread; here, where there is none any more."""
+    def finish(self, action: Callable[[], None], timeout_s: float, longest_s: float) -> bool:
+        """Whether ``action`` ended on the thread; here, where there is none any more. It may take ``longest_s`` as long
+        as the recorder's work goes on, and no ``timeout_s`` in which it does not."""
         done = threads.Bell()
 
         def errand() -> None:
@@ -119,7 +121,12 @@ class Worker:
 
         if not self.errand(errand):
             errand()
-        return done.wait(timeout_s)
+        deadline, steps = monotonic() + longest_s, self._recorder.steps
+        while not done.wait(timeout_s):
+            if self._recorder.steps == steps or monotonic() > deadline:
+                return False
+            steps = self._recorder.steps
+        return True
 
     def _run(self) -> None:
         self._ident, self._native_id = self._get_ident(), threads.system_id()

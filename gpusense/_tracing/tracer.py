@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from ..session import Session
     from .types import Switch
 
-#: Ending capture, and handing out what is left: no exit takes longer because of us.
-END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
+#: Without any progress, of ending capture and of handing out what is left; and with progress, of each: no exit takes
+#: longer because of us.
+END_CAPTURE_S, END_RESULTS_S, LONGEST_END_S = 1.2, 0.8, 30.0
 
 
 class Tracer(Blocks, ManualRecords, Results):
@@ -163,14 +164,16 @@ class Tracer(Blocks, ManualRecords, Results):
         return self.recorder.flush(timeout_s)
 
     def close(self) -> None:
-        """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does."""
+        """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does. What the program
+        has left to be read is read, which may take longer after very many blocks."""
         recorder, worker = self.recorder, self._worker
         self._end_tasks()
-        if not worker.finish(recorder.end_capture, END_CAPTURE_S):
+        if not worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S):
             log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
-        elif not worker.finish(recorder.end_results, END_RESULTS_S):
-            log.once("close-results", "gpusense: a sink did not take the last records in time")
+        elif not worker.finish(recorder.end_results, END_RESULTS_S, LONGEST_END_S):
+            log.once("close-results", "gpusense: the last records were not read, or a sink did not take them, in time")
+            recorder.give_up_end()
         end_frames()
         self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
         worker.end()

@@ -167,7 +167,7 @@ def test_a_watcher_and_an_end_that_interrupt_themselves_leave_the_thread(tracer,
         raise error
 
     tracer._worker.add_watcher(interrupted)
-    assert tracer._worker.finish(interrupted, 10)
+    assert tracer._worker.finish(interrupted, 10, 10)
     wait_until(lambda: len(calls) == 2)
     for _ in range(3):
         tracer._worker.wake()
