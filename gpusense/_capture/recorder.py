@@ -22,11 +22,12 @@ from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, Unsee
 from .._runtime import log, threads
 from .._runtime.clock import Anchor
 from .._runtime.config import Settings
+from .._runtime.interrupts import is_the_programs
 from .attachment import Capture
 from .budget import BudgetKeeper
 from .hang import HangWatch
 from .live_store import LiveStore
-from .sinks import Sinks, is_the_programs
+from .sinks import Sinks
 from .store import Store
 from .worker import FIRST_WAIT_S, Pauses
 
@@ -185,7 +186,9 @@ class Recorder:
                 self._try(capture)
             else:
                 self._watch(capture)
-        except Exception as error:  # noqa: BLE001 - this may be a thread of the program
+        except Exception as error:
+            if is_the_programs(error):
+                raise
             capture.give_up(f"{type(error).__name__}: {error}")
             self.armed = False
             self._mark_no_more()

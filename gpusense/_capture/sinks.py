@@ -6,6 +6,7 @@ from typing import Any
 
 from .._records.records import Record
 from .._runtime import log, threads
+from .._runtime.interrupts import is_the_programs
 
 LONGEST_WAIT_S = 1e6  # a lock takes no infinite time
 
@@ -105,10 +106,3 @@ class Sinks:
             self.errors += 1
             self.remove(sink)
             log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")
-
-
-def is_the_programs(error: BaseException) -> bool:
-    """What is thrown from outside into whatever runs: Ctrl-C, and how gevent ends a greenlet. Never into gpusense's own
-    thread: what is raised there, a sink or source has raised itself.
-    """
-    return isinstance(error, KeyboardInterrupt) or type(error).__module__.partition(".")[0] in ("gevent", "greenlet")

@@ -4,6 +4,7 @@ Nothing here raises: handlers are the host's, memory may be gone, and at interpr
 """
 
 from . import package
+from .interrupts import is_the_programs
 
 _said: set[str] = set()
 
@@ -42,5 +43,6 @@ def exception(key: str, message: str, *args: object) -> None:
 def _say(level: str, message: str, args: tuple[object, ...], exc_info: bool = False) -> None:
     try:
         getattr(_logger(), level)(message, *args, exc_info=exc_info)
-    except Exception:  # noqa: BLE001 - see the module's head
-        pass
+    except Exception as error:
+        if is_the_programs(error):
+            raise

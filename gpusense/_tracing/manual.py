@@ -12,6 +12,7 @@ from .._attribution.open_blocks import here
 from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from .._records.validate import fitted, readers_of, whole
 from .._runtime import log, threads
+from .._runtime.interrupts import is_the_programs
 from .block import Block
 
 _get_ident = threads.thread_id()
@@ -48,7 +49,9 @@ class ManualRecords:
                     self._append((RECORD, item))
                 else:
                     self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
-            except Exception as error:  # noqa: BLE001, PERF203 - the program's mistake is no reason to end it
+            except Exception as error:  # noqa: PERF203 - the program's mistake is no reason to end it
+                if is_the_programs(error):
+                    raise
                 self._ignored(f"record {type(item)}", f"{type(error).__name__}: {error}")
 
     def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -122,7 +125,9 @@ class ManualRecords:
                 if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
                     values[field] = readers[field](value)
             self._append((RECORD, kind(name=text, **self._here(values))))
-        except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
+        except Exception as error:
+            if is_the_programs(error):
+                raise
             self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
 
     def _ignored(self, key: str, reason: str) -> None:

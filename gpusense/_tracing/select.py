@@ -10,6 +10,7 @@ from .._records.records import Unavailable
 from .._runtime import config, log, threads
 from .._runtime.config import Settings
 from .._runtime.errors import ConfigurationError, GpuSenseError
+from .._runtime.interrupts import is_the_programs
 from .noop import DISABLED, OFF, DisabledTracer, NoopTracer
 
 
@@ -65,7 +66,9 @@ class Control:
         with self._deciding:
             try:
                 return self.live if self.live is not None else self._decided()
-            except Exception as error:  # noqa: BLE001 - trace() never raises
+            except Exception as error:
+                if is_the_programs(error):
+                    raise
                 log.exception("resolve", "gpusense: nothing is recorded")
                 return self._idle(f"gpusense could not start: {type(error).__name__}: {error}", Settings())
 
@@ -116,7 +119,9 @@ class Control:
         for follower in self.followers:
             try:
                 follower(tracer)
-            except Exception:  # noqa: BLE001, PERF203 - the tracer works without
+            except Exception as error:  # noqa: PERF203 - the tracer works without
+                if is_the_programs(error):
+                    raise
                 log.exception(f"follower {follower!r}", "gpusense: a new tracer could not be followed")
         return tracer
 

@@ -14,6 +14,7 @@ from typing import Any
 from .._attribution.boundaries import LEAVE, SWITCH
 from .._attribution.open_blocks import innermost
 from .._runtime import log, threads
+from .._runtime.interrupts import is_the_programs
 
 #: ``mark(op, thread, inside)``: SWITCH or LEAVE, see :class:`Boundary`. False where there is no room for more.
 Mark = Callable[[int, int, int | None], bool]
@@ -144,7 +145,9 @@ class TaskSwitches:
                 return original(self)
             try:
                 begins(self._context)
-            except Exception:  # noqa: BLE001 - never into the loop
+            except Exception as error:
+                if is_the_programs(error):
+                    raise
                 log.exception("step", "gpusense: a step of a task could not be followed")
             try:
                 result = original(self)
@@ -245,7 +248,9 @@ def _guarded(action: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any) -> Any:
         try:
             return action(*args)
-        except Exception:  # noqa: BLE001 - never into the loop
+        except Exception as error:
+            if is_the_programs(error):
+                raise
             log.exception("step", "gpusense: a step of a task could not be followed")
             return None
 
