@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep, thread_time, time_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .._aggregation.block_totals import BlockTotals
 from .._aggregation.same_kernels import SameKernels
@@ -27,8 +27,8 @@ from .attachment import Capture
 from .budget import BudgetKeeper
 from .hang import HangWatch
 from .live_store import LiveStore
-from .sinks import Sinks
-from .store import Store
+from .sinks import LONGEST_WAIT_S, Sinks
+from .store import Results, Store
 from .worker import FIRST_WAIT_S, Pauses
 
 if TYPE_CHECKING:
@@ -44,11 +44,20 @@ SINK_WAIT_S = 0.5
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
 
 
+#: That the program waits at most for what it has told gpusense to do; and at least for an answer, so that one comes.
+DO_S, LEAST_S = 10.0, 0.05
+
+BY_SURPRISE = "it was asked for in the middle of gpusense's own work, by a signal handler or finaliser"
+
+_Answer = TypeVar("_Answer")
+
+
 class Owner(NamedTuple):
     """What a recorder asks of the tracer that it records for; the defaults are of a recorder alone."""
 
     wake: Callable[[], None] = lambda: None  # has the next cycle begin now
     elsewhere: Callable[[Callable[[], None]], bool] = lambda _: False  # gpusense's thread runs it, if there is one
+    later: Callable[[Callable[[], None]], bool] = lambda _: False  # the same, also for that thread itself
     on_own_thread: Callable[[], bool] = lambda: False  # whether the caller is that thread
     metrics: Callable[[], Any] = lambda: None  # the monitor whose samples belong to the session
     left_out: Callable[[], dict[str, int]] = dict  # what of the program's is in no record, as counters
@@ -74,7 +83,7 @@ class Recorder:
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
-        self.sinks = Sinks(lambda: self.owner.on_own_thread())
+        self.sinks = Sinks()
         self.clock = Anchor()
         self.start_ns = time_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
@@ -85,8 +94,8 @@ class Recorder:
         self.newest: Callable[[], int] | None = None
         self.armed = capture is not None
         self.disabled = False  # between pause_capture and resume_capture
-        self._lock = threads.OwnedLock()  # of everything that is recorded
-        self._attaching = threads.OwnedLock()
+        self._lock = threads.rlock()  # of everything that is recorded
+        self._attaching = threads.rlock()
         self._last_poke = 0.0
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
@@ -98,7 +107,7 @@ class Recorder:
         self._read_ns = self.start_ns
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self._get_ident = threads.thread_id()
-        self._in_cycles: set[int] = set()  # threads that are in a cycle, whose time is the cycle's
+        self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
         self._slowed_ns = 0  # of the program's launches, for the budget
         self._hang = self._new_hang_watch()
         self._budget = BudgetKeeper(self.unseen)
@@ -117,6 +126,9 @@ class Recorder:
 
     def reconfigure(self, settings: Settings) -> None:
         """The next records follow ``settings``; capture begins anew where that is needed."""
+        self._do(lambda: self._reconfigure(settings))
+
+    def _reconfigure(self, settings: Settings) -> None:
         old, self.settings = self.settings, settings
         with self._lock:
             self._consume()
@@ -137,13 +149,16 @@ class Recorder:
                 self._hang = self._new_hang_watch()
             if any(getattr(old, name) != getattr(settings, name) for name in _OF_CAPTURE):
                 disabled = self.disabled
-                self.pause_capture()
+                self._pause_capture()
                 if not disabled:
-                    self.resume_capture()
+                    self._resume_capture()
         self.store.note(self)
 
     def reset(self) -> None:
         """Forgets what was recorded so far; open blocks stay open."""
+        self._do(self._reset)
+
+    def _reset(self) -> None:
         with self._lock:
             self._consume()
             self.store.flush()
@@ -154,6 +169,9 @@ class Recorder:
 
     def own(self, owners: dict[int, Path]) -> None:
         """Nodes of CUDA graphs by id, and the blocks that captured them, before any of them is replayed."""
+        self._guarded(lambda: self._own(owners))
+
+    def _own(self, owners: dict[int, Path]) -> None:
         with self._lock:
             self.store.own(owners)
 
@@ -165,9 +183,9 @@ class Recorder:
         capture = self.capture
         # Once capture runs only a context is missed, and the next launches need its marker.
         soon = capture is not None and capture.running
-        if (soon or now - self._last_poke > 0.005) and not self._lock.mine:
+        if (soon or now - self._last_poke > 0.005) and self._get_ident() not in self._inside:
             self._last_poke = now
-            self._look_after_capture(self._patience_s)
+            self._guarded(lambda: self._look_after_capture(self._patience_s))
             self._patience_s = max(0.0, self._patience_s - (monotonic() - now))
 
     def pace(self, waited_s: float) -> float:
@@ -179,9 +197,11 @@ class Recorder:
     def _look_after_capture(self, patience_s: float = 0.0) -> None:
         """Begins capture if CUDA is live by now; notices that another profiler came or went. Raises nothing."""
         capture = self.capture
-        if capture is None or self._attaching.mine or not self._attaching.acquire(timeout=patience_s):
-            return  # another thread is at it
+        if capture is None or threads.mine(self._attaching):
+            return
         try:
+            if not self._attaching.acquire(timeout=patience_s):
+                return  # another thread is at it
             if self.armed:
                 self._try(capture)
             else:
@@ -194,7 +214,10 @@ class Recorder:
             self._mark_no_more()
             log.exception("capture", "gpusense: capture failed and is off")
         finally:
-            self._attaching.release()
+            try:
+                self._attaching.release()
+            except RuntimeError:  # not got
+                pass
 
     def _try(self, capture: Capture) -> None:
         if not capture.running:
@@ -296,9 +319,13 @@ class Recorder:
 
     def pause_capture(self) -> None:
         """Ends capture for now; :meth:`resume_capture` begins it again."""
+        self._do(self._pause_capture)
+
+    def _pause_capture(self) -> None:
         if not self._budget.outside:
             self._budget.switch(True, self.capture)
-        self.flush(0.5)
+        self._flush_sources(0.5)
+        self._read_all(monotonic() + 0.5)
         with self._attaching:
             outside = self._budget.outside
             self._mark_no_more()
@@ -313,6 +340,9 @@ class Recorder:
                 self.unseen.append(UnseenInterval(time_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
+        self._do(self._resume_capture)
+
+    def _resume_capture(self) -> None:
         self.disabled = False
         # Also where it was disabled before it had begun.
         if self.capture is not None and (self.capture.rearm() or self.capture.waiting):
@@ -333,11 +363,8 @@ class Recorder:
             if capture is not None and capture.attached:
                 capture.flush()
                 self._stop(capture)
-                if self._lock.acquire(timeout=0.5):
-                    try:
-                        self._budget.note(capture)
-                    finally:
-                        self._lock.release()
+                with self._lock:
+                    self._budget.note(capture)
 
     def _stop(self, capture: Capture) -> None:
         """What is finished is read first. Where another profiler has CUPTI, the time without it ends here."""
@@ -357,7 +384,12 @@ class Recorder:
 
     def on_buffer(self, view: memoryview, thread: int) -> None:
         """A buffer of ``thread`` (0: of all), valid during the call. On the drain thread."""
-        began = thread_time()
+        began, alone = thread_time(), self._get_ident() not in self._inside
+        self._guarded(lambda: self._add_buffer(view, thread))
+        if alone:
+            self._drain_cpu_ns += int((thread_time() - began) * 1e9)
+
+    def _add_buffer(self, view: memoryview, thread: int) -> None:
         with self._lock:
             try:
                 self._pauses.begin()
@@ -374,8 +406,6 @@ class Recorder:
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")
                 if not isinstance(error, Exception):  # Ctrl-C is the program's; otherwise the next buffer may be better
                     raise
-        if self._get_ident() not in self._in_cycles:
-            self._drain_cpu_ns += int((thread_time() - began) * 1e9)
 
     def _lost(self, reason: str) -> None:
         """A buffer could not be read: one unseen time for all that fail for one reason."""
@@ -393,23 +423,21 @@ class Recorder:
 
         ``lazily``: what is of no use yet may wait. False where another thread was in a sink for all of ``timeout_s``.
         """
-        if self._lock.mine:
-            return True  # a signal handler that interrupted one
-        began, ident, sinks = thread_time(), self._get_ident(), self.sinks
-        self._in_cycles.add(ident)
-        try:
-            self._cycle(lazily)
-            handed = sinks.hand_out(timeout_s) if lazily else sinks.hand_out_on(self.owner.elsewhere, timeout_s)
-        finally:
-            self._in_cycles.discard(ident)
-        self._tick_cpu_ns += int((thread_time() - began) * 1e9) + sinks.take_cpu_ns()
+        if self._get_ident() in self._inside:
+            return False  # a signal handler or finaliser that interrupted one
+        self._guarded(lambda: self._whole_cycle(lazily))
+        return self.sinks.hand_out(0.0 if lazily else timeout_s)
+
+    def _whole_cycle(self, lazily: bool) -> None:
+        began = thread_time()
+        self._cycle(lazily)
+        self._tick_cpu_ns += int((thread_time() - began) * 1e9) + self.sinks.take_cpu_ns()
         with self._lock:
             self._budget.note(self.capture)
             if self.store.launches.graphs:
                 self._budget.stay("CUDA graphs were replayed, and their next replay might fail")
             on = self._budget.step(self._tick_cpu_ns, self.store.threshold, self.capture, self._slowed_ns)
         self._follow_budget(on)
-        return handed
 
     def _cycle(self, lazily: bool) -> None:
         self._look_after_capture()
@@ -540,18 +568,76 @@ class Recorder:
     # --- results ----------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float) -> bool:
-        """Everything that the device has finished is read and handed on."""
-        deadline = monotonic() + timeout_s
-        read = self._flush_sources(timeout_s)
+        """Everything that the device has finished is read and handed on. False at once to who asks by surprise: a
+        signal handler or finaliser in the middle of gpusense's own work."""
+        if self._get_ident() in self._inside:
+            return False
+        deadline = monotonic() + min(timeout_s, LONGEST_WAIT_S)
+        flushed = self._flush_sources(timeout_s)
+        read = self._ask(lambda: self._read_all(deadline), max(LEAST_S, deadline - monotonic()), False)
+        return self.sinks.hand_out(max(0.0, deadline - monotonic())) and read and flushed
+
+    def _read_all(self, deadline: float) -> bool:
+        """Whether everything that the device has finished was read by ``deadline``."""
         while True:
             if self.capture is not None and self.capture.running:
                 self.capture.flush()
-            handed = self.tick(max(0.0, deadline - monotonic()))
+            self._whole_cycle(lazily=False)
+            self.sinks.hand_out()
             if self.store.idle:
-                return read and handed
+                return True
             if monotonic() >= deadline:
                 return False
             sleep(0.002)
+
+    # --- on gpusense's own thread, where no signal handler of the program comes in between --------------------------
+
+    def _guarded(self, action: Callable[[], _Answer]) -> _Answer:
+        """What ``action`` gives, here; what a signal handler or finaliser asks meanwhile is refused."""
+        ident = self._get_ident()
+        outermost = ident not in self._inside
+        try:
+            self._inside.add(ident)
+            return action()
+        finally:
+            if outermost:
+                self._inside.discard(ident)
+
+    def _ask(self, action: Callable[[], _Answer], timeout_s: float, silent: _Answer) -> _Answer:
+        """What ``action`` gives on gpusense's thread, or here where there is none; ``silent`` where that takes longer,
+        and at once to who asks by surprise."""
+        if self._get_ident() in self._inside:
+            return silent
+        answers: list[_Answer] = []
+        done = threads.Bell()
+
+        def here_or_there() -> None:
+            if self.owner.elsewhere(self._errand(lambda: answers.append(action()), done.set)):
+                done.wait(min(timeout_s, LONGEST_WAIT_S))
+            else:
+                answers.append(action())
+
+        self._guarded(here_or_there)
+        return answers[0] if answers else silent
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """``action`` as in :meth:`_ask`, after all that was asked for before. It is done when this returns, unless
+        somebody asks by surprise: then it is done soon."""
+        if self._get_ident() not in self._inside:
+            self._ask(action, DO_S, None)
+        elif not self.owner.later(self._errand(action, lambda: None)):
+            action()
+
+    def _errand(self, action: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+        def errand() -> None:
+            try:
+                self._guarded(action)
+            except BaseException:  # noqa: BLE001 - the thread must live
+                log.exception("errand", "gpusense: what the program asked for has failed")
+            finally:
+                then()
+
+        return errand
 
     def _flush_sources(self, timeout_s: float) -> bool:
         read = True
@@ -575,17 +661,25 @@ class Recorder:
     def block_totals(self, block: Any) -> BlockTotals | None:
         """What was launched inside ``block`` so far; None where nobody watched it."""
         self._bring_up_to_date()
-        return self.store.totals(block.block_id, self._lock)
+        return self._guarded(lambda: self.store.totals(block.block_id, self._lock))
 
     def _bring_up_to_date(self) -> None:
-        if self._end_ns is None and not self._lock.mine:
-            with self._lock:
-                self._consume()
-                self.store.flush()
+        if self._end_ns is None:
+            self._ask(self._read_queue, DO_S, None)
+
+    def _read_queue(self) -> None:
+        with self._lock:
+            self._pauses.begin()
+            self._take_events()
+            self.store.flush()
 
     def counters(self) -> Counters:
         extra = self.capture.losses() if self.capture is not None else {}
-        own = {"sink_errors": self.sinks.errors, "unread_at_end": self.unread_at_end}
+        own = {
+            "sink_errors": self.sinks.errors,
+            "unsent_records": self.sinks.unsent,
+            "unread_at_end": self.unread_at_end,
+        }
         return self.store.counters()._replace(**own, **extra, **self.owner.left_out())
 
     def meta(self) -> dict[str, Any]:
@@ -626,7 +720,11 @@ class Recorder:
         return list(source.history((time_ns() - self.start_ns) / 1e9)) if source is not None else []
 
     def session(self) -> "Session":
-        """All that was recorded so far."""
+        """All that was recorded so far. To who asks by surprise, as in :meth:`flush`, one that says so."""
+        if self._get_ident() in self._inside:
+            from ..session import Session
+
+            return Session(meta={"mode": self.store.mode, "reason": BY_SURPRISE})
         self._bring_up_to_date()
         return self.store.session(self)
 
@@ -634,8 +732,7 @@ class Recorder:
         """What is in memory: where a file is written, a session without records."""
         from ..session import Session
 
-        with self._lock:
-            records, aggregates, busy = self.store.results()
+        records, aggregates, busy = self._guarded(self._results)
         return Session(
             meta=self.meta(),
             devices=self.devices(),
@@ -646,6 +743,10 @@ class Recorder:
             unseen=self.all_unseen(),
             counters=self.counters(),
         )
+
+    def _results(self) -> Results:
+        with self._lock:
+            return self.store.results()
 
     # --- end --------------------------------------------------------------------------------------------------------
 
@@ -658,20 +759,24 @@ class Recorder:
         """The part that is ours alone, but for the sinks. Without ``deliver``, time is short and nothing is decided."""
         self._mark_no_more()
         self.armed = False
-        if not self._lock.acquire(timeout=0.5):
-            self.give_up_end()
-            return
         try:
+            if not self._lock.acquire(timeout=0.5):
+                self.give_up_end()
+                return
             self._take_events()
             if deliver:
                 self.store.cycle(self._pause, final=True)
             elif self.capture is not None:
                 self.unseen.append(UnseenInterval(time_ns(), None, "capture did not end in time as the program ended"))
         finally:
-            self._lock.release()
+            try:
+                self._lock.release()
+            except RuntimeError:  # not got
+                pass
         self._end_ns = self._end_ns or time_ns()
-        if deliver:
-            self.sinks.hand_out(SINK_WAIT_S)
+        if deliver and not self.sinks.hand_out(SINK_WAIT_S):
+            log.once("close-sinks", "gpusense: a sink did not take the last records in time")
+        self.sinks.give_up()
         self._close_store()
 
     def give_up_end(self) -> None:
@@ -688,8 +793,9 @@ class Recorder:
 
     def after_fork_in_child(self) -> None:
         """No call to CUDA or CUPTI any more, and nobody reads the queue: blocks that were open end into nothing."""
-        self._lock = threads.OwnedLock()
-        self._attaching = threads.OwnedLock()
+        self._lock = threads.rlock()
+        self._attaching = threads.rlock()
+        self._inside = set()
         self._mark_no_more()
         self.armed = False
         if self.capture is not None:

@@ -104,6 +104,14 @@ class Worker:
         self._bell.set()
         return True
 
+    def later(self, action: Callable[[], None]) -> bool:
+        """As :meth:`errand`, also for the thread itself, and after what it is at."""
+        if self._thread is None or not self._thread.is_alive():
+            return False
+        self._errands.append(action)
+        self._bell.set()
+        return True
+
     def finish(self, action: Callable[[], None], timeout_s: float, longest_s: float) -> bool:
         """Whether ``action`` ended on the thread; here, where there is none any more. It may take ``longest_s`` as long
         as the recorder's work goes on, and no ``timeout_s`` in which it does not."""

@@ -49,7 +49,7 @@ class Control:
         self.followers: list[Callable[[Any], None]] = []
         self._layers = config.Layers()
         self._possible = possible
-        self._deciding = threads.OwnedLock()
+        self._deciding = threads.rlock()
         self._forked = ""  # why capture is not possible in this process, where it was forked from one that captured
         self._sinks: list[Callable[..., Any]] = []  # that wait for a live tracer
         self._disabled = False  # before there was anything to disable
@@ -61,7 +61,7 @@ class Control:
 
         None to a finaliser or signal handler that runs on this thread in the middle of the decision.
         """
-        if self._deciding.mine:
+        if threads.mine(self._deciding):
             return None
         with self._deciding:
             try:
@@ -188,7 +188,7 @@ class Control:
         if wanted.mode == "off":
             return False
         self._disabled = False
-        if self._deciding.mine:  # a signal handler or finaliser in the middle of the decision
+        if threads.mine(self._deciding):  # a signal handler or finaliser in the middle of the decision
             return False
         with self._deciding:  # while it is made, too: a second one would go on capturing beside the first
             if self.live is None:
@@ -234,7 +234,7 @@ class Control:
         Where the parent had no CUDA the child decides anew. Else it cannot use CUDA itself, and there is something to
         record only where blocks are wanted without a GPU.
         """
-        self._deciding = threads.OwnedLock()
+        self._deciding = threads.rlock()
         if self.live is not tracer:
             return
         was_active, self.live = _active_tracer() is tracer, None

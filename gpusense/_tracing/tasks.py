@@ -28,7 +28,7 @@ class TaskSwitches:
         self._get_ident = threads.thread_id()
         #: Thread → the block its launches belong to; only threads whose steps are seen.
         self._inside: dict[int, int] = {}
-        self._changing = threads.OwnedLock()
+        self._changing = threads.rlock()
         self._patches: list[_Patch] = []
         self._trio: _TrioSwitches | None = None
         self.active = self._ended = False
@@ -67,7 +67,7 @@ class TaskSwitches:
 
     def end(self, mark: Mark) -> None:
         """As :meth:`off`, for good, with another ``mark``: CUDA may not answer, or this is a forked child."""
-        self._changing = threads.OwnedLock()
+        self._changing = threads.rlock()
         self._mark, self._ended = mark, True
         self.off()
 

@@ -38,7 +38,9 @@ class Tracer(Blocks, ManualRecords, Results):
         self.ignored_records = 0
         self._left_behind = False
         worker = self._worker = Worker(recorder)
-        recorder.belong_to(Owner(worker.wake, worker.errand, worker.is_current, self._metrics, self._left_out))
+        recorder.belong_to(
+            Owner(worker.wake, worker.errand, worker.later, worker.is_current, self._metrics, self._left_out)
+        )
         process.register(self)
         worker.start()
         self.follow_tasks()
@@ -172,13 +174,14 @@ class Tracer(Blocks, ManualRecords, Results):
             log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
         elif not worker.finish(recorder.end_results, END_RESULTS_S, LONGEST_END_S):
-            log.once("close-results", "gpusense: the last records were not read, or a sink did not take them, in time")
+            log.once("close-results", "gpusense: the last records were not read in time")
             recorder.give_up_end()
         end_frames()
         self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
         worker.end()
 
     def before_fork(self) -> None:
+        self.recorder.sinks.before_fork()
         self._worker.before_fork()
 
     def after_fork_in_parent(self) -> None:

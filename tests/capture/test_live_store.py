@@ -112,7 +112,7 @@ def test_what_is_kept_goes_to_the_sinks_and_a_buffer_names_its_kernels(store, si
     store.add(view(kernel(T0, T0 + 9, 1, name=7)), 5, pause)
     assert store.name(7) == "kernel_7"
     store.cycle(pause)
-    sinks.hand_out()
+    assert sinks.hand_out(10)
     assert [(record.name, record.occupancy) for record in sinks.got] == [("kernel_7", 0.5)]
 
 
