@@ -249,9 +249,11 @@ class Capture:
                 reason = f"{reason}; {error}"
         self.state, self.reason = "unavailable", reason
 
-    def flush(self, forced: bool = False) -> None:
+    def flush(self, forced: bool = False) -> str:
+        """Has what is finished read; "" or why that was not done."""
         if self._activity is not None and self.state == "running":
-            self._activity.flush(forced)
+            return self._activity.flush(forced) or ""
+        return ""
 
     def lines(self) -> list[tuple[int, str]]:
         """(correlation id, line of the program) of synchronising calls since the last time; none unless asked for."""

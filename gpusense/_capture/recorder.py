@@ -27,6 +27,7 @@ from .attachment import Capture
 from .budget import BudgetKeeper
 from .hang import HangWatch
 from .live_store import LiveStore
+from .losses import Losses
 from .sinks import LONGEST_WAIT_S, Sinks
 from .store import Results, Store
 from .worker import FIRST_WAIT_S, Pauses
@@ -105,6 +106,9 @@ class Recorder:
         self.steps = 0  # parts of the work that are done: it goes on as long as they grow
         self._closing = threads.lock()  # taken, for good, by who closes the store
         self._read_ns = self.start_ns
+        self._unread = ""  # why the last reading was not done
+        self._losses = Losses(self.start_ns)
+        self._forgotten: dict[str, int] = {}  # of the counters that go on, by the last reset
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self._get_ident = threads.thread_id()
         self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
@@ -163,8 +167,10 @@ class Recorder:
             self._consume()
             self.store.flush()
             self.start_ns = time_ns()
+            self._forgotten = self._counts_that_go_on()
             self.store.reset(self.start_ns)
-            self.unseen.clear()
+            # What lasts goes on, and begins here.
+            self.unseen[:] = [one._replace(start_ns=self.start_ns) for one in self.unseen if one.end_ns is None]
         self.store.note(self)
 
     def own(self, owners: dict[int, Path]) -> None:
@@ -432,7 +438,9 @@ class Recorder:
         began = thread_time()
         self._cycle(lazily)
         self._tick_cpu_ns += int((thread_time() - began) * 1e9) + self.sinks.take_cpu_ns()
+        counts = self._counts_that_go_on()
         with self._lock:
+            self._losses.look(counts, time_ns())
             self._budget.note(self.capture)
             if self.store.launches.graphs:
                 self._budget.stay("CUDA graphs were replayed, and their next replay might fail")
@@ -575,16 +583,16 @@ class Recorder:
         deadline = monotonic() + min(timeout_s, LONGEST_WAIT_S)
         flushed = self._flush_sources(timeout_s)
         read = self._ask(lambda: self._read_all(deadline), max(LEAST_S, deadline - monotonic()), False)
-        return self.sinks.hand_out(max(0.0, deadline - monotonic())) and read and flushed
+        return self.sinks.wait(max(0.0, deadline - monotonic())) and read and flushed
 
     def _read_all(self, deadline: float) -> bool:
         """Whether everything that the device has finished was read by ``deadline``."""
         while True:
-            if self.capture is not None and self.capture.running:
-                self.capture.flush()
+            unread = self.capture.flush() if self.capture is not None and self.capture.running else ""
             self._whole_cycle(lazily=False)
             self.sinks.hand_out()
-            if self.store.idle:
+            self._unread = unread
+            if self.store.idle and not unread:
                 return True
             if monotonic() >= deadline:
                 return False
@@ -674,13 +682,43 @@ class Recorder:
             self.store.flush()
 
     def counters(self) -> Counters:
-        extra = self.capture.losses() if self.capture is not None else {}
-        own = {
+        counts = self._counts_that_go_on()
+        return self.store.counters()._replace(
+            **{name: count - self._forgotten.get(name, 0) for name, count in counts.items()}
+        )
+
+    def _counts_that_go_on(self) -> dict[str, int]:
+        """Those that do not begin anew with a reset by themselves."""
+        stored = self.store.counters()
+        return {
             "sink_errors": self.sinks.errors,
             "unsent_records": self.sinks.unsent,
             "unread_at_end": self.unread_at_end,
+            "lost_markers": stored.lost_markers,
+            "bytes_dropped": stored.bytes_dropped,
+            "bytes_too_long": stored.bytes_too_long,
+            **(self.capture.losses() if self.capture is not None else {}),
+            **self.owner.left_out(),
         }
-        return self.store.counters()._replace(**own, **extra, **self.owner.left_out())
+
+    def lacking(self, block: Any) -> str:
+        """Why a block that was asked, and may be complete as far as waiting goes, is not; "" where it is."""
+        start, end = block.start_ns, block.end_ns or time_ns()
+        counts = self._counts_that_go_on()
+        with self._lock:
+            self._losses.look(counts, time_ns())
+            lost = self._losses.between(start, end)
+        if lost:
+            return f"{lost} while it was open"
+        for unseen in self.all_unseen():
+            if unseen.start_ns < end and (unseen.end_ns is None or unseen.end_ns > start):
+                return f"work was not seen while it was open: {unseen.reason}"
+        return ""
+
+    @property
+    def unread(self) -> str:
+        """Why the last reading was not done; "" where it was."""
+        return self._unread
 
     def meta(self) -> dict[str, Any]:
         """The ``meta`` of a session, as documented there."""

@@ -35,12 +35,12 @@ class Sinks:
         self.forget_in_child()
 
     def add(self, sink: Sink) -> None:
-        with self._changing:
+        with self._joining:
             if sink not in self._sinks:
                 self._sinks = (*self._sinks, sink)
 
     def remove(self, sink: Sink) -> None:
-        with self._changing:
+        with self._joining:
             self._sinks = tuple(known for known in self._sinks if known != sink)
 
     @property
@@ -52,7 +52,8 @@ class Sinks:
         """After a fork: the sinks and their thread are the parent's."""
         self._sinks = ()
         self._outbox = []
-        self._changing = threads.rlock()  # of sinks, records and thread
+        self._joining = threads.rlock()  # of sinks
+        self._changing = threads.rlock()  # of records and thread; where a handler of the program may come in, not held
         self._thread: Any = None
         self._ident = 0  # of the thread that is in the sinks
         self._own = 0  # of the thread that is started for them
@@ -70,21 +71,22 @@ class Sinks:
     def hand_out(self, timeout_s: float = 0.0) -> bool:
         """Has everything that was put handed out; False where a sink has not taken all of it in time.
 
-        One thread, in order; a sink that flushes gets what that brings inside its call.
+        One thread, in order.
         """
+        with self._changing:
+            started = not self._outbox or self._start()
+            self._busy = self._busy or bool(self._outbox)
+        if started:
+            self._bell.set()
+            return self.wait(timeout_s)
+        self._deliver()  # the interpreter ends
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """As :meth:`hand_out`, after it. A sink that flushes gets what that brings inside its call."""
         if self._ident == self._get_ident():
             self._deliver()
             return True
-        with self._changing:
-            if not self._outbox:
-                started = True
-            else:
-                self._busy = True
-                started = self._start()
-        if not started:  # the interpreter ends
-            self._deliver()
-            return True
-        self._bell.set()
         deadline, wait_s = monotonic() + min(timeout_s, LONGEST_WAIT_S), FIRST_LOOK_S
         while self._busy:
             if monotonic() >= deadline:

@@ -133,7 +133,11 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     captured = running or bool(totals.rows)
     reason = "" if captured else f"no GPU work is captured: {status.get('reason') or status.get('state')}"
     if captured and not complete:
-        reason = "not everything launched inside had finished and been read in time"
+        why = f": {recorder.unread}" if recorder.unread else ""
+        reason = f"not everything launched inside had finished and been read in time{why}"
+    lacking = recorder.lacking(block) if captured and complete else ""
+    if lacking:
+        complete, reason = False, lacking
     if totals.late and captured:
         complete = False
         reason = "the block was asked for when it was open already: what it launched first may be missing"

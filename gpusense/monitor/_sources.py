@@ -8,6 +8,7 @@ from .._records.metrics import GpuMetrics, fill
 from .._records.protocols import Backend
 from .._records.records import DeviceInfo, Unavailable
 from .._runtime import threads
+from .._runtime.interrupts import is_the_programs
 from ..backends import names, open_backend
 
 
@@ -104,7 +105,9 @@ class Opening:
 def _devices(source: Any) -> tuple[DeviceInfo, ...]:
     try:
         return tuple(source.devices())
-    except Exception:  # noqa: BLE001  the driver went away since it was opened
+    except Exception as error:  # the driver went away since it was opened
+        if is_the_programs(error):
+            raise
         return ()
 
 
