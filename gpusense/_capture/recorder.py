@@ -22,6 +22,7 @@ from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, Unsee
 from .._runtime import log, threads
 from .._runtime.clock import Anchor
 from .._runtime.config import Settings
+from .._runtime.errors import wants_room
 from .._runtime.interrupts import is_the_programs
 from .attachment import Capture
 from .budget import BudgetKeeper
@@ -215,6 +216,8 @@ class Recorder:
         except Exception as error:
             if is_the_programs(error):
                 raise
+            if wants_room(error):  # for a module of ours; with the next look there may be
+                return
             capture.give_up(f"{type(error).__name__}: {error}")
             self.armed = False
             self._mark_no_more()

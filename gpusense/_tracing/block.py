@@ -37,6 +37,8 @@ from .._records.validate import attributes_of
 from .._runtime import log, threads
 from .._runtime.config import Settings
 from .._runtime.interrupts import is_the_programs
+from .decorator import compute_decorated, decorated
+from .summary import block_summary
 from .tasks import TaskSwitches
 
 _get_ident = threads.thread_id()
@@ -160,8 +162,6 @@ class Block:
         return True
 
     def __call__(self, function: Any) -> Any:
-        from .decorator import decorated
-
         return decorated(function, self.name, self.attributes, self.links)
 
     def wait(self, timeout_s: float = 5.0) -> bool:
@@ -171,8 +171,6 @@ class Block:
 
     def summary(self, timeout_s: float = 5.0) -> Any:
         """:class:`BlockSummary` of what was launched inside, after :meth:`wait`; says so where it is incomplete."""
-        from .summary import block_summary
-
         return block_summary(self, self.tracer.recorder, self.wait(timeout_s))
 
 
@@ -195,8 +193,6 @@ class TimedBlock:
         self._record(self._name, self._start, time_ns(), self._elements, attributes=self._attributes)
 
     def __call__(self, function: Any) -> Any:
-        from .decorator import compute_decorated
-
         return compute_decorated(function, self._name, self._elements, self._attributes)
 
 

@@ -9,7 +9,7 @@ from .. import _activate, _active_tracer, _Undecided
 from .._records.records import Unavailable
 from .._runtime import config, log, threads
 from .._runtime.config import Settings
-from .._runtime.errors import ConfigurationError, GpuSenseError
+from .._runtime.errors import ConfigurationError, GpuSenseError, wants_room
 from .._runtime.interrupts import is_the_programs
 from .noop import DISABLED, OFF, DisabledTracer, NoopTracer
 
@@ -67,7 +67,7 @@ class Control:
             try:
                 return self.live if self.live is not None else self._decided()
             except Exception as error:
-                if is_the_programs(error):
+                if is_the_programs(error) or wants_room(error):
                     raise
                 log.exception("resolve", "gpusense: nothing is recorded")
                 return self._idle(f"gpusense could not start: {type(error).__name__}: {error}", Settings())
