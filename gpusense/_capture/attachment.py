@@ -6,12 +6,13 @@ reason), *stopped*.
 """
 
 from collections.abc import Callable
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any
 
 from .._aggregation.pipeline import Marker
 from .._decode import layouts
 from .._records.records import DeviceInfo, GpuKernel, Unavailable, UnseenInterval
+from .._runtime.clock import now_ns as time_ns
 from .._runtime.config import Settings
 from .._runtime.errors import GpuSenseError, NotYet
 from ..backends.cupti.sharing import Sharing

@@ -10,17 +10,29 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from time import monotonic, sleep, thread_time, time_ns
+from time import monotonic, sleep, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .._aggregation.block_totals import BlockTotals
 from .._aggregation.same_kernels import SameKernels
 from .._attribution.before_capture import Unmarked
-from .._attribution.boundaries import CLOSED, LAST_PLACED, LOST, RECORD, Boundary, PlacedItem, boundary_of, record_of
+from .._attribution.boundaries import (
+    CLOSED,
+    LAST_PLACED,
+    LOST,
+    RECORD,
+    Boundary,
+    PlacedItem,
+    boundary_of,
+    boundary_on_clock,
+    on_clock,
+    record_of,
+)
 from .._attribution.open_blocks import end_frames
+from .._decode.walk import restamped
 from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, UnseenInterval
 from .._runtime import log, threads
-from .._runtime.clock import Anchor
+from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
 from .._runtime.errors import wants_room
 from .._runtime.interrupts import is_the_programs
@@ -86,8 +98,8 @@ class Recorder:
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks()
-        self.clock = Anchor()
-        self.start_ns = time_ns()
+        self.clock = SESSION
+        self.start_ns = now_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
         self.unseen: list[UnseenInterval] = []
         self.unread_at_end = 0  # of the queue, where the end was given up
@@ -167,7 +179,7 @@ class Recorder:
         with self._lock:
             self._consume()
             self.store.flush()
-            self.start_ns = time_ns()
+            self.start_ns = now_ns()
             self._forgotten = self._counts_that_go_on()
             self.store.reset(self.start_ns)
             # What lasts goes on, and begins here.
@@ -344,9 +356,9 @@ class Recorder:
                 self._stop(self.capture)
                 with self._lock:
                     if outside:
-                        self._add_unseen(UnseenInterval(self._budget.came_back(), time_ns(), BUDGET))
+                        self._add_unseen(UnseenInterval(self._budget.came_back(), now_ns(), BUDGET))
                     self._budget.note(self.capture)
-                self.unseen.append(UnseenInterval(time_ns(), None, "recording was disabled"))
+                self.unseen.append(UnseenInterval(now_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
         self._do(self._resume_capture)
@@ -357,7 +369,7 @@ class Recorder:
         if self.capture is not None and (self.capture.rearm() or self.capture.waiting):
             self._arm()
             if self.unseen and self.unseen[-1].end_ns is None:
-                self.unseen[-1] = self.unseen[-1]._replace(end_ns=time_ns())
+                self.unseen[-1] = self.unseen[-1]._replace(end_ns=now_ns())
             self.owner.wake()
 
     def end_capture(self) -> None:
@@ -379,15 +391,15 @@ class Recorder:
         """What is finished is read first. Where another profiler has CUPTI, the time without it ends here."""
         lasting = capture.unseen_now()
         if lasting is not None:
-            self.unseen.append(lasting._replace(end_ns=time_ns()))
+            self.unseen.append(lasting._replace(end_ns=now_ns()))
         capture.stop()
 
     def _never_captured(self, capture: Capture) -> None:
         lasting = capture.unseen_now()
         if lasting is not None:
-            self.unseen.append(lasting._replace(end_ns=time_ns()))
+            self.unseen.append(lasting._replace(end_ns=now_ns()))
         elif capture.missed():
-            self.unseen.append(UnseenInterval(self.start_ns, time_ns(), "the program ended before capture could begin"))
+            self.unseen.append(UnseenInterval(self.start_ns, now_ns(), "the program ended before capture could begin"))
 
     # --- buffers ----------------------------------------------------------------------------------------------------
 
@@ -405,12 +417,14 @@ class Recorder:
                 self._take_events()
                 launches = self.store.launches
                 launches.wanted = self._budget.keeps
+                if self.clock.steps and self.capture is not None:
+                    view = restamped(view, self.capture.strides, self.clock.of_wall)
                 self.store.add(view, thread, self._pause)
                 self._slowed_ns += launches.take()
                 capture = self.capture
                 if self._hang is not None and capture is not None:
                     self._hang.read(view, capture.strides, self.store.name, capture.marker_shape)
-                self._read_ns = time_ns()
+                self._read_ns = now_ns()
             except BaseException as error:
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")
                 if not isinstance(error, Exception):  # Ctrl-C is the program's; otherwise the next buffer may be better
@@ -419,7 +433,7 @@ class Recorder:
     def _lost(self, reason: str) -> None:
         """A buffer could not be read: one unseen time for all that fail for one reason."""
         log.exception("buffer", "gpusense: a buffer of GPU records could not be read")
-        last, now = self.unseen[-1] if self.unseen else None, time_ns()
+        last, now = self.unseen[-1] if self.unseen else None, now_ns()
         if last is not None and last.reason == reason:
             self.unseen[-1] = last._replace(end_ns=now)
         else:
@@ -443,7 +457,7 @@ class Recorder:
         self._tick_cpu_ns += int((thread_time() - began) * 1e9) + self.sinks.take_cpu_ns()
         counts = self._counts_that_go_on()
         with self._lock:
-            self._losses.look(counts, time_ns())
+            self._losses.look(counts, now_ns())
             self._budget.note(self.capture)
             if self.store.launches.graphs:
                 self._budget.stay("CUDA graphs were replayed, and their next replay might fail")
@@ -479,12 +493,15 @@ class Recorder:
         if noted:
             self.store.lines(noted)
         events = self.events
+        self.clock.look()
         placed: list[PlacedItem] = []
         records: list[Record | SameKernels] = []
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events) if most is None else min(most, len(events))):
             item = events.popleft()
             kind = item[0]
+            if self.clock.steps:
+                item = on_clock(item, self.clock.of_wall)
             if kind <= LAST_PLACED:
                 placed.append(item)
                 continue
@@ -497,7 +514,9 @@ class Recorder:
             if kind in (CLOSED, RECORD):
                 records.append(record_of(item))
             else:
-                self._boundary(boundary_of(item))
+                event = boundary_of(item)
+                marked = self.clock.steps and event.token
+                self._boundary(boundary_on_clock(event, self.clock.of_wall) if marked else event)
         if placed:
             records += self.store.placed(placed)
         self.store.records(records)
@@ -706,10 +725,10 @@ class Recorder:
 
     def lacking(self, block: Any) -> str:
         """Why a block that was asked, and may be complete as far as waiting goes, is not; "" where it is."""
-        start, end = block.start_ns, block.end_ns or time_ns()
+        start, end = block.start_ns, block.end_ns or now_ns()
         counts = self._counts_that_go_on()
         with self._lock:
-            self._losses.look(counts, time_ns())
+            self._losses.look(counts, now_ns())
             lost = self._losses.between(start, end)
         if lost:
             return f"{lost} while it was open"
@@ -733,7 +752,7 @@ class Recorder:
             "version": __version__,
             "pid": os.getpid(),
             "start_ns": self.start_ns,
-            "end_ns": self._end_ns or time_ns(),
+            "end_ns": self._end_ns or now_ns(),
             "threshold_ns": settings.threshold_ns,
             "effective_threshold_ns": self.store.threshold.highest_ns,
             "trace_all": settings.trace_all,
@@ -744,21 +763,25 @@ class Recorder:
             "only_devices": None if settings.devices is None else list(settings.devices),
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
-            "clock_steps": list(self.clock.steps),
+            "clock_steps": [step for step in self.clock.steps if step[0] >= self.start_ns],
+            "clock_ahead_ns": self.clock.ahead_ns,
             **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": {
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
                 "thread_s": self.spent_s,
-                **self._budget.facts(self._end_ns or time_ns(), self.store.threshold),
+                **self._budget.facts(self._end_ns or now_ns(), self.store.threshold),
             },
         }
 
     def samples(self) -> list[Any]:
         """Device metrics of this session so far, from the monitor that runs in this process."""
         source = self.owner.metrics()
-        return list(source.history((time_ns() - self.start_ns) / 1e9)) if source is not None else []
+        if source is None:
+            return []
+        samples, of = list(source.history((now_ns() - self.start_ns) / 1e9)), self.clock.of_monotonic
+        return [one._replace(time_ns=of(one.monotonic_ns)) for one in samples] if self.clock.steps else samples
 
     def session(self) -> "Session":
         """All that was recorded so far. To who asks by surprise, as in :meth:`flush`, one that says so."""
@@ -808,13 +831,13 @@ class Recorder:
             if deliver:
                 self.store.cycle(self._pause, final=True)
             elif self.capture is not None:
-                self.unseen.append(UnseenInterval(time_ns(), None, "capture did not end in time as the program ended"))
+                self.unseen.append(UnseenInterval(now_ns(), None, "capture did not end in time as the program ended"))
         finally:
             try:
                 self._lock.release()
             except RuntimeError:  # not got
                 pass
-        self._end_ns = self._end_ns or time_ns()
+        self._end_ns = self._end_ns or now_ns()
         if deliver and not self.sinks.hand_out(SINK_WAIT_S):
             log.once("close-sinks", "gpusense: a sink did not take the last records in time")
         self.sinks.give_up()
@@ -824,7 +847,7 @@ class Recorder:
         """The end does not go on: the session says so, with what is left in the queue, and is closed as it is."""
         if self._end_ns is None:
             self.unread_at_end = max(1, len(self.events))
-            self._end_ns = time_ns()
+            self._end_ns = now_ns()
             self.unseen.append(UnseenInterval(self._end_ns, None, "reading what was recorded was given up at the end"))
         self._close_store()
 

@@ -120,7 +120,8 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     """Built from the running totals of the pipeline; in file mode from the file."""
     totals = recorder.block_totals(block)
     end = block.end_ns
-    wall = end - block.start_ns if end is not None else None
+    of = recorder.clock.of_wall  # which may have been set while the block was open
+    wall = max(0, of(end) - of(block.start_ns)) if end is not None else None
     if not block.block_id or totals is None:
         return BlockSummary(str(block.name), reason="the block was never entered, or was not sampled")
     rows = [
