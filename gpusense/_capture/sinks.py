@@ -56,7 +56,7 @@ class Sinks:
         self._changing = threads.rlock()  # of records and thread; where a handler of the program may come in, not held
         self._thread: Any = None
         self._ident = 0  # of the thread that is in the sinks
-        self._own = 0  # of the thread that is started for them
+        self._own = self._native_id = 0  # of the thread that is started for them
         self._bell = threads.Bell()
         self._busy = self._ending = False
 
@@ -113,7 +113,7 @@ class Sinks:
         if thread is not None and self._ident != self._get_ident() and not threads.foreign(thread):
             self._ending = True
             self._bell.set()
-            thread.join(FORK_S)
+            threads.join(thread, self._native_id, FORK_S)
 
     def _start(self) -> bool:
         self._ending = False
@@ -122,7 +122,7 @@ class Sinks:
         return self._thread is not None
 
     def _run(self) -> None:
-        self._own = self._get_ident()
+        self._own, self._native_id = self._get_ident(), threads.system_id()
         while True:
             self._bell.wait(LONGEST_WAIT_S)
             self._deliver()

@@ -14,8 +14,6 @@ PAUSE_S = 0.0001
 AT_ONCE_NS = 500_000  # of work, after which there is a pause
 #: No fork waits longer for the thread to end; it goes on if a cycle takes longer.
 FORK_S = 0.05
-#: Between two looks whether the system has let it go.
-GONE_S = 0.00002
 
 
 class Cycles(Protocol):
@@ -177,13 +175,9 @@ class Worker:
             return
         if (capture is not None and capture.attached) or threads.foreign(thread):
             return
-        deadline = monotonic() + FORK_S
         self._end = self._end or deque((None,))  # a signal handler may fork while the program does
         self._bell.set()
-        thread.join(FORK_S)
-        # The system counts a thread for some microseconds after it was joined.
-        while not thread.is_alive() and threads.exists(self._native_id) and monotonic() < deadline:
-            sleep(GONE_S)
+        threads.join(thread, self._native_id, FORK_S)
 
     def after_fork_in_parent(self) -> None:
         """As before it."""

@@ -9,7 +9,10 @@ import _thread
 import os
 import sys
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import Any
+
+_GONE_S = 0.00002  # between two looks whether the system has let a thread go
 
 
 def native(name: str) -> Any:
@@ -210,6 +213,14 @@ def _start_native(target: Callable[[], None], daemon: bool) -> Thread:
 
         atexit.register(lambda: thread.join() if os.getpid() == pid else None)
     return thread
+
+
+def join(thread: Any, system_id: int, timeout_s: float) -> None:
+    """Waits until ``thread`` has ended and the system, which counts it for some microseconds more, has let it go."""
+    deadline = monotonic() + timeout_s
+    thread.join(timeout_s)
+    while not thread.is_alive() and exists(system_id) and monotonic() < deadline:
+        sleep(_GONE_S)
 
 
 def foreign(thread: Any) -> bool:
