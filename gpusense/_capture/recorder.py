@@ -37,7 +37,7 @@ from .._runtime.config import Settings
 from .._runtime.errors import wants_room
 from .._runtime.interrupts import is_the_programs
 from .attachment import Capture
-from .budget import BudgetKeeper
+from .budget import MAX_UNSEEN, BudgetKeeper
 from .hang import HangWatch
 from .live_store import LiveStore
 from .losses import Losses
@@ -61,6 +61,7 @@ _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
 #: That the program waits at most for what it has told gpusense to do; and at least for an answer, so that one comes.
 DO_S, LEAST_S = 10.0, 0.05
 
+IN_PART = "; work was seen for a part of this time"
 BY_SURPRISE = "it was asked for in the middle of gpusense's own work, by a signal handler or finaliser"
 
 _Answer = TypeVar("_Answer")
@@ -263,17 +264,20 @@ class Recorder:
             self._mark_with(capture)
 
     def _add_unseen(self, unseen: UnseenInterval) -> None:
-        """Of a pause the second part, without CUPTI, continues the first."""
+        """Of a pause the second part, without CUPTI, continues the first; and so do all where there are very many."""
         last = self.unseen[-1] if self.unseen else None
         if last is not None and unseen.reason == BUDGET and last.reason.startswith(BUDGET):
             self.unseen[-1] = last._replace(end_ns=unseen.end_ns)
+        elif last is not None and len(self.unseen) >= MAX_UNSEEN:
+            reason = last.reason if last.reason.endswith(IN_PART) else f"{unseen.reason}{IN_PART}"
+            self.unseen[-1] = UnseenInterval(last.start_ns, unseen.end_ns, reason)
         else:
             self.unseen.append(unseen)
 
     def _watch(self, capture: Capture) -> None:
         change = capture.watch()
         if change is not None:
-            self.unseen.append(change)
+            self._add_unseen(change)
         # While another profiler has CUPTI our markers would only be noise in its records.
         self._mark_with(capture if capture.running else None)
 
@@ -358,7 +362,7 @@ class Recorder:
                     if outside:
                         self._add_unseen(UnseenInterval(self._budget.came_back(), now_ns(), BUDGET))
                     self._budget.note(self.capture)
-                self.unseen.append(UnseenInterval(now_ns(), None, "recording was disabled"))
+                self._add_unseen(UnseenInterval(now_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
         self._do(self._resume_capture)
@@ -391,15 +395,15 @@ class Recorder:
         """What is finished is read first. Where another profiler has CUPTI, the time without it ends here."""
         lasting = capture.unseen_now()
         if lasting is not None:
-            self.unseen.append(lasting._replace(end_ns=now_ns()))
+            self._add_unseen(lasting._replace(end_ns=now_ns()))
         capture.stop()
 
     def _never_captured(self, capture: Capture) -> None:
         lasting = capture.unseen_now()
         if lasting is not None:
-            self.unseen.append(lasting._replace(end_ns=now_ns()))
+            self._add_unseen(lasting._replace(end_ns=now_ns()))
         elif capture.missed():
-            self.unseen.append(UnseenInterval(self.start_ns, now_ns(), "the program ended before capture could begin"))
+            self._add_unseen(UnseenInterval(self.start_ns, now_ns(), "the program ended before capture could begin"))
 
     # --- buffers ----------------------------------------------------------------------------------------------------
 
@@ -437,7 +441,7 @@ class Recorder:
         if last is not None and last.reason == reason:
             self.unseen[-1] = last._replace(end_ns=now)
         else:
-            self.unseen.append(UnseenInterval(self._read_ns, now, reason))
+            self._add_unseen(UnseenInterval(self._read_ns, now, reason))
 
     # --- cycles -----------------------------------------------------------------------------------------------------
 
@@ -831,7 +835,7 @@ class Recorder:
             if deliver:
                 self.store.cycle(self._pause, final=True)
             elif self.capture is not None:
-                self.unseen.append(UnseenInterval(now_ns(), None, "capture did not end in time as the program ended"))
+                self._add_unseen(UnseenInterval(now_ns(), None, "capture did not end in time as the program ended"))
         finally:
             try:
                 self._lock.release()
@@ -848,7 +852,7 @@ class Recorder:
         if self._end_ns is None:
             self.unread_at_end = max(1, len(self.events))
             self._end_ns = now_ns()
-            self.unseen.append(UnseenInterval(self._end_ns, None, "reading what was recorded was given up at the end"))
+            self._add_unseen(UnseenInterval(self._end_ns, None, "reading what was recorded was given up at the end"))
         self._close_store()
 
     def _close_store(self) -> None:

@@ -6,6 +6,8 @@ Nothing here raises: handlers are the host's, memory may be gone, and at interpr
 from . import package
 from .interrupts import is_the_programs
 
+MAX_SAID = 1_000  # different warnings of a process
+
 _said: set[str] = set()
 
 
@@ -25,7 +27,7 @@ def debug(message: str, *args: object) -> None:
 
 def once(key: str, message: str, *args: object) -> None:
     """A WARNING the first time ``key`` occurs in this process, DEBUG afterwards."""
-    if key in _said:
+    if key in _said or len(_said) >= MAX_SAID:
         _say("debug", message, args)
         return
     _said.add(key)
@@ -34,7 +36,7 @@ def once(key: str, message: str, *args: object) -> None:
 
 def exception(key: str, message: str, *args: object) -> None:
     """As :func:`once`, with the traceback of the exception being handled."""
-    if key in _said:
+    if key in _said or len(_said) >= MAX_SAID:
         return
     _said.add(key)
     _say("warning", message, args, exc_info=True)

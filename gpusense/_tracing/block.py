@@ -44,8 +44,9 @@ from .tasks import TaskSwitches
 _get_ident = threads.thread_id()
 _tokens = count(1)
 
-#: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
-MAX_WAITING = 200_000
+#: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted. Blocks in
+#: others look at every 64th.
+MAX_WAITING, _LOOK_EVERY = 200_000, 64
 
 
 class Block:
@@ -212,6 +213,7 @@ class Blocks:
         self._tasks: TaskSwitches | None = None  # with exact attribution
         self._share = 1 - 1e-9  # so that the first block is opened
         self._shed = threads.Count()
+        self._crowded = False  # at the last look whether there is room for more
 
     # --- with -------------------------------------------------------------------------------------------------------
 
@@ -240,6 +242,8 @@ class Blocks:
             parent = block.parent_id = outer.block_id
             block.path = (*outer.path, name)
             recorded = outer.recorded
+            if recorded and (self._crowded or not number % _LOOK_EVERY):
+                recorded = self._has_room()
         if not recorded:
             block.start_ns = time_ns()
             return
@@ -285,9 +289,14 @@ class Blocks:
                 attributes, block.error,
             ))  # fmt: skip
 
-    def _sample(self) -> bool:
-        if len(self.recorder.events) > MAX_WAITING:
+    def _has_room(self) -> bool:
+        self._crowded = len(self.recorder.events) > MAX_WAITING
+        if self._crowded:
             self._shed.add()
+        return not self._crowded
+
+    def _sample(self) -> bool:
+        if not self._has_room():
             return False
         rate = self.config.sample_rate
         if rate >= 1.0:
@@ -315,11 +324,8 @@ class Blocks:
             or self._listeners
             or parent is not None
             or type(name) is not str
-            or not (
-                outer.end_ns is None and outer.recorded
-                if outer is not None
-                else self.config.sample_rate >= 1.0 and len(recorder.events) <= MAX_WAITING
-            )
+            or not (outer.end_ns is None and outer.recorded if outer is not None else self.config.sample_rate >= 1.0)
+            or len(recorder.events) > MAX_WAITING
         ):
             return self._open_slowly(name, attributes, parent)
         block = Block.__new__(Block)  # and what its constructor does

@@ -9,6 +9,7 @@ from .._aggregation.block_totals import Late
 from .._aggregation.same_kernels import SameKernels
 from .._attribution.boundaries import RECORD, Item
 from .._attribution.open_blocks import here
+from .._capture.recorder import Recorder
 from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from .._records.validate import fitted, readers_of, whole
 from .._runtime import log, threads
@@ -16,12 +17,15 @@ from .._runtime.interrupts import is_the_programs
 from .block import Block
 
 _get_ident = threads.thread_id()
+#: What was done ends at most so far ahead of the caller's clock, and began at most so long before the recording.
+AHEAD_NS, LONG_AGO_NS = 1_000_000_000, 24 * 3600 * 10**9
 
 
 class ManualRecords:
     """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
     ignored_records: int
+    recorder: Recorder
     _append: Callable[[Item], None]
     watched: dict[int, ref[Any]]
 
@@ -124,11 +128,21 @@ class ManualRecords:
                     raise TypeError(f"{kind.__name__} has no field {field!r}")
                 if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
                     values[field] = readers[field](value)
+            self._plausible(values["start_ns"], values["end_ns"])
             self._append((RECORD, kind(name=text, **self._here(values))))
         except Exception as error:
             if is_the_programs(error):
                 raise
             self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
+
+    def _plausible(self, start_ns: int, end_ns: int) -> None:
+        """Raises where the times are of another clock, or in another unit: they would reach from 1970 to today."""
+        if end_ns < start_ns:
+            return  # which is counted as invalid
+        if end_ns > time_ns() + AHEAD_NS:
+            raise ValueError("it ends in the future: times are nanoseconds, as time.time_ns() gives them")
+        if start_ns < self.recorder.clock.on_wall(self.recorder.start_ns) - LONG_AGO_NS:
+            raise ValueError("it starts long before the recording: times are nanoseconds, as time.time_ns() gives them")
 
     def _ignored(self, key: str, reason: str) -> None:
         self.ignored_records += 1
@@ -145,6 +159,8 @@ def _innermost() -> Block | None:
 def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:
     """Start and end from any two of the three; an end that is not passed is now. Raises where one is no number."""
     start, end, duration = (None if time is None else whole(time) for time in (start_ns, end_ns, duration_ns))
+    if duration == 0 and duration_ns != 0:
+        raise ValueError(f"a duration of {duration_ns!r:.40}: it is in nanoseconds")
     if start is not None:
         if end is None:
             end = start + duration if duration is not None else time_ns()
