@@ -34,10 +34,6 @@ class Anchor:
         """Nanoseconds since the epoch, if no step and no suspend had been since this began."""
         return monotonic_ns() + self._first
 
-    def on_wall(self, time: int) -> int:
-        """A time by this clock, as the wall clock says it now."""
-        return time + self.ahead_ns
-
     def of_monotonic(self, time: int) -> int:
         """What the monotonic clock said, by this clock."""
         return time + self._first

@@ -9,7 +9,6 @@ from .._aggregation.block_totals import Late
 from .._aggregation.same_kernels import SameKernels
 from .._attribution.boundaries import RECORD, Item
 from .._attribution.open_blocks import here
-from .._capture.recorder import Recorder
 from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
 from .._records.validate import fitted, readers_of, whole
 from .._runtime import log, threads
@@ -17,15 +16,15 @@ from .._runtime.interrupts import is_the_programs
 from .block import Block
 
 _get_ident = threads.thread_id()
-#: What was done ends at most so far ahead of the caller's clock, and began at most so long before the recording.
-AHEAD_NS, LONG_AGO_NS = 1_000_000_000, 24 * 3600 * 10**9
+#: What was done ends at most so far ahead of the caller's clock. Seconds, and clocks that begin with the machine, give
+#: times of 1970.
+AHEAD_NS, EARLIEST_NS = 1_000_000_000, 365 * 24 * 3600 * 10**9
 
 
 class ManualRecords:
     """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
     ignored_records: int
-    recorder: Recorder
     _append: Callable[[Item], None]
     watched: dict[int, ref[Any]]
 
@@ -141,8 +140,8 @@ class ManualRecords:
             return  # which is counted as invalid
         if end_ns > time_ns() + AHEAD_NS:
             raise ValueError("it ends in the future: times are nanoseconds, as time.time_ns() gives them")
-        if start_ns < self.recorder.clock.on_wall(self.recorder.start_ns) - LONG_AGO_NS:
-            raise ValueError("it starts long before the recording: times are nanoseconds, as time.time_ns() gives them")
+        if start_ns < EARLIEST_NS:
+            raise ValueError("it starts in 1970: times are nanoseconds, as time.time_ns() gives them")
 
     def _ignored(self, key: str, reason: str) -> None:
         self.ignored_records += 1
