@@ -81,7 +81,8 @@ class Tracer(Blocks, ManualRecords, Results):
     # --- sinks ------------------------------------------------------------------------------------------------------
 
     def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
-        """``sink(records)`` on gpusense's thread from now on; a sink that raises is removed."""
+        """``sink(records)`` on a thread for sinks from now on; one that raises is removed. While one does not return,
+        200,000 records wait; what comes beyond is counted as ``unsent_records``."""
         self.recorder.sinks.add(sink)
 
     def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
@@ -181,8 +182,8 @@ class Tracer(Blocks, ManualRecords, Results):
         worker.end()
 
     def before_fork(self) -> None:
+        self._worker.before_fork()  # first: it would start the other anew
         self.recorder.sinks.before_fork()
-        self._worker.before_fork()
 
     def after_fork_in_parent(self) -> None:
         self._worker.after_fork_in_parent()
