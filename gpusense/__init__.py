@@ -352,7 +352,7 @@ def configure(
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in
     which unit, and its default. The environment has the last word. What was recorded stays.
 
-    ``sinks``: callables that get lists of finished records, on a thread of gpusense's. ``defaults=True`` is for libraries:
+    ``sinks``: callables that get lists of finished records, on their own thread. ``defaults=True`` is for libraries:
     the application's own calls win over it. Raises :class:`ConfigurationError` for unknown names and impossible values,
     and under ``strict=True`` :class:`BackendUnavailable` for a backend that was asked for and is not there; nothing has
     changed then.
