@@ -248,7 +248,10 @@ else:
         contexts that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is
         recorded. ``@trace`` without parentheses names the block after the function.
         """
-        if type(name) is not str and callable(name):
+        if type(name) is str:
+            if attributes is None and links is None:
+                return _active.named(name)
+        elif callable(name):
             return _active.trace()(name)
         return _active.trace(name, attributes, links)
 

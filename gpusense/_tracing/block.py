@@ -296,8 +296,8 @@ class Blocks:
         return not self._crowded
 
     def _sample(self) -> bool:
-        if not self._has_room():
-            return False
+        if len(self.recorder.events) > MAX_WAITING:
+            return self._has_room()
         rate = self.config.sample_rate
         if rate >= 1.0:
             return True

@@ -110,6 +110,7 @@ class NoopTracer(Results):
     def __init__(self, reason: str, settings: Any = None, control: "Switch | None" = None) -> None:
         self.reason = reason
         self._blocks = _Blocks(reason)
+        vars(self)["named"] = self._blocks.__getitem__  # the same, with no function of ours on the way
         self._compute_blocks: dict[str, NoopComputeBlock] = {}  # the last one of each name
         self._config = settings
         self._control = control
@@ -130,6 +131,10 @@ class NoopTracer(Results):
             except Exception as error:  # noqa: BLE001 - a name that cannot be a key
                 _pass_on(error)
         return NoopBlock(name, attributes, links, self.reason)
+
+    def named(self, name: str) -> NoopBlock:
+        """As :meth:`trace` with a name alone."""
+        return self._blocks[name]
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
         if attributes is not None:

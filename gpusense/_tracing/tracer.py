@@ -56,6 +56,10 @@ class Tracer(Blocks, ManualRecords, Results):
         """A block named ``name``; use it with ``with`` or as a decorator. See :func:`gpusense.trace`."""
         return Block(self, name, attributes, links)
 
+    def named(self, name: str) -> Block:
+        """As :meth:`trace` with a name alone."""
+        return Block(self, name, None, None)
+
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
         return TimedBlock(self.record_compute_block, name, elements, attributes)
