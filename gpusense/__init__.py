@@ -186,6 +186,15 @@ def _decide() -> "Any":
         return _selection().resolve()
     except (AttributeError, ImportError):  # a module of ours is only half imported
         return None
+    except OSError as error:
+        _pass_over(error)
+        return None
+
+
+def _pass_over(error: OSError) -> None:
+    """No descriptor or memory is left for a file of ours: with the next use there may be. Raises any other error."""
+    if error.errno not in (12, 23, 24):  # ENOMEM, ENFILE, EMFILE
+        raise error
 
 
 class _Idle:
@@ -245,7 +254,10 @@ else:
         contexts that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is
         recorded. ``@trace`` without parentheses names the block after the function.
         """
-        if type(name) is not str and callable(name):
+        if type(name) is str:
+            if attributes is None and links is None:
+                return _active.named(name)
+        elif callable(name):
             return _active.trace()(name)
         return _active.trace(name, attributes, links)
 
@@ -350,7 +362,7 @@ def configure(
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in
     which unit, and its default. The environment has the last word. What was recorded stays.
 
-    ``sinks``: callables that get lists of finished records, on gpusense's thread. ``defaults=True`` is for libraries:
+    ``sinks``: callables that get lists of finished records, on their own thread. ``defaults=True`` is for libraries:
     the application's own calls win over it. Raises :class:`ConfigurationError` for unknown names and impossible values,
     and under ``strict=True`` :class:`BackendUnavailable` for a backend that was asked for and is not there; nothing has
     changed then.
@@ -363,12 +375,19 @@ def configure(
 
 def enable() -> bool:
     """Records from now on, for the whole process, also where no GPU is there; False under ``GPUSENSE=off``."""
-    return _selection().enable()  # type: ignore[no-any-return]
+    try:
+        return _selection().enable()  # type: ignore[no-any-return]
+    except OSError as error:
+        _pass_over(error)
+        return False
 
 
 def disable() -> None:
     """Stops recording, for the whole process, until :func:`enable`; what was recorded stays readable."""
-    _selection().disable()
+    try:
+        _selection().disable()
+    except OSError as error:  # nothing was recorded so far
+        _pass_over(error)
 
 
 def detach(*, without_graphs: bool = False) -> "Unavailable | None":
@@ -381,7 +400,11 @@ def detach(*, without_graphs: bool = False) -> "Unavailable | None":
     profiler or another copy of gpusense uses CUPTI, with work outstanding, and before CUDA 12.6. :func:`enable`
     attaches anew.
     """
-    return _selection().detach(without_graphs)  # type: ignore[no-any-return]
+    try:
+        return _selection().detach(without_graphs)  # type: ignore[no-any-return]
+    except OSError as error:  # nothing was recorded so far
+        _pass_over(error)
+        return None
 
 
 def reset() -> None:
@@ -394,16 +417,24 @@ def devices() -> "tuple[DeviceInfo, ...]":
 
     Where a driver hangs its devices are left out after some seconds, which is logged once.
     """
-    from . import backends
+    try:
+        from . import backends
 
-    return backends.devices()
+        return backends.devices()
+    except OSError as error:
+        _pass_over(error)
+        return ()
 
 
 def own_usage() -> "tuple[OwnUsage, ...]":
     """What this process itself uses of each device, as far as the driver reports it: a tuple of :class:`OwnUsage`."""
-    from . import monitor
+    try:
+        from . import monitor
 
-    return monitor.own_usage()
+        return monitor.own_usage()
+    except OSError as error:
+        _pass_over(error)
+        return ()
 
 
 def __getattr__(name: str) -> "Any":

@@ -92,9 +92,6 @@ class FileStore:
         self._settings = settings
         self.threshold.configure(settings.threshold_ns, settings.max_records_per_second)
 
-    def begin_earlier(self, start_ns: int) -> None:
-        """Whoever reads the file finds it noted."""
-
     def reset(self, start_ns: int) -> None:
         """What the file holds so far is passed over when it is read."""
         self.threshold = Threshold(self._settings.threshold_ns, self._settings.max_records_per_second)
@@ -199,7 +196,7 @@ class FileStore:
         few = waiting < WRITE_RECORDS and not self._sinks.awaited
         return few and read and monotonic() < self._write_at
 
-    def cycle(self, pause: Pause | None) -> None:
+    def cycle(self, pause: Pause, final: bool = False) -> None:
         self.watched.sweep()
         self.flush()
 

@@ -14,12 +14,16 @@ from .._records.fields import ComputeFields, KernelFields, TransferFields, check
 from .._records.records import KINDS, ComputeBlock, Direction, GpuKernel, GpuMemoryTransfer, Record
 from .._records.validate import fitted, readers_of, whole
 from .._runtime import log, threads
+from .._runtime.interrupts import is_the_programs
 from .block import Block
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _get_ident = threads.thread_id()
+#: What was done ends at most so far ahead of the caller's clock. Seconds, and clocks that begin with the machine, give
+#: times of 1970.
+AHEAD_NS, EARLIEST_NS = 1_000_000_000, 365 * 24 * 3600 * 10**9
 
 
 class ManualRecords:
@@ -53,7 +57,9 @@ class ManualRecords:
                     self._append((RECORD, item))
                 else:
                     self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
-            except Exception as error:  # noqa: BLE001, PERF203 - the program's mistake is no reason to end it
+            except Exception as error:  # noqa: PERF203 - the program's mistake is no reason to end it
+                if is_the_programs(error):
+                    raise
                 self._ignored(f"record {type(item)}", f"{type(error).__name__}: {error}")
 
     def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -129,9 +135,21 @@ class ManualRecords:
             for field, value in values.items():
                 if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
                     values[field] = readers[field](value)
+            self._plausible(values["start_ns"], values["end_ns"])
             self._append((RECORD, kind(name=text, **self._here(values))))
-        except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
+        except Exception as error:
+            if is_the_programs(error):
+                raise
             self._ignored(f"record {kind} {field}", f"{field} of {kind.__name__} {name!r:.80}: {error}")
+
+    def _plausible(self, start_ns: int, end_ns: int) -> None:
+        """Raises where the times are of another clock, or in another unit: they would reach from 1970 to today."""
+        if end_ns < start_ns:
+            return  # which is counted as invalid
+        if end_ns > time_ns() + AHEAD_NS:
+            raise ValueError("it ends in the future: times are nanoseconds, as time.time_ns() gives them")
+        if start_ns < EARLIEST_NS:
+            raise ValueError("it starts in 1970: times are nanoseconds, as time.time_ns() gives them")
 
     def _ignored(self, key: str, reason: str) -> None:
         self.ignored_records += 1
@@ -148,6 +166,8 @@ def _innermost() -> Block | None:
 def _times(start_ns: Any, end_ns: Any, duration_ns: Any) -> tuple[int, int]:
     """Start and end from any two of the three; an end that is not passed is now. Raises where one is no number."""
     start, end, duration = (None if time is None else whole(time) for time in (start_ns, end_ns, duration_ns))
+    if duration == 0 and duration_ns != 0:
+        raise ValueError(f"a duration of {duration_ns!r:.40}: it is in nanoseconds")
     if start is not None:
         if end is None:
             end = start + duration if duration is not None else time_ns()

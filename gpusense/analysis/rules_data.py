@@ -149,6 +149,7 @@ def left_out(facts: Facts) -> Iterator[Finding]:
             (counters.shed_blocks, "block", "left out with all inside, because too much waited to be recorded"),
             (counters.failed_blocks, "block", "not recorded or in part, because something failed inside gpusense"),
             (counters.ignored_records, "manual record", "ignored, because its values do not fit"),
+            (counters.unread_at_end, "entry", "of blocks and records not read, because the end took too long"),
         )
         if count
     ]

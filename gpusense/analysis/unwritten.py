@@ -39,6 +39,7 @@ def absent_text(counters: Counters) -> str:
     rows = (
         (counters.failed_blocks + counters.shed_blocks, "block"),
         (counters.ignored_records, "manual record"),
+        (counters.unread_at_end, "last entry", "last entries"),
     )
     return " and ".join(count_text(*row) for row in rows if row[0])
 

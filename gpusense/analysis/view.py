@@ -190,7 +190,7 @@ class View:
 
     def _waits_keep_it_short(self, found: "dict[str, array[int]]") -> bool:
         """Whether the short gaps follow from waits, too: a host that waits often cannot launch ahead, although all its
-        launches take less time than what they launch. Its pace is that of the faster quarter: after a wait it is slow."""
+        launches take less time than what they launch. Its pace is that of the faster quarter: a wait slows it."""
         launched, waits = found["launch"], len(found["synchronising"])
         if not launched or waits * 50 < len(self.rows):
             return False

@@ -8,6 +8,7 @@ from .._records.metrics import GROUPS, GpuMetrics, fill, finite, without_values
 from .._records.protocols import MetricsSource
 from .._records.records import DeviceInfo
 from .._runtime import log, threads
+from .._runtime.interrupts import is_the_programs
 from ._lane_threads import LaneThreads, Task
 
 SECOND = 1_000_000_000
@@ -368,7 +369,9 @@ def ask(source: Any, device: DeviceInfo, lanes: tuple[str, ...], clock: Clock) -
         found: GpuMetrics = source.sample(device, lanes)
         if not getattr(source, "checked", False):
             found = finite(found)
-    except Exception as error:  # noqa: BLE001  a foreign source; ours never raise
+    except Exception as error:  # a foreign source; ours never raise
+        if is_the_programs(error):
+            raise
         log.exception(f"source {type(source).__name__}", "a metrics source raised")
         bare = GpuMetrics(device, clock.time_ns(), clock.monotonic_ns())
         return without_values(bare, "lost", f"lost: {type(error).__name__}: {error}")
@@ -379,7 +382,9 @@ def _notify(source: Any, what: str) -> None:
     """Begins or ends watching for events, where ``source`` can; that may ask the driver."""
     try:
         getattr(source, what, bool)()
-    except Exception:  # noqa: BLE001  a foreign source; ours never raise
+    except Exception as error:  # a foreign source; ours never raise
+        if is_the_programs(error):
+            raise
         log.exception(f"source {type(source).__name__} {what}", "a metrics source raised")
 
 

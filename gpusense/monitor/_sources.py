@@ -9,6 +9,7 @@ from .._records.metrics import GpuMetrics, fill
 from .._records.protocols import Backend
 from .._records.records import DeviceInfo, Unavailable
 from .._runtime import log, threads
+from .._runtime.interrupts import is_the_programs
 from ..backends import BACKENDS, names, open_backend
 
 #: Between two looks for what was absent: as a driver starts, and once it has been looked for in vain.
@@ -204,7 +205,9 @@ def _again(name: str, known: Backend | Unavailable) -> Backend | Unavailable:
 def _devices(source: Any) -> tuple[DeviceInfo, ...]:
     try:
         return tuple(source.devices())
-    except Exception:  # noqa: BLE001  the driver went away since it was opened
+    except Exception as error:  # the driver went away since it was opened
+        if is_the_programs(error):
+            raise
         return ()
 
 

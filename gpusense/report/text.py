@@ -31,7 +31,7 @@ _PARTS = {
 #: Counters that are shown where they are not 0.
 _LOST = (
     *("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors"),
-    *("failed_blocks", "shed_blocks", "ignored_records"),
+    *("failed_blocks", "shed_blocks", "ignored_records", "unsent_records", "unread_at_end"),
 )
 _MOST_LINES = 15
 _TOP = 5

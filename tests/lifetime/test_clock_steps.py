@@ -1,53 +1,61 @@
-"""The wall clock is set while a program records."""
+"""The wall clock is set while a program records: nothing is lost, and every length is what it was."""
 
-import json
 import sys
 
 import pytest
+from support.programs import clean
 
-import gpusense
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the clock is replaced by preloading")
-
-STEPPED = """
-import json
-clock = ctypes.CDLL(None)
-clock.fake_set_clock.argtypes = (ctypes.c_longlong,)
-tracer, fake = begin()
-nothing, launch = ctypes.c_uint64(0), driver.fake_cuda_count_call
-def work():
-    for _ in range(10):
-        fake.fake_cupti_kernel(b"k", 0, 7, nothing, nothing, launch())
+_PROGRAM = """
+mode, step = sys.argv[1], int(sys.argv[2])
+if mode == "file":
+    from gpusense._tracing.select import control
+    control.start_session("file", "run.gpusense")
+tracer, cupti = begin()
+gpusense.configure(trace_all=True, overhead_budget=0.9)
+preloaded = ctypes.CDLL(None)
+preloaded.set_clock.argtypes = (ctypes.c_longlong,)
+def work(count):
+    for _ in range(count):
+        driver.fake_cuda_launch(b"k", 0, 7, ctypes.c_uint64(900))
         time.sleep(0.002)
-gpusense.reset()
-with gpusense.trace("before"): work()
+tracer.reset()
+began = time.monotonic()
+with gpusense.trace("before"): work(10)
 time.sleep(0.3)
-clock.fake_set_clock(STEP * 10**9)
-with gpusense.trace("after"): work()
+with gpusense.trace("during") as during:
+    work(10)
+    preloaded.set_clock(step)
+    work(10)
+with gpusense.trace("after"):
+    work(10)
+    gpusense.record_kernel("by hand", duration_ns=1000)
 time.sleep(0.3)
-session = tracer.session()
-meta = session.meta
-print(json.dumps([kernels(session), session.counters.pre_session, (meta["end_ns"] - meta["start_ns"]) / 1e9]))
+found = tracer.session()
+lived = (time.monotonic() - began) * 1e9
+kernels = {}
+for kernel in found.kernels: kernels[kernel.path] = kernels.get(kernel.path, 0) + 1
+blocks = {block.name: block.end_ns - block.start_ns for block in found.blocks if block.name != "waiting"}
+print(kernels[("before",)], kernels[("during",)], kernels[("after",)])
+print(all(10**7 < length < lived for length in blocks.values()), 10**7 < during.summary().wall_ns < lived)
+inside = {block.name: block for block in found.blocks}
+print(all(inside[kernel.path[-1]].start_ns <= kernel.start_ns and kernel.end_ns <= found.meta["start_ns"] + lived
+          for kernel in found.kernels if kernel.path[0] != "waiting"))
+overhead = tracer.recorder.meta()["overhead"]
+print(0.5 < overhead["observed"] <= 1.0, [round(size / 1e9) for _, size in tracer.recorder.meta()["clock_steps"]])
+lost = {name: count for name, count in found.counters._asdict().items() if count and name not in ("seen", "kept")}
+print(lost)
+sys.stdout.flush()
+os._exit(0)
 """
 
 
-@pytest.mark.parametrize("step", [-3600, -1, 3600])
-@pytest.mark.parametrize("writes_a_file", [False, True])
-def test_what_follows_a_step_of_the_clock_belongs_to_the_session(run, build_library, tmp_path, step, writes_a_file):
-    """Set back by an hour, all that came after it was from before the session."""
-    clock = str(build_library("stepped_clock.c", "stepped_clock.so"))
-    code = STEPPED.replace("STEP", str(step))
-    if writes_a_file:
-        started = (
-            "from gpusense._tracing import select\nrecording = select.control.start_session(path='run.gpusense')\n"
-        )
-        code = code.replace("tracer, fake = begin()", f"{started}tracer, fake = begin()")
-        code = code.replace("tracer.session()", "recording.finish()")
-    done = run(code, LD_PRELOAD=clock)
-    assert done.returncode == 0, done.stderr
-    launched, before, length_s = json.loads(done.stdout)
-    assert (launched, before) == (20, 0)
-    assert 0 < length_s < 20 or step > 0
-    if writes_a_file:
-        loaded = gpusense.load(tmp_path / "run.gpusense")
-        assert sum(row.count for row in loaded.aggregates if row.kind == "kernel") + len(loaded.kernels) == 20
+@pytest.mark.parametrize("version", ["", "24"], ids=["read", "marked"])
+@pytest.mark.parametrize("mode", ["live", "file"])
+@pytest.mark.parametrize("seconds", [3600, -3600, -2])
+def test_all_work_is_in_its_block_whatever_the_wall_clock_does(run, build_library, seconds, mode, version):
+    preload = str(build_library("set_clock.c", "libset_clock.so"))
+    code = _PROGRAM.replace("sys.argv[1]", repr(mode)).replace("sys.argv[2]", str(seconds * 10**9))
+    done = run(code, LD_PRELOAD=preload, FAKE_CUPTI_VERSION=version)
+    clean(done, f"10 20 11\nTrue True\nTrue\nTrue [{seconds}]\n{{}}\n")

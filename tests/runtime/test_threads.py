@@ -110,15 +110,18 @@ def test_a_bell_is_silenced_by_who_hears_it():
     assert not bell.wait(0.0)
 
 
-def test_an_owned_lock_knows_its_owner():
-    lock, seen = threads.OwnedLock(), []
+def test_a_lock_knows_its_owner():
+    lock, seen = threads.rlock(), []
     with lock:
-        assert lock.mine
-        assert lock.acquire(0.0)
+        assert threads.mine(lock)
+        assert lock.acquire(timeout=0.0)
         lock.release()
-        threads.start(lambda: seen.append((lock.mine, lock.acquire(0.0))), "gpusense-test").join(WAIT_S)
+        other = threads.start(lambda: seen.append((threads.mine(lock), lock.acquire(timeout=0.0))), "gpusense-test")
+        other.join(WAIT_S)
     assert seen == [(False, False)]
-    assert not lock.mine
+    assert not threads.mine(lock)
+    with pytest.raises(RuntimeError):
+        lock.release()
 
 
 def test_a_count_is_exact_over_threads():

@@ -5,6 +5,7 @@ import collections.abc
 import inspect
 import io
 import json
+import time
 import types
 from typing import Any, NamedTuple, get_args
 
@@ -393,3 +394,15 @@ def test_a_record_that_no_file_can_hold_is_said(monkeypatch, tmp_path) -> None:
     with pytest.raises(gpusense.SessionError, match="too much for one chunk"):
         session.save(run, tmp_path / "run.gpusense")
     assert [record.name for record in session.load(tmp_path / "run.gpusense").records] == ["k", "last"]
+
+
+def test_times_of_another_clock_or_in_another_unit_are_refused_with_a_reason(tracer):
+    gpusense.record_kernel("perf_counter", start_ns=time.perf_counter_ns(), duration_ns=10_000_000)
+    gpusense.record_kernel("tomorrow", start_ns=time.time_ns() + 86_400 * 10**9, duration_ns=10_000_000)
+    gpusense.record_kernel("seconds", start_ns=time.time(), duration_ns=0.01)
+    gpusense.record_transfer("short", "cpu_to_gpu", 5, duration_ns=0.01)
+    gpusense.record_compute_block("ends tomorrow", end_ns=time.time_ns() + 86_400 * 10**9)
+    gpusense.record_kernel("empty", duration_ns=0)
+    gpusense.record_kernel("now", duration_ns=10_000_000)
+    assert [kernel.name for kernel in tracer.session().kernels] == ["now"]
+    assert tracer.session().counters.ignored_records == 5

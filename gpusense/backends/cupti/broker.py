@@ -133,7 +133,7 @@ class Hub:
         self._engine = engine
         self._lock = threads.lock()  # members and kinds
         self._registering = threads.lock()  # never asked for where CUPTI calls us
-        self._reading = threads.lock()  # the mailbox has one reader at a time
+        self._reading = threads.rlock()  # the mailbox has one reader at a time
         self._reader = 0  # thread that holds it
         self._members: list[_Member] = []
         self._kinds = Kinds(engine, self._lock)
@@ -340,37 +340,46 @@ class Hub:
         more = self._engine.in_use() - len(self._givers | self._givers_before)
         return more * CROWDED > self._count() - self._surplus()
 
-    def flush(self, forced: bool = False) -> None:
-        """Has CUPTI deliver what is finished and shows it to the members before returning. Any thread; never raises.
+    def flush(self, forced: bool = False) -> str:
+        """Has CUPTI deliver what is finished and shows it to the members before returning; "" or why that was not done.
+        Any thread; never raises.
 
         ``forced`` also returns buffers with work that still runs, whose records then never get an end.
         """
         self._flushed_at = time.monotonic()
         if not self.alive or self._paused:
-            return
-        if self._reader == self._get_ident():
-            return  # a member called from its on_buffer
+            return self._paused or "this process was forked from one that traced"
+        ident = self._get_ident()
+        if self._reader == ident:
+            return "it is being read"  # a member called from its on_buffer
+        refused = ""
         try:
             self._engine.flush(forced)
             self._flushes += 1
-            self._flush_error = ""
         except BackendError as error:
-            self._flush_error = str(error)
-        # With a limit: a member may be waiting, in on_buffer, for the thread that is here.
-        if not self._reading.acquire(timeout=CLOSE_WAIT_S):
-            return
-        self._reader = self._get_ident()
+            refused = str(error)
+        self._flush_error = refused
         try:
-            self._drain()
+            # With a limit: a member may be waiting, in on_buffer, for the thread that is here.
+            if not self._reading.acquire(timeout=CLOSE_WAIT_S):
+                return "another thread was reading records for long"
+            self._reader = ident
+            emptied = self._drain()
         finally:
-            self._reader = 0
-            self._reading.release()
+            if self._reader == ident:
+                self._reader = 0
+            try:
+                self._reading.release()
+            except RuntimeError:  # not got
+                pass
+        return refused or ("" if emptied else "the program launched faster than records can be read")
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
+        """Whether nothing is left to read."""
         for _ in range(DRAIN_LIMIT):
             full = self._engine.take()
             if full is None:
-                return
+                return True
             address, valid, thread = full
             try:
                 if valid:
@@ -383,6 +392,7 @@ class Hub:
                     self._show(address, valid, thread)
             finally:
                 self._give_back(address)
+        return False
 
     def _give_back(self, address: int) -> None:
         """Buffers beyond what the strictest member allows stay here, empty."""
@@ -467,7 +477,7 @@ class Hub:
         self._thread = None
         self._lock = self._kinds.lock = threads.lock()
         self._registering = threads.lock()
-        self._reading = threads.lock()
+        self._reading = threads.rlock()
         self._reader = 0
         self._wake = threads.Bell()
 
