@@ -61,6 +61,7 @@ class Timing(Protocol):
 
 class _Local(threading.local):
     quiet = False  # inside a transfer that is recorded as a whole
+    waited_ns = 0  # of it, for a buffer to be mapped
 
 
 class WgpuSource:

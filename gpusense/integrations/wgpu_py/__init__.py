@@ -25,6 +25,7 @@ class Statistics(NamedTuple):
     timed: int = 0  # passes and GPU-side copies with device times
     transfers: int = 0  # host-side transfers and map waits
     untimed: dict[str, int] = {}  # noqa: RUF012 - passes without a record, by reason
+    not_run: int = 0  # passes that the program dropped unsubmitted: nothing is missing
     errors: int = 0
     clocks: tuple[tuple[str, str], ...] = ()  # (adapter, how its ticks reach the wall clock, or why they do not)
 
@@ -181,6 +182,6 @@ def _host_module() -> Any:
     absent = [name for name in needed if not hasattr(api, name)]
     if absent:
         return Unavailable("wgpu_py", f"this wgpu-py has no {', '.join(absent)}", "update gpusense")
-    if hasattr(api.GPUQueue.submit, MARK):
+    if hasattr(api.libf.wgpuQueueSubmit, MARK):
         return Unavailable("wgpu_py", "another copy of gpusense in this process times wgpu already")
     return api

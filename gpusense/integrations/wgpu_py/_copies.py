@@ -6,7 +6,7 @@ from typing import Any
 from .._hosts import Patches
 from ._batch import BYTES, KIND, LENT, Pass, begun
 from ._hooks import Hooks
-from ._passes import passes_of
+from ._passes import more, passes_of
 
 
 def install(hooks: Hooks, patches: Patches) -> None:
@@ -21,29 +21,38 @@ def _copy(hooks: Hooks, method: str, size: Callable[..., int]) -> Callable[[Any]
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not hooks.on:
                 return function(self, *args, **kwargs)
-            timed = None
+            timed = refused = None
             try:
-                timed = _open_copy(hooks, self, method, size(args, kwargs))
+                timed = _open_copy(hooks, self, method)
+            except hooks.host.refusal as error:
+                refused = error  # the program's mistake, as the copy will tell; else it is counted below
             except Exception:  # noqa: BLE001
                 hooks.fail(method)
             try:
-                return function(self, *args, **kwargs)
-            finally:
-                if timed is not None:
-                    _close_copy(hooks, self, timed)
+                result = function(self, *args, **kwargs)
+            except BaseException:
+                if timed is not None:  # its first stamp is written when this encoder is submitted, and not read
+                    passes_of(hooks, self).void.append(timed[LENT])
+                raise
+            if timed is not None:
+                _close_copy(hooks, self, timed, lambda: size(args, kwargs))
+            elif refused is not None:
+                hooks.miss(f"wgpu refused a time stamp beside the copy ({type(refused).__name__})")
+            return result
 
         return copy
 
     return make
 
 
-def _open_copy(hooks: Hooks, encoder: Any, method: str, size: int) -> Pass | None:
-    timer, block = hooks.timer(encoder._device), hooks.block()
+def _open_copy(hooks: Hooks, encoder: Any, method: str) -> Pass | None:
+    passes, block = passes_of(hooks, encoder), hooks.block()
+    timer = passes.timer
     if timer.dead is not None or not timer.copies:
         hooks.miss(timer.dead or "the device has no time stamps between passes")
         return None
     try:
-        lent = timer.free.popleft()
+        lent = passes.lend() if timer.free else more(passes)
     except IndexError:
         hooks.miss("more passes were under way than there are queries")
         return None
@@ -53,19 +62,18 @@ def _open_copy(hooks: Hooks, encoder: Any, method: str, size: int) -> Pass | Non
     except Exception:
         timer.give_back([lent])
         raise
-    timed = begun(method, encoder.label or "", lent, block)
-    timed[BYTES] = size
-    return timed
+    return begun(method, encoder.label or "", lent, block)
 
 
-def _close_copy(hooks: Hooks, encoder: Any, timed: Pass) -> None:
-    timer = hooks.timer(encoder._device)
+def _close_copy(hooks: Hooks, encoder: Any, timed: Pass, size: Callable[[], int]) -> None:
+    passes = passes_of(hooks, encoder)
     try:
-        query_set, index = timer.queries.place(timed[LENT])
+        timed[BYTES] = size()
+        query_set, index = passes.timer.queries.place(timed[LENT])
         hooks.host.write_timestamp(encoder._internal, query_set, index + 1)
-        passes_of(hooks, encoder).append(timed)
+        passes.append(timed)
     except Exception:  # noqa: BLE001
-        timer.give_back([timed[LENT]])
+        passes.void.append(timed[LENT])
         hooks.fail(timed[KIND])
 
 

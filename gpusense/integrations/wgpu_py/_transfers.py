@@ -1,7 +1,7 @@
 """Wrappers around transfers: the host's time of each call, its bytes, label and usage.
 
-A write's time is the copy into staging memory, not the bus. A read first waits for earlier work by itself, so that its
-record can say which part was waiting; the read would have waited for the same work a moment later.
+A write's time is the copy into staging memory, not the bus. A read waits for its data by mapping a buffer: how long is
+taken from there, so that its record can say which part was waiting, and nobody waits twice.
 """
 
 from collections.abc import Callable
@@ -60,8 +60,9 @@ def _write_buffer(hooks: Hooks, function: Any) -> Any:
             # A plain tuple in the order of Staged, and no call: programs write a buffer several times a draw.
             current = near() and block()
             put(("write_buffer", "cpu_to_gpu", number, start, end, buffer._label, buffer._usage, False, None, current))
-            if len(staged) >= STAGE:
-                hooks.hand_on()
+            number = len(staged)
+            if number == 1 or number >= STAGE:
+                hooks.staged_some(number)
         except Exception:  # noqa: BLE001
             hooks.fail("write_buffer")
         return result
@@ -110,12 +111,7 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
         except Exception:  # noqa: BLE001 - the program's mistake, for wgpu-py to report
             return function(self, *args, **kwargs)
         start = time_ns()
-        wait_ns = None
-        try:
-            if _wait_for_earlier_work(hooks, source):
-                wait_ns = time_ns() - start
-        except Exception:  # noqa: BLE001
-            hooks.fail(method)
+        hooks.here.waited_ns = 0
         hooks.here.quiet = True
         try:
             result = function(self, *args, **kwargs)
@@ -134,7 +130,7 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
                     source.label,
                     usage,
                     texture,
-                    wait_ns,
+                    hooks.here.waited_ns,
                     hooks.block(),
                 )
             )
@@ -143,15 +139,6 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
         return result
 
     return read
-
-
-def _wait_for_earlier_work(hooks: Hooks, source: Any) -> bool:
-    """False where there is no live device to ask."""
-    device = getattr(source, "_device", None)
-    if device is None or device._internal is None or hooks.timer(device).gone:
-        return False
-    hooks.host.poll(device._internal, True)
-    return True
 
 
 def _buffer_of(args: Any, kwargs: Any) -> Any:
@@ -199,34 +186,37 @@ def _mapped(hooks: Hooks, buffer: Any, method: str, direction: str, data: Any, s
 
 def _map(hooks: Hooks, function: Any) -> Any:
     def map_buffer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hooks.on or hooks.here.quiet:
-            return function(self, *args, **kwargs)
-        start = time_ns()
-        hooks.here.quiet = True
-        try:
-            result = function(self, *args, **kwargs)
-        finally:
-            hooks.here.quiet = False
-        _waited(hooks, self.label, start)
-        return result
+        return (
+            _waiting(hooks, self.label, function, self, args, kwargs) if hooks.on else function(self, *args, **kwargs)
+        )
 
     return map_buffer
 
 
 def _promise_wait(hooks: Hooks, function: Any) -> Any:
     def sync_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mapping = hooks.on and getattr(self, "_title", "") == "buffer.map" and not hooks.here.quiet
-        start = time_ns()
-        result = function(self, *args, **kwargs)
-        if mapping:
-            _waited(hooks, "", start)
-        return result
+        if hooks.on and getattr(self, "_title", "") == "buffer.map":
+            return _waiting(hooks, "", function, self, args, kwargs)
+        return function(self, *args, **kwargs)
 
     return sync_wait
 
 
-def _waited(hooks: Hooks, label: str, start: int) -> None:
+def _waiting(hooks: Hooks, label: str, function: Any, self: Any, args: Any, kwargs: Any) -> Any:
+    """Waits for a buffer to be mapped: a record of its own, or a part of the read that it is made for."""
+    here, start = hooks.here, time_ns()
+    if here.quiet:
+        try:
+            return function(self, *args, **kwargs)
+        finally:
+            here.waited_ns += time_ns() - start
+    here.quiet = True
+    try:
+        result = function(self, *args, **kwargs)
+    finally:
+        here.quiet = False
     try:
         hooks.stage(Staged("map_buffer", None, 0, start, time_ns(), label, block=hooks.block()))
     except Exception:  # noqa: BLE001
         hooks.fail("map_buffer")
+    return result
