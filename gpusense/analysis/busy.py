@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from .._records.device_identity import card
 from .._records.records import Aggregate, DeviceBusy, GpuKernel, GpuMemoryTransfer, GpuMemset
 from ..session import Session
 from .calls import timed_by_host
 from .intervals import Interval, intersect, joined, subtract, total, union
 from .operation import DEVICE_KINDS
 
-#: Backend and device: CUDA and wgpu number devices apart.
+#: Backend and device; of a card that both CUDA and wgpu reached, all work stands under CUDA.
 DeviceKey = tuple[str, "int | None"]
 
 #: Parts of kernel names that mark communication between devices: NCCL, RCCL, MSCCL, NVSHMEM, vLLM's and PyTorch's own.
@@ -116,6 +117,7 @@ def timelines(session: Session) -> dict[DeviceKey, Timeline]:
     spans: dict[DeviceKey, dict[str, list[Interval]]] = {}
     streams: dict[DeviceKey, dict[int | None, list[Interval]]] = {}
     places: dict[tuple[Any, ...], tuple[list[Interval], list[Interval]]] = {}
+    backends: dict[DeviceKey, set[str]] = {}
     for record in session.records:
         kind = type(record)
         place: tuple[Any, ...]
@@ -127,7 +129,8 @@ def timelines(session: Session) -> dict[DeviceKey, Timeline]:
             continue
         both = places.get(place)
         if both is None:
-            key, stream = place[:2], place[2]
+            key, stream = card(place[0], place[1]), place[2]
+            backends.setdefault(key, set()).add(place[0])
             what = "transfer" if kind is not GpuKernel else "collective" if is_collective(record.name) else "compute"
             of_stream = streams.setdefault(key, {}).setdefault(stream, [])
             both = places[place] = (spans.setdefault(key, {}).setdefault(what, []), of_stream)
@@ -136,17 +139,21 @@ def timelines(session: Session) -> dict[DeviceKey, Timeline]:
             span = (span[0], span[0])
         both[0].append(span)
         both[1].append(span)
-    counted = {(row.backend, row.device) for row in _on_device(session) if row.count}
-    keys = set(spans) | counted | {(busy.backend, busy.device) for busy in session.busy if busy.busy_ns}
+    summed = [row for row in _on_device(session) if row.count]
+    places_of = [(row.backend, row.device) for row in summed]
+    for key in (*places_of, *((busy.backend, busy.device) for busy in session.busy if busy.busy_ns)):
+        backends.setdefault(card(*key), set()).add(key[0])
+    counted = {card(*key) for key in places_of}
+    named = {("cuda" if "cuda" in among else min(among), key[1]): key for key, among in backends.items()}
     return {
-        key: Timeline(
+        name: Timeline(
             compute=union(spans.get(key, {}).get("compute", ())),
             collective=union(spans.get(key, {}).get("collective", ())),
             transfer=union(spans.get(key, {}).get("transfer", ())),
             streams={stream: union(of) for stream, of in streams.get(key, {}).items()},
             counted=key in counted,
         )
-        for key in sorted(keys, key=lambda key: (key[0], -1 if key[1] is None else key[1]))
+        for name, key in sorted(named.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1]))
     }
 
 
@@ -155,9 +162,9 @@ def device_times(session: Session, lines: dict[DeviceKey, Timeline] | None = Non
     lines = timelines(session) if lines is None else lines
     whole = window(session)
     length = whole[1] - whole[0] if whole else 0
-    kept = {(busy.backend, busy.device): busy for busy in session.busy}
+    kept = {card(busy.backend, busy.device): busy for busy in session.busy}
     off = {backend: unseen(session, backend) for backend in {key[0] for key in lines}}
-    return [_device_time(session, key, line, kept.get(key), length, off[key[0]]) for key, line in lines.items()]
+    return [_device_time(session, key, line, kept.get(card(*key)), length, off[key[0]]) for key, line in lines.items()]
 
 
 def _device_time(
@@ -174,7 +181,7 @@ def _device_time(
     elif line.counted:
         source = "sum"
         for row in _on_device(session):
-            if (row.backend, row.device) == key:
+            if card(row.backend, row.device) == card(*key):
                 busy += row.total_ns
                 kernel += row.total_ns if row.kind == "kernel" else 0
                 transfer += row.total_ns if row.kind != "kernel" else 0
@@ -195,7 +202,7 @@ def _on_device(session: Session) -> Iterator[Aggregate]:
 def _streams(session: Session, key: DeviceKey, line: Timeline) -> tuple[StreamTime, ...]:
     summed: dict[int | None, int] = {}
     for row in _on_device(session):
-        if (row.backend, row.device) == key:
+        if card(row.backend, row.device) == card(*key):
             summed[row.stream] = summed.get(row.stream, 0) + row.total_ns
     rows = [
         StreamTime(stream, total(line.streams.get(stream, [])) + summed.get(stream, 0), stream not in summed)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
+from .._records.device_identity import card
 from .._records.records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path, Record
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, Timeline, device_times, timelines, unseen, window
@@ -65,7 +66,7 @@ def idle(
     rows = []
     times = device_times(session, lines) if times is None else times
     for time, line in zip(times, lines.values(), strict=True):
-        key = (time.backend, time.device)
+        key = card(time.backend, time.device)
         off = unseen(session, time.backend)
         if line.counted:
             rows.append(_counted(time, whole, off))
@@ -84,7 +85,7 @@ def _owners(session: Session) -> dict[DeviceKey, set[str]]:
     if session.meta.get("processes"):
         for record in session.records:
             if type(record) in (GpuKernel, GpuMemoryTransfer, GpuMemset) and record.path:
-                owners.setdefault((record.backend, record.device), set()).add(record.path[0])  # type: ignore[union-attr]
+                owners.setdefault(card(record.backend, record.device), set()).add(record.path[0])  # type: ignore[union-attr]
     return owners
 
 
@@ -111,7 +112,7 @@ class _Host:
                     waits.append((record.start_ns, record.end_ns))
             elif type(record) is GpuMemoryTransfer:
                 if record.direction == "gpu_to_cpu":
-                    self.backs.setdefault((record.backend, record.device), []).append(record.end_ns)
+                    self.backs.setdefault(card(record.backend, record.device), []).append(record.end_ns)
             elif type(record) is BlockRecord or type(record) is ComputeBlock:
                 blocks.append(record)
         self.waits = union(waits)

@@ -94,15 +94,18 @@ class Hooks:
         else:
             self.wake()
 
-    def hand_on(self) -> None:
-        """Staged transfers become records. Any thread; each item is taken once."""
-        taken = []
+    def hand_on(self, all_of_them: bool = False) -> None:
+        """Staged transfers become records, once it is known on which device. Any thread; each item is taken once."""
+        taken: list[Any] = []
         take = self.staged.popleft
         try:
             while True:
                 taken.append(take())
         except IndexError:
             pass
+        if not all_of_them and any(item[-1] is not None and not item[-1].clock.ready for item in taken):
+            self.staged.extendleft(reversed(taken))
+            return
         if taken:
             self._emit(transfers(taken), "transfers")
 
@@ -157,7 +160,9 @@ class Hooks:
         """Waits, without blocking in a driver, until everything submitted has been read. False: it was too long, or a
         poll does not return."""
         deadline = time.monotonic() + timeout_s
-        self.hand_on()
+        for timer in timers if self.staged else ():
+            timer.clock.wait(max(0.0, deadline - time.monotonic()))
+        self.hand_on(all_of_them=True)
         for timer in timers:
             pause = 0.0002
             while True:

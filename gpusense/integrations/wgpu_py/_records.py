@@ -32,6 +32,7 @@ class Staged(NamedTuple):
     texture: bool = False
     wait_ns: int | None = None
     block: Any = None
+    timer: Any = None  # of the device; None where that is not known
 
 
 _make: Callable[[Any, Any], Any] = tuple.__new__  # of a record out of a row that is known to be complete
@@ -48,22 +49,28 @@ def transfers(staged: Iterable[tuple[Any, ...]]) -> list[Record]:
     """Host-side records of :class:`Staged`: the time of the call, which for a write is the staging copy and no bus."""
     made: list[Record] = []
     rows: dict[tuple[Any, ...], list[Any]] = {}  # of a program's transfers most are like one before
-    for method, direction, size, start, end, label, usage, texture, wait, block in staged:
+    numbers: dict[int, int | None] = {}
+    for method, direction, size, start, end, label, usage, texture, wait, block, timer in staged:
+        if id(timer) not in numbers:
+            numbers[id(timer)] = None if timer is None else timer.number()
+        number = numbers[id(timer)]
         if direction is None:
             path, block_id = _place(block)
             name = f"{method}({label})" if label else method
-            made.append(GpuSync(name, start, end, backend="wgpu", path=path, block_id=block_id))
+            made.append(GpuSync(name, start, end, device=number, backend="wgpu", path=path, block_id=block_id))
             continue
-        key = (method, label, usage, texture, id(block))
+        key = (method, label, usage, texture, id(block), number)
         row = rows.get(key)
         if row is None:
-            row = rows[key] = _transfer_row(method, direction, label, usage, texture, block)
+            row = rows[key] = _transfer_row(method, direction, label, usage, texture, block, number)
         row[_T_BYTES], row[_T_START], row[_T_END], row[_T_WAIT] = size, start, end, wait
         made.append(_make(GpuMemoryTransfer, row))
     return made
 
 
-def _transfer_row(method: str, direction: Any, label: str, usage: int, texture: bool, block: Any) -> list[Any]:
+def _transfer_row(
+    method: str, direction: Any, label: str, usage: int, texture: bool, block: Any, device: int | None
+) -> list[Any]:
     path, block_id = _place(block)
     return list(
         GpuMemoryTransfer(
@@ -72,6 +79,7 @@ def _transfer_row(method: str, direction: Any, label: str, usage: int, texture: 
             0,
             0,
             0,
+            device=device,
             backend="wgpu",
             label=label or None,
             usage=usage_text(usage, texture) if usage else None,
@@ -106,10 +114,12 @@ def kernels(timer: DeviceTimer, chunk: Timed, now_ns: int) -> Outcome:
         if not good:
             return [], refused
         which, starts, durations = ([column[at] for at in good] for column in (which, starts, durations))
-    common = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}
+    common, device = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}, timer.number()
     if all(timed[BYTES] is None for timed in batch.kinds):
-        return [SameKernels([_kernel(timed, common) for timed in batch.kinds], which, starts, durations)], refused
-    kinds: list[Any] = [(_kernel if timed[BYTES] is None else _copy)(timed, common) for timed in batch.kinds]
+        return [
+            SameKernels([_kernel(timed, common, device) for timed in batch.kinds], which, starts, durations)
+        ], refused
+    kinds: list[Any] = [(_kernel if timed[BYTES] is None else _copy)(timed, common, device) for timed in batch.kinds]
     rows = zip(which, starts, durations, strict=True)
     records = [kinds[number]._replace(start_ns=start, end_ns=start + duration) for number, start, duration in rows]
     records.sort(key=_start)
@@ -129,7 +139,7 @@ def _teach(clock: GpuClock, chunk: Timed) -> None:
             clock.observe(begin, end, submitted[index], seen)
 
 
-def _kernel(timed: Pass, common: dict[str, Any]) -> GpuKernel:
+def _kernel(timed: Pass, common: dict[str, Any], device: int | None) -> GpuKernel:
     """Everything of a pass's record but its times."""
     name, source = (timed[NAME], timed[SOURCE]) if timed[NAME] else _fallback(timed)
     attributes = {"operation": timed[KIND], "label_source": source, **common}
@@ -140,6 +150,7 @@ def _kernel(timed: Pass, common: dict[str, Any]) -> GpuKernel:
         name,
         0,
         0,
+        device=device,
         backend="wgpu",
         grid=whole(timed[GRID]) if timed[DISPATCHES] == 1 and timed[GRID] else None,  # type: ignore[arg-type]
         label=name if source != "line" else None,
@@ -156,7 +167,7 @@ def _place(block: Any) -> tuple[tuple[str, ...], int | None]:
     return block.path, block.block_id
 
 
-def _copy(timed: Pass, common: dict[str, Any]) -> GpuMemoryTransfer:
+def _copy(timed: Pass, common: dict[str, Any], device: int | None) -> GpuMemoryTransfer:
     """Everything of a copy's record but its times."""
     path, block_id = _place(timed[BLOCK])
     return GpuMemoryTransfer(
@@ -165,6 +176,7 @@ def _copy(timed: Pass, common: dict[str, Any]) -> GpuMemoryTransfer:
         timed[BYTES],
         0,
         0,
+        device=device,
         backend="wgpu",
         label=timed[NAME] or None,
         timing="device",

@@ -18,6 +18,7 @@ from itertools import count
 from time import sleep, time_ns
 from typing import Any, Protocol
 
+from ...backends.wgpu.source import WgpuSource
 from ._batch import OWN, Batch, Lent, Pass, Timed
 from ._clock_setup import ClockSetup
 from ._host import Host, Pair
@@ -53,6 +54,7 @@ class Owner(Protocol):
     """Of all timers: it gets what they find out."""
 
     pending: set["DeviceTimer"]  # those with something under way
+    source: WgpuSource
 
     def deliver(self, timer: "DeviceTimer", timed: Timed) -> None:
         """Raw ticks."""
@@ -109,6 +111,7 @@ class DeviceTimer:
         self._held: Any = None  # the program's device while passes are pending, where the native ones cannot be shared
         adapter = device.adapter
         self.info = dict(getattr(adapter, "info", None) or getattr(adapter, "_adapter_info", None) or {})
+        self.clock = ClockSetup(self.info, host.period_ns(self.queue))
         if not host.has_feature(device, TIME_STAMPS):
             self.dead = "the device has no timestamp-query (made before instrument(), or its adapter lacks it)"
             return
@@ -116,7 +119,6 @@ class DeviceTimer:
         # On Metal submissions with stamps between passes never end (wgpu-native#624).
         self.copies = host.has_feature(device, STAMPS_BETWEEN_PASSES) and not metal
         self.queries = Queries(host, self._native, self._keep, one_set=metal)
-        self.clock = ClockSetup(self.info, host.period_ns(self.queue))
 
     # --- the program's side ---------------------------------------------------------------------------------------
 
@@ -258,6 +260,14 @@ class DeviceTimer:
         self.give_back([queries for queries in lent if queries is not None])
         if lent:
             self.owner.miss(reason, len(lent))
+
+    def number(self) -> int | None:
+        """The device's in :func:`gpusense.devices`; None while it is not known, and where it cannot be."""
+        device = self.clock.place()
+        if device is None:
+            return None
+        self.owner.source.used(device)
+        return device.index
 
     def clock_text(self) -> str:
         """How this device's ticks reach the wall clock, for people."""

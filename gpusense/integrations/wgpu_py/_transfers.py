@@ -9,7 +9,7 @@ from time import time_ns
 from typing import Any
 
 from .._hosts import Patches
-from ._hooks import STAGE, Hooks
+from ._hooks import ATTRIBUTE, STAGE, Hooks
 from ._records import Staged
 
 
@@ -59,7 +59,9 @@ def _write_buffer(hooks: Hooks, function: Any) -> Any:
                 number = int(size) if size else number - int(offset)
             # A plain tuple in the order of Staged, and no call: programs write a buffer several times a draw.
             current = near() and block()
-            put(("write_buffer", "cpu_to_gpu", number, start, end, buffer._label, buffer._usage, False, None, current))
+            timer = getattr(self._device, ATTRIBUTE, None)
+            label, usage = buffer._label, buffer._usage
+            put(("write_buffer", "cpu_to_gpu", number, start, end, label, usage, False, None, current, timer))
             number = len(staged)
             if number == 1 or number >= STAGE:
                 hooks.staged_some(number)
@@ -92,6 +94,7 @@ def _write_texture(hooks: Hooks, function: Any) -> Any:
                     True,
                     None,
                     hooks.block(),
+                    getattr(self._device, ATTRIBUTE, None),
                 )
             )
         except Exception:  # noqa: BLE001
@@ -132,6 +135,7 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
                     texture,
                     hooks.here.waited_ns,
                     hooks.block(),
+                    getattr(self._device, ATTRIBUTE, None),
                 )
             )
         except Exception:  # noqa: BLE001
@@ -177,9 +181,8 @@ def _mapped(hooks: Hooks, buffer: Any, method: str, direction: str, data: Any, s
     end = time_ns()
     try:
         usage = int(buffer.usage)
-        hooks.stage(
-            Staged(method, direction, size_of(data), start, end, buffer.label, usage, False, None, hooks.block())
-        )
+        size, timer = size_of(data), getattr(buffer._device, ATTRIBUTE, None)
+        hooks.stage(Staged(method, direction, size, start, end, buffer.label, usage, False, None, hooks.block(), timer))
     except Exception:  # noqa: BLE001
         hooks.fail(method)
 
