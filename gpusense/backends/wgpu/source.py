@@ -81,6 +81,7 @@ class WgpuSource:
         self._used: dict[int, DeviceInfo] = {}
         self._on_records: OnRecords = _drop
         self._timing: Timing | None = None
+        self._refusal = ""
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """What :func:`open` found last; nothing before."""
@@ -115,9 +116,15 @@ class WgpuSource:
         return timing is None or timing.flush(timeout_s)
 
     def status(self) -> dict[str, Any]:
-        """As :meth:`Timing.status`; empty where nobody times anything."""
+        """As :meth:`Timing.status`; ``reason`` says why nobody times anything, where that was wanted."""
         timing = self._timing
-        return {} if timing is None else timing.status()
+        if timing is None:
+            return {"reason": self._refusal} if self._refusal else {}
+        return timing.status()
+
+    def refused(self, reason: str) -> None:
+        """Why passes of a program that uses wgpu are not timed."""
+        self._refusal = reason
 
     # --- for an integration -----------------------------------------------------------------------------------------
 

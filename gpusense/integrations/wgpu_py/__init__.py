@@ -13,7 +13,7 @@ from ..._aggregation.same_kernels import expanded
 from ..._attribution.open_blocks import here
 from ..._records.protocols import RecordSource
 from ..._records.records import Record, Unavailable
-from ..._runtime import import_hook
+from ..._runtime import import_hook, log
 from .._hosts import MARK, Installed, Patches
 
 _MODULE = "wgpu.backends.wgpu_native._api"
@@ -60,7 +60,9 @@ def instrument(
 
         def ready() -> None:
             _waiting.take()
-            instrument(copies=copies, emit=emit, block=block)
+            answer = instrument(copies=copies, emit=emit, block=block)
+            if isinstance(answer, Unavailable):
+                _tell(answer)
 
         if _waiting.now is None:
             _waiting.now = import_hook.watch(_MODULE, ready)
@@ -81,6 +83,16 @@ def instrument(
         return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
     near: Callable[[], Any] = here if block is None else object
     return _install(api, Asked(block or tracer.current_block, near, _recording), copies, tracer)
+
+
+def _tell(why: Unavailable) -> None:
+    """Nobody looks at what an import has led to: the log says it, and the session."""
+    from ...backends.wgpu.source import SOURCE
+
+    log.once("wgpu refused", "gpusense: wgpu is not traced: %s", why.reason)
+    SOURCE.refused(why.reason)
+    if get_tracer().active:
+        get_tracer().add_source(SOURCE)
 
 
 def _install(api: Any, asked: Any, copies: bool, tracer: Any) -> bool | Unavailable:

@@ -6,7 +6,8 @@ A device gets features that its program did not ask for, and does not show them:
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 from .._hosts import Patches
 from ._hooks import ATTRIBUTE, Hooks
@@ -20,9 +21,11 @@ NOT_ASKED_FOR = (
     "    Features Features { features_wgpu: FeaturesWGPU(0x0), features_webgpu: FeaturesWebGPU(TIMESTAMP_QUERY) } "
     "are required but not enabled on the device"
 )
-#: On a pipeline: its entry point, where that can name a pass.
-ENTRY = "_gpusense_entry"
+#: On a pipeline: what tells it from others; on a shader module: the checksum of its code.
+NAMED, CODE = "_gpusense_named", "_gpusense_code"
 PIPELINES = ("GPUComputePipeline", "GPURenderPipeline")
+#: Entry points that say nothing.
+GENERIC = frozenset(("main", "cs_main", "compute_main"))
 #: Lost because the program wanted it so, as wgpu-py's versions spell it.
 MEANT = tuple(f"the wgpu device was lost ({why}" for why in ("destroyed", "callbackcancelled", "callback-cancelled"))
 
@@ -37,9 +40,11 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.wrap(api.GPUDevice, "create_query_set", lambda function: _create_query_set(hooks, function))
     patches.wrap(api.GPUQuerySet, "destroy", lambda function: _destroy_queries(hooks, function))
     for name in PIPELINES:
-        patches.put(getattr(api, name), ENTRY, None)
-    for name, stage in (("create_compute_pipeline", "compute"), ("create_render_pipeline", "vertex")):
-        patches.wrap(api.GPUDevice, name, _named_pipeline(stage))
+        patches.put(getattr(api, name), NAMED, None)
+    patches.put(api.GPUShaderModule, CODE, None)
+    patches.wrap(api.GPUDevice, "create_shader_module", _coded_module)
+    for name, stages in (("create_compute_pipeline", ("compute",)), ("create_render_pipeline", ("vertex", "fragment"))):
+        patches.wrap(api.GPUDevice, name, _named_pipeline(stages, hooks))
     helpers = sys.modules.get(f"{api.__name__.rpartition('.')[0]}._helpers")
     if helpers is not None:
         patches.wrap(helpers, "generate_report", lambda function: _report(hooks, function))
@@ -147,23 +152,67 @@ def _destroy_queries(hooks: Hooks, function: Any) -> Any:
     return destroy
 
 
-def _named_pipeline(stage: str) -> Callable[[Any], Any]:
+class Named(NamedTuple):
+    """Of a pipeline, for passes without a label."""
+
+    name: str  # of a compute pass: of the entry point, as far as that tells it from others
+    suffix: str  # behind the place where a render pass is begun: whose pipeline it is, and its checksum
+
+
+def _coded_module(function: Any) -> Any:
+    def create_shader_module(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = function(self, *args, **kwargs)
+        code = kwargs.get("code")
+        if isinstance(code, (str, bytes)):
+            setattr(made, CODE, crc32(code.encode("utf-8", "replace") if isinstance(code, str) else code))
+        return made
+
+    return create_shader_module
+
+
+def _named_pipeline(stages: tuple[str, ...], hooks: Hooks) -> Callable[[Any], Any]:
     def make(function: Any) -> Any:
         def create_pipeline(self: Any, *args: Any, **kwargs: Any) -> Any:
             made = function(self, *args, **kwargs)
             try:
-                given = kwargs[stage]
-                # One of wgpu-py's structs, too; but pygfx's render pipelines all begin in the same function.
-                entry = given["entry_point"] if stage == "compute" or type(given) is dict else None
-            except Exception:  # noqa: BLE001 - it need not be given
-                return made
-            if type(entry) is str:
-                setattr(made, ENTRY, entry)
+                setattr(made, NAMED, _named(hooks, [kwargs.get(stage) for stage in stages], sys._getframe(1)))
+            except Exception:  # noqa: BLE001
+                hooks.fail("create_pipeline")
             return made
 
         return create_pipeline
 
     return make
+
+
+def _named(hooks: Hooks, stages: list[Any], frame: Any) -> Named:
+    """The name for a pipeline of these stages, whose making was asked for in ``frame``. Equal only for equal work: the
+    checksum is of the shaders, their entry points and constants."""
+    facts = [
+        (getattr(stage["module"], CODE, None), stage.get("entry_point"), repr(stage.get("constants")))
+        for stage in stages
+        if stage is not None
+    ]
+    entry, digest = facts[0][1], f"{crc32(repr(facts).encode()) & 0xFFFFFF:06x}"
+    maker = _maker(frame)
+    suffix = f" [{maker} {digest}]" if maker else f" [{digest}]"
+    if not isinstance(entry, str) or entry in GENERIC:
+        return Named(f"{entry or 'compute'}{suffix}", suffix)
+    first = hooks.entries.setdefault(entry, digest)
+    return Named(entry if first == digest else f"{entry} [{digest}]", suffix)
+
+
+def _maker(frame: Any) -> str:
+    """The class of the object that makes a pipeline, as an effect's is, or the function; it may have helpers."""
+    first = frame.f_code.co_name
+    for _ in range(4):
+        code = frame.f_code
+        if code.co_argcount and code.co_varnames[0] == "self":
+            return type(frame.f_locals["self"]).__name__
+        frame = frame.f_back
+        if frame is None:
+            break
+    return "" if first == "<module>" else str(first)
 
 
 def _report(hooks: Hooks, function: Any) -> Any:

@@ -44,6 +44,7 @@ class Hooks:
         self.here = source.here
         self.waiting: dict[Any, Pass] = {}  # passes on their way to the native call, by their encoder's handle
         self.finished = FINISHED
+        self.entries: dict[str, str] = {}  # entry points that name passes, and which pipeline each stands for
         self.staged: deque[tuple[Any, ...]] = deque()  # fields of Staged
         self.pending: set[DeviceTimer] = set()
         self.counts: Counter[str] = Counter()

@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any
 
 from .._hosts import Patches
-from ._batch import DISPATCHES, GRID, LENT, NAME, PLAIN, POINTER, SOURCE, WRITES, Lent, Pass
+from ._batch import DISPATCHES, GRID, KIND, LENT, NAME, PLAIN, POINTER, SOURCE, WRITES, Lent, Pass
 from ._hooks import ATTRIBUTE, Hooks
 from ._timer import BATCH, DeviceTimer, Passes
 
@@ -276,8 +276,11 @@ def _set_pipeline(function: Any) -> Any:
                 # Now, and not when the record is made: the pipeline may die before.
                 if name := pipeline._label:
                     timed[NAME], timed[SOURCE] = name, "pipeline"
-                elif name := pipeline._gpusense_entry:
-                    timed[NAME], timed[SOURCE] = name, "entry_point"
+                elif named := pipeline._gpusense_named:
+                    if timed[KIND] == "compute":
+                        timed[NAME], timed[SOURCE] = named.name, "entry_point"
+                    else:
+                        timed[NAME] = named.suffix
                 else:
                     timed[NAME] = ""
         except AttributeError:  # uninstrumented meanwhile, or no pipeline, for wgpu-py to report

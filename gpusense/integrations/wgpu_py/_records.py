@@ -141,8 +141,11 @@ def _teach(clock: GpuClock, chunk: Timed) -> None:
 
 def _kernel(timed: Pass, common: dict[str, Any], device: int | None) -> GpuKernel:
     """Everything of a pass's record but its times."""
-    name, source = (timed[NAME], timed[SOURCE]) if timed[NAME] else _fallback(timed)
+    name, source = timed[NAME], timed[SOURCE]
     attributes = {"operation": timed[KIND], "label_source": source, **common}
+    if source == "line":
+        name, line = _fallback(timed)
+        attributes |= {"line": line} if line else {"label_source": "kind"}
     if timed[DISPATCHES]:
         attributes["dispatches"] = timed[DISPATCHES]
     path, block_id = _place(timed[BLOCK])
@@ -153,7 +156,7 @@ def _kernel(timed: Pass, common: dict[str, Any], device: int | None) -> GpuKerne
         device=device,
         backend="wgpu",
         grid=whole(timed[GRID]) if timed[DISPATCHES] == 1 and timed[GRID] else None,  # type: ignore[arg-type]
-        label=name if source != "line" else None,
+        label=name if attributes["label_source"] not in ("line", "kind") else None,
         path=path,
         block_id=block_id,
         attributes=attributes,
@@ -187,10 +190,15 @@ def _copy(timed: Pass, common: dict[str, Any], device: int | None) -> GpuMemoryT
 
 
 def _fallback(timed: Pass) -> tuple[str, str]:
-    """A name for a pass without one, and where it comes from: the line that began the pass."""
+    """A name for a pass without one, and the line that began it, where that is known: that line in the program's own
+    code; of a library the function, whose line is another one in the next version and says nothing here."""
     code, at = timed[CODE], timed[AT]
     lines = code.co_lines() if code is not None else ()
     line = next((line for first, end, line in lines if first <= at < end and line is not None), None)
     if code is None or line is None:
-        return timed[KIND], "kind"
-    return f"{timed[KIND]}@{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}:{line}", "line"
+        return timed[KIND] + (timed[NAME] or ""), ""
+    path = code.co_filename.replace(chr(92), "/")
+    where = f"{path.rpartition('/')[2]}:{line}"
+    library = "/site-packages/" in path or "/dist-packages/" in path
+    place = getattr(code, "co_qualname", code.co_name) if library else where
+    return f"{timed[KIND]}@{place}{timed[NAME] or ''}", where
