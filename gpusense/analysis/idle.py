@@ -23,7 +23,7 @@ class Gap(NamedTuple):
 
     start_ns: int
     end_ns: int
-    reason: str  # "collective", "copy", "synchronisation", "host", "no_work", "unseen"
+    reason: str  # "collective", "copy", "synchronisation", "host", "no_work", "unattributed", "unseen"
 
 
 class DeviceIdle(NamedTuple):
@@ -38,7 +38,7 @@ class DeviceIdle(NamedTuple):
     synchronisation_ns: int  # empty, because the host had waited for the device before launching more
     host_ns: int  # empty, because the host launched nothing
     no_work_ns: int  # empty outside any block; without blocks: before the first and after the last work
-    unattributed_ns: int  # empty, but short work was only counted, so that its gaps cannot be placed
+    unattributed_ns: int  # nobody knows: short work was only counted, or work that is not timed may have run
     gaps: tuple[Gap, ...]
     host_inside: tuple[tuple[Path, int], ...]  # innermost block of the host's part, most first
     unseen_ns: int = 0  # nothing is known, because capture was off
@@ -63,6 +63,7 @@ def idle(
     hosts: dict[frozenset[str] | None, _Host] = {}
     hosts_of = _by_process(session)
     owners = _owners(session)
+    handed_over = _handed_over(session)
     rows = []
     times = device_times(session, lines) if times is None else times
     for time, line in zip(times, lines.values(), strict=True):
@@ -75,7 +76,8 @@ def idle(
         if roots not in hosts:
             names: Iterable[str | None] = hosts_of if roots is None else sorted(roots)
             hosts[roots] = _Host(chain.from_iterable(hosts_of.get(name, ()) for name in names))
-        rows.append(_placed(time, line, whole, hosts[roots], hosts[roots].backs.get(key, []), off))
+        backs, handed = hosts[roots].backs.get(key, []), union(handed_over.get(key, ()))
+        rows.append(_placed(time, line, whole, hosts[roots], backs, handed, off))
     return rows
 
 
@@ -87,6 +89,18 @@ def _owners(session: Session) -> dict[DeviceKey, set[str]]:
             if type(record) in (GpuKernel, GpuMemoryTransfer, GpuMemset) and record.path:
                 owners.setdefault(card(record.backend, record.device), set()).add(record.path[0])  # type: ignore[union-attr]
     return owners
+
+
+def _handed_over(session: Session) -> dict[DeviceKey, list[Interval]]:
+    """When wgpu's devices had work that the host had submitted and that had not begun: then the host is not what they
+    waited for. Copies, clears and uploads are not timed as a rule, and may have run."""
+    found: dict[DeviceKey, list[Interval]] = {}
+    for record in session.records:
+        if type(record) is GpuKernel or type(record) is GpuMemoryTransfer:
+            since = record.attributes.get("submitted_ns") if record.attributes else None
+            if type(since) is int and since < record.start_ns:
+                found.setdefault(card(record.backend, record.device), []).append((since, record.start_ns))
+    return found
 
 
 def _by_process(session: Session) -> dict[str | None, list[Record]]:
@@ -148,7 +162,13 @@ def _counted(time: DeviceTime, whole: Interval, off: list[Interval]) -> DeviceId
 
 
 def _placed(
-    time: DeviceTime, line: Timeline, whole: Interval, host: _Host, backs: list[int], off: list[Interval]
+    time: DeviceTime,
+    line: Timeline,
+    whole: Interval,
+    host: _Host,
+    backs: list[int],
+    handed: list[Interval],
+    off: list[Interval],
 ) -> DeviceIdle:
     rest = complement(line.compute, *whole)
     collective = intersect(rest, line.collective)
@@ -157,6 +177,8 @@ def _placed(
     gaps = [Gap(*span, "collective") for span in collective] + [Gap(*span, "copy") for span in copy]
     gaps += [Gap(*span, "unseen") for span in intersect(empty, off)]
     empty = subtract(empty, off)
+    gaps += [Gap(*span, "unattributed") for span in intersect(empty, handed)]
+    empty = subtract(empty, handed)
     inside = union((start, end) for start, end, _ in host.segments) or _span(time)
     for start, end in intersect(empty, inside):
         gaps += _reasons(start, end, host.waits, backs)
@@ -177,7 +199,7 @@ def _placed(
         synchronisation_ns=parts["synchronisation"],
         host_ns=parts["host"],
         no_work_ns=parts["no_work"],
-        unattributed_ns=0,
+        unattributed_ns=parts["unattributed"],
         gaps=tuple(gaps),
         host_inside=_inside(waiting, host.segments),
         unseen_ns=parts["unseen"],

@@ -82,7 +82,8 @@ def _profile(
         small_gaps = sorted(gap for gap in gaps if gap < LAUNCH_GAP_NS)
         small, small_ns = len(small_gaps), sum(small_gaps)
         median = sorted(gaps)[len(gaps) // 2] if gaps else None
-    bound = kernels >= 100 and short * 2 > kernels and active > 0 and small_ns * 5 >= active
+    # A submit has many passes: what lies between them is no launch.
+    bound = time.backend != "wgpu" and kernels >= 100 and short * 2 > kernels and active > 0 and small_ns * 5 >= active
     return LaunchProfile(
         time.device,
         time.backend,

@@ -147,7 +147,9 @@ def heaviest(facts: Facts) -> Iterator[Finding]:
             f"{one_line(name)}: {percent_text(part)}, {count_text(count, 'call')}, {time_text(spent / count)} each."
             for name, part, count, spent in heavy[:3]
         ),
-        "To go faster, make this kernel faster or call it less: lower precision, a fused or tuned implementation.",
+        "To go faster, make this pass cheaper or run it less often: smaller targets, fewer draws, a simpler shader."
+        if all(row.backend == "wgpu" for row in kernels)
+        else "To go faster, make this kernel faster or call it less: lower precision, a fused or tuned implementation.",
         "high",
         None,
     )

@@ -44,17 +44,26 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
         )
 
 
+#: For others, and for a program of passes.
+_PREPARE = (
+    "Prepare the next input while the GPU works (loader workers, prefetch), or take this work off the path.",
+    "Record and submit the next frame while the GPU works, or take this work off the path.",
+)
+
+
 def host_bound(facts: Facts) -> Iterator[Finding]:
     """Idle for the host in gaps too long to be launches."""
     profiles = {(profile.backend, profile.device): profile for profile in facts.launches}
     for row in facts.idle:
         profile = profiles.get((row.backend, row.device))
         waiting = _long_wait(row, profile)
+        if row.backend == "wgpu" and not row.gaps:
+            continue  # what it did between its passes is not known, and not timed as a rule
         if row.seen_ns <= 0 or waiting < _WORTH * row.seen_ns:
             continue
         where = device_text(row.device, row.backend)
         evidence = [f"{time_text(waiting)} of {time_text(row.seen_ns)} empty in gaps of 100 µs and more."]
-        if row.unattributed_ns:
+        if not row.gaps:
             evidence = [
                 (
                     f"{time_text(waiting)} of {time_text(row.seen_ns)} empty between first and last work; "
@@ -69,15 +78,15 @@ def host_bound(facts: Facts) -> Iterator[Finding]:
             "host_bound",
             f"{where} waits for the host {percent_text(waiting / row.seen_ns)} of the run{most}.",
             tuple(evidence),
-            "Prepare the next input while the GPU works (loader workers, prefetch), or take this work off the path.",
-            "medium" if row.unattributed_ns else "high",
+            _PREPARE[row.backend == "wgpu"],
+            "medium" if not row.gaps or row.backend == "wgpu" else "high",
             waiting,
         )
 
 
 def _long_wait(row: DeviceIdle, profile: LaunchProfile | None) -> int:
     """Idle time charged to the host, without the small gaps that ``launch_bound`` reports."""
-    if row.unattributed_ns:
+    if not row.gaps:
         return max(0, row.unattributed_ns - (profile.small_gap_ns if profile and profile.launch_bound else 0))
     gaps = (gap.end_ns - gap.start_ns for gap in row.gaps if gap.reason == "host")
     return sum(length for length in gaps if length >= 100_000)

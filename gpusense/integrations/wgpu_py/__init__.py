@@ -42,7 +42,7 @@ _waiting = Installed[Any]()  # for the program to import wgpu
 
 def instrument(
     *,
-    copies: bool = False,
+    copies: bool | None = None,
     when_imported: bool = False,
     emit: Callable[[list[Record]], Any] | None = None,
     block: Callable[[], Any] | None = None,
@@ -50,12 +50,13 @@ def instrument(
     """True when wgpu-py's passes and transfers are recorded from now on, else why not. Twice is once.
 
     Devices made before are timed if they have the ``timestamp-query`` feature; later ones get it added where the
-    adapter has it. ``copies`` also times copies between GPU resources, two time stamps each. ``when_imported`` waits
-    for the program to import wgpu and is true at once; a later call without it ends the waiting. ``emit(records)`` and
-    ``block()`` replace the tracer.
+    adapter has it. ``copies`` also times copies between GPU resources and clears, two time stamps each; without it the
+    setting ``wgpu_copies`` says whether. ``when_imported`` waits for the program to import wgpu and is true at once; a
+    later call without it ends the waiting. ``emit(records)``, called on the program's threads and on one of
+    gpusense's, and ``block()`` replace the tracer.
     """
     if _installed.now is not None:
-        return True
+        return _again(_installed.now, copies)
     if when_imported and _MODULE not in sys.modules:
 
         def ready() -> None:
@@ -74,7 +75,7 @@ def instrument(
     from ._hooks import Asked
 
     if emit is not None:
-        return _install(api, Asked(block or _no_block, object, _always), copies, _Receiver(emit))
+        return _install(api, Asked(block or _no_block, object, _always), bool(copies), _Receiver(emit))
     if not get_tracer().active and not enable():
         return Unavailable("wgpu_py", "gpusense is off (GPUSENSE=off)")
     tracer = get_tracer()
@@ -82,7 +83,18 @@ def instrument(
     if wanted is not None and "wgpu" not in wanted:
         return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
     near: Callable[[], Any] = here if block is None else object
-    return _install(api, Asked(block or tracer.current_block, near, _recording), copies, tracer)
+    wanted_copies = tracer.config.wgpu_copies if copies is None else copies
+    return _install(api, Asked(block or tracer.current_block, near, _recording), wanted_copies, tracer)
+
+
+def _again(installed: _Instrumentation, copies: bool | None) -> bool:
+    """Copies are timed from now on, too, if they are asked for; all else stays as it is."""
+    if copies and not installed.hooks.copies:
+        from . import _copies
+
+        installed.hooks.copies = True
+        _copies.install(installed.hooks, installed.patches)
+    return True
 
 
 def _tell(why: Unavailable) -> None:

@@ -29,6 +29,7 @@ OWN = 11  # the program's own query set and indices
 #: a compute pass without a label that has them.
 Lent = tuple[int, Any, Any, Any]
 
+CLEAR = "clear_buffer"  # the one :data:`KIND` of those with bytes that is no copy
 POINTER = {"compute": 1, "render": 2}  # in :data:`Lent`
 PLAIN = 3
 

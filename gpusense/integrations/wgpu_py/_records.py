@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from ..._aggregation.same_kernels import SameKernels
 from ..._capi.wgpu_usage import usage_text
-from ..._records.records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
-from ._batch import AT, BLOCK, BYTES, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass, Timed, whole
+from ..._records.records import GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Record
+from ._batch import AT, BLOCK, BYTES, CLEAR, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass, Timed, whole
 from ._gpu_clock import GpuClock
 from ._timer import DeviceTimer
 
@@ -113,15 +113,20 @@ def kernels(timer: DeviceTimer, chunk: Timed, now_ns: int) -> Outcome:
                 refused[reason] = refused.get(reason, 0) + 1
         if not good:
             return [], refused
-        which, starts, durations = ([column[at] for at in good] for column in (which, starts, durations))
+        columns = (which, starts, durations, submitted)
+        which, starts, durations, submitted = ([column[at] for at in good] for column in columns)
     common, device = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}, timer.number()
     if all(timed[BYTES] is None for timed in batch.kinds):
-        return [
-            SameKernels([_kernel(timed, common, device) for timed in batch.kinds], which, starts, durations)
-        ], refused
+        passes = [_kernel(timed, common, device) for timed in batch.kinds]
+        return [SameKernels(passes, which, starts, durations, submitted)], refused
     kinds: list[Any] = [(_kernel if timed[BYTES] is None else _copy)(timed, common, device) for timed in batch.kinds]
-    rows = zip(which, starts, durations, strict=True)
-    records = [kinds[number]._replace(start_ns=start, end_ns=start + duration) for number, start, duration in rows]
+    rows = zip([kinds[at] for at in which], starts, durations, submitted, strict=True)
+    records = [
+        kind._replace(
+            start_ns=start, end_ns=start + duration, attributes={**(kind.attributes or {}), "submitted_ns": since}
+        )
+        for kind, start, duration, since in rows
+    ]
     records.sort(key=_start)
     return records, refused
 
@@ -170,11 +175,20 @@ def _place(block: Any) -> tuple[tuple[str, ...], int | None]:
     return block.path, block.block_id
 
 
-def _copy(timed: Pass, common: dict[str, Any], device: int | None) -> GpuMemoryTransfer:
-    """Everything of a copy's record but its times."""
+def _copy(timed: Pass, common: dict[str, Any], device: int | None) -> GpuMemoryTransfer | GpuMemset:
+    """Everything of a copy's or a clear's record but its times."""
     path, block_id = _place(timed[BLOCK])
+    name = f"{timed[KIND]}({timed[NAME]})" if timed[NAME] else timed[KIND]
+    if timed[KIND] == CLEAR:
+        return GpuMemset(
+            *(name, timed[BYTES], 0, 0, device, "wgpu"),
+            value=0,
+            path=path,
+            block_id=block_id,
+            attributes={"operation": timed[KIND], **common},
+        )
     return GpuMemoryTransfer(
-        f"{timed[KIND]}({timed[NAME]})" if timed[NAME] else timed[KIND],
+        name,
         "on_device",
         timed[BYTES],
         0,

@@ -1,18 +1,22 @@
 """One card is one card: an adapter is the device that CUDA and NVML know, with one number and one busy time."""
 
 import pytest
-from support.wgpu_traced import Recording
+from support.wgpu_traced import Recording, all_back
 
 import gpusense
 from gpusense._aggregation.busy import Busy
-from gpusense._records.records import Aggregate, DeviceBusy, DeviceInfo, GpuKernel, GpuMemoryTransfer
+from gpusense._records.records import Aggregate, DeviceBusy, DeviceInfo, GpuKernel, GpuMemoryTransfer, GpuMemset
 from gpusense.analysis.busy import device_times, timelines
-from gpusense.analysis.idle import idle
+from gpusense.analysis.findings import findings
+from gpusense.analysis.idle import REASONS, idle
 from gpusense.analysis.launch import launches
 from gpusense.backends.wgpu.source import numbered
 from gpusense.backends.wgpu.vulkan import Card
 from gpusense.integrations import wgpu_py
+from gpusense.integrations.wgpu_py._copies import texel_bytes
 from gpusense.session import Session
+
+FORMATS = ("rgba8unorm", "depth24plus")
 
 H100, ARC, LLVM = (
     Card("NVIDIA H100", 0x10DE, 0x2330, 1.0, 64, (), "0000:1b:00.0", "1" * 8, kind="discrete"),
@@ -107,3 +111,73 @@ def test_analyses_see_one_device(counted: bool) -> None:
     assert row.compute_ns == 600
     (profile,) = launches(session)
     assert profile.kernels == 2
+
+
+def test_what_lies_inside_a_submit_is_not_charged_to_the_host() -> None:
+    """Copies, clears and uploads are not timed there, and the host had done its part."""
+
+    def ran(start: int, end: int, submitted: int) -> GpuKernel:
+        return GpuKernel("x", start, end, device=0, backend="wgpu", attributes={"submitted_ns": submitted})
+
+    millisecond = 1_000_000
+    times = ((10, 20, 5), (50, 60, 5), (90, 95, 80))
+    session = Session(records=[ran(*(at * millisecond for at in one)) for one in times])
+    session.meta.update(start_ns=0, end_ns=100 * millisecond)
+    (row,) = idle(session)
+    assert row.unattributed_ns == (5 + 30 + 10) * millisecond  # before the first, between the two, before the third
+    assert row.host_ns == 20 * millisecond  # from the end of the first submit to the second
+    assert sum(row.part(reason) for reason in REASONS) == row.window_ns
+    (found,) = [one for one in findings(session) if one.kind == "host_bound"]
+    assert (found.confidence, found.saving_ns) == ("medium", 20 * millisecond)
+    assert not [one for one in findings(session) if "loader" in one.fix]
+
+
+def test_passes_say_when_they_were_submitted(recording, programs) -> None:
+    work = programs.Compute(programs.device())
+    work.run(2)
+    first, second = recording.of(GpuKernel)
+    assert first.attributes["submitted_ns"] == second.attributes["submitted_ns"]
+    assert first.attributes["submitted_ns"] <= first.start_ns + first.attributes["clock_uncertainty_ns"]
+
+
+@pytest.mark.parametrize(("name", "size"), [("rgba8unorm", 4), ("r16float", 2), ("rg32uint", 8), ("rgb10a2unorm", 4)])
+def test_bytes_of_a_texel(name: str, size: int) -> None:
+    assert texel_bytes(name) == size
+
+
+def test_copies_between_textures_and_clears(wgpu, programs) -> None:
+    made = Recording()
+    wgpu_py.instrument(emit=made.records.extend, copies=True)
+    try:
+        gpu = programs.device()
+        usage = wgpu.TextureUsage.COPY_SRC | wgpu.TextureUsage.COPY_DST
+        size = (64, 32, 1)
+        of = {kind: [gpu.create_texture(size=size, format=kind, usage=usage) for _ in range(2)] for kind in FORMATS}
+        work = programs.Compute(gpu)
+        encoder = gpu.create_command_encoder(label="frame")
+        for source, target in of.values():
+            encoder.copy_texture_to_texture({"texture": source}, {"texture": target}, size)
+        encoder.clear_buffer(work.buffer, 64, 128)
+        encoder.clear_buffer(work.buffer)
+        gpu.queue.submit([encoder.finish()])
+        copies = made.of(GpuMemoryTransfer)
+        assert [(one.name, one.bytes) for one in copies] == [("copy_texture_to_texture(frame)", 4 * 64 * 32)]
+        clears = made.of(GpuMemset)
+        assert [(one.name, one.bytes, one.value) for one in clears] == [
+            ("clear_buffer(frame)", 128, 0),
+            ("clear_buffer(frame)", 4 * work.count, 0),
+        ]
+        assert all(one.device == 0 and one.end_ns > one.start_ns for one in (*copies, *clears))
+        assert list(wgpu_py.statistics().untimed.values()) == [1]  # nobody knows what a driver makes of depth24plus
+        assert all_back(gpu.__dict__["_gpusense"])
+    finally:
+        wgpu_py.uninstrument()
+
+
+def test_copies_may_be_asked_for_later(recording, programs) -> None:
+    assert wgpu_py.instrument(copies=True) is True
+    work = programs.Compute(programs.device())
+    encoder = work.gpu.create_command_encoder()
+    encoder.clear_buffer(work.buffer)
+    work.gpu.queue.submit([encoder.finish()])
+    assert len(recording.of(GpuMemset)) == 1

@@ -27,7 +27,7 @@ def encode_one(work, **counts):
 
 
 def facts(kernel):
-    attributes = {key: value for key, value in kernel.attributes.items() if not key.startswith("clock")}
+    attributes = {key: value for key, value in kernel.attributes.items() if not key.startswith(("clock", "submitted"))}
     return kernel._replace(start_ns=0, end_ns=0, attributes=attributes)
 
 

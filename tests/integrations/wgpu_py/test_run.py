@@ -48,3 +48,23 @@ def test_a_wgpu_program_without_passes_is_no_missing_cuda(wgpu, tmp_path):
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
     assert "verdict: Nothing was recorded: wgpu was traced, and the program submitted no pass." in done.stderr
+
+
+def test_run_times_copies_where_it_is_told_to(wgpu, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [
+        sys.executable,
+        "-m",
+        "gpusense",
+        "run",
+        "-o",
+        "s.gpusense",
+        "--trace-all",
+        "--wgpu-copies",
+        "program.py",
+    ]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    copies = [one for one in load(tmp_path / "s.gpusense").transfers if one.timing == "device"]
+    assert [one.name for one in copies] == ["copy_buffer_to_buffer"] * 2  # the program's, and that of its read
