@@ -128,7 +128,8 @@ def heaviest(facts: Facts) -> Iterator[Finding]:
         if rows:
             yield Finding(
                 "copies_only",
-                f"No kernel ran: {count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
+                f"{_NOTHING_RAN[all(row.backend == 'wgpu' for row in rows)]}: "
+                f"{count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
                 f"{time_text(sum(row.total_ns for row in rows))}.",
                 tuple(f"{one_line(row.name)}: {time_text(row.total_ns)}." for row in rows[:3]),
                 "",
@@ -162,6 +163,9 @@ def _by_name(kernels: list[Operation]) -> list[tuple[str, float, int, int]]:
         _, share, count, spent = sums.get(row.name, ("", 0.0, 0, 0))
         sums[row.name] = row.name, share + row.share, count + row.count, spent + row.total_ns
     return sorted(sums.values(), key=lambda row: -row[3])
+
+
+_NOTHING_RAN = ("No kernel ran", "No pass ran")
 
 
 def mostly_nothing(facts: Facts) -> Iterator[Finding]:

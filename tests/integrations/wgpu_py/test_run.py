@@ -68,3 +68,17 @@ def test_run_times_copies_where_it_is_told_to(wgpu, tmp_path):
     assert done.returncode == 0, done.stderr
     copies = [one for one in load(tmp_path / "s.gpusense").transfers if one.timing == "device"]
     assert [one.name for one in copies] == ["copy_buffer_to_buffer"] * 2  # the program's, and that of its read
+
+
+def test_passes_are_called_passes(wgpu, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "gpusense", "run", "-o", "s.gpusense", "program.py"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert "no device seen" not in done.stderr
+    command = [sys.executable, "-m", "gpusense", "report", "s.gpusense"]
+    report = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    for text in (done.stderr, report.stdout):
+        assert "kernel" not in text
+        assert "loader" not in text
+    assert "; passes " in report.stdout
