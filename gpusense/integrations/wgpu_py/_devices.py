@@ -14,6 +14,8 @@ from ._hooks import ATTRIBUTE, Hooks
 
 FEATURES = ("timestamp-query",)
 COPY_FEATURES = ("timestamp-query", "timestamp-query-inside-encoders")
+#: On the promise of a device: the function that makes it; the second before wgpu-py 0.26.
+MAKERS = ("_handler", "finalizer")
 #: On a device: the features that its program did not ask for. It stays: they do, too.
 ADDED = "_gpusense_added"
 NOT_ASKED_FOR = (
@@ -81,10 +83,11 @@ def _hidden(hooks: Hooks, answer: Any, added: tuple[str, ...]) -> Any:
             hooks.fail("request_device")
         return device
 
-    if not hasattr(answer, "_handler"):
+    maker = next((name for name in MAKERS if hasattr(answer, name)), None)
+    if maker is None:
         return hide(answer)
-    make = answer._handler
-    answer._handler = lambda native: hide(make(native))
+    make = getattr(answer, maker)
+    setattr(answer, maker, lambda native: hide(make(native)))
     return answer
 
 

@@ -42,6 +42,21 @@ PLAIN_NAMES = frozenset(
         "_device",
     ]
 )
+#: And every constant in it: one that is not among them may be a label or a check that ours would leave out.
+PLAIN_CONSTANTS = frozenset(
+    [
+        None,
+        "ComputePassTimestampWrites",
+        "WGPUComputePassDescriptor *",
+        "WGPUComputePassTimestampWrites *",  # before wgpu-native 29
+        "WGPUPassTimestampWrites *",
+        "query_set",
+        "beginning_of_pass_write_index",
+        "end_of_pass_write_index",
+        ("querySet", "beginningOfPassWriteIndex", "endOfPassWriteIndex"),
+        ("label", "timestampWrites"),
+    ]
+)
 PLAIN_ARGUMENTS = ("self", "label", "timestamp_writes")
 
 
@@ -145,10 +160,13 @@ def plain_code(function: Any) -> CodeType | None:
 
     It makes a descriptor with an empty label, calls the native function and wraps its answer. Half of the time of an
     unlabelled pass goes into that descriptor, in which only our queries differ from pass to pass; so one lies ready for
-    every two queries. A wgpu-py that does anything else has other names in that function, and is called as before.
+    every two queries. A wgpu-py that does anything else has other names or constants in that function, and is called as
+    before.
     """
     code: CodeType | None = getattr(function, "__code__", None)
     if code is None or frozenset(code.co_names) != PLAIN_NAMES or function.__defaults__:
+        return None
+    if not PLAIN_CONSTANTS.issuperset(code.co_consts):
         return None
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     known = arguments == PLAIN_ARGUMENTS and function.__kwdefaults__ == {"label": "", "timestamp_writes": None}

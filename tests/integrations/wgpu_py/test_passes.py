@@ -96,6 +96,22 @@ def test_a_wgpu_that_does_more_is_called(wgpu, programs, monkeypatch: pytest.Mon
         wgpu_py.uninstrument()
 
 
+def test_a_wgpu_that_differs_in_a_constant_is_called(wgpu) -> None:
+    import inspect
+    import textwrap
+
+    from wgpu.backends.wgpu_native import _api
+
+    source = textwrap.dedent(inspect.getsource(_api.GPUCommandEncoder.begin_compute_pass))
+    other = source.replace("to_c_string_view(label)", 'to_c_string_view(label or "unnamed")')
+    assert other != source
+    made: dict = {}
+    exec(other, vars(_api), made)
+    assert _passes.plain_code(made["begin_compute_pass"]) is None
+    exec(source, vars(_api), made)
+    assert _passes.plain_code(made["begin_compute_pass"]) is not None
+
+
 def test_a_pass_that_the_native_library_refuses(wgpu, programs, monkeypatch: pytest.MonkeyPatch) -> None:
     from wgpu.backends.wgpu_native import _api
 
