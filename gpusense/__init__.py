@@ -357,6 +357,7 @@ def configure(
     line_packages: "Iterable[str] | str" = _UNCHANGED,
     strict: bool = _UNCHANGED,
     attribution: "Literal['order', 'exact']" = _UNCHANGED,
+    wgpu_copies: bool = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in

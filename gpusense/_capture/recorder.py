@@ -30,6 +30,7 @@ from .._attribution.boundaries import (
 )
 from .._attribution.open_blocks import end_frames
 from .._decode.walk import restamped
+from .._records.device_identity import same
 from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, UnseenInterval
 from .._runtime import log, threads
 from .._runtime.clock import SESSION, now_ns
@@ -609,7 +610,13 @@ class Recorder:
         return capture is None or not capture.running or capture.synchronise(timeout_s, self.owner.elsewhere)
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        return self.capture.devices() if self.capture is not None else ()
+        """Those of CUDA, then those that other sources' records name; a card that both name once."""
+        found = list(self.capture.devices()) if self.capture is not None else []
+        for source in self.sources:
+            for device in source.used_devices() if hasattr(source, "used_devices") else ():
+                if not any(same(device, known) for known in found):
+                    found.append(device)
+        return tuple(found)
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:

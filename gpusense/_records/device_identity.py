@@ -60,6 +60,12 @@ def key(device: DeviceInfo) -> tuple[int, str]:
     return device.index, device.uuid or device.pci_bus_id or ""
 
 
+def card(backend: str, device: int | None) -> tuple[str, int | None]:
+    """What the work of a record is summed up under: one card is one card, whether CUDA or wgpu reached it, because
+    wgpu's records have CUDA's numbers. Devices without a number are those of their backend."""
+    return ("", device) if device is not None and backend in ("cuda", "wgpu") else (backend, device)
+
+
 def visible(
     value: str | None, devices: Sequence[DeviceInfo], instances: Mapping[str, int] | None = None
 ) -> tuple[Visible, ...]:

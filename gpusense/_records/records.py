@@ -59,7 +59,7 @@ class GpuKernel(NamedTuple):
     )
     start_ns: int
     end_ns: int
-    device: int | None = None  # CUDA ordinal; None where the backend has no numbering
+    device: int | None = None  # CUDA ordinal; of other cards the index in devices(); None where it is not known
     backend: str = "cuda"
     context: int | None = None
     stream: int | None = None

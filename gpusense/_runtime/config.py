@@ -37,6 +37,7 @@ class Settings(NamedTuple):
     line_packages: tuple[str, ...] = ()  # installed packages whose lines count as the program's, for "sync_lines"
     strict: bool = False  # configure() raises for a backend that is asked for and not there
     attribution: str = "order"  # "exact": also switches between tasks are marked
+    wgpu_copies: bool = False  # copies between resources of the GPU and clears are timed, too
 
     @property
     def threshold_ns(self) -> int:
@@ -93,6 +94,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "line_packages": _words,
     "strict": _boolean,
     "attribution": lambda text: text.strip().lower(),
+    "wgpu_copies": _boolean,
 }
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -144,7 +146,7 @@ def check(name: str, value: Any) -> Any:
         return None
     if name in ("devices", "backends", "kinds", "line_packages"):
         return _sequence(name, value)
-    if name in ("trace_all", "strict", "detach_in_pauses"):
+    if name in ("trace_all", "strict", "detach_in_pauses", "wgpu_copies"):
         if not isinstance(value, bool):
             raise ConfigurationError(f"{name} must be True or False, not {value!r}")
         return value

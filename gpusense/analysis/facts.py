@@ -3,13 +3,14 @@
 from functools import cached_property
 from typing import NamedTuple
 
+from .._records.device_identity import card
 from .._records.work import WorkTable
 from ..session import Session
 from .anomalies import Anomaly, anomalies
 from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen, window
 from .calls import Calls, calls
 from .coverage import Coverage, coverage
-from .idle import DeviceIdle, hosts_of, idle
+from .idle import DeviceIdle, handed_over, hosts_of, idle
 from .intervals import union
 from .launch import LaunchProfile, launches
 from .operation import DEVICE_KINDS, Operation, operations
@@ -83,13 +84,21 @@ class Facts:
         """Each device in the phase in which time can be saved, busiest first. Of a merged session one a process."""
         host, session = hosts_of(self.session), self.session
         holes = [(hole.start_ns, hole.end_ns) for hole in self.work.holes]
+        handed = handed_over(session)  # what a device did then is not known
         moments: dict[int | None, list[int]] = {}
         for record in session.allocations:
             if not (record.attributes or {}).get("is_async"):
                 moments.setdefault(record.device, []).append(record.start_ns)
         found = [
             View(
-                *(program, key, walk, self.work, host(key), union([*unseen(session, key[0]), *holes])),
+                *(
+                    program,
+                    key,
+                    walk,
+                    self.work,
+                    host(key),
+                    union([*unseen(session, key[0]), *holes, *handed.get(card(*key), ())]),
+                ),
                 sorted(moments.get(key[1], ())),
             )
             for program in self.programs

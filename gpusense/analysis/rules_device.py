@@ -544,7 +544,8 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
         if rows:
             yield Finding(
                 "copies_only",
-                f"No kernel ran: {count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
+                f"No {'pass' if all(row.backend == 'wgpu' for row in rows) else 'kernel'} ran: "
+                f"{count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
                 f"{time_text(sum(row.total_ns for row in rows))}.",
                 tuple(f"{one_line(row.name)}: {time_text(row.total_ns)}." for row in rows[:3]),
                 "",
@@ -561,7 +562,7 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "nothing_to_gain",
             f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of {of}, and no fault was found: nothing "
-            "to gain here but by faster kernels.",
+            f"to gain here but by faster {'passes' if view.graphics else 'kernels'}.",
             (
                 f"Of the kernels' time: {parts}.",
                 *(
@@ -570,7 +571,9 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
                     for name, (count, spent) in top
                 ),
             ),
-            "To go faster: a larger batch, lower precision, a better algorithm or a tuned kernel; or more devices.",
+            "To go faster: smaller targets, fewer draws, a simpler shader, passes that run less often."
+            if view.graphics
+            else "To go faster: a larger batch, lower precision, a better algorithm, a tuned kernel; or more devices.",
             "high",
             phase=view.name,
             share=0.0,

@@ -40,12 +40,23 @@ def finding(
     return Finding(kind, title, tuple(evidence), fix, **values)  # type: ignore[arg-type]
 
 
+#: What to try where a device waits for the host.
+_PREPARE = {
+    "graphics": "Record and submit the next frame while the GPU works, or take this work off the path.",
+    "input": (
+        "Make the next input ready while the GPU works: more loader workers, prefetching, decoding and metrics off the "
+        "main thread."
+    ),
+    "other": "Move this work of the host off the path: to a worker, behind the launches, or to every n-th step.",
+}
+
+
 def launch_bound(facts: Facts) -> Iterator[Finding]:
     """Kernels so short that launching them takes longer."""
     for view in facts.feeding:
         cause = view.causes["launch"]
         calls = sum(count for count, _ in view.kernels.values())
-        if view.share(cause.total_ns) < WORTH or calls < 20:
+        if view.graphics or view.share(cause.total_ns) < WORTH or calls < 20:  # a submit has many passes
             continue
         where, average = view.text, view.kernel_ns / calls
         length = cause.total_ns / len(cause.gaps)
@@ -197,11 +208,9 @@ def _starved(view: View, cause: Cause) -> Finding:
         total,
         title,
         evidence,
-        "Make the next input ready while the GPU works: more loader workers, prefetching, decoding and metrics off the "
-        "main thread."
-        if before_copy
-        else "Move this work of the host off the path: to a worker, behind the launches, or to every n-th step.",
+        _PREPARE["graphics" if view.graphics else "input" if before_copy else "other"],
         where=where or "",
+        confidence="medium" if view.graphics else "high",
     )
 
 

@@ -9,6 +9,7 @@ from operator import sub
 from statistics import median, pstdev
 from typing import NamedTuple
 
+from .._records.device_identity import card
 from .._records.records import Path
 from .._records.work import WorkKind, WorkTable
 from .._runtime.text import device_text, one_line
@@ -80,6 +81,11 @@ class View:
         return self.program.steps if self.name == STEADY else None
 
     @property
+    def graphics(self) -> bool:
+        """Whether its work is passes of wgpu."""
+        return self.key[0] == "wgpu"
+
+    @property
     def told(self) -> Steps | None:
         """The steps where a sentence may speak of them: one kernel that runs again and again is no step."""
         return None if self.steps is None or self.steps.name == "launch" else self.steps
@@ -110,7 +116,8 @@ class View:
         """Rows of the device that began in the phase."""
         kinds = self.work.kinds
         mine = bytes(
-            one.kind != "sync" and one.timing == "device" and (one.backend, one.device) == self.key for one in kinds
+            one.kind != "sync" and one.timing == "device" and card(one.backend, one.device) == card(*self.key)
+            for one in kinds
         )
         return array("I", [row for row in self.program.rows_in(self.name) if mine[self.work.kind[row]]])
 
@@ -258,7 +265,7 @@ class View:
             for at in range(bisect_left(ends, low), bisect_right(starts, high)):
                 if ends[at] - starts[at] <= RESTART_NS or (low <= starts[at] and high >= ends[at]):
                     codes[at] = _WAITED
-        for moment in self.host.backs.get(self.key, ()):
+        for moment in self.host.backs.get(card(*self.key), ()):
             at = bisect_left(starts, moment)
             if at < len(starts) and starts[at] == moment and ends[at] - moment <= RESTART_NS:
                 codes[at] = _WAITED

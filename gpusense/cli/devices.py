@@ -36,6 +36,7 @@ def describe(device: "DeviceInfo") -> str:  # type: ignore[name-defined]  # noqa
     facts = [
         one_line(device.name),
         device.vendor,
+        "a processor, no GPU" if device.kind == "cpu" else None,
         size_text(device.memory_total_bytes) if device.memory_total_bytes else None,
         f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability else None,
         f"{device.sm_count} SMs" if device.sm_count else None,

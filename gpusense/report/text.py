@@ -259,13 +259,18 @@ def _top(facts: Facts, most: int) -> list[str]:
     if not kernels:
         return ["no kernel ran"]
     several = len({(row.backend, row.device) for row in kernels}) > 1
-    lines = [f"{'time %':>8}{'total':>10}{'calls':>11}{'avg':>10}  kernel"]
+    lines = [f"{'time %':>8}{'total':>10}{'calls':>11}{'avg':>10}  {_called({row.backend for row in kernels})}"]
     lines += [
         f"{percent_text(row.share):>8}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
         f"  {_where(row) if several else ''}{one_line(row.name)}"
         for row in kernels[:most]
     ]
     return lines
+
+
+def _called(backends: set[str]) -> str:
+    """What runs on these backends' devices: wgpu times passes, which may have many kernels or none."""
+    return "pass" if backends == {"wgpu"} else "kernel or pass" if "wgpu" in backends else "kernel"
 
 
 def _copies(facts: Facts) -> list[str]:
@@ -353,7 +358,8 @@ def _devices(facts: Facts, style: Style) -> Iterator[str]:
         note = {"sum": " (upper bound: a sum of durations)"}.get(time.source, "")
         yield (
             f"{name}busy {time_text(time.busy_ns)}, {percent_text(time.busy_share)}{note}; "
-            f"kernels {time_text(time.kernel_ns)}, copies {time_text(time.transfer_ns)}"
+            f"{'passes' if time.backend == 'wgpu' else 'kernels'} {time_text(time.kernel_ns)}, "
+            f"copies {time_text(time.transfer_ns)}"
         )
         row = divided.get((time.backend, time.device))
         if row is not None:

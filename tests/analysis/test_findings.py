@@ -321,3 +321,8 @@ def test_passes_without_a_time_are_told_wherever_numbers_are():
     )
     blind = find(session(end=MS, sources=sources), "nothing_seen")
     assert "2,950 passes not timed: it was lost" in blind.title
+
+
+def test_a_source_that_was_refused_is_named_beside_others_work() -> None:
+    run = session(kernel("k", 0, MS), end=MS, sources={"wgpu": {"reason": "wgpu-native 99 is not known"}})
+    assert find(run, "untimed").title == "wgpu is not traced: wgpu-native 99 is not known."
