@@ -269,7 +269,7 @@ def test_a_member_that_leaves_with_copies_leaves_memsets_on(hub, engine):
     leave = hub.join({KERNELS, COPIES}, print, {})
     engine.calls.clear()
     leave()
-    assert engine.calls[-2:] == [("disable", MEMSETS), ("enable", MEMSETS)]
+    assert engine.calls[-3:] == [("disable", MEMSETS), ("enable", MEMSETS), ("flush", False)]
 
 
 def test_a_kind_that_cannot_be_switched_on_stays_paused(hub, engine):
@@ -341,13 +341,38 @@ def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(hub, monkeypat
     assert not done.is_alive()
 
 
-def test_the_exit_hook_flushes_and_disables(hub, engine):
+def test_the_exit_hook_disables_and_flushes(hub, engine):
     shown = []
     hub.join({KERNELS}, lambda *full: shown.append(full))
-    engine.full.append((4096, 216, 7))
+    engine.in_flush = lambda: engine.full.append((4096, 216, 7))
     hub.at_exit()
     assert len(shown) == 1
-    assert engine.calls[-1] == ("disable", KERNELS)
+    assert engine.calls[-2:] == [("disable", KERNELS), ("flush", False)]
+
+
+def test_a_member_may_want_other_kinds(hub, engine):
+    seen = []
+    leave = hub.join({MEMSETS}, seen.append)
+    hub.want(seen.append, {MEMSETS, KERNELS})  # a bound method is made anew each time
+    hub.want(print, {SYNCS})
+    assert hub.status()["kinds"] == [MEMSETS]
+    receiver = print
+    leave()
+    leave = hub.join({MEMSETS}, receiver)
+    engine.calls.clear()
+    hub.want(receiver, {MEMSETS, KERNELS})
+    hub.want(receiver, {MEMSETS})
+    assert engine.calls == [("enable", KERNELS), ("disable", KERNELS)]
+    engine.refuse["enable", KERNELS] = 7
+    with pytest.raises(BackendError, match="refused"):
+        hub.want(receiver, {MEMSETS, KERNELS})
+    engine.refuse.clear()
+    hub.want(receiver, {MEMSETS, KERNELS})  # nobody wanted them since: tried again
+    assert hub.status()["kinds"] == [MEMSETS, KERNELS]
+    assert hub.status()["refused_kinds"] == {}
+    leave()
+    hub.want(receiver, {KERNELS})  # it has gone
+    assert hub.status()["kinds"] == []
 
 
 def test_leaving_and_joining_at_once_never_loses_the_drain_thread(monkeypatch):
