@@ -20,7 +20,7 @@ from operator import gt
 
 from .._decode.correlation_ids import Widener
 from .._records.records import Path
-from .boundaries import CLOSE, OPEN, Boundary, Placed
+from .boundaries import CLOSE, DARK, LEAVE, LIT, OPEN, Boundary, Placed
 from .timelines import ENDED, UNCERTAIN, Candidates, Events, Forgotten, Threads, Timeline, chain
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
@@ -63,6 +63,13 @@ class Attributor:
         self._pending: dict[int, deque[Boundary]] = {}  # of threads that have any
         self._tokens: dict[int, Boundary] = {}  # in the order of issue
         self._failed: set[int] = set()  # of them: no record will come
+        self._dark: list[tuple[int, int]] = []  # from the one id on, and up to before the other, nothing is seen
+        self._dark_from: int | None = None  # where that lasts
+        self.light: Boundary | None = None  # a LIT that waits for its record
+        self.light_since_ns = 0  # when the first one was made of which no record came
+        self._lit_at: int | None = None  # the place of the first LIT
+        self._dark_since_ns = 0  # when that began, where the place of the DARK is not known
+        self._lit_late = False  # whether it ends with the next boundary that has a place
         self.lost_markers = 0
 
     def boundary(self, event: Boundary, corr: int | None = None) -> None:
@@ -81,6 +88,9 @@ class Attributor:
             self._place(event, corr)
         elif event.token:
             self._tokens[event.token] = event
+            if event.op == LIT:
+                self.light_since_ns = event.before_ns if self.light is None else self.light_since_ns
+                self.light = event
         else:
             self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
 
@@ -171,6 +181,11 @@ class Attributor:
 
     def _place(self, event: Boundary, corr: int, flag: int = 0) -> None:
         op, block, parent, thread, before_ns, _, _, _ = event
+        if op > LEAVE:
+            self._see(event, corr, bool(flag))
+            return
+        if (self._lit_late or self._dark_since_ns) and not flag:
+            self._see(event, corr, False)
         timeline = self._threads.get(thread & THREAD_MASK) or self._timeline(thread)
         timeline.insert(corr, before_ns, op | flag, block, parent)
         if block:
@@ -217,6 +232,69 @@ class Attributor:
         """Its place is right behind the boundary before it on its thread, or anywhere up to the one after it."""
         self.lost_markers += 1
         self._place(event, self._kept.placed_before(event.thread & THREAD_MASK, event.before_ns), UNCERTAIN)
+
+    # --- where boundaries have no place -----------------------------------------------------------------------------
+
+    def _see(self, event: Boundary, corr: int, lost: bool) -> None:
+        """Nothing is seen from a DARK to its LIT. Where the place of one is not known: from the last boundary on that
+        has a place, or up to the next one."""
+        op, dark = event.op, self._dark_from
+        if op == DARK:
+            if dark is None:
+                self._dark_from = self._last_place() if lost else corr
+                self._dark_since_ns = event.before_ns if lost else 0
+            return
+        if op == LIT:
+            self.light = None
+        elif dark is not None and event.before_ns < self._dark_since_ns:  # its record came late
+            self._dark_from = max(dark, corr)
+            return
+        elif not self._lit_late:
+            return
+        if self._dark_from is None:
+            self._lit_at = 0 if lost else corr
+        elif lost:
+            self._lit_late = True
+        elif op == LIT or corr > self._dark_from:
+            self._dark.append((self._dark_from, max(corr, self._dark_from)))
+            self._dark_from, self._lit_late, self._dark_since_ns = None, False, 0
+
+    def _last_place(self) -> int:
+        return max((0, *self._all.corrs[-1:], *(end for _, end in self._dark[-1:])))
+
+    @property
+    def unplaced(self) -> int | None:
+        """Where a boundary belongs that has no place of its own: in the last time in which nothing is seen, or before
+        the first LIT. None: there is no such place."""
+        if self._dark_from is not None:
+            return self._dark_from
+        if self._dark:
+            return self._dark[-1][0]
+        return 0 if self.light is not None else self._lit_at
+
+    def began_anew(self, corr: int, newest: int = 0) -> bool:
+        """Whether ids began anew since the last DARK, where ``corr``, 32 bits, is that of its LIT. ``newest``: of
+        those from before."""
+        dark = self._dark_from
+        return dark is not None and (corr - max(dark, newest)) & 0xFFFFFFFF >= 0x80000000
+
+    def issued_ns(self, token: int) -> int:
+        """When the marker call was made whose record is waited for; 0 where none is."""
+        event = self._tokens.get(token)
+        return event.before_ns if event is not None else 0
+
+    def unseen(self, low: int, high: int) -> bool:
+        """Whether some of the ids from ``low`` to ``high`` are not seen."""
+        if self._dark_from is not None and high >= self._dark_from:
+            return True
+        for begin, end in reversed(self._dark):
+            if end <= low:
+                return False
+            if begin <= high:
+                return True
+        return False
+
+    # --- questions --------------------------------------------------------------------------------------------------
 
     def _waiting(self) -> set[int]:
         """Threads of boundaries without a place."""

@@ -6,14 +6,16 @@ from .boundaries import CLOSE, LEAVE, OPEN, SWITCH, Boundary
 class Unmarked:
     """What is left of them when marking begins: the blocks that are open, and where each thread that runs tasks is."""
 
-    __slots__ = ("_opens", "_threads")
+    __slots__ = ("_opens", "_threads", "crossed")
 
     def __init__(self) -> None:
+        self.crossed = False  # whether there were any since somebody set this to False
         self._opens: dict[int, Boundary] = {}
         self._threads: dict[int, Boundary] = {}  # thread → its last switch
 
     def add(self, event: Boundary) -> bool:
         """False for the end of a block whose start is not known."""
+        self.crossed = True
         if event.op == OPEN:
             self._opens[event.block_id] = event
             return True

@@ -8,7 +8,6 @@ between long runs of a framework's own code, and each function of ours is then s
 """
 
 from collections.abc import Callable
-from itertools import count
 from time import time_ns
 from typing import Any
 from weakref import ref
@@ -26,7 +25,17 @@ from .._attribution.boundaries import (
     Item,
     MarkerCall,
 )
-from .._attribution.open_blocks import LAST_ID, block_ids, end_frames, entered, here, innermost, left, running
+from .._attribution.open_blocks import (
+    LAST_ID,
+    block_ids,
+    end_frames,
+    entered,
+    here,
+    innermost,
+    left,
+    next_token,
+    running,
+)
 from .._capture.recorder import Recorder
 from .._records.validate import attributes_of
 from .._runtime import log, threads
@@ -34,7 +43,6 @@ from .._runtime.config import Settings
 from .tasks import TaskSwitches
 
 _get_ident = threads.thread_id()
-_tokens = count(1)
 
 #: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
 MAX_WAITING = 200_000
@@ -229,6 +237,8 @@ class Blocks:
     def end(self, block: Block) -> None:
         """A recorded block has been closed; it may be on another thread than its own."""
         recorder = self.recorder
+        if recorder.armed:  # what was launched inside may already be recorded
+            recorder.poke()
         inside = self._tasks.closes(block) if self._tasks is not None else None
         thread = _get_ident()
         marker, newest = recorder.marker, recorder.newest
@@ -404,7 +414,7 @@ class Blocks:
         name: str,
     ) -> int:
         """Leaves a boundary in the queue, around a call of ``marker``; gives the time after it."""
-        token = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
+        token = next_token()
         call = MarkerCall(token)
         # Before the call: its record may be read before it returns.
         self._append((MARKED, op, block_id, parent_id, thread, before_ns, name, call))

@@ -43,15 +43,17 @@ class Engine(Switches, Protocol):
     """What the hub drives: CUPTI and the mailbox, or a fake. Calls that CUPTI refuses raise :class:`BackendError`.
 
     ``register``: true where all buffers are other ones from now on. ``discard``: what a taken buffer holds takes no
-    memory from now on. ``status(ask)``: as builtins; without a call to CUPTI unless ``ask``.
+    memory from now on; False, and it has to be given back, where it is one of those before. ``status(ask)``: as
+    builtins; without a call to CUPTI unless ``ask``.
     """
 
-    def register(self) -> bool | None: ...
+    def register(self, after_another: bool = False) -> bool | None: ...
     def flush(self, forced: bool) -> None: ...
     def take(self) -> tuple[int, int, int] | None: ...
     def give(self, address: int) -> None: ...
     def newest(self) -> Callable[[], int] | None: ...
-    def discard(self, address: int) -> None: ...
+    def forget_newest(self) -> None: ...
+    def discard(self, address: int) -> bool: ...
     def finalize(self) -> None: ...
     def let_go(self, kinds: Iterable[int]) -> None: ...
     def lent(self) -> int: ...
@@ -70,7 +72,8 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer, wants) -> leave``, ``wants() -> list``,
     ``flush(forced)``, ``pause(reason)``, ``resume()``, ``pause_kinds(kinds, wants) -> bool``,
     ``pauses(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``,
-    ``newest() -> function or None``, ``step_aside(reason)``, ``want(on_buffer, kinds)``.
+    ``newest() -> function or None``, ``step_aside(reason)``, ``want(on_buffer, kinds)``,
+    ``forget_newest()``.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -172,6 +175,7 @@ class Hub:
             "newest": self.newest,
             "step_aside": self.step_aside,
             "want": self.want,
+            "forget_newest": self._engine.forget_newest,
         }
 
     @property
@@ -230,7 +234,7 @@ class Hub:
         locked = self._registering.acquire(timeout=CLOSE_WAIT_S)
         try:
             if anew or not self._registered:
-                if self._engine.register():
+                if self._engine.register(anew):
                     self._held_back = []
                 self._registered = True
         finally:
@@ -391,9 +395,8 @@ class Hub:
     def _give_back(self, address: int) -> None:
         """Buffers beyond what the strictest member allows stay here, empty."""
         surplus = self._surplus()
-        if len(self._held_back) < surplus:
+        if len(self._held_back) < surplus and self._engine.discard(address):
             self._held_back.append(address)
-            self._engine.discard(address)
             return
         self._engine.give(address)
         while len(self._held_back) > surplus:
@@ -445,7 +448,7 @@ class Hub:
         if not self.alive:
             return
         self._register(anew=True)
-        self._kinds.switch_all_on()
+        self._kinds.switch_all_on()  # members may want more of them once their blocks have a place
         self._paused = ""
 
     def detach(self) -> None:

@@ -30,7 +30,7 @@ def test_callbacks_are_registered_once_and_kinds_counted(hub, engine):
 def test_two_that_join_at_once_are_registered_once(hub, engine):
     inside, second = [], threading.Event()
 
-    def register():
+    def register(after_another=False):
         inside.append(threading.get_ident())
         if len(inside) == 2:
             second.set()
@@ -52,7 +52,7 @@ def test_who_is_refused_beside_another_leaves_its_kinds_on(hub, engine, monkeypa
     monkeypatch.setattr(broker, "CLOSE_WAIT_S", 0.01)
     both, joined, refused = threading.Barrier(2), threading.Event(), []
 
-    def register():
+    def register(after_another=False):
         both.wait(20)
         if threading.current_thread() is last:
             assert joined.wait(20)
@@ -421,3 +421,13 @@ def test_a_free_threaded_build_is_refused_with_and_without_the_gil(monkeypatch, 
         assert "free-threaded" in broker.interpreter_dict().reason
     monkeypatch.setattr(sys, "platform", "linux")
     assert cupti.open() == broker.FREE_THREADED  # for doctor, without a look at any library
+
+
+def test_a_buffer_of_before_is_given_back_and_not_held_back(hub, engine):
+    engine.status = lambda ask: {"buffer_count": 8, "buffer_size": 4096}
+    hub.join({KERNELS}, print, {"buffer_bytes": 4096 * 4})
+    engine.older = (4096,)
+    engine.full += [(4096, 216, 7), (8192, 216, 7)]
+    hub.flush()
+    assert engine.given == [4096]
+    assert hub.status()["buffers_held_back"] == 1
