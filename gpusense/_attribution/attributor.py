@@ -20,7 +20,7 @@ from operator import gt
 
 from .._decode.correlation_ids import Widener
 from .._records.records import Path
-from .boundaries import CLOSE, DARK, LEAVE, LIT, OPEN, Boundary, Placed
+from .boundaries import CLOSE, DARK, GONE, LEAVE, LIT, OPEN, Boundary, Placed
 from .timelines import ENDED, UNCERTAIN, Candidates, Events, Forgotten, Threads, Timeline, chain
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
@@ -106,8 +106,10 @@ class Attributor:
                 homes[block] = thread
                 if parent is None:
                     self._rooted.add(thread & THREAD_MASK)
-            row = time_ns, op, block, parent
             corr = widen((newest + 1) & 0xFFFFFFFF)
+            if op == GONE or (op == OPEN and parent is None and self._kept.ends):
+                op = self._lives(op, thread, corr)
+            row = time_ns, op, block, parent
             if op == CLOSE and (home := homes.pop(block, thread)) != thread:
                 corrs, rows = threads.get(home) or threads.setdefault(home, ([], []))
                 corrs.append(corr)
@@ -123,6 +125,14 @@ class Attributor:
             self._kept.added += len(events[0])
         self._all.extend(*every)
         self._forget()
+
+    def _lives(self, op: int, thread: int, corr: int) -> int:
+        """A thread ended, or opened a block without a parent. Gives what that is on its timeline."""
+        if op == GONE:
+            self._kept.end(thread & THREAD_MASK, corr)
+            return LEAVE
+        self._kept.root(thread & THREAD_MASK, corr)
+        return op
 
     def _timeline(self, thread: int) -> Timeline:
         return self._threads.get(thread & THREAD_MASK) or self._kept.begin(thread & THREAD_MASK)
@@ -181,9 +191,11 @@ class Attributor:
 
     def _place(self, event: Boundary, corr: int, flag: int = 0) -> None:
         op, block, parent, thread, before_ns, _, _, _ = event
-        if op > LEAVE:
+        if op in (DARK, LIT):
             self._see(event, corr, bool(flag))
             return
+        if op == GONE or (op == OPEN and parent is None and self._kept.ends):
+            op = self._lives(op, thread, corr)
         if (self._lit_late or self._dark_since_ns) and not flag:
             self._see(event, corr, False)
         timeline = self._threads.get(thread & THREAD_MASK) or self._timeline(thread)
@@ -313,7 +325,7 @@ class Attributor:
         thread &= THREAD_MASK
         own = self._threads.get(thread)
         if own is not None and corr >= own.since:
-            return (own, False) if thread in self._rooted else (self._all, True)
+            return (own, False) if self._kept.owns(thread, corr) else (self._all, True)
         forgotten = self._kept.forgotten(thread)
         return (forgotten, not forgotten.owned) if forgotten is not None else (self._all, True)
 
@@ -332,6 +344,8 @@ class Attributor:
 
     def constant(self, thread: int, low: int, high: int) -> tuple[Candidates, bool] | None:
         """As :meth:`resolve` for every id in ``low``…``high``, or None where a boundary lies between."""
+        if thread & THREAD_MASK in self._kept.ends:
+            return None
         timeline, inherits = self._view(thread, low)
         if timeline.index(low) != timeline.index(high):
             return None
@@ -350,9 +364,11 @@ class Attributor:
         """
         timeline, inherits = self._view(thread, first)
         if ascend and type(timeline) is Timeline:
-            own = self._threads.get(thread & THREAD_MASK) if inherits and timeline is self._all else None
-            if own is not None:
-                return self._own_or_all(own, corrs, last, base)
+            key = thread & THREAD_MASK
+            some = (inherits and timeline is self._all) or key in self._kept.ends
+            own = self._threads.get(key) if some else None
+            if own is not None and first >= own.since:
+                return self._own_or_all(key, own, corrs, last, base)
             return timeline.segments(corrs, last, base, inherits)
         same = self.constant(thread, first, last)
         return (
@@ -360,13 +376,14 @@ class Attributor:
         )
 
     def _own_or_all(
-        self, own: Timeline, corrs: Sequence[int], last: int, base: int
+        self, thread: int, own: Timeline, corrs: Sequence[int], last: int, base: int
     ) -> list[tuple[int, int, tuple[Candidates, bool]]]:
         """As :meth:`segments`, for ids that ascend, of a thread whose blocks lie in those of others: its own ones where
         one is open."""
         found: list[tuple[int, int, tuple[Candidates, bool]]] = []
         for low, high, place in own.segments(corrs, last, base, False):
-            if place[0] or own.decides(corrs[low] + base):
+            corr = corrs[low] + base
+            if place[0] or own.decides(corr) or self._kept.owns(thread, corr):
                 found.append((low, high, place))
             else:
                 rest = self._all.segments(corrs[low:high], corrs[high - 1] + base, base, True)
@@ -378,11 +395,11 @@ class Attributor:
     ) -> Iterator[tuple[int, int, tuple[Candidates, bool]]]:
         """As :meth:`segments`, for any ids."""
         timeline, inherits = self._view(thread, first)
-        simple = not inherits and type(timeline) is Timeline
+        simple = not inherits and type(timeline) is Timeline and thread & THREAD_MASK not in self._kept.ends
         own = self._threads.get(thread & THREAD_MASK) if not simple else None
         cuts = set(timeline.between(first, last))
         if own is not None:
-            cuts.update(own.between(first, last))
+            cuts.update(own.between(first, last), self._all.between(first, last))
         ordered = [cut - base for cut in sorted(cuts)]
 
         def resolve(corr: int) -> tuple[Candidates, bool]:

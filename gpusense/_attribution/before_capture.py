@@ -1,6 +1,6 @@
 """Blocks and switches from before anything could be marked. Pure."""
 
-from .boundaries import CLOSE, LEAVE, OPEN, SWITCH, Boundary
+from .boundaries import CLOSE, GONE, LEAVE, OPEN, SWITCH, Boundary
 
 
 class Unmarked:
@@ -23,6 +23,11 @@ class Unmarked:
             opened = self._opens.pop(event.block_id, None)
             self._closed(event, opened.parent_id if opened is not None else None)
             return opened is not None
+        if event.op == GONE:
+            self._threads.pop(event.thread, None)
+            if any(opened.thread == event.thread for opened in self._opens.values()):
+                self._threads[event.thread] = event
+            return True
         self._goes_on(event)
         return True
 

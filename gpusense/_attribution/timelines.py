@@ -244,6 +244,7 @@ WEIGHT = 4
 #: Ids of threads are addresses, a page at least apart: none of those below 2**32 share a slot, nor do small numbers.
 _SLOTS = 1 << 20
 _HELPED, _OWNED = 1, 2
+_MAX_LIVES = 64  # of threads with the same id, one after the other
 
 
 class Forgotten:
@@ -290,11 +291,26 @@ class Threads:
       that was open: all of them are candidates.
     """
 
-    __slots__ = ("_every", "_gone", "_looked_at", "_order", "_parents", "_until", "added", "lines", "look_at", "rooted")
+    __slots__ = (
+        "_every",
+        "_gone",
+        "_looked_at",
+        "_order",
+        "_parents",
+        "_until",
+        "added",
+        "ends",
+        "lines",
+        "look_at",
+        "rooted",
+        "roots",
+    )
 
     def __init__(self, every: Timeline, parents: dict[int, int | None]) -> None:
         self.lines: dict[int, Timeline] = {}
         self.rooted: set[int] = set()  # opened a block without a parent: they own their kernels
+        self.ends: dict[int, list[int]] = {}  # where threads ended whose ids others may have now
+        self.roots: dict[int, list[int]] = {}  # of each of these threads, that had such a block: a place in its life
         self.added = self.look_at = 0  # events so far, and timelines by their weight
         self._looked_at = 0
         self._order: deque[int] = deque()  # threads, the one first that was longest not looked at
@@ -315,6 +331,33 @@ class Threads:
         line.seen = self.added
         self._order.append(thread)
         return line
+
+    def end(self, thread: int, corr: int) -> None:
+        """A thread ended. What has its id from here on is another one."""
+        if thread not in self.lines and not self._was(thread) and thread not in self.rooted:
+            return
+        if thread not in self.lines:
+            self.begin(thread)
+        ends = self.ends.setdefault(thread, [])
+        roots = self.roots.setdefault(thread, [corr - 1] if thread in self.rooted else [])
+        roots[:] = [root if root > corr else min(root, corr - 1) for root in roots]
+        insort(ends, corr)
+        if len(ends) > _MAX_LIVES:
+            del ends[: _MAX_LIVES // 2]
+            roots[:] = [ends[0] - 1, *(root for root in roots if root >= ends[0])]
+
+    def root(self, thread: int, corr: int) -> None:
+        """It opened a block without a parent."""
+        if thread in self.ends and not self.owns(thread, corr):
+            self.roots[thread].append(corr)
+
+    def owns(self, thread: int, corr: int) -> bool:
+        """Whether what a thread launches at ``corr`` is in its own blocks, or outside all."""
+        ends = self.ends.get(thread)
+        if ends is None or thread not in self.rooted:
+            return thread in self.rooted
+        life = bisect_right(ends, corr)
+        return any(bisect_right(ends, root) == life for root in self.roots[thread])
 
     def _was(self, thread: int) -> int:
         """What a thread was that went."""
@@ -367,9 +410,11 @@ class Threads:
     def _drop(self, thread: int, line: Timeline) -> None:
         if self._gone is None:
             self._gone = bytearray(_SLOTS)
-        self._gone[_slot(thread)] = _OWNED if thread in self.rooted else _HELPED
         self._until = max(self._until, *line.corrs[-1:])
+        self._gone[_slot(thread)] = _OWNED if self.owns(thread, self._until) else _HELPED
         self.rooted.discard(thread)
+        self.ends.pop(thread, None)
+        self.roots.pop(thread, None)
         del self.lines[thread]
 
 

@@ -50,6 +50,18 @@ def thread_id() -> Callable[[], int]:
     return found
 
 
+def local() -> Any:
+    """An object whose attributes each thread of the system has for itself, as long as it lives."""
+    return native("_local")()
+
+
+def ends_with_python() -> bool:
+    """Whether the calling thread began in Python. Of others, what :func:`local` keeps goes each time they leave it."""
+    threading = sys.modules.get("threading")
+    found = threading._active.get(thread_id()()) if threading is not None else None
+    return threading is not None and found is not None and not isinstance(found, threading._DummyThread)
+
+
 def system_id() -> int:
     """The number by which the system knows the calling thread; 0 where it names none."""
     return int(_thread.get_native_id()) if hasattr(_thread, "get_native_id") else 0

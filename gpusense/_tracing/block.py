@@ -16,6 +16,7 @@ from .._attribution.boundaries import (
     CLOSE,
     CLOSED,
     ENDED,
+    GONE,
     LOST,
     MARKED,
     OPEN,
@@ -177,6 +178,21 @@ class TimedBlock:
         return compute_decorated(function, self._name, self._elements, self._attributes)
 
 
+class _ThreadEnd:
+    """Goes with its thread, and notes that in the queue of ``blocks``: a later thread may get the same id."""
+
+    _blocks: "Blocks | None" = None  # an interrupt may come while it is made
+    _thread = 0
+
+    def __init__(self, blocks: "Blocks", thread: int) -> None:
+        self._thread = thread
+        self._blocks = blocks
+
+    def __del__(self) -> None:
+        if self._blocks is not None:
+            self._blocks.thread_ended(self._thread)
+
+
 class Blocks:
     """The blocks of a tracer: what happens to them goes into the queue of its ``recorder``.
 
@@ -193,6 +209,7 @@ class Blocks:
         self._tasks: TaskSwitches | None = None  # with exact attribution
         self._share = 1 - 1e-9  # so that the first block is opened
         self._shed = threads.Count()
+        self._each_thread = threads.local()  # ``end``: of a thread that opened a block outside all others
 
     # --- with -------------------------------------------------------------------------------------------------------
 
@@ -217,6 +234,8 @@ class Blocks:
             parent = block.parent_id = None
             block.path = (name,)
             recorded = self._sample()
+            if not hasattr(self._each_thread, "end"):
+                self._each_thread.end = _ThreadEnd(self, thread) if threads.ends_with_python() else None
         else:
             parent = block.parent_id = outer.block_id
             block.path = (*outer.path, name)
@@ -310,6 +329,8 @@ class Blocks:
                 block.parent_id, block.path = outer.block_id, (*outer.path, name)
             else:
                 block.parent_id, block.path = None, (name,)
+                if not hasattr(self._each_thread, "end"):
+                    self._each_thread.end = _ThreadEnd(self, thread) if threads.ends_with_python() else None
             block.is_open = block.recorded = True
             innermost.set(block)
             if (corr := newest()) > LAST_ID:  # from now on it is another way, which this block's start takes, too
@@ -426,6 +447,13 @@ class Blocks:
             if failed:
                 self._append((LOST, token))
         return call.ended_ns
+
+    def thread_ended(self, thread: int) -> None:
+        """Called on it, at its end."""
+        try:
+            self._boundary(GONE, 0, None, thread, time_ns(), "")
+        except Exception:  # noqa: BLE001 - the thread ends all the same
+            self.failed_blocks += 1
 
     def _switched(self, op: int, thread: int, inside: int | None) -> bool:
         """Launches of ``thread`` belong to another block from now on; see :data:`Mark`."""

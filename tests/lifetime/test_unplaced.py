@@ -94,3 +94,44 @@ def test_no_kernel_comes_to_the_block_of_another(run, tmp_path, when, into, cuda
     assert damage == []
     told = {"begun": 0, "disabled": 2, "profiler": 2}[when]
     assert sum(reason.startswith(("recording was", "another profiler")) for reason in reasons) == told
+
+
+@pytest.mark.parametrize("cuda", [13, 12])
+def test_a_thread_with_the_id_of_one_that_ended_begins_without_blocks_of_its_own(run, cuda):
+    """As autograd's thread, which opens no block and lives from the first backward pass on."""
+    env = {"FAKE_CUPTI_VERSION": "24"} if cuda == 12 else {}
+    done = run(
+        """
+import queue
+tracer, _ = begin()
+gpusense.configure(trace_all=True)
+ids, jobs, done = [], queue.Queue(), queue.Queue()
+launch = lambda name: driver.fake_cuda_launch(name, 0, 7, ctypes.c_uint64(900))
+def warm_up():
+    ids.append(threading.get_ident())
+    with gpusense.trace("warm up"): launch(b"warm up")
+def helper():
+    ids.append(threading.get_ident())
+    while jobs.get() is not None:
+        launch(b"backward")
+        done.put(1)
+for target in (warm_up, helper):
+    thread = threading.Thread(target=target)
+    thread.start()
+    if target is warm_up: thread.join()
+for _ in range(2):
+    with gpusense.trace("step"):
+        launch(b"forward")
+        jobs.put(1)
+        done.get()
+jobs.put(None)
+thread.join()
+tracer.flush(5)
+session = tracer.session()
+print(len(set(ids)), sorted((k.name, *k.path) for k in session.kernels), session.counters.inherited)
+""",
+        GPUSENSE="on",
+        **env,
+    )
+    expected = [*[("backward", "step")] * 2, *[("forward", "step")] * 2, ("warm up", "warm up")]
+    assert done.stdout == f"1 {expected} 2\n", done.stderr

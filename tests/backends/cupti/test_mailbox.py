@@ -7,9 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 import threading
 import time
+import types
 
 import pytest
 from hypothesis import given
@@ -460,7 +460,7 @@ def test_memory_given_back_to_the_system_is_not_cleared_again():
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_buffer_that_is_lent_again_is_clean_also_where_memory_is_locked(monkeypatch, locked):
-    box = Mailbox(1, 4096)
+    box = boxes.Mailbox(1, 4096)
     if locked:  # as after mlockall
         refusing = types.SimpleNamespace(madvise=lambda *_: -1)
         monkeypatch.setattr(box, "_libc", refusing)
