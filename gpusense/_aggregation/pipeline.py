@@ -94,6 +94,7 @@ class Pipeline:
         self.lines = Lines()  # of synchronising calls; each comes before its records
         self.widener = Widener()  # of correlation ids
         self._early_markers: list[tuple[int, int, int]] = []  # time, token, id of those that came before a LIT's
+        self._marker_context: int | None = None  # once a marker was met that is certainly one
         self._newest_before = 0  # the newest id as that LIT was made
         self._waiting: deque[Work] = deque()
         self._seen = self._invalid = self._pre_session = self._unknown = 0
@@ -336,10 +337,18 @@ class Pipeline:
         assert marker is not None
         others = []
         rows = zip(batch.key, batch.stream, batch.correlation, batch.thread, batch.start, strict=True)
+        sizes = batch.bytes if batch.kind == layouts.MEMSET else [MARKER_BYTES] * batch.count
         for i, (key, stream, correlation, caller, start) in enumerate(rows):
             ours = (marker.tokens or key == marker.key) and (marker.stream is None or stream == marker.stream)
             if ours and marker.tokens:
-                ours = self._token(key, correlation) or marker.stream is not None
+                known = self._token(key, correlation)
+                ours = known or (
+                    # Other contexts, also of other devices, have streams with the same number.
+                    marker.stream is not None
+                    and sizes[i] == MARKER_BYTES
+                    and self._marker_context in (None, batch.context[i])
+                )
+                self._marker_context = batch.context[i] if known else self._marker_context
             elif ours:
                 corr = self.widener.widen([correlation])[1]
                 ours = self.attribution.marker(thread or caller, start, corr)
