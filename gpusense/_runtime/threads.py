@@ -57,9 +57,11 @@ def local() -> Any:
 
 def ends_with_python() -> bool:
     """Whether the calling thread began in Python. Of others, what :func:`local` keeps goes each time they leave it."""
-    threading = sys.modules.get("threading")
-    found = threading._active.get(thread_id()()) if threading is not None else None
-    return threading is not None and found is not None and not isinstance(found, threading._DummyThread)
+    threading, here = sys.modules.get("threading"), thread_id()()
+    if threading is None:
+        return False
+    began = (thread for thread in threading.enumerate() if type(thread).__name__ != "_DummyThread")
+    return any(thread.ident == here for thread in began)
 
 
 def system_id() -> int:

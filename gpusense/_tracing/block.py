@@ -179,18 +179,14 @@ class TimedBlock:
 
 
 class _ThreadEnd:
-    """Goes with its thread, and notes that in the queue of ``blocks``: a later thread may get the same id."""
+    """Goes with its thread, and says so then: a later thread may get the same id."""
 
-    _blocks: "Blocks | None" = None  # an interrupt may come while it is made
-    _thread = 0
-
-    def __init__(self, blocks: "Blocks", thread: int) -> None:
-        self._thread = thread
-        self._blocks = blocks
+    tell: Callable[[int], None] | None = None
+    thread = 0
 
     def __del__(self) -> None:
-        if self._blocks is not None:
-            self._blocks.thread_ended(self._thread)
+        if self.tell is not None:
+            self.tell(self.thread)
 
 
 class Blocks:
@@ -235,7 +231,7 @@ class Blocks:
             block.path = (name,)
             recorded = self._sample()
             if not hasattr(self._each_thread, "end"):
-                self._each_thread.end = _ThreadEnd(self, thread) if threads.ends_with_python() else None
+                self._follow(thread)
         else:
             parent = block.parent_id = outer.block_id
             block.path = (*outer.path, name)
@@ -330,7 +326,7 @@ class Blocks:
             else:
                 block.parent_id, block.path = None, (name,)
                 if not hasattr(self._each_thread, "end"):
-                    self._each_thread.end = _ThreadEnd(self, thread) if threads.ends_with_python() else None
+                    self._follow(thread)
             block.is_open = block.recorded = True
             innermost.set(block)
             if (corr := newest()) > LAST_ID:  # from now on it is another way, which this block's start takes, too
@@ -448,7 +444,16 @@ class Blocks:
                 self._append((LOST, token))
         return call.ended_ns
 
-    def thread_ended(self, thread: int) -> None:
+    def _follow(self, thread: int) -> None:
+        """The calling thread opened a block outside all others for the first time."""
+        if not threads.ends_with_python():
+            self._each_thread.end = None
+            return
+        end = self._each_thread.end = _ThreadEnd()
+        end.thread = thread
+        end.tell = self._thread_ended  # an interrupt may have come before
+
+    def _thread_ended(self, thread: int) -> None:
         """Called on it, at its end."""
         try:
             self._boundary(GONE, 0, None, thread, time_ns(), "")
