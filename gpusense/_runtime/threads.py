@@ -78,8 +78,10 @@ def ends_with_python() -> bool:
     threading, here = sys.modules.get("threading"), thread_id()()
     if threading is None:
         return False
-    began = (thread for thread in threading.enumerate() if type(thread).__name__ != "_DummyThread")
-    return any(thread.ident == here for thread in began)
+    for thread in threading.enumerate():  # no generator: one that is left early swallows what a signal handler raises
+        if thread.ident == here:
+            return type(thread).__name__ != "_DummyThread"
+    return False
 
 
 def system_id() -> int:

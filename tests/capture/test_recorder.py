@@ -24,6 +24,7 @@ from gpusense._attribution.boundaries import (
 from gpusense._capture.recorder import Owner, Recorder
 from gpusense._decode.correlation_ids import Launches
 from gpusense._records.records import ComputeBlock, Counters, UnseenInterval
+from gpusense._records.work import WorkTable
 from gpusense._runtime import config
 
 
@@ -35,7 +36,7 @@ class ScriptedStore:
 
     def __init__(self, settings, capture, sinks, start_ns):
         self.calls = []
-        self.answers = {"placed": [], "may_wait": False, "counters": Counters(), "results": ([], [], [])}
+        self.answers = {"placed": [], "may_wait": False, "counters": Counters(), "results": ([], [], [], WorkTable())}
         self.threshold, self.launches = Threshold(settings.threshold_ns, 10), Launches()
         self.owners, self.watched = {}, Watched()
         self.failure = None

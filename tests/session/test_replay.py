@@ -181,9 +181,8 @@ def test_blocks_nested_deeper_than_pythons_stack():
 def test_blocks_without_any_place_are_never_open_together(tmp_path, monkeypatch):
     """Where no driver is there all boundaries are before everything: an end as well as a start."""
     monkeypatch.setattr(attributor, "MAX_EVENTS", 1_000)
-    worked_out = []
-    irregular = timelines._irregular
-    monkeypatch.setattr(timelines, "_irregular", lambda *event: worked_out.append(event) or irregular(*event))
+    crowds, crowd = [], timelines.Crowd
+    monkeypatch.setattr(timelines, "Crowd", lambda *start: crowds.append(start) or crowd(*start))
     rows = [row(op, block, None, 2 * block + 1 - op, "a", corr=0) for block in range(1, 10_000) for op in (OPEN, CLOSE)]
     assert write(tmp_path / "a.gpusense", rows, (10,)) == {10: ()}
-    assert worked_out == []
+    assert crowds == []

@@ -11,6 +11,7 @@ from support.cupti import COPIES, KERNELS, MEMSETS, SYNCS
 from support.cupti import Engine as Scripted
 
 from gpusense._decode import layouts
+from gpusense._runtime import threads
 from gpusense.backends.cupti import broker
 
 #: For a night: GPUSENSE_TEST_TRIALS=100000.
@@ -159,7 +160,7 @@ def test_who_asks_in_the_middle_of_a_call_is_not_forgotten(hub, monkeypatch):
 
     def interrupted():
         step = real()
-        if kinds._switching.mine and step is None and not asked:
+        if threads.mine(kinds._switching) and step is None and not asked:
             asked.append(1)
             hub.pause_kinds((), mine)
         return step
