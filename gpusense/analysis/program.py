@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, compress
-from operator import le, lt
+from operator import le, lt, mul, sub
 from statistics import median
 from typing import NamedTuple
 
@@ -109,7 +109,7 @@ class Program:
         work = self._work
         order, start, end = work.order, work.start, work.end
         kernel = bytes(one.kind == "kernel" for one in work.kinds)
-        rows: Sequence[int] = array("I", (row for row in self.rows if order[row]))
+        rows: Sequence[int] = array("I", compress(self.rows, map(order.__getitem__, self.rows)))
         if 2 * len(rows) < len(self.rows):  # of other sources than CUDA: as they ran
             rows = self.rows
         else:
@@ -118,9 +118,10 @@ class Program:
                 rows = array("I", sorted(rows, key=order.__getitem__))
         orders = array("q", map(order.__getitem__, rows))
         if not orders or orders[0] == 0 or all(map(lt, orders, memoryview(orders)[1:])):  # no graphs among them
-            ran = (stop - begin if kernel[kind] else 0 for kind, begin, stop in self._columns(rows))
             begun, ended = (array("q", map(column.__getitem__, rows)) for column in (start, end))
-            return Launches(array("I", rows), begun, ended, array("q", ran), array("q", (1,)) * len(rows))
+            of_kernels = map(kernel.__getitem__, map(work.kind.__getitem__, rows))
+            ran = array("q", map(mul, map(sub, ended, begun), of_kernels))
+            return Launches(array("I", rows), begun, ended, ran, array("q", (1,)) * len(rows))
         return self._joined(rows, orders, kernel)
 
     def _columns(self, rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -154,7 +155,7 @@ class Program:
             of_kind.append(numbers.setdefault(telling, len(numbers)))
         # Work of the device itself: what is copied to or from the host tells less of what a program means by a step.
         own = [key[0] in ("kernel", "memset") or key[3] in ("on_device", "gpu_to_gpu") for key in numbers]
-        symbols = array("I", (of_kind[work.kind[row]] for row in launches.rows))
+        symbols = array("I", map(of_kind.__getitem__, map(work.kind.__getitem__, launches.rows)))
         return find_loop(symbols, launches.starts, launches.ends, launches.ran, launches.counts, own)
 
     @cached_property

@@ -6,7 +6,9 @@ has the time: computing, communicating, copying. So the parts of any stretch bet
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import le, lt, sub
 from typing import NamedTuple
 
 COMPUTE, COLLECTIVE, COPY = 0, 1, 2
@@ -108,48 +110,68 @@ class Columns(NamedTuple):
 
 def sweep(work: Columns, edges: Sequence[int]) -> Sweep:
     """``edges``, at least two, ascend. Of work that goes beyond the first or the last what lies inside counts."""
-    found = Sweep(edges, _unions(work, edges))
-    _gaps(work, edges[0], edges[-1], found)
+    starts, ends = _of(work.starts, work.rows), _of(work.ends, work.rows)
+    in_turn = all(map(le, ends, memoryview(starts)[1:]))  # as on most devices: one stream, and nothing at once
+    found = Sweep(edges, _unions(work, edges, in_turn))
+    if in_turn and starts and edges[0] <= starts[0] and ends[-1] <= edges[-1]:
+        _gaps_in_turn(work.rows, starts, ends, found)
+    else:
+        _gaps(zip(work.rows, starts, ends, strict=True), edges[0], edges[-1], found)
     _streams(work, edges, found)
     return found
 
 
-def _unions(work: Columns, edges: Sequence[int]) -> list[list[int]]:
+def _unions(work: Columns, edges: Sequence[int], in_turn: bool) -> list[list[int]]:
     """Up to each edge the length of each union. Those of the same classes of work are made once."""
     used = frozenset(work.classes[kind] for kind in set(map(work.kinds.__getitem__, work.rows)))
     made: dict[frozenset[int], list[int]] = {frozenset(): [0] * len(edges)}
     for classes in _UNIONS.values():
         those = used & classes
         if those not in made:
-            mine = [one in those for one in work.classes]
-            made[those] = _union(work, None if those == used else mine, edges)
+            mine = bytes(one in those for one in work.classes)
+            made[those] = _union(work, None if those == used else mine, edges, in_turn)
     return [made[frozenset(used & classes)] for classes in _UNIONS.values()]
 
 
-def _union(work: Columns, mine: "Sequence[bool] | None", edges: Sequence[int]) -> list[int]:
+def _union(work: Columns, mine: "bytes | None", edges: Sequence[int], in_turn: bool) -> list[int]:
     """Up to each edge how long any of the kinds that are ``mine`` ran; None: of all."""
-    rows = work.rows if mine is None else array("I", (row for row in work.rows if mine[work.kinds[row]]))
+    rows = work.rows
+    if mine is not None:
+        rows = array("I", compress(rows, map(mine.__getitem__, map(work.kinds.__getitem__, rows))))
     starts, ends = _of(work.starts, rows), _of(work.ends, rows)
     until, spent, totals, first = edges[0], 0, [0], 0
     for edge in edges[1:]:
         last = bisect_left(starts, edge, first)
-        for start, end in zip(starts[first:last], ends[first:last], strict=True):
-            if end > until:
-                spent += end - (until if until > start else start)  # noqa: FURB136 - a call of max() takes as long as all else
-                until = end
+        if in_turn and last > first and starts[first] >= until:
+            spent += sum(map(sub, ends[first:last], starts[first:last]))
+            until = max(until, ends[last - 1])
+        else:
+            for start, end in zip(starts[first:last], ends[first:last], strict=True):
+                if end > until:
+                    spent += end - (until if until > start else start)  # noqa: FURB136 - max() takes as long as all else
+                    until = end
         totals.append(spent - max(0, until - edge))
         first = last
     return totals
 
 
-def _of(column: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
+def _gaps_in_turn(rows: Sequence[int], starts: "array[int]", ends: "array[int]", into: Sweep) -> None:
+    """As :func:`_gaps`, where nothing ran at once."""
+    empty = bytes(map(lt, ends, memoryview(starts)[1:]))
+    for column, values in zip(into.gaps, (ends, memoryview(starts)[1:], rows, rows[1:]), strict=True):
+        column.extend(compress(values, empty))
+    into.first_ns, into.last_ns = starts[0], ends[-1]
+
+
+def _of(column: Sequence[int], rows: Sequence[int]) -> "array[int]":
     """The values of some rows."""
-    return column if len(rows) == len(column) else array("q", map(column.__getitem__, rows))
+    if len(rows) == len(column) and isinstance(column, array):
+        return column
+    return array("q", map(column.__getitem__, rows))
 
 
-def _gaps(work: Columns, low: int, high: int, into: Sweep) -> None:
-    """The gaps between ``low`` and ``high``."""
-    columns = zip(work.rows, _of(work.starts, work.rows), _of(work.ends, work.rows), strict=True)
+def _gaps(columns: Iterable[tuple[int, int, int]], low: int, high: int, into: Sweep) -> None:
+    """The gaps between ``low`` and ``high`` among rows with their starts and ends."""
     begin, stop, before, after = (column.append for column in into.gaps)
     newest, last = low, -1
     for row, start, end in columns:
@@ -173,6 +195,6 @@ def _streams(work: Columns, edges: Sequence[int], into: Sweep) -> None:
     streams = {work.streams[kind] for kind in kinds}
     ends = [edges[0], edges[-1]]
     for stream in streams if len(streams) > 1 else ():
-        into.streams[stream] = _union(work, [other == stream for other in work.streams], ends)[-1]
+        into.streams[stream] = _union(work, bytes(other == stream for other in work.streams), ends, False)[-1]
     if len(streams) == 1:
         into.streams[next(iter(streams))] = into.parts().busy

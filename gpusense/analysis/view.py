@@ -2,6 +2,7 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, compress, pairwise
@@ -34,6 +35,8 @@ _MANY = 50_000
 #: Why a device was empty.
 CAUSES = ("launch", "synchronising", "host", "new", "allocation", "unseen")
 _LAUNCH, _WAITED, _HOST, _NEW, _ALLOCATION, _UNSEEN = range(len(CAUSES))
+#: What a gap is at first, by whether it is long.
+_LONG = bytes((_LAUNCH, _HOST, *range(2, 256)))
 
 
 class Cause(NamedTuple):
@@ -119,19 +122,22 @@ class View:
             one.kind != "sync" and one.timing == "device" and card(one.backend, one.device) == card(*self.key)
             for one in kinds
         )
-        return array("I", [row for row in self.program.rows_in(self.name) if mine[self.work.kind[row]]])
+        rows = self.program.rows_in(self.name)
+        return array("I", compress(rows, map(mine.__getitem__, map(self.work.kind.__getitem__, rows))))
 
     @cached_property
     def by_kind(self) -> "dict[int, tuple[int, int, int]]":
         """Of each kind of work: calls, nanoseconds, bytes."""
-        work = self.work
-        counts, spent, sizes = ([0] * len(work.kinds) for _ in range(3))
-        columns = (map(column.__getitem__, self.rows) for column in (work.kind, work.start, work.end, work.size))
-        for kind, start, end, size in zip(*columns, strict=True):
-            counts[kind] += 1
-            spent[kind] += end - start
-            sizes[kind] += size
-        return {kind: (count, spent[kind], sizes[kind]) for kind, count in enumerate(counts) if count}
+        work, rows = self.work, self.rows
+        kinds = array("I", map(work.kind.__getitem__, rows))
+        spent, sizes = [0] * len(work.kinds), [0] * len(work.kinds)
+        times = (map(column.__getitem__, rows) for column in (work.end, work.start))
+        for kind, length in zip(kinds, map(sub, *times), strict=True):
+            spent[kind] += length
+        with_bytes = bytes(one.kind in ("transfer", "memset") for one in work.kinds)
+        for row in compress(rows, map(with_bytes.__getitem__, kinds)):
+            sizes[work.kind[row]] += work.size[row]
+        return {kind: (count, spent[kind], sizes[kind]) for kind, count in sorted(Counter(kinds).items())}
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -233,9 +239,8 @@ class View:
     def _codes(self) -> bytearray:
         """The cause of each gap of the device, by its place in :data:`CAUSES`."""
         starts, ends = self.walk.gaps.start, self.walk.gaps.end
-        codes = bytearray(
-            _HOST if end - start > LAUNCH_NS else _LAUNCH for start, end in zip(starts, ends, strict=True)
-        )
+        codes = bytearray(map(LAUNCH_NS.__lt__, map(sub, ends, starts)))
+        codes = codes.translate(_LONG)
         if self.steps is not None:
             self._mark_new(codes)
         self._mark_waits(codes)
