@@ -5,7 +5,8 @@ States: *armed* (CUDA is not live in this process yet), *running*, *paused* (ano
 reason), *stopped*.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic, time_ns
 from typing import Any
 
@@ -47,6 +48,7 @@ class Capture:
         self._backend: Any = None
         self._plan: Any = None
         self._not_live_ns: int | None = None
+        self._starting = False
         self._retry_at = 0.0
         self._watch_at = 0.0
         self._paused_ns: int | None = None
@@ -111,12 +113,26 @@ class Capture:
             return None
         now = time_ns()
         reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
+        if self._starting:
+            reason = ""  # there was none
         unseen = UnseenInterval(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._detached or reason)
         self.state, self.reason, self._refusal, self._alive_ns = "running", "", "", (now, now)
         self._detached = ""
         if self._losses_before is None:
             self._losses_before = self._count_losses()
         return unseen
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """CUDA is being initialised on some thread, which waits: no launch comes before what is done in here."""
+        from ..backends import cuda
+
+        with cuda.SOURCE.starting():
+            self._starting, self._retry_at = True, 0.0
+            try:
+                yield
+            finally:
+                self._starting = False
 
     def _is_live(self) -> bool:
         from ..backends import cuda
@@ -347,6 +363,10 @@ class Capture:
             return {}
         status = self._activity.status()
         return {name: int(status.get(name) or 0) for name in ("dropped", "missed", "foreign_buffers")}
+
+    def cuda_version(self) -> tuple[int, int] | None:
+        """Of the newest CUDA that the driver supports; None before the program has loaded it."""
+        return self._cuda.driver_version() if self._cuda is not None else None
 
     def versions(self) -> dict[str, str]:
         if self._backend is None:

@@ -22,6 +22,7 @@ from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, Unsee
 from .._runtime import log, threads
 from .._runtime.clock import Anchor
 from .._runtime.config import Settings
+from . import identity
 from .attachment import Capture
 from .budget import BudgetKeeper
 from .hang import HangWatch
@@ -71,6 +72,7 @@ class Recorder:
         self.capture = capture
         self.owner = Owner()
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
+        self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks(lambda: self.owner.on_own_thread())
@@ -165,6 +167,13 @@ class Recorder:
             self._last_poke = now
             self._look_after_capture(self._patience_s)
             self._patience_s = max(0.0, self._patience_s - (monotonic() - now))
+
+    def cuda_starts(self) -> None:
+        """CUDA is being initialised on some thread, which waits for this: no launch comes before capture."""
+        capture = self.capture
+        if capture is not None and capture.waiting and self.armed:
+            with capture.starting():
+                self._look_after_capture(MAX_WAIT_S)
 
     def pace(self, waited_s: float) -> float:
         """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it."""
@@ -598,6 +607,8 @@ class Recorder:
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),
+            **identity.facts(capture.cuda_version() if capture is not None else None),
+            **self.facts,
             **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": {

@@ -50,6 +50,13 @@ def thread_id() -> Callable[[], int]:
     return found
 
 
+def is_main() -> bool:
+    """Whether the caller is the thread whose signal handlers run, and which alone may set them."""
+    import threading
+
+    return threading.current_thread() is threading.main_thread()
+
+
 def system_id() -> int:
     """The number by which the system knows the calling thread; 0 where it names none."""
     return int(_thread.get_native_id()) if hasattr(_thread, "get_native_id") else 0

@@ -14,6 +14,14 @@ def microseconds(text: str) -> float:
     return value
 
 
+def seconds(text: str) -> float:
+    """A time from 0 on."""
+    value = float(text.strip().removesuffix("s"))
+    if not 0 <= value < 1e9:
+        raise ArgumentTypeError(f"{text} is no time in seconds")
+    return value
+
+
 def names(text: str) -> tuple[str, ...]:
     """Words between commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,0 +1,27 @@
+"""Which run a session is of, in a line: what was run, when and where, with which software."""
+
+import time
+from typing import Any
+
+
+def line(meta: dict[str, Any]) -> str:
+    """Label, command, start, host, rank and versions, as far as ``meta`` has them; else empty."""
+    run, known = _dict(meta.get("run")), _dict(meta.get("frameworks"))
+    begun = meta.get("program_start_ns") or meta.get("start_ns")
+    rank, world = meta.get("rank"), meta.get("world_size")
+    parts = [
+        run.get("label"),
+        run.get("command"),
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begun / 1e9)) if isinstance(begun, int) else None,
+        f"on {meta['host']}" if meta.get("host") else None,
+        f"rank {rank} of {world}" if rank is not None else None,
+        f"Python {meta['python']}" if meta.get("python") else None,
+        *(f"{name} {version}" for name, version in known.items()),
+        f"driver {meta['driver']}" if meta.get("driver") else None,
+        f"CUDA {meta['cuda']}" if meta.get("cuda") else None,
+    ]
+    return " · ".join(str(part) for part in parts if part)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
