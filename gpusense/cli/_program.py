@@ -97,17 +97,16 @@ def _is_foreign(path: str) -> bool:
     return not _names_this_python(os.fsdecode(head))
 
 
-_LONG_PATH = re.compile(r"#!/bin/sh\n'''exec' \"?([^\"\n]+?)\"? \"\$0\"")
-_PYTHON = re.compile(r"python[\d.]*(?:\.exe)?")
+_LONG_PATH, _PYTHON = r"#!/bin/sh\n'''exec' \"?([^\"\n]+?)\"? \"\$0\"", r"python[\d.]*(?:\.exe)?"
 
 
 def _names_this_python(head: str) -> bool:
     """By the first line of a script, or by the second where installers found a path too long for the first."""
-    found = _LONG_PATH.match(head)
+    found = re.match(_LONG_PATH, head)
     words = [found[1]] if found else head.partition("\n")[0][2:].split()
     if words[:1] and os.path.basename(words[0]) == "env":
         words = [on_path(words[1]) or "", *words[2:]] if len(words) > 1 else []
-    if len(words) != 1 or not _PYTHON.fullmatch(os.path.basename(words[0])):
+    if len(words) != 1 or not re.fullmatch(_PYTHON, os.path.basename(words[0])):
         return False
     return os.path.dirname(os.path.abspath(words[0])) == os.path.dirname(os.path.abspath(sys.executable))
 

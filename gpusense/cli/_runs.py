@@ -5,8 +5,6 @@ Nothing here raises for a cache that is full, read-only, somebody else's or miss
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from typing import Any, NamedTuple
 
@@ -25,7 +23,7 @@ class Folder(NamedTuple):
 
     def remove(self) -> None:
         """Its files are of no use any more."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        _removed(self.path)
 
 
 def cache() -> str | None:
@@ -51,10 +49,18 @@ def make(keep: bool) -> Folder | None:
                 return Folder(path, True)
         except OSError:
             pass
+    import tempfile
+
     try:
         return Folder(tempfile.mkdtemp(prefix="gpusense-"), False)
     except OSError:
         return None
+
+
+def _removed(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_private(folder: str) -> bool:
@@ -120,7 +126,7 @@ def prune() -> None:
         except OSError:  # another gpusense removed it
             continue
         if (place >= MOST_RUNS or total > MOST_BYTES) and not any(map(is_written, sessions(folder))):
-            shutil.rmtree(folder, ignore_errors=True)
+            _removed(folder)
 
 
 def is_written(path: str) -> bool:
