@@ -32,28 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist."""
+    """Exit code: 0; 1 where there is no device, as for ``devices``; 2 for one that does not exist."""
     devices = args.device if args.device is None or args.device != ["visible"] else "visible"
     try:
-        if args.once:
-            _once(devices, args)
-        else:
-            return _follow(devices, args)
+        return _once(devices, args) if args.once else _follow(devices, args)
     except ValueError as error:
         print(f"gpusense monitor: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
-def _once(devices: Any, args: argparse.Namespace) -> None:
+def _once(devices: Any, args: argparse.Namespace) -> int:
     samples = monitor.snapshot(devices, gpm=args.gpm)
     if args.json:
         _print(json.dumps(metrics_line(samples, **_absent(samples))))
-        return
+        return 0 if samples else 1
     for sample in samples:
         _print(describe(sample))
     if not samples:
         _print(f"no device: {_why()}")
+    return 0 if samples else 1
 
 
 def _follow(devices: Any, args: argparse.Namespace) -> int:
@@ -72,7 +69,7 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
         with monitor.start_background(take, args.interval, devices, history=1, gpm=args.gpm) as running:
             if not running.devices and running.problem is None:
                 _print(json.dumps(metrics_line((), **_absent(()))) if args.json else f"no device: {_why()}")
-                return 0
+                return 1
             while (sample := waiting.get()) is not None:
                 _print(json.dumps(metrics_line((sample,))) if args.json else describe(sample))
     finally:

@@ -47,7 +47,7 @@ def _seconds(text: str) -> float:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist."""
+    """Exit code: 0; 1 where there is no device to print, as for ``devices``; 2 for one that does not exist."""
     try:
         return _replay(arguments) if arguments.replay else _live(arguments)
     except ValueError as error:
@@ -61,7 +61,7 @@ def _live(args: argparse.Namespace) -> int:
     devices: Any = "visible" if args.device == ["visible"] else args.device
     if args.once or args.json or not _drawable():
         samples = monitor.snapshot(devices)
-        return _print(args, samples, {} if samples else _absent())
+        return _print(args, samples, {} if samples else _absent()) or int(not samples)
     with watching(args.interval, devices) as running, Focus(args.interval) as focus:
         _draw(dashboard.Live(running, lambda: _sentences(_absent()), focus=focus.on), args)
     return 0

@@ -327,7 +327,9 @@ def test_a_closed_stream_is_no_error(verb):
         done = subprocess.run(
             ["bash", "-c", f'"$@" {closed}', "bash", *command], env=environ, capture_output=True, text=True, timeout=60
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        # On a machine without devices, to say so is what these verbs can do.
+        codes = (0, 1) if verb.startswith(("top", "monitor")) else (0,)
+        assert (done.returncode in codes, done.stderr) == (True, "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux")
