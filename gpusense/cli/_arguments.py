@@ -22,6 +22,15 @@ def seconds(text: str) -> float:
     return value
 
 
+def passes(text: str) -> tuple[int, int]:
+    """(10, 20) for "10..20", (10, 10) for "10"; counted from 1."""
+    first, _, last = text.partition("..")
+    found = int(first), int(last or first)
+    if not 1 <= found[0] <= found[1]:
+        raise ArgumentTypeError(f"{text} are no passes; say 10..20")
+    return found
+
+
 def names(text: str) -> tuple[str, ...]:
     """Words between commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

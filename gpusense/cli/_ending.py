@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from time import monotonic, time_ns
+from time import time_ns
 from typing import Any
 
 from .._runtime.errors import GpuSenseError, name_extra
@@ -16,6 +16,7 @@ from ._outputs import FORMS, beside, show
 from ._proton import unshare
 from ._runs import MAIN, SUFFIX, Folder, prune
 from ._sessions import CHILDREN, joined
+from ._window import Passes, Window
 
 _OTLP_WAIT_S = 2.0
 _MOST_NAMED = 3  # programs that are not recorded
@@ -41,6 +42,7 @@ class Ending:
         self._report, self._form = None if report is None else os.path.abspath(report), form
         self._quiet, self._open = settings.quiet, settings.open
         self._window = Window(settings.delay, settings.duration)
+        self._passes = Passes(settings.block, settings.passes or (1, 1)) if settings.block is not None else None
         self._pid = os.getpid()
         self._done = False
         self._stderr = file_of(2)
@@ -66,6 +68,8 @@ class Ending:
         """From here on the run is the program's."""
         recorder = self.recording.tracer.recorder
         self._window.begin(self.recording.tracer)
+        if self._passes is not None:
+            self._passes.begin(self.recording.tracer)
         recorder.facts["program_start_ns"] = time_ns()
         recorder.store.note(recorder)
 
@@ -165,39 +169,6 @@ class Ending:
                 rest = rest[os.write(2, rest) :]
         except (OSError, ValueError):
             pass
-
-
-class Window:
-    """The part of the program's time that is recorded, in seconds from its beginning; by gpusense's own thread, so to a
-    tenth of a second."""
-
-    def __init__(self, delay_s: float | None, duration_s: float | None) -> None:
-        self._delay_s, self._duration_s = delay_s or 0.0, duration_s
-        self._at = 0.0
-        self._begun = self._over = False
-
-    def begin(self, tracer: Any) -> None:
-        """The program begins."""
-        if not self._delay_s and self._duration_s is None:
-            return
-        self._at, self._begun = monotonic(), not self._delay_s
-        if self._delay_s:
-            tracer.disable()
-        tracer.add_watcher(lambda: self._look(tracer))
-
-    def end(self) -> None:
-        """Nothing changes from now on."""
-        self._over = True
-
-    def _look(self, tracer: Any) -> bool:
-        now = monotonic() - self._at
-        if not self._begun and now >= self._delay_s and not self._over:
-            self._begun = True
-            tracer.enable()
-        if self._duration_s is not None and now >= self._delay_s + self._duration_s and not self._over:
-            self._over = True
-            tracer.disable()
-        return self._over or (self._begun and self._duration_s is None)
 
 
 class Spans:

@@ -13,7 +13,7 @@ from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
 from . import _outputs, _runs, _syscalls
-from ._arguments import microseconds, names, numbers, seconds, share, size_bytes
+from ._arguments import microseconds, names, numbers, passes, seconds, share, size_bytes
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
 from ._proton import share_cupti
@@ -24,31 +24,20 @@ _EPILOG = """examples:
   gpusense run -o page.html torchrun --nproc-per-node 2 train.py
   gpusense run -c "import torch; torch.ones(9, device='cuda').sum()"
 """
-_TAKES_VALUE = (
-    *(
-        "-o",
-        "--output",
-        "--threshold-us",
-        "--backends",
-        "--devices",
-        "--buffer-size",
-        "--otlp",
-        "--kinds",
-        "--overhead",
-    ),
-    *("--delay", "--duration", "--label"),
-)
 _SETTINGS = ("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget")
 
 
 def main(argv: list[str]) -> int:
     """Runs the program; leaves with its exit code, its exception or its signal."""
-    own, rest = _split(argv)
+    known = parser()
+    own, rest = _split(argv, known.with_value())
     options, rest = python_options(rest)
-    settings = parser().parse_args(own)
+    settings = known.parse_args(own)
     program = program_of(rest)
+    if settings.passes is not None and settings.block is None:
+        known.error("--passes needs --block NAME")
     if program is None:
-        _say(parser().format_usage() + "gpusense run: name a script, a command, -m MODULE, -c CODE or -\n")
+        _say(known.format_usage() + "gpusense run: name a script, a command, -m MODULE, -c CODE or -\n")
         return 2
     if options:
         _with_python_options(options, [*own, *rest])
@@ -108,6 +97,10 @@ def _exit_code(error: BaseException) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
+    def with_value(self) -> set[str]:
+        """Options that are followed by a word which belongs to them."""
+        return {option for action in self._actions if action.nargs is None for option in action.option_strings}
+
     def error(self, message: str) -> Any:
         """Names the option that was meant."""
         from difflib import get_close_matches
@@ -118,7 +111,7 @@ class _Parser(argparse.ArgumentParser):
         super().error(f"{message}; did you mean {near[0]}?" if near else message)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> _Parser:
     """What ``gpusense run`` takes, without the program and its arguments."""
     parser = _Parser(
         prog="gpusense run",
@@ -148,6 +141,8 @@ def parser() -> argparse.ArgumentParser:
     add("--sync-lines", action="store_true", help="also from which line of the program the host waits for the device")
     add("--delay", type=seconds, metavar="S", help="record from S seconds after the program's beginning on")
     add("--duration", type=seconds, metavar="S", help="record for S seconds")
+    add("--block", metavar="NAME", help="record what the GPU does in passes of this block alone")
+    add("--passes", type=passes, metavar="A..B", help="of --block, counted from 1, e.g. 10..20 (1)")
     add(
         "--overhead",
         dest="overhead_budget",
@@ -171,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+def _split(argv: list[str], with_value: set[str]) -> tuple[list[str], list[str]]:
     """Our options, and from the program or the interpreter's options on everything else, untouched."""
     at = 0
     while at < len(argv):
@@ -180,7 +175,7 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
             return argv[:at], argv[at + 1 :]
         if not word.startswith("-") or word == "-" or word[:2] in ("-m", "-c") or is_python_option(word):
             break
-        at += 2 if word in _TAKES_VALUE else 1
+        at += 2 if word in with_value else 1
     return argv[:at], argv[at:]
 
 

@@ -278,3 +278,30 @@ def test_a_child_whose_python_has_another_version_is_named(gpu, tmp_path):
     done = gpu("program.py")
     assert done.returncode == 0
     assert "used the GPU; its Python cannot load this gpusense" in done.stderr
+
+
+PASSES = """
+import ctypes, os, time
+import gpusense
+from gpusense import cuda
+driver, fake = (ctypes.CDLL(os.environ["GPUSENSE_LIB" + name]) for name in ("CUDA", "CUPTI"))
+buffer = cuda.Buffer(64, cuda.Device(0))
+zero = ctypes.c_uint64(0)
+for n in range(1, 9):
+    with gpusense.trace("step"):
+        with gpusense.trace("inner"):
+            fake.fake_cupti_kernel(b"pass%d" % n, 0, 7, zero, zero, driver.fake_cuda_count_call())
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("passes", "wanted"), [(("--passes", "3..5"), "345"), (("--passes", "2"), "2"), ((), "1")])
+def test_passes_of_a_block(gpu, tmp_path, passes, wanted):
+    (tmp_path / "program.py").write_text(PASSES)
+    done = gpu("-o", "s.gpusense", "--trace-all", "--block", "step", *passes, "program.py")
+    assert done.returncode == 0, done.stderr
+    session = load(tmp_path / "s.gpusense")
+    assert [kernel.name for kernel in session.kernels] == [f"pass{n}" for n in wanted]
+    assert {kernel.path for kernel in session.kernels} == {("step", "inner")}
+    assert sum(block.name == "step" for block in session.blocks) == 8
+    assert gpu("--passes", "3", "program.py").returncode == 2
