@@ -3,6 +3,8 @@
 from time import monotonic
 from typing import Any
 
+_ATTACH_S = 1.0  # that the program waits between two passes
+
 
 class Window:
     """The part of the program's time that is recorded, in seconds from its beginning; by gpusense's own thread, so to a
@@ -65,7 +67,15 @@ class Passes:
         recorder = self._tracer.recorder
         if self._ended == self._first - 1:
             recorder.resume_capture()
+            _attach(recorder)
         if self._ended == self._last:
             self._tracer.remove_block_listener(self)
             recorder.synchronise(2.0)
             recorder.pause_capture()
+
+
+def _attach(recorder: Any) -> None:
+    """Capture runs when this returns, where CUDA is live; later it begins as CUDA does."""
+    capture, until = recorder.capture, monotonic() + _ATTACH_S
+    while capture is not None and capture.waiting and capture.missed() and monotonic() < until:
+        recorder.tick(0.0)
