@@ -171,9 +171,12 @@ class Recorder:
     def cuda_starts(self) -> None:
         """CUDA is being initialised on some thread, which waits for this: no launch comes before capture."""
         capture = self.capture
-        if capture is not None and capture.waiting and self.armed:
+        if capture is not None and capture.waiting:
             with capture.starting():
-                self._look_after_capture(MAX_WAIT_S)
+                if self.armed:
+                    self._look_after_capture(MAX_WAIT_S)
+                else:
+                    capture.missed()  # finds the driver, so that capture can begin at once when it is wanted
 
     def pace(self, waited_s: float) -> float:
         """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it."""

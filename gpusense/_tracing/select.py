@@ -278,15 +278,16 @@ class Control:
             return
         was_active, self.live = _active_tracer() is tracer, None
         recorder = tracer.recorder
-        if _RUN in os.environ:
+        followed = _follows()
+        if followed:
             self.waiting = NoopTracer("this process of a run has used neither CUDA nor gpusense", tracer.config, self)
-        if recorder.store.mode == "file" and _RUN not in os.environ:
+        if recorder.store.mode == "file" and not followed:
             self._forked = "this process was forked from one that gpusense run records"
         elif recorder.capture is not None and recorder.capture.cuda_was_live:
             self._forked = "this process was forked from one that used CUDA, which does not work in it"
         if not was_active:
             return
-        if self._forked and self.settings().mode != "on" and _RUN not in os.environ:
+        if self._forked and self.settings().mode != "on" and not followed:
             _activate(self._idle(self._forked, tracer.config))
         else:
             _activate(_Undecided())
@@ -321,6 +322,15 @@ class Recording:
         recorder.synchronise(2.0)
         self.tracer.close()
         return recorder.session()
+
+
+def _follows() -> bool:
+    """Whether this process is one that a run records beside its first."""
+    if _RUN not in os.environ:
+        return False
+    from . import run as runs
+
+    return runs.of_this_process() is not None
 
 
 def _left_out(wanted: Settings) -> str:

@@ -6,7 +6,7 @@ import json
 from support.sessions import training
 
 from gpusense._capture import identity as facts
-from gpusense.report import identity, perfetto, text
+from gpusense.report import chrome, identity, perfetto, text
 from gpusense.report import json as report_json
 from gpusense.report.html import page
 
@@ -43,6 +43,9 @@ def test_every_output_says_it():
     report_json.write(session, told)
     meta = json.loads(told.getvalue())["meta"]
     assert {name: meta[name] for name in META} == META
+    events = io.StringIO()
+    chrome.write(session, events)
+    assert all(word in json.loads(events.getvalue())["otherData"]["run"] for word in WORDS)
     perfetto.write(session, trace)
     assert b"night" in trace.getvalue()
 
