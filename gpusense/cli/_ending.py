@@ -19,6 +19,7 @@ from ._sessions import CHILDREN, joined
 from ._window import Passes, Window
 
 _OTLP_WAIT_S = 2.0
+_READ_S = 10.0  # that reading the sessions of processes which the program started may take
 _MOST_NAMED = 3  # programs that are not recorded
 
 
@@ -102,8 +103,8 @@ class Ending:
             from ..session import save
 
             save(session, self.path)
-        session = joined([session])
-        more = self._written(session)
+        session, missing = joined([session], _READ_S)
+        more = [*missing[:_MOST_NAMED], *self._written(session)]
         if not self._quiet:
             self._answer(session, more)
         if self.folder is not None and self.folder.kept:
@@ -137,7 +138,9 @@ class Ending:
         style, kept = style_of(sys.__stderr__), self._kept()
         spans = self.spans.end(session, self.exit_code) if self.spans is not None else None
         *lines, last = text.summary(session, style, self.shown, spans)
-        lines += [style.whole(line) for line in (*self._missing(), *more)]
+        lines += [
+            style.whole(line) for line in (*self._missing(), *session.meta.pop("left_out", ())[:_MOST_NAMED], *more)
+        ]
         if kept is not None and self.path is None:
             last = style.whole("next: gpusense report --html (kept; see gpusense list)", paint="dim")
         self._write("\n".join([*lines, last]) + "\n")

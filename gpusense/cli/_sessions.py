@@ -14,7 +14,10 @@ def loaded(paths: list[str], **choice: Any) -> Any:
     """One session of everything in ``paths``, files or folders of runs. ``choice``: as for ``load``."""
     from ..session import load
 
-    return joined([load(path, **choice) for path in _files(paths)], **choice)
+    session, missing = joined([load(path, **choice) for path in _files(paths)], **choice)
+    if missing:
+        session.meta["notes"] = [*missing, *session.meta.get("notes", ())]
+    return session
 
 
 def last() -> str:
@@ -35,23 +38,30 @@ def _files(paths: list[str]) -> list[str]:
     return found
 
 
-def joined(sessions: list[Any], **choice: Any) -> Any:
-    """``sessions`` with those of the processes that their programs started, as one; ranks in their order."""
+def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) -> tuple[Any, list[str]]:
+    """``sessions`` with those of the processes that their programs started, as one, ranks in their order; and what is
+    missing, a sentence each. No more than one session is read past ``limit_s``."""
+    from time import monotonic
+
     from ..session import merge
 
-    known = {os.path.realpath(session.meta["path"]) for session in sessions if session.meta.get("path")}
+    until, known = monotonic() + limit_s, {_whole_path(session.meta.get("path") or "") for session in sessions}
     found: list[Any] = []
     missing: list[str] = []
-    for session in sessions:
-        for path in _companions(session):
-            if os.path.realpath(path) not in known:
-                known.add(os.path.realpath(path))
-                _add(found, missing, path, session, choice)
+    paths = [(path, session) for session in sessions for path in _companions(session)]
+    for read, (path, session) in enumerate(paths):
+        if _whole_path(path) not in known:
+            if monotonic() > until:
+                left = len(paths) - read
+                missing.append(f"{left} processes are not in this answer, to save time; gpusense report reads all")
+                break
+            known.add(_whole_path(path))
+            _add(found, missing, path, session, choice)
     found.sort(key=_place)
-    result = merge(_without_launcher([*sessions, *found]))
-    if missing:
-        result.meta["notes"] = [*result.meta.get("notes", ()), *missing]
-    return result
+    return merge(_without_launcher([*sessions, *found])), missing
+
+
+_whole_path = os.path.realpath
 
 
 def _place(session: Any) -> tuple[Any, ...]:

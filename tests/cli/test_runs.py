@@ -1,6 +1,7 @@
 """Runs that are kept in the user's cache: private, the last ten, a gigabyte at most; what ``report`` finds there."""
 
 import os
+import tempfile
 
 import pytest
 from support.sessions import training
@@ -62,7 +63,7 @@ def test_no_folder_at_all_is_none(home, monkeypatch):
     def full(**_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_runs.tempfile, "mkdtemp", full)
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
     assert _runs.make(keep=False) is None
 
 

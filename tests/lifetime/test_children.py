@@ -305,3 +305,20 @@ def test_passes_of_a_block(gpu, tmp_path, passes, wanted):
     assert {kernel.path for kernel in session.kernels} == {("step", "inner")}
     assert sum(block.name == "step" for block in session.blocks) == 8
     assert gpu("--passes", "3", "program.py").returncode == 2
+
+
+def test_reading_many_sessions_at_the_end_takes_no_longer_than_is_told(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(FUNCTION + WAYS["subprocess"][0] + "\n" + WAYS["subprocess"][0])
+    assert gpu("-o", "s.gpusense", "program.py").returncode == 0
+    main = load(tmp_path / "s.gpusense")
+    session, missing = _sessions.joined([main], limit_s=-1)
+    assert (kernels(session), missing) == (
+        0,
+        ["2 processes are not in this answer, to save time; gpusense report reads all"],
+    )
+    session, missing = _sessions.joined([main])
+    assert (kernels(session), missing) == (6, [])
+    (tmp_path / main.meta["children"][0]).unlink()
+    session, (sentence,) = _sessions.joined([main])
+    assert kernels(session) == 3
+    assert "No such file" in sentence
