@@ -34,13 +34,26 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     name = arguments[0] if arguments else "--help"
     if name == "run":
-        from . import run
-
-        return run.main(arguments[1:])
+        code: int = _imported_run().main(arguments[1:])
+        return code
     _need_streams()
     if name not in _present() and name not in _ABOUT:
         return _refuse(name)
     return _do(name, arguments[1:])
+
+
+def _imported_run() -> "ModuleType":
+    """Without the garbage collector: modules make no garbage while they are loaded, and looking for some takes long."""
+    import gc
+
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        from . import run
+    finally:
+        if searched:
+            gc.enable()
+    return run
 
 
 _ABOUT = ("-h", "--help", "help", "-V", "--version")

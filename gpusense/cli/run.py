@@ -265,10 +265,19 @@ def _load_what_ending_needs() -> None:
     """Importing at exit would come too late: the program may have changed folders, limits or imports by then.
 
     And it would turn Ctrl-C's exit status into 1: named tuples are made by ``eval``, after which the interpreter
-    forgets that a KeyboardInterrupt ended the program.
+    forgets that a KeyboardInterrupt ended the program. What is loaded by now is no garbage: the program's collector
+    need not look at it again and again.
     """
-    from ..report import text
-    from ..session import Session, _merge, _replay, _writer  # noqa: F401
-    from . import _sessions  # noqa: F401
+    import gc
 
-    text.summary(Session(), path="")
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        from ..report import text
+        from ..session import Session, _merge, _replay, _writer  # noqa: F401
+
+        text.summary(Session(), path="")
+        gc.freeze()
+    finally:
+        if searched:
+            gc.enable()

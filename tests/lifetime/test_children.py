@@ -322,3 +322,17 @@ def test_reading_many_sessions_at_the_end_takes_no_longer_than_is_told(gpu, tmp_
     session, (sentence,) = _sessions.joined([main])
     assert kernels(session) == 3
     assert "No such file" in sentence
+
+
+def test_a_run_within_a_run_is_the_inner_ones(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(FUNCTION + "work()")
+    done = gpu("-o", "outer.gpusense", "-m", "gpusense", "run", "-o", "inner.gpusense", "program.py")
+    assert done.returncode == 0, done.stderr
+    assert kernels(whole(tmp_path / "inner.gpusense")) == 3
+    (tmp_path / "outer.py").write_text(
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-m', 'gpusense', 'run', '-o', 'child.gpusense', 'program.py'], check=True)"
+    )
+    assert gpu("-o", "first.gpusense", "outer.py").returncode == 0
+    assert kernels(whole(tmp_path / "child.gpusense")) == 3
+    assert kernels(whole(tmp_path / "first.gpusense")) == 0

@@ -20,7 +20,7 @@ def install(folder: str, script: str) -> str:
     later, another thread might be reading the environment.
     """
     holder = os.environ.get(VARIABLE)
-    if holder:
+    if holder and not is_ours(holder):
         return f"another tool has set {VARIABLE}={holder}"
     if not hasattr(os, "uname") or os.uname().sysname != "Linux":
         return "CUDA tells nobody that it starts on this system"
