@@ -1,6 +1,7 @@
 """``gpusense run`` and the processes that its program starts: each is recorded from its first launch, and no other."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -336,3 +337,24 @@ def test_a_run_within_a_run_is_the_inner_ones(gpu, tmp_path):
     assert gpu("-o", "first.gpusense", "outer.py").returncode == 0
     assert kernels(whole(tmp_path / "child.gpusense")) == 3
     assert kernels(whole(tmp_path / "first.gpusense")) == 0
+
+
+@pytest.mark.parametrize("minor", range(10, 16))
+def test_on_every_python_that_is_here(environ, tmp_path, minor):
+    python = shutil.which(f"python3.{minor}")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"no Python 3.{minor} here")
+    for way in ("subprocess", "os.fork", "fork process", "spawn process", "forkserver process", "exec"):
+        code, launched = WAYS[way]
+        (tmp_path / "program.py").write_text(FUNCTION + code)
+        name = f"{way.replace(' ', '-')}.gpusense"
+        done = subprocess.run(
+            [python, "-m", "gpusense", "run", "-o", name, "program.py"],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert kernels(whole(tmp_path / name)) == launched, (way, done.stderr)
