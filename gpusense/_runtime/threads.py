@@ -54,7 +54,8 @@ def is_main() -> bool:
     """Whether the caller is the thread whose signal handlers run, and which alone may set them."""
     import threading
 
-    return threading.current_thread() is threading.main_thread()
+    # Not current_thread(): that would enter a thread which somebody else has started into threading's list.
+    return thread_id()() == threading.main_thread().ident
 
 
 def system_id() -> int:

@@ -162,12 +162,22 @@ def begun(run: Run, tracer: Any) -> None:
     """``tracer`` records this process of ``run`` from now on, and to its end, however that comes."""
     tracer.recorder.facts["run"] = run.about
     tracer.recorder.store.note(tracer.recorder)
-    process.end_on_sigterm(tracer.close)
+    _end_on_sigterm(tracer)
     _end_before_multiprocessing(tracer)
     if run.watcher:
         from importlib import import_module
 
         import_module(run.watcher).watch(tracer)
+
+
+def _end_on_sigterm(tracer: Any) -> None:
+    """Pools end their workers by it."""
+    if threads.is_main():
+        process.end_on_sigterm(tracer.close)
+        return
+    from .._capi import main_thread
+
+    main_thread.later(lambda: process.end_on_sigterm(tracer.close))
 
 
 def _end_before_multiprocessing(tracer: Any) -> None:

@@ -39,6 +39,11 @@ if __name__ == "__main__":
         pool.close()
         pool.join()
 """
+TERMINATED = """
+if __name__ == "__main__":
+    with multiprocessing.get_context("HOW").Pool(1) as pool:
+        pool.map(work, range(1))
+"""
 PROCESS = """
 if __name__ == "__main__":
     process = multiprocessing.get_context("HOW").Process(target=work)
@@ -68,6 +73,7 @@ WAYS = {
     "both": ("pid = os.fork()\nwork()\nif pid:\n    os.wait()\nsys.exit(0)", 6),
     **{f"{how} process": (PROCESS.replace("HOW", how), 3) for how in ("fork", "spawn", "forkserver")},
     **{f"{how} pool": (POOL.replace("HOW", how), None) for how in ("fork", "spawn", "forkserver")},
+    **{f"{how} pool that is terminated": (TERMINATED.replace("HOW", how), 3) for how in ("fork", "spawn")},
     "executor": (EXECUTOR, 3),
 }
 
