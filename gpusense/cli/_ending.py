@@ -126,7 +126,12 @@ class Ending:
         if target is None or form is None:
             return []
         again = " (replaced)" if os.path.lexists(target) else ""
-        FORMS[form].writer()(session, target)
+        try:
+            FORMS[form].writer()(session, target)
+        except OSError as error:
+            return [
+                f"not written: {target}: {error.strerror}; the session is kept, and gpusense report writes it again"
+            ]
         if self._open:
             show(target)
         return [f"written: {target}{again}"]

@@ -188,6 +188,8 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
         _say(f"gpusense: {sentence}\n")
     form = None if settings.output is None else _outputs.form_of(settings.output)
     output = None if settings.output is None else _outputs.filled(settings.output)
+    if output is not None and form is not None and not os.path.isdir(os.path.dirname(os.path.abspath(output))):
+        raise GpuSenseError(f"{output}: No such file or directory")
     path = output if form is None else None  # of the session that the user has asked for
     # Spans leave while the program runs, unless a file is kept: then they leave from the file, exact, at the end.
     live = settings.live or (settings.otlp is not None and path is None)

@@ -391,6 +391,12 @@ def test_off_means_off(tmp_path):
         (("--unknown", "x.py"), "unrecognized"),
         (("-o", "no/such/folder/s.gpusense", "-c", "print(1)"), "No such file"),
         (("-o", "program.py", "-c", "print(1)"), "not a gpusense session; not overwritten"),
+        (("-o", "no/such/folder/page.html", "-c", "print(1)"), "No such file"),
+        (("-o", "{user}.gpusense", "-c", "print(1)"), "braces hold one of pid, rank, host, time"),
+        (("--passes", "5..2", "--block", "b", "x.py"), "5..2 are no passes"),
+        (("--duration", "-1", "x.py"), "no time in seconds"),
+        (("--overhead", "0", "-c", "pass"), "overhead_budget"),
+        (("--kinds", "waits", "-c", "pass"), "unknown kind 'waits'"),
     ],
 )
 def test_wrong_words_run_nothing(tmp_path, arguments, said):
@@ -501,6 +507,14 @@ def test_the_suffix_chooses_the_format(tmp_path, suffix, begins):
     assert f"\nwritten: {tmp_path / 'page'}{suffix}\n" in done.stderr
     assert (tmp_path / f"page{suffix}").read_text("utf-8").lower().startswith(begins)
     assert done.stderr.endswith("(kept; see gpusense list)\n")
+
+
+def test_a_report_that_cannot_be_written_is_told_and_nothing_is_lost(tmp_path):
+    (tmp_path / "page.html").mkdir()
+    done = traced("-o", "page.html", program(tmp_path, BLOCKS), cwd=tmp_path)
+    assert done.returncode == 0
+    assert "matmul" in done.stderr
+    assert "not written: " in done.stderr
 
 
 def test_quiet(tmp_path):
