@@ -28,6 +28,8 @@ INTERRUPTED = (
     "work went unrecorded since CUPTI came into the process, and CUDA graphs replayed then may fail once it is gone; "
     "call detach() while gpusense records, or detach(without_graphs=True) where the program has none"
 )
+#: Reasons for the time before capture began, in which work may have been done unseen.
+LATE, LATER = "work before capture was attached", "CUDA was in use before"
 TAKEN_OVER_S = 1.0  # the same once a stranger has them: then a look asks CUPTI for a subscription, which takes 20 ms
 
 
@@ -112,7 +114,7 @@ class Capture:
             self._refused(str(error) or type(error).__name__, "")
             return None
         now = time_ns()
-        reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
+        reason = LATE if self._not_live_ns is not None else LATER
         if self._starting:
             reason = ""  # there was none
         unseen = UnseenInterval(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._detached or reason)

@@ -6,9 +6,10 @@ from collections import Counter
 from time import time_ns
 from typing import Any
 
+from .._capture.attachment import LATE, LATER
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
-from .._runtime.text import one_line
+from .._runtime.text import one_line, time_text
 from .._tracing import run
 from .._tracing.select import possible
 from ..backends.cupti import injection
@@ -143,9 +144,8 @@ class Ending:
         style, kept = style_of(sys.__stderr__), self._kept()
         spans = self.spans.end(session, self.exit_code) if self.spans is not None else None
         *lines, last = text.summary(session, style, self.shown, spans)
-        lines += [
-            style.whole(line) for line in (*self._missing(), *session.meta.pop("left_out", ())[:_MOST_NAMED], *more)
-        ]
+        lines[1:1] = [style.line(line) for line in _late(session)]
+        lines += [style.whole(line) for line in (*self._missing(), *more)]
         if kept is not None and self.path is None:
             last = style.whole("next: gpusense report --html (kept; see gpusense list)", paint="dim")
         self._write("\n".join([*lines, last]) + "\n")
@@ -177,6 +177,15 @@ class Ending:
                 rest = rest[os.write(2, rest) :]
         except (OSError, ValueError):
             pass
+
+
+def _late(session: Any) -> list[str]:
+    """How long CUDA was in use before capture began, where it was."""
+    late = [off for off in session.unseen if off.end_ns is not None and off.reason.endswith((LATE, LATER))]
+    if not late:
+        return []
+    total = time_text(sum(off.end_ns - off.start_ns for off in late))
+    return [f"not seen: up to {total} in which CUDA was in use before capture began; work of then is in no number"]
 
 
 class Spans:

@@ -240,11 +240,17 @@ def test_a_command_ends_as_it_does(gpu, tmp_path, command, code):
     assert load(tmp_path / "s.gpusense").meta["complete"]
 
 
-def test_another_tools_injection_is_left_as_it_is(gpu, tmp_path):
-    (tmp_path / "program.py").write_text("import os; print(os.environ['CUDA_INJECTION64_PATH'])")
-    done = gpu("program.py", CUDA_INJECTION64_PATH="/opt/other.so")
+def test_another_tools_injection_is_left_as_it_is_and_what_is_missing_is_the_second_line(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(
+        LAUNCHES + "import time\ntime.sleep(0.5)\nprint(os.environ['CUDA_INJECTION64_PATH'])"
+    )
+    done = gpu("-o", "s.gpusense", "program.py", CUDA_INJECTION64_PATH="/opt/other.so")
     assert done.stdout == "/opt/other.so\n"
     assert "another tool has set CUDA_INJECTION64_PATH" in done.stderr
+    second = done.stderr.splitlines()[1]
+    assert second.startswith("not seen: up to ")
+    assert "before capture began" in second
+    assert len(load(tmp_path / "s.gpusense").unseen) == 1
 
 
 def test_ctrl_c_while_capture_begins_is_the_programs(gpu, tmp_path):
