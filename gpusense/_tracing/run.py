@@ -115,6 +115,9 @@ def start(name, folder):
 if {wanted}:
     try:
         start({name!r}, {folder!r})
+    except KeyboardInterrupt:  # nobody who could end the program hears of it here: once more when this has returned
+        import _thread, time
+        _thread.start_new_thread(lambda: (time.sleep({_LATER_S}), _thread.interrupt_main()), ())
     except Exception as error:
         note = os.path.join(os.environ.get({VARIABLE!r}, ""), "unseen-%d" % os.getpid())
         try:
@@ -143,19 +146,7 @@ def cuda_starts(begin: Callable[[], None]) -> None:
 
     if threads.start(begin_and_say, "gpusense-start") is None:
         begin_and_say()
-    try:
-        done.wait(_WAIT_S)
-    except KeyboardInterrupt:
-        # Nobody who could end the program hears of it here: once more when this has returned.
-        threads.start(_interrupt_later, "gpusense-interrupt")
-
-
-def _interrupt_later() -> None:
-    import _thread
-    from time import sleep
-
-    sleep(_LATER_S)
-    _thread.interrupt_main()
+    done.wait(_WAIT_S)
 
 
 def begun(run: Run, tracer: Any) -> None:

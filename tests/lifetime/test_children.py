@@ -253,19 +253,18 @@ def test_another_tools_injection_is_left_as_it_is_and_what_is_missing_is_the_sec
     assert len(load(tmp_path / "s.gpusense").unseen) == 1
 
 
-def test_ctrl_c_while_capture_begins_is_the_programs(gpu, tmp_path):
+@pytest.mark.parametrize("delay_ms", [5, 20, 40, 80])
+@pytest.mark.parametrize("loader", ["CDLL", "PyDLL"])  # cuInit is called without the GIL, or with it
+def test_ctrl_c_while_capture_begins_is_the_programs(gpu, tmp_path, loader, delay_ms):
+    interrupts = f"threading.Timer({delay_ms / 1000}, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
     (tmp_path / "program.py").write_text(
-        "import os, signal, threading, time\n"
-        "threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\ntry:\n"
-        + textwrap.indent(f"{LAUNCHES}time.sleep(5)\n", "    ")
+        "import ctypes, os, signal, threading, time\ntry:\n"
+        + textwrap.indent(interrupts + LAUNCHES.replace("ctypes.CDLL", f"ctypes.{loader}") + "time.sleep(5)\n", "    ")
         + "except KeyboardInterrupt:\n    print('interrupted')\n"
     )
-    for loader in ("CDLL", "PyDLL"):  # where cuInit is called without the GIL, and with it
-        program = (tmp_path / "program.py").read_text()
-        (tmp_path / f"{loader}.py").write_text(program.replace("ctypes.CDLL", f"ctypes.{loader}"))
-        done = gpu("-o", f"{loader}.gpusense", f"{loader}.py")
-        assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
-        assert "Traceback" not in done.stderr
+    done = gpu("-o", "s.gpusense", "program.py")
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("where", ["read-only", "no home", "full"])
