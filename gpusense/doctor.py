@@ -65,10 +65,12 @@ def devices(checks: Sequence[Check] = ()) -> tuple[tuple[DeviceInfo, ...], tuple
 
 def environment() -> list[Check]:
     """The interpreter, the platform, how CUPTI would call us, what other tools do here, and our variables."""
+    from .backends.cupti.injection import is_ours
+
     checks = [_python(), _platform(), _callbacks()]
     for name in _INJECTIONS:
         value = os.environ.get(name)
-        if value:
+        if value and not is_ours(value):
             checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can trace"))
     return checks + _variables()
 
@@ -80,6 +82,8 @@ def _variables() -> list[Check]:
 
     known = {
         "GPUSENSE",
+        "GPUSENSE_KEEP",  # of gpusense run
+        "GPUSENSE_RUN",  # by which a process finds the run that it belongs to
         *(f"GPUSENSE_{name.upper()}" for name in config.Settings._fields),
         *(x.env for x in LIBRARIES),
     }

@@ -50,6 +50,14 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()  # pytest looks at the end for what nobody could reach any more
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    """Runs are kept in a folder of the tests, not in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def settled() -> None:
     """For a file whose tests collect often: they look at what its own tests have made."""

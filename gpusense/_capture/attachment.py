@@ -5,7 +5,8 @@ States: *armed* (CUDA is not live in this process yet), *running*, *paused* (ano
 reason), *stopped*.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
@@ -28,6 +29,8 @@ INTERRUPTED = (
     "work went unrecorded since CUPTI came into the process, and CUDA graphs replayed then may fail once it is gone; "
     "call detach() while gpusense records, or detach(without_graphs=True) where the program has none"
 )
+#: Reasons for the time before capture began, in which work may have been done unseen.
+LATE, LATER = "work before capture was attached", "CUDA was in use before"
 TAKEN_OVER_S = 1.0  # the same once a stranger has them: then a look asks CUPTI for a subscription, which takes 20 ms
 
 
@@ -48,6 +51,7 @@ class Capture:
         self._backend: Any = None
         self._plan: Any = None
         self._not_live_ns: int | None = None
+        self._starting = False
         self._retry_at = 0.0
         self._watch_at = 0.0
         self._paused_ns: int | None = None
@@ -114,13 +118,27 @@ class Capture:
             self._refused(str(error) or type(error).__name__, "")
             return None
         now = time_ns()
-        reason = "work before capture was attached" if self._not_live_ns is not None else "CUDA was in use before"
+        reason = LATE if self._not_live_ns is not None else LATER
+        if self._starting:
+            reason = ""  # there was none
         unseen = UnseenInterval(self._not_live_ns or self._cuda_live_ns, now, self._refusal or self._detached or reason)
         self.state, self.reason, self._refusal, self._alive_ns = "running", "", "", (now, now)
         self._detached = ""
         if self._losses_before is None:
             self._losses_before = self._count_losses()
         return unseen
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """CUDA is being initialised on some thread, which waits: no launch comes before what is done in here."""
+        from ..backends import cuda
+
+        with cuda.SOURCE.starting():
+            self._starting, self._retry_at = True, 0.0
+            try:
+                yield
+            finally:
+                self._starting = False
 
     def _is_live(self) -> bool:
         from ..backends import cuda
@@ -386,6 +404,10 @@ class Capture:
             return {}
         status = self._activity.status()
         return {name: int(status.get(name) or 0) for name in ("dropped", "missed", "foreign_buffers")}
+
+    def cuda_version(self) -> tuple[int, int] | None:
+        """Of the newest CUDA that the driver supports; None before the program has loaded it."""
+        return self._cuda.driver_version() if self._cuda is not None else None
 
     def versions(self) -> dict[str, str]:
         if self._backend is None:

@@ -40,6 +40,7 @@ from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
 from .._runtime.errors import wants_room
 from .._runtime.interrupts import is_the_programs
+from . import identity
 from .attachment import Capture
 from .budget import MAX_UNSEEN, BudgetKeeper
 from .hang import HangWatch
@@ -107,6 +108,7 @@ class Recorder:
         self.capture = capture
         self.owner = Owner()
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
+        self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks()
@@ -226,6 +228,16 @@ class Recorder:
             self._last_poke, self._came = now, True
             self._guarded(lambda: self._look_after_capture(self._patience_s))
             self._patience_s = max(0.0, self._patience_s - (monotonic() - now))
+
+    def cuda_starts(self) -> None:
+        """CUDA is being initialised on some thread, which waits for this: no launch comes before capture."""
+        capture = self.capture
+        if capture is not None and capture.waiting:
+            with capture.starting():
+                if self.armed:
+                    self._look_after_capture(MAX_WAIT_S)
+                else:
+                    capture.missed()  # finds the driver, so that capture can begin at once when it is wanted
 
     def pace(self, waited_s: float) -> float:
         """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it, long
@@ -880,6 +892,8 @@ class Recorder:
             "clock_steps": [step for step in self.clock.steps if step[0] >= self.start_ns],
             "clock_ahead_ns": self.clock.ahead_ns,
             "threads": self.thread_names.rows(),
+            **identity.facts(capture.cuda_version() if capture is not None else None),
+            **self.facts,
             **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": {

@@ -1,4 +1,5 @@
-"""Fork, exit, questions that may never be answered, and what a descriptor stands for: what concerns the whole process.
+"""Fork, exit, SIGTERM, questions that may never be answered, and what a descriptor stands for: what concerns the whole
+process.
 
 Hooks hold their owners weakly. In a forked child no lock is taken that the parent may have held: owners get
 ``after_fork_in_child`` and replace what they have. A thread that cannot be started (the interpreter is shutting down)
@@ -12,6 +13,7 @@ import atexit
 import os
 import sys
 import weakref
+from _thread import get_ident
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, TypeVar
@@ -19,6 +21,7 @@ from typing import Any, TypeVar
 from . import threads
 
 _Answer = TypeVar("_Answer")
+_SIGTERM_WAIT_S = 5.0
 PATIENCE_S = 5.0  # with a driver: one that hangs never returns
 
 _owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -86,6 +89,57 @@ def _quietly(action: Callable[[], None]) -> None:
         from . import log
 
         log.exception("process-hook", "gpusense: a fork or exit hook failed")
+
+
+def end_on_sigterm(end: Callable[[], None]) -> None:
+    """Where nobody handles SIGTERM, it still ends the process as that signal does, but ``end()`` comes first. Only from
+    the main thread, and not in a forked child."""
+    import signal
+
+    if not threads.is_main() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def handle(number: int, _frame: object) -> None:
+        # Not here: the main thread may hold a lock that ending needs, and it is this handler that interrupts it.
+        ender = threads.start(end, "gpusense-end")
+        if ender is not None:
+            ender.join(_SIGTERM_WAIT_S)
+        end_by(number)
+
+    signal.signal(signal.SIGTERM, handle)
+    if hasattr(os, "register_at_fork"):
+        _keep_from_children(handle)
+
+
+def end_by(number: int) -> None:
+    """Ends the process as that signal does where nobody handles it."""
+    import signal
+
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _keep_from_children(handler: Any) -> None:
+    """Gives forked children the default back; blocked meanwhile, so that no SIGTERM falls between the two unheard."""
+    import signal
+
+    masks: dict[int, Any] = {}
+
+    def before() -> None:
+        masks[get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def after() -> None:
+        mask = masks.pop(get_ident(), None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def after_in_child() -> None:
+        if signal.getsignal(signal.SIGTERM) is handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        after()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_child)
 
 
 class _Question:

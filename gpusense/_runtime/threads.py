@@ -84,6 +84,14 @@ def ends_with_python() -> bool:
     return False
 
 
+def is_main() -> bool:
+    """Whether the caller is the thread whose signal handlers run, and which alone may set them."""
+    import threading
+
+    # Not current_thread(): that would enter a thread which somebody else has started into threading's list.
+    return thread_id()() == threading.main_thread().ident
+
+
 def system_id() -> int:
     """The number by which the system knows the calling thread; 0 where it names none."""
     return int(_thread.get_native_id()) if hasattr(_thread, "get_native_id") else 0

@@ -13,6 +13,9 @@ from .._runtime.errors import ConfigurationError, GpuSenseError, wants_room
 from .._runtime.interrupts import is_the_programs
 from .noop import DISABLED, OFF, DisabledTracer, NoopTracer
 
+#: As the module ``run`` has it, which is imported where it is set.
+_RUN = "GPUSENSE_RUN"
+
 
 def possible() -> Unavailable | None:
     """None where a source of GPU work could be in this process; else why not. Loads nothing, starts nothing."""
@@ -42,6 +45,8 @@ class Control:
 
     ``live``: the tracer that records, kept while disabled, None before there is one. ``followers`` are called with each
     one that is made, before its first block; a forked child makes one of its own. ``possible``: see there.
+    ``waiting``: for the integrations in place of the active tracer, in a child of a run that has used neither CUDA nor
+    gpusense itself: what other libraries do there is no reason to record it. Else None.
     """
 
     def __init__(self, possible: Callable[[], Unavailable | None] = possible) -> None:
@@ -53,6 +58,8 @@ class Control:
         self._forked = ""  # why capture is not possible in this process, where it was forked from one that captured
         self._sinks: list[Callable[..., Any]] = []  # that wait for a live tracer
         self._disabled = False  # before there was anything to disable
+        self.waiting: NoopTracer | None = None
+        self._then: Callable[[], None] | None = None  # to do once the decision is made
 
     # --- the first decision -----------------------------------------------------------------------------------------
 
@@ -65,12 +72,16 @@ class Control:
             return None
         with self._deciding:
             try:
-                return self.live if self.live is not None else self._decided()
+                made = self.live if self.live is not None else self._decided()
             except Exception as error:
                 if is_the_programs(error) or wants_room(error):
                     raise
                 log.exception("resolve", "gpusense: nothing is recorded")
-                return self._idle(f"gpusense could not start: {type(error).__name__}: {error}", Settings())
+                made = self._idle(f"gpusense could not start: {type(error).__name__}: {error}", Settings())
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+        return made
 
     def _decided(self) -> Any:
         wanted = self.settings()
@@ -78,6 +89,10 @@ class Control:
             return self._idle("gpusense is off (GPUSENSE=off)", wanted)
         if self._disabled:
             return self._idle(DISABLED, wanted)
+        if _RUN in os.environ:
+            made = self._of_a_run()
+            if made is not None:
+                return made
         absent = self._absent()
         if absent is not None and wanted.mode != "on":
             return self._idle(f"nothing to record: {absent.reason}", wanted)
@@ -86,6 +101,35 @@ class Control:
             self.live = made
             return made
         return self._idle("no thread can be started to record with", wanted)
+
+    def _of_a_run(self) -> Any:
+        """A tracer that writes the session of this process of a run; None where this is none."""
+        from . import run as runs
+
+        run = runs.of_this_process()
+        if run is None:
+            return None
+        self._layers.application.update({name: config.check(name, value) for name, value in run.settings.items()})
+        made = self._made(self.settings()._replace(mode="on"), self._absent() is None, run.path())
+        if not made.started:
+            return None
+        self.live, self.waiting = made, None
+        self._hand_sinks(made)
+        self._then = lambda: runs.begun(run, made)
+        return made
+
+    def cuda_starts(self) -> None:
+        """CUDA is being initialised in this process, by a thread that waits for this: a process of a run is recorded
+        from now on, and capture begins."""
+        from . import run as runs
+
+        def begin() -> None:
+            if self.live is None and runs.of_this_process() is not None:
+                self._activate_decided()
+            if self.live is not None:
+                self.live.recorder.cuda_starts()
+
+        runs.cuda_starts(begin)
 
     def _idle(self, reason: str, wanted: Settings) -> NoopTracer:
         return NoopTracer(reason, wanted, self)
@@ -192,7 +236,7 @@ class Control:
             return False
         with self._deciding:  # while it is made, too: a second one would go on capturing beside the first
             if self.live is None:
-                made = self._live(wanted, self._absent() is None)
+                made = (_RUN in os.environ and self._of_a_run()) or self._live(wanted, self._absent() is None)
                 if not made.started:
                     return False
                 self.live = made
@@ -239,13 +283,16 @@ class Control:
             return
         was_active, self.live = _active_tracer() is tracer, None
         recorder = tracer.recorder
-        if recorder.store.mode == "file":
+        followed = _follows()
+        if followed:
+            self.waiting = NoopTracer("this process of a run has used neither CUDA nor gpusense", tracer.config, self)
+        if recorder.store.mode == "file" and not followed:
             self._forked = "this process was forked from one that gpusense run records"
         elif recorder.capture is not None and recorder.capture.cuda_was_live:
             self._forked = "this process was forked from one that used CUDA, which does not work in it"
         if not was_active:
             return
-        if self._forked and self.settings().mode != "on":
+        if self._forked and self.settings().mode != "on" and not followed:
             _activate(self._idle(self._forked, tracer.config))
         else:
             _activate(_Undecided())
@@ -280,6 +327,15 @@ class Recording:
         recorder.synchronise(2.0)
         self.tracer.close()
         return recorder.session()
+
+
+def _follows() -> bool:
+    """Whether this process is one that a run records beside its first."""
+    if _RUN not in os.environ:
+        return False
+    from . import run as runs
+
+    return runs.of_this_process() is not None
 
 
 def _left_out(wanted: Settings) -> str:

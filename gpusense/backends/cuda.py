@@ -9,7 +9,8 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import byref
 from typing import Any
 
@@ -37,6 +38,7 @@ class CudaSource:
         self._clock = clock
         self._next_scan = self._next_question = float("-inf")
         self._rescan_s = _RESCAN_S
+        self._starting = 0
 
     def api(self) -> Any:
         """The driver's functions if libcuda is in this process, else None. Cheap enough for every block start."""
@@ -63,9 +65,20 @@ class CudaSource:
         return any(already_loaded(name) is not None for name in names)
 
     def is_live(self) -> bool:
-        """Whether the program has initialised CUDA: libcuda is mapped, and counting devices succeeds."""
+        """Whether the program has initialised CUDA: libcuda is mapped, and counting devices succeeds. Also within
+        :meth:`starting`."""
         api = self.api()
-        return api is not None and bool(api.cuDeviceGetCount(byref(ctypes.c_int())) == 0)
+        return api is not None and bool(self._starting or api.cuDeviceGetCount(byref(ctypes.c_int())) == 0)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """The program is in the middle of ``cuInit``, which counts as live: there CUPTI may be called."""
+        self._starting += 1
+        self._next_scan = float("-inf")
+        try:
+            yield
+        finally:
+            self._starting -= 1
 
     def driver_version(self) -> tuple[int, int] | None:
         """(major, minor) of the newest CUDA the driver supports; None while libcuda is not in this process."""
@@ -74,7 +87,11 @@ class CudaSource:
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices CUDA shows this process, by its own ordinals; none while CUDA is not live."""
-        return tuple(describe(self._api, ordinal) for ordinal in range(count(self._api))) if self.is_live() else ()
+        return (
+            tuple(describe(self._api, ordinal) for ordinal in range(count(self._api)))
+            if self.is_live() and not self._starting
+            else ()
+        )
 
     def limits(self, ordinal: int) -> Limits | None:
         """What bounds occupancy on a device; None while CUDA is not live or where it does not say."""

@@ -1,7 +1,8 @@
 """The command ``gpusense``: dispatches to one module a verb, imported only when that verb is used.
 
-A verb ``x`` is the module ``x.py`` here (``import_.py`` for the verb ``import``): ``add_arguments(parser)`` declares
-what it takes, ``main(arguments) -> int`` does it and gives the exit code. Only ``run`` takes its words as they are.
+A verb ``x`` is the module ``x.py`` here (``import_.py``, ``list_.py`` for ``import``, ``list``):
+``add_arguments(parser)`` declares what it takes, ``main(arguments) -> int`` does it and gives the exit code. Only
+``run`` takes its words as they are.
 """
 
 import sys
@@ -16,6 +17,7 @@ VERBS = {
     "demo": "show gpusense at work, on this machine's GPU or on a recorded H100 run",
     "run": "run a Python program and say what it did on the GPU",
     "report": "turn a session file into text, JSON, HTML, a Perfetto trace or a flame graph",
+    "list": "list the runs that are kept",
     "diff": "compare two sessions and fail on a regression",
     "top": "watch the devices in the terminal",
     "monitor": "print device metrics",
@@ -32,13 +34,26 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     name = arguments[0] if arguments else "--help"
     if name == "run":
-        from . import run
-
-        return run.main(arguments[1:])
+        code: int = _imported_run().main(arguments[1:])
+        return code
     _need_streams()
     if name not in _present() and name not in _ABOUT:
         return _refuse(name)
     return _do(name, arguments[1:])
+
+
+def _imported_run() -> "ModuleType":
+    """Without the garbage collector: modules make no garbage while they are loaded, and looking for some takes long."""
+    import gc
+
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        from . import run
+    finally:
+        if searched:
+            gc.enable()
+    return run
 
 
 _ABOUT = ("-h", "--help", "help", "-V", "--version")
@@ -65,6 +80,8 @@ def _about(name: str) -> int:
 
 
 def _do(name: str, argv: list[str]) -> int:
+    if name == "help" and argv and argv[0] in _present():
+        name, argv = argv[0], ["--help"]
     who = "gpusense" if name in _ABOUT else f"gpusense {name}"
     try:
         if name in _ABOUT:
@@ -129,7 +146,7 @@ def _drop_what_is_left() -> None:
 
 
 def _module(verb: str) -> str:
-    return "import_" if verb == "import" else verb
+    return f"{verb}_" if verb in ("import", "list") else verb
 
 
 def _present() -> tuple[str, ...]:
@@ -149,11 +166,14 @@ def _help() -> str:
 
 
 def _refuse(name: str) -> int:
+    import os
     from difflib import get_close_matches
 
     near = get_close_matches(name, _present(), n=1)
+    if name.endswith(".py") or os.path.isfile(name):
+        near = [f"gpusense run {name}"]
     hint = f"; did you mean {near[0]}?" if near else "; gpusense --help lists the verbs"
-    sys.stderr.write(f"gpusense: there is no verb {name!r}{hint}\n")
+    sys.stderr.write(terminal(f"gpusense: there is no verb {name!r}{hint}\n"))
     return 2
 
 

@@ -14,6 +14,23 @@ def microseconds(text: str) -> float:
     return value
 
 
+def seconds(text: str) -> float:
+    """A time from 0 on."""
+    value = float(text.strip().removesuffix("s"))
+    if not 0 <= value < 1e9:
+        raise ArgumentTypeError(f"{text} is no time in seconds")
+    return value
+
+
+def passes(text: str) -> tuple[int, int]:
+    """(10, 20) for "10..20", (10, 10) for "10"; counted from 1."""
+    first, _, last = text.partition("..")
+    found = int(first), int(last or first)
+    if not 1 <= found[0] <= found[1]:
+        raise ArgumentTypeError(f"{text} are no passes; say 10..20")
+    return found
+
+
 def names(text: str) -> tuple[str, ...]:
     """Words between commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

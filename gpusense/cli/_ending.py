@@ -1,63 +1,168 @@
 """How a recorded run ends: once, in its own process, quietly, whatever state the program left it in."""
 
 import os
-import signal
 import sys
-from _thread import get_ident
+from collections import Counter
+from time import time_ns
 from typing import Any
 
-from .._runtime import threads
+from .._capture.attachment import LATE, LATER
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
+from .._runtime.text import one_line, time_text
+from .._tracing import run
+from .._tracing.select import possible
+from ..backends.cupti import injection
+from ._outputs import FORMS, beside, show
 from ._proton import unshare
+from ._runs import MAIN, SUFFIX, Folder, prune
+from ._sessions import CHILDREN, joined
+from ._window import Passes, Window
 
-_SIGTERM_WAIT_S = 5.0
 _OTLP_WAIT_S = 2.0
+_READ_S = 10.0  # that reading the sessions of processes which the program started may take
+_MOST_NAMED = 3  # programs that are not recorded
 
 
 class Ending:
-    """Ends the recording once, in the process that began it, and writes the answer to the stderr of that moment."""
+    """Ends the recording once, in the process that began it, and writes the answer to the stderr of that moment.
 
-    def __init__(self, recording: Any, path: str | None, temporary: bool, live: bool, spans: "Spans | None") -> None:
+    ``folder`` is the run's, None where no file can be made; ``path`` the session that was asked for, ``report`` the
+    report of ``form``.
+    """
+
+    def __init__(
+        self, folder: Folder | None, path: str | None, report: str | None, form: str | None, settings: Any
+    ) -> None:
+        self.folder, self.shown = folder, path
+        self.path = None if path is None else os.path.abspath(path)  # the program may change its folder
         self.exit_code = 0
-        self._recording = recording
-        self._path = path
-        self._temporary = temporary
-        self._live = live
-        self._spans = spans
+        self.recording: Any = None
+        self.spans: Spans | None = None
+        self.not_followed = ""  # why capture does not begin as CUDA does, nor in processes that the program starts
+        self.shared: str | None = None  # folder of a library that other tools are to share
+        self._report, self._form = None if report is None else os.path.abspath(report), form
+        self._quiet, self._open = settings.quiet, settings.open
+        self._window = Window(settings.delay, settings.duration)
+        self._passes = Passes(settings.block, settings.passes or (1, 1)) if settings.block is not None else None
         self._pid = os.getpid()
         self._done = False
         self._stderr = file_of(2)
-        self.folder: str | None = None  # of a library that other tools are to share
+
+    def session_file(self) -> str | None:
+        """Where the session is written as the program runs; None where no file can be."""
+        return self.path or (os.path.join(self.folder.path, MAIN) if self.folder is not None else None)
+
+    def children_files(self) -> tuple[str, str]:
+        """Beginning and end of the paths for the sessions of processes that the program starts."""
+        if self.path is None:
+            assert self.folder is not None
+            return os.path.join(self.folder.path, ""), SUFFIX
+        before, _, after = beside(self.path, "\0").partition("\0")
+        return before, after
+
+    def give_up(self) -> None:
+        """Nothing is recorded after all."""
+        if self.folder is not None:
+            self.folder.remove()
+
+    def program_begins(self) -> None:
+        """From here on the run is the program's."""
+        recorder = self.recording.tracer.recorder
+        self._window.begin(self.recording.tracer)
+        if self._passes is not None:
+            self._passes.begin(self.recording.tracer)
+        recorder.facts["program_start_ns"] = time_ns()
+        recorder.store.note(recorder)
 
     def at_exit(self) -> None:
         if self._done or os.getpid() != self._pid:
             return
         self._done = True
         try:
-            session = self._recording.finish()
-            if self._live and self._path is not None:
-                from ..session import save
-
-                save(session, self._path)
-            self._answer(session)
+            self._end()
         except KeyboardInterrupt:
             pass  # a second Ctrl-C: the user does not want to wait for an answer
         except Exception as error:  # noqa: BLE001 - the program's exit is not ours to disturb
             self._write(f"gpusense: the session could not be ended: {type(error).__name__}: {error}\n")
         finally:
-            remove(self._path if self._temporary else None)
-            if self.folder is not None:
-                unshare(self.folder)
+            if self.shared is not None:
+                unshare(self.shared)
+            if self.folder is not None and not self.folder.kept:
+                self.folder.remove()
 
-    def _answer(self, session: Any) -> None:
+    def _end(self) -> None:
+        facts = self.recording.tracer.recorder.facts
+        facts["program_end_ns"] = time_ns()
+        facts["exit_code"] = self.exit_code
+        self._window.end()
+        children = run.children(self.folder.path) if self.folder is not None else []
+        if children:
+            facts[CHILDREN] = [os.path.basename(path) for path in children]
+        session = self.recording.finish()
+        if self.path is not None and session.meta.get("mode") == "live":
+            from ..session import save
+
+            save(session, self.path)
+        session, missing = joined([session], _READ_S)
+        more = [*missing[:_MOST_NAMED], *self._written(session)]
+        if not self._quiet:
+            self._answer(session, more)
+        if self.folder is not None and self.folder.kept:
+            prune()
+
+    def _kept(self) -> str | None:
+        """The file or folder in which the session stays."""
+        folder = self.folder
+        if self.path is not None or folder is None or not folder.kept:
+            return self.path
+        return folder.path if os.path.exists(os.path.join(folder.path, MAIN)) else None
+
+    def _written(self, session: Any) -> list[str]:
+        """Writes the report that was asked for; where it is, a line each."""
+        target, form = self._report, self._form
+        kept = self._kept()
+        if self._open and form != "html" and kept is not None:
+            target, form = f"{kept}.html" if os.path.isfile(kept) else os.path.join(kept, "page.html"), "html"
+        if target is None or form is None:
+            return []
+        again = " (replaced)" if os.path.lexists(target) else ""
+        try:
+            FORMS[form].writer()(session, target)
+        except OSError as error:
+            return [
+                f"not written: {target}: {error.strerror}; the session is kept, and gpusense report writes it again"
+            ]
+        if self._open:
+            show(target)
+        return [f"written: {target}{again}"]
+
+    def _answer(self, session: Any, more: list[str]) -> None:
         from ..report import text
         from ..report.style import style_of
 
-        style = style_of(sys.__stderr__)
-        kept = None if self._temporary else self._path
-        spans = self._spans.end(session, self.exit_code) if self._spans is not None else None
-        self._write("\n".join(text.summary(session, style, kept, spans)) + "\n")
+        style, kept = style_of(sys.__stderr__), self._kept()
+        spans = self.spans.end(session, self.exit_code) if self.spans is not None else None
+        *lines, last = text.summary(session, style, self.shown, spans)
+        lines[1:1] = [style.line(line) for line in _late(session)]
+        lines += [style.whole(line) for line in (*self._missing(), *more)]
+        if kept is not None and self.path is None:
+            last = style.whole("next: gpusense report --html (kept; see gpusense list)", paint="dim")
+        self._write("\n".join([*lines, last]) + "\n")
+
+    def _missing(self) -> list[str]:
+        """Processes that used the GPU and are not in the answer, and work that may not be."""
+        if self.folder is None:
+            return []
+        found = Counter(injection.notes(self.folder.path))
+        lines = [
+            f"not recorded: {os.path.basename(name)}{f' ×{count}' if count > 1 else ''} used the GPU; {one_line(why)}"
+            for (name, why), count in found.most_common(_MOST_NAMED)
+        ]
+        left = len(found) - len(lines)
+        if self.not_followed and possible() is None:
+            lines.append(f"capture cannot begin as CUDA does, nor in other processes: {one_line(self.not_followed)}")
+        return [*lines, *([f"not recorded: {left} more programs used the GPU"] if left > 0 else [])]
 
     def _write(self, answer: str) -> None:
         """Straight to the descriptor, so that nothing stays buffered to fail when the interpreter ends."""
@@ -74,42 +179,13 @@ class Ending:
             pass
 
 
-def flush_on_sigterm(ending: Ending) -> None:
-    """Where nobody handles SIGTERM, it still ends the process as that signal does, but the session is flushed first."""
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return
-
-    def end(number: int, _frame: object) -> None:
-        # Not here: the main thread may hold a lock that ending needs, and it is this handler that interrupts it.
-        ender = threads.start(ending.at_exit, "gpusense-end")
-        if ender is not None:
-            ender.join(_SIGTERM_WAIT_S)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, end)
-    if hasattr(os, "register_at_fork"):
-        _keep_from_children(end)
-
-
-def _keep_from_children(handler: Any) -> None:
-    """Gives forked children the default back; blocked meanwhile, so that no SIGTERM falls between the two unheard."""
-    masks: dict[int, Any] = {}
-
-    def before() -> None:
-        masks[get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-    def after() -> None:
-        mask = masks.pop(get_ident(), None)
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    def after_in_child() -> None:
-        if signal.getsignal(signal.SIGTERM) is handler:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        after()
-
-    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_child)
+def _late(session: Any) -> list[str]:
+    """How long CUDA was in use before capture began, where it was."""
+    late = [off for off in session.unseen if off.end_ns is not None and off.reason.endswith((LATE, LATER))]
+    if not late:
+        return []
+    total = time_text(sum(off.end_ns - off.start_ns for off in late))
+    return [f"not seen: up to {total} in which CUDA was in use before capture began; work of then is in no number"]
 
 
 class Spans:
@@ -161,12 +237,3 @@ class Spans:
             self._root.end(exit_code)
         sent = opentelemetry.uninstrument(_OTLP_WAIT_S)
         return f"spans: sent to {self._url}" if sent else f"spans: {self._url} did not take all of them"
-
-
-def remove(path: str | None) -> None:
-    """Deletes a temporary file, if there is one and it can be."""
-    if path is not None:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass

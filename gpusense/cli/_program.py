@@ -1,4 +1,5 @@
 """Runs a Python program in this interpreter as the interpreter itself would: argv, path, ``__main__``, exits, errors.
+Any other command is started as it is.
 
 The rule of this file: what leaves the program leaves here as the same exception, so that exit codes, ``SystemExit``,
 Ctrl-C and post-mortem tools work by the interpreter's own hands. Only the frames of gpusense below the program are
@@ -7,6 +8,7 @@ taken out of the traceback, when the interpreter asks for it to be printed.
 
 import builtins
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable
@@ -15,16 +17,104 @@ from typing import Any, NamedTuple
 
 
 class Program(NamedTuple):
-    """What to run: ``how`` is "script", "module" or "code"; ``target`` the path, the name or the source text."""
+    """What to run: ``how`` is "script", "module", "code", "stdin" or "command"; ``target`` the path, the name or the
+    source text. A command is no Python, or another one's, and is started as it is, under the name that was ``typed``.
+    """
 
     how: str
     target: str
     arguments: tuple[str, ...] = ()
+    typed: str = ""
+
+
+class Signalled(SystemExit):
+    """A command was ended by the signal ``number``."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+_FLAGS, _WITH_VALUE = frozenset("bBdEiIOPqsSuvx"), ("-X", "-W", "--check-hash-based-pycs")
+
+
+def is_python_option(word: str) -> bool:
+    """Whether ``python`` takes ``word`` before the program, and gpusense does not."""
+    return word[:2] in _WITH_VALUE or word in _WITH_VALUE or (len(word) > 1 and _FLAGS.issuperset(word[1:]))
+
+
+def python_options(words: list[str]) -> tuple[list[str], list[str]]:
+    """The interpreter's own options at the beginning, and what follows."""
+    at = 0
+    while at < len(words) and words[at].startswith("-") and is_python_option(words[at]):
+        at += 2 if words[at] in _WITH_VALUE else 1
+    return words[:at], words[at:]
+
+
+def program_of(words: list[str]) -> Program | None:
+    """What a command line names; None where it names nothing."""
+    if not words:
+        return None
+    word, *arguments = words
+    how = {"-m": "module", "-c": "code"}.get(word[:2])
+    if how is not None:
+        if len(word) > 2:
+            return Program(how, word[2:], tuple(arguments))
+        return Program(how, arguments[0], tuple(arguments[1:])) if arguments else None
+    return Program("stdin", word, tuple(arguments)) if word == "-" else _file(word, tuple(arguments))
+
+
+def _file(word: str, arguments: tuple[str, ...]) -> Program:
+    """A file by its path, as for ``python``; else a command on PATH."""
+    path = word
+    if not os.path.dirname(word) and not _can_be_a_program(word):
+        path = on_path(word) or word
+    how = "script" if path.endswith((".py", ".pyw", ".pyc", ".pyz")) or not _is_foreign(path) else "command"
+    return Program(how, path, arguments, word)
+
+
+def _can_be_a_program(path: str) -> bool:
+    return os.path.isfile(path) or any(os.path.exists(os.path.join(path, f"__main__.py{more}")) for more in ("", "c"))
+
+
+def on_path(word: str) -> str | None:
+    """The file that a shell would run."""
+    import shutil
+
+    return shutil.which(word)
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether a file is a program that this interpreter does not run: a binary, or a script of another one."""
+    try:
+        if os.path.isdir(path) or not os.access(path, os.X_OK):
+            return False
+        with open(path, "rb") as file:
+            head = file.read(512)
+    except OSError:
+        return False
+    if head[:2] != b"#!":
+        return head[:4] in (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe") or head[:2] == b"MZ"
+    return not _names_this_python(os.fsdecode(head))
+
+
+_LONG_PATH, _PYTHON = r"#!/bin/sh\n'''exec' \"?([^\"\n]+?)\"? \"\$0\"", r"python[\d.]*(?:\.exe)?"
+
+
+def _names_this_python(head: str) -> bool:
+    """By the first line of a script, or by the second where installers found a path too long for the first."""
+    found = re.match(_LONG_PATH, head)
+    words = [found[1]] if found else head.partition("\n")[0][2:].split()
+    if words[:1] and os.path.basename(words[0]) == "env":
+        words = [on_path(words[1]) or "", *words[2:]] if len(words) > 1 else []
+    if len(words) != 1 or not re.fullmatch(_PYTHON, os.path.basename(words[0])):
+        return False
+    return os.path.dirname(os.path.abspath(words[0])) == os.path.dirname(os.path.abspath(sys.executable))
 
 
 def problem(program: Program) -> str | None:
     """Why the program cannot even be opened, in the interpreter's words; None if it can."""
-    if program.how != "script" or os.path.isdir(program.target):
+    if program.how not in ("script", "command") or os.path.isdir(program.target):
         return None
     try:
         if not stat.S_ISREG(os.stat(program.target).st_mode):
@@ -121,10 +211,45 @@ def _absolute(path: str) -> str:
     return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 
+def _run_stdin(program: Program, main: ModuleType) -> None:
+    sys.argv[:] = ["-", *program.arguments]
+    _put_first("")
+    _enter(_read_stdin, main)
+
+
+def _read_stdin(main: ModuleType) -> tuple[CodeType, dict[str, Any]]:
+    import importlib.machinery
+
+    vars(main).update(__loader__=importlib.machinery.BuiltinImporter, __file__="<stdin>")
+    if sys.version_info < (3, 15):
+        vars(main).update(__cached__=None)
+    text = sys.stdin.buffer.read() if sys.stdin is not None else b""
+    return compile(text, "<stdin>", "exec", dont_inherit=True), vars(main)
+
+
+def _run_command(program: Program, main: ModuleType) -> None:
+    """Signals are the command's, which has this terminal, too; this process ends as it does."""
+    import signal
+    import subprocess
+
+    child = subprocess.Popen([program.typed, *program.arguments], executable=_absolute(program.target))
+    signal.signal(signal.SIGINT, lambda *_: None)
+    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: child.send_signal(number))
+    code = child.wait()
+    if code < 0:
+        raise Signalled(-code)
+    raise SystemExit(code)
+
+
 _RUNNERS: dict[str, Callable[[Program, ModuleType], None]] = {
     "script": _run_script,
     "module": _run_module,
     "code": _run_code,
+    "stdin": _run_stdin,
+    "command": _run_command,
 }
 
 

@@ -20,12 +20,12 @@ def main(arguments: argparse.Namespace) -> int:
     """0, or 3 where ``--fail-over`` was passed and exceeded."""
     from .._capi import demangle
     from ..report import compare
-    from ..session import load
+    from ._sessions import loaded
 
     paths = [side.split(",") for side in (arguments.before, arguments.after)]
     refuse_over_itself(arguments.output, [path for side in paths for path in side])
     demangle.bring_in()
-    before, after = ([load(path) for path in side] for side in paths)
+    before, after = ([loaded([path]) for path in side] for side in paths)
     return int(
         compare.command(
             before,

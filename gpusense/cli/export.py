@@ -30,10 +30,10 @@ def main(args: argparse.Namespace) -> int:
         return 2
     from .._capi import demangle
     from ..exporters.opentelemetry import export_session
-    from ..session import load
+    from ._sessions import loaded
 
     demangle.bring_in()
-    session = load(args.file, threshold_us=args.threshold_us, trace_all=args.trace_all)
+    session = loaded([args.file], threshold_us=args.threshold_us, trace_all=args.trace_all)
     try:
         done = export_session(session, args.otlp or None, timeout_s=args.timeout)
     except ImportError as error:

@@ -1,37 +1,33 @@
 """Turn session files into text, JSON, HTML, a Perfetto or Chrome trace, a flame graph; several files are merged."""
 
 import argparse
+import os
 import sys
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._runtime.text import terminal
 from ._arguments import microseconds, refuse_over_itself
-
-
-class _Format(NamedTuple):
-    module: str  # below ``report``
-    what: str
-    suffix: str | None = None  # of the file beside the session; None: goes to standard output
-    function: str = "write"
-
-
-_FORMATS = {
-    "json": _Format("json", "one JSON object, schema gpusense.report/1"),
-    "html": _Format("html.page", "one offline HTML page", ".html"),
-    "perfetto": _Format("perfetto", "a native Perfetto trace for ui.perfetto.dev", ".pftrace"),
-    "chrome": _Format("chrome", "a Chrome JSON trace", ".trace.json"),
-    "flamegraph": _Format("flamegraph", "collapsed stacks, in microseconds"),
-    "speedscope": _Format("flamegraph", "a profile for speedscope.app", ".speedscope.json", "write_speedscope"),
-}
+from ._outputs import FORMS, SESSION, filled, form_of, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sessions", nargs="+", metavar="SESSION", help="session file; several become one report")
+    parser.add_argument(
+        "sessions",
+        nargs="*",
+        metavar="SESSION",
+        help="session file, or folder of a run; several become one report; none: the last run that was kept",
+    )
     kinds = parser.add_mutually_exclusive_group()
-    for name, form in _FORMATS.items():
+    for name, form in FORMS.items():
         kinds.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=form.what)
-    parser.add_argument("-o", "--output", metavar="PATH", help="where to write; '-' is standard output")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="where to write; the suffix chooses the format: .html .json .pftrace .trace.json .speedscope.json "
+        ".folded, or .gpusense for a session; '-' is standard output",
+    )
+    parser.add_argument("--open", action="store_true", help="show the page in the browser")
     parser.add_argument(
         "--threshold-us", type=microseconds, metavar="N", help="keep one by one from N µs (as recorded)"
     )
@@ -41,35 +37,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """0, also for a damaged file that could be read in part: the report says what is missing."""
     from .._capi import demangle
-    from ..session import load, merge
+    from ._sessions import last, loaded
 
-    target = _target(arguments)
-    refuse_over_itself(target, arguments.sessions)
+    sessions = arguments.sessions or [last()]
+    name = _format(arguments)
+    target = _target(arguments, name, sessions[0])
+    refuse_over_itself(target, sessions)
     demangle.bring_in()
-    session = merge(
-        [load(path, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all) for path in arguments.sessions]
-    )
-    if arguments.format is None:
-        _text(session, target)
-        return 0
-    form = _FORMATS[arguments.format]
-    write: Any = getattr(import_module(f"...report.{form.module}", __name__), form.function)
-    if target is not None:
-        write(session, target)
+    session = loaded(sessions, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
+    if target is not None and name is None and target.lower().endswith(SESSION):
+        from ..session import save
+
+        save(session, target)
         sys.stderr.write(terminal(f"{target}\n"))
-    elif arguments.format == "perfetto":
-        write(session, sys.stdout.buffer)
+    elif name is None:
+        _text(session, target)
     else:
-        write(session, sys.stdout)
+        _written(session, name, target)
+    if arguments.open and target is not None:
+        show(target)
     return 0
 
 
-def _target(arguments: argparse.Namespace) -> str | None:
+def _written(session: Any, name: str, target: str | None) -> None:
+    write = FORMS[name].writer()
+    if target is None:
+        write(session, sys.stdout.buffer if name == "perfetto" else sys.stdout)
+        return
+    again = " (replaced)" if os.path.isfile(target) and os.path.getsize(target) else ""
+    write(session, target)
+    sys.stderr.write(f"{target}{again}\n")
+
+
+def _format(arguments: argparse.Namespace) -> str | None:
+    """What was asked for by an option, by the suffix or by ``--open``; None for text, or a session."""
+    if arguments.format is not None:
+        return str(arguments.format)
+    found = form_of(arguments.output) if arguments.output not in (None, "-") else None
+    return found or ("html" if arguments.open and arguments.output is None else None)
+
+
+def _target(arguments: argparse.Namespace, name: str | None, first: str) -> str | None:
     """The path to write; None for standard output."""
     if arguments.output is not None:
-        return None if arguments.output == "-" else str(arguments.output)
-    suffix = _FORMATS[arguments.format].suffix if arguments.format else None
-    return suffix and str(arguments.sessions[0]).removesuffix(".gpusense") + suffix
+        return None if arguments.output == "-" else filled(arguments.output)
+    form = FORMS[name] if name is not None else None
+    if form is None or not form.beside:
+        return None
+    if os.path.isdir(first):
+        return os.path.join(first, f"page{form.suffixes[0]}")
+    return first.removesuffix(SESSION) + form.suffixes[0]
 
 
 def _text(session: Any, target: str | None) -> None:

@@ -1,36 +1,48 @@
-"""``gpusense run``: a Python program, unchanged, then at most fifteen lines on stderr saying what it did on the GPU."""
+"""``gpusense run``: a program, unchanged, then at most fifteen lines on stderr saying what it did on the GPU."""
 
 import argparse
 import atexit
 import os
 import sys
+import time
+from typing import Any
 
 from .. import integrations
+from .._runtime import package, process
 from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
-from . import _syscalls
-from ._arguments import microseconds, names, numbers, size_bytes
-from ._ending import Ending, Spans, flush_on_sigterm, remove
-from ._program import Program, execute, problem
+from .._tracing import run as runs
+from . import _outputs, _runs, _syscalls
+from ._arguments import microseconds, names, numbers, passes, seconds, share, size_bytes
+from ._ending import Ending, Spans
+from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
 from ._proton import share_cupti
 
 _EPILOG = """examples:
   gpusense run train.py --epochs 3
   gpusense run -o run.gpusense -m package.train --epochs 3
+  gpusense run -o page.html torchrun --nproc-per-node 2 train.py
   gpusense run -c "import torch; torch.ones(9, device='cuda').sum()"
 """
-_TAKES_VALUE = ("-o", "--output", "--threshold-us", "--backends", "--devices", "--buffer-size", "--otlp")
-_SETTINGS = ("threshold_us", "trace_all", "backends", "devices", "buffer_size", "wgpu_copies")
+_SETTINGS = (
+    *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
+)
 
 
 def main(argv: list[str]) -> int:
     """Runs the program; leaves with its exit code, its exception or its signal."""
-    own, rest = _split(argv)
-    settings = parser().parse_args(own)
-    program = _program(rest)
+    known = parser()
+    own, rest = _split(argv, known.with_value())
+    options, rest = python_options(rest)
+    settings = known.parse_args(own)
+    program = program_of(rest)
+    if settings.passes is not None and settings.block is None:
+        known.error("--passes needs --block NAME")
     if program is None:
-        _say(parser().format_usage() + "gpusense run: name a script, -m MODULE or -c CODE\n")
+        _say(known.format_usage() + "gpusense run: name a script, a command, -m MODULE, -c CODE or -\n")
         return 2
+    if options:
+        _with_python_options(options, [*own, *rest])
     reason = problem(program)
     if reason:
         _say(f"gpusense run: {reason}\n")
@@ -38,7 +50,7 @@ def main(argv: list[str]) -> int:
     try:
         if settings.syscalls is not None:
             _syscalls.restart(argv, settings.syscalls)
-        ending = _start(settings)
+        ending = _start(settings, rest)
     except GpuSenseError as error:
         _say(f"gpusense run: {error}\n")
         return 2
@@ -46,13 +58,27 @@ def main(argv: list[str]) -> int:
         execute(program)
         return 0
     atexit.register(ending.at_exit)
-    flush_on_sigterm(ending)
+    process.end_on_sigterm(ending.at_exit)
     try:
+        ending.program_begins()
         execute(program)
+    except Signalled as error:
+        ending.exit_code = _exit_code(error)
+        ending.at_exit()
+        process.end_by(error.number)
+        raise
     except BaseException as error:
         ending.exit_code = _exit_code(error)
         raise
     return 0
+
+
+def _with_python_options(options: list[str], rest: list[str]) -> None:
+    """Becomes the interpreter with its own options, such as ``-u``; does not return."""
+    import subprocess
+
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    os.execv(sys.executable, [sys.executable, *flags, *options, "-m", package.NAME, "run", *rest])
 
 
 def _say(text: str) -> None:
@@ -72,116 +98,191 @@ def _exit_code(error: BaseException) -> int:
     return error.code if isinstance(error.code, int) else 1
 
 
-def parser() -> argparse.ArgumentParser:
+class _Parser(argparse.ArgumentParser):
+    def with_value(self) -> set[str]:
+        """Options that are followed by a word which belongs to them."""
+        return {option for action in self._actions if action.nargs is None for option in action.option_strings}
+
+    def error(self, message: str) -> Any:
+        """Names the option that was meant."""
+        from difflib import get_close_matches
+
+        known = [option for action in self._actions for option in action.option_strings]
+        word = message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
+        near = get_close_matches(word, known, n=1) if word.startswith("--") else []
+        super().error(f"{message}; did you mean {near[0]}?" if near else message)
+
+
+def parser() -> _Parser:
     """What ``gpusense run`` takes, without the program and its arguments."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gpusense run",
-        usage="gpusense run [options] (SCRIPT | -m MODULE | -c CODE) [arguments of the program]",
-        description="Run a Python program unchanged and say on stderr what it did on the GPU.",
+        usage="gpusense run [options] (SCRIPT | COMMAND | -m MODULE | -c CODE | -) [arguments of the program]",
+        description="Run a program unchanged, with the processes it starts, and say on stderr what it did on the GPU.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "-o", "--output", metavar="PATH", help="keep the session in this file (made readable to you alone)"
+    add = parser.add_argument
+    add(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="keep the session in this file, readable to you alone, or a report: .html .json .pftrace and others; "
+        "{pid} {rank} {host} {time} are filled in",
     )
-    parser.add_argument("--trace-all", action="store_true", default=None, help="keep every record, however short")
-    parser.add_argument("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
-    parser.add_argument("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
-    parser.add_argument("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
-    parser.add_argument(
-        "--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M"
+    add("--open", action="store_true", help="show the page in the browser at the end")
+    add("--no-keep", action="store_true", help="without -o: do not keep the session among the last ten runs")
+    add("--no-children", action="store_true", help="do not record the processes that the program starts")
+    add("--label", metavar="TEXT", help="a name for this run, shown on every output")
+    add("--no-arguments", action="store_true", help="do not keep the program's arguments, which may be private")
+    add("--quiet", action="store_true", help="say nothing at the end")
+    add("--trace-all", action="store_true", default=None, help="keep every record, however short")
+    add("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
+    add("--kinds", type=names, metavar="A,B", help="more kinds of records: sync (as usual), sync_lines, allocation, …")
+    add("--sync-lines", action="store_true", help="also from which line of the program the host waits for the device")
+    add("--delay", type=seconds, metavar="S", help="record from S seconds after the program's beginning on")
+    add("--duration", type=seconds, metavar="S", help="record for S seconds")
+    add("--block", metavar="NAME", help="record what the GPU does in passes of this block alone")
+    add("--passes", type=passes, metavar="A..B", help="of --block, counted from 1, e.g. 10..20 (1)")
+    add(
+        "--overhead",
+        dest="overhead_budget",
+        type=share,
+        metavar="2%",
+        help="record so much of the time as costs no more than this",
     )
-    parser.add_argument("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
-    parser.add_argument(
+    add("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
+    add("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
+    add("--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M")
+    add("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
+    add(
         "--syscalls",
         nargs="?",
         const=_syscalls.DEFAULT,
         metavar="A,B",
         help=f"also record system calls, through strace ({_syscalls.DEFAULT}; others by --syscalls=A,B)",
     )
-    parser.add_argument(
-        "--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves"
-    )
-    parser.add_argument(
-        "--wgpu-copies", action="store_true", default=None, help="also time wgpu's copies on the GPU and its clears"
-    )
-    parser.add_argument("--live", action="store_true", help="decode while the program runs instead of afterwards")
+    add("--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves")
+    add("--wgpu-copies", action="store_true", default=None, help="also time wgpu's copies on the GPU and its clears")
+    add("--live", action="store_true", help="decode while the program runs instead of afterwards")
     return parser
 
 
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Our options, and from the program's name on everything else, untouched."""
+def _split(argv: list[str], with_value: set[str]) -> tuple[list[str], list[str]]:
+    """Our options, and from the program or the interpreter's options on everything else, untouched."""
     at = 0
     while at < len(argv):
         word = argv[at]
         if word == "--":
             return argv[:at], argv[at + 1 :]
-        if not word.startswith("-") or word[:2] in ("-m", "-c"):
+        if not word.startswith("-") or word == "-" or word[:2] in ("-m", "-c") or is_python_option(word):
             break
-        at += 2 if word in _TAKES_VALUE else 1
+        at += 2 if word in with_value else 1
     return argv[:at], argv[at:]
 
 
-def _program(rest: list[str]) -> Program | None:
-    if not rest:
-        return None
-    how = {"-m": "module", "-c": "code"}.get(rest[0][:2])
-    if how is None:
-        return Program("script", rest[0], tuple(rest[1:]))
-    if len(rest[0]) > 2:
-        return Program(how, rest[0][2:], tuple(rest[1:]))
-    return Program(how, rest[1], tuple(rest[2:])) if len(rest) > 1 else None
-
-
-def _start(settings: argparse.Namespace) -> Ending | None:
+def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
     """The recording that has begun; None where it was switched off or could not begin, which is said and not fatal."""
     if os.environ.get("GPUSENSE", "").strip().lower() == "off":
         _say("gpusense: nothing is recorded, because GPUSENSE=off\n")
         return None
     for sentence in from_environment()[1]:
         _say(f"gpusense: {sentence}\n")
+    form = None if settings.output is None else _outputs.form_of(settings.output)
+    output = None if settings.output is None else _outputs.filled(settings.output)
+    if output is not None and form is not None and not os.path.isdir(os.path.dirname(os.path.abspath(output))):
+        raise GpuSenseError(f"{output}: No such file or directory")
+    path = output if form is None else None  # of the session that the user has asked for
     # Spans leave while the program runs, unless a file is kept: then they leave from the file, exact, at the end.
-    live = settings.live or (settings.otlp is not None and settings.output is None)
-    path, temporary = settings.output, settings.output is None and not live
-    chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
+    live = settings.live or (settings.otlp is not None and path is None)
+    folder = _runs.make(keep=path is None and not settings.no_keep and os.environ.get("GPUSENSE_KEEP", "1") != "0")
+    ending = Ending(folder, path, output if form is not None else None, form, settings)
     try:
-        from .._tracing.select import control
-
-        if temporary:
-            path = _temporary()
-        _load_what_ending_needs()
-        recording = control.start_session(mode="live" if live else "file", path=None if live else path, **chosen)
-        _syscalls.attach(recording.tracer)
-        if not settings.no_integrations:
-            integrations.watch(recording.tracer)
-        ending = Ending(recording, path, temporary, live, Spans.of(settings.otlp, live))
-        ending.folder = share_cupti()
+        _record(ending, settings, command, live)
         return ending
     except GpuSenseError:
-        remove(path if temporary else None)
+        ending.give_up()
         raise
     except Exception as error:  # noqa: BLE001 - the program runs whatever becomes of us
-        remove(path if temporary else None)
+        ending.give_up()
         _say(f"gpusense: nothing is recorded: {type(error).__name__}: {error}\n")
         return None
+
+
+def _record(ending: Ending, settings: argparse.Namespace, command: list[str], live: bool) -> None:
+    from .._tracing.select import control
+
+    chosen = _chosen(settings)
+    _load_what_ending_needs()
+    file = None if live else ending.session_file()
+    if file is not None and file == ending.path:
+        moved = _outputs.set_aside(file)
+        if moved is not None:
+            _say(f"gpusense: the session that was in {settings.output} is now {moved}\n")
+    recording = control.start_session(mode="live" if file is None else "file", path=file, **chosen)
+    ending.recording = recording
+    recording.tracer.recorder.facts["run"] = about = _about(settings, command)
+    _syscalls.attach(recording.tracer)
+    if not settings.no_integrations:
+        integrations.watch(recording.tracer)
+    ending.spans = Spans.of(settings.otlp, live)
+    if ending.folder is not None:
+        _follow(ending, settings, chosen, about)
+    ending.shared = share_cupti()
+
+
+def _chosen(settings: argparse.Namespace) -> dict[str, Any]:
+    """Settings that were given. Waits are recorded, since the answer needs them, unless the user says otherwise."""
+    chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
+    if "kinds" not in chosen and "GPUSENSE_KINDS" not in os.environ:
+        chosen["kinds"] = ("sync",)
+    if settings.sync_lines:
+        chosen["kinds"] = (*chosen.get("kinds", ()), "sync_lines")
+    return chosen
+
+
+def _about(settings: argparse.Namespace, command: list[str]) -> dict[str, Any]:
+    """What is run, for people."""
+    import shlex
+
+    shown = command[:1] if settings.no_arguments and command[:1] not in (["-m"], ["-c"]) else command
+    shown = shown[:2] if settings.no_arguments else shown
+    text = shlex.join(shown)
+    return {"command": text if len(text) < 2000 else f"{text[:2000]}…", "label": settings.label, "start_s": time.time()}
+
+
+def _follow(ending: Ending, settings: argparse.Namespace, chosen: dict[str, Any], about: dict[str, Any]) -> None:
+    """The processes that the program starts are recorded as it is, and capture begins as CUDA does."""
+    from ..backends.cupti import injection
+
+    assert ending.folder is not None
+    before, after = ending.children_files()
+    watcher = "" if settings.no_integrations else integrations.__name__
+    run = runs.Run(package.NAME, runs.version(), before, after, chosen, watcher, about, not settings.no_children)
+    run.write(ending.folder.path)
+    ending.not_followed = injection.install(
+        ending.folder.path, runs.script(os.getpid() if settings.no_children else None)
+    )
 
 
 def _load_what_ending_needs() -> None:
     """Importing at exit would come too late: the program may have changed folders, limits or imports by then.
 
     And it would turn Ctrl-C's exit status into 1: named tuples are made by ``eval``, after which the interpreter
-    forgets that a KeyboardInterrupt ended the program.
+    forgets that a KeyboardInterrupt ended the program. What is loaded by now is no garbage: the program's collector
+    need not look at it again and again.
     """
-    from ..report import text
-    from ..session import Session, _replay, _writer  # noqa: F401
+    import gc
 
-    text.summary(Session(), path="")
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        from ..report import text
+        from ..session import Session, _merge, _replay, _writer  # noqa: F401
 
-
-def _temporary() -> str:
-    import tempfile
-
-    handle, path = tempfile.mkstemp(prefix="gpusense-", suffix=".gpusense")
-    os.close(handle)
-    return path
+        text.summary(Session(), path="")
+        gc.freeze()
+    finally:
+        if searched:
+            gc.enable()

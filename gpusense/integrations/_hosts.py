@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from .. import get_tracer
 from .._records.records import Unavailable
+from .._tracing.select import control
 
 #: On each wrapper: the host's own function. By it every copy of gpusense knows a wrapper of any.
 MARK = "_gpusense_original"
@@ -67,7 +68,7 @@ class Patches:
 
 def open_block(name: str, attributes: Any = None, parent: Any = None) -> Any:
     """A block of whatever tracer is active by now."""
-    return get_tracer().open_scope(name, attributes, None, parent)
+    return (control.waiting or get_tracer()).open_scope(name, attributes, None, parent)
 
 
 def close_block(block: Any, error: BaseException | None = None) -> None:

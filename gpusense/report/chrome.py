@@ -14,6 +14,7 @@ from .._runtime.text import well_formed
 from ..analysis.busy import window
 from ..analysis.idle import idle
 from ..session import Session
+from . import identity
 from .files import output
 from .perfetto import named, values_of
 from .series import REASONS, device_series
@@ -25,7 +26,8 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
     whole = window(session)
     base = whole[0] if whole else session.meta.get("start_ns") or 0
     with output(target) as file:
-        file.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{base},"traceEvents":[')
+        about = _json({"run": identity.line(session.meta)})
+        file.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{base},"otherData":{about},"traceEvents":[')
         mark = "\n"
         for event in events(session, base):
             file.write(mark + (event if isinstance(event, str) else _json(event)))

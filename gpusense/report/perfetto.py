@@ -17,6 +17,7 @@ from ..analysis.busy import window
 from ..analysis.idle import DeviceIdle, idle
 from ..analysis.ranks import processes_of
 from ..session import Session
+from . import identity
 from .files import output
 from .protobuf import double, fixed64, message, number, text, varint
 from .series import REASONS, device_series
@@ -68,7 +69,7 @@ def packets(session: Session) -> Iterator[bytes]:
         (of_host if track.device is None else of_devices).append(track)
     pids = {one.get("root"): one.get("pid") for one in processes_of(session)} | {"Host": session.meta.get("pid")}
     for track in of_host:
-        yield writer.group(groups, track.group, pids.get(track.group))
+        yield writer.group(groups, track.group, pids.get(track.group), identity.program(session.meta))
     # Devices first: writing a kernel numbers its flow, which the block it came from then names as its origin.
     for track in of_devices:
         yield writer.group(groups, track.group, None)
@@ -120,14 +121,15 @@ class _Writer:
         )
         return message(_PACKET, _SEQUENCE_BYTES + number(_FLAGS, _CLEARED | _NEEDS_STATE) + message(_CLOCKS, clocks))
 
-    def group(self, groups: dict[str, int], name: str, pid: int | None) -> bytes:
-        """Descriptor of a top-level track, unless it has been written; its number goes into ``groups``."""
+    def group(self, groups: dict[str, int], name: str, pid: int | None, program: str = "") -> bytes:
+        """Descriptor of a top-level track, unless it has been written; its number goes into ``groups``. ``program``: in
+        place of the name of the host."""
         if name in groups:
             return b""
         groups[name] = uuid = self._uuid()
         body = number(1, uuid) + number(11, _EXPLICIT)  # children in the order of their ranks, field 12
         if pid is not None:
-            body += message(3, number(1, pid) + text(6, "program" if name == "Host" else name))
+            body += message(3, number(1, pid) + text(6, program if name == "Host" else name))
         else:
             body += text(2, name)
         return self._describe(body)

@@ -13,6 +13,7 @@ from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..session import Session
+from . import identity
 from .html.tables import small_tables
 from .series import devices_seen
 from .style import PLAIN, Style
@@ -192,11 +193,10 @@ def _next(path: "str | None") -> str:
 
 def _about(session: Session) -> Iterator[str]:
     meta = session.meta
+    yield from (one_line(line, 400) for line in identity.lines(meta))
     facts = [f"gpusense {one_line(str(meta.get('version', 'unknown')))}"]
     if meta.get("pid") is not None:
         facts.append(f"pid {meta['pid']}")
-    if meta.get("rank") is not None:
-        facts.append(f"rank {meta['rank']} of {meta.get('world_size')}")
     threshold = meta.get("threshold_ns")
     if meta.get("trace_all"):
         facts.append("every record listed")

@@ -15,6 +15,8 @@ from .._runtime.errors import SessionError
 from ._session import Session
 
 PROCESS_SHIFT = 40
+#: Of ``meta``: kept where every session says the same.
+_OF_THE_RUN = ("run", "host", "python", "frameworks", "driver", "cuda")
 
 _DeviceKey = tuple[Any, ...]
 
@@ -182,7 +184,7 @@ def _root(session: Session, before: list[dict[str, Any]]) -> str | None:
 def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
-    names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads")
+    names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads", "host")
     return [{"root": root, **{name: session.meta.get(name) for name in names}}]
 
 
@@ -257,6 +259,8 @@ def _meta(sessions: Sequence[Session], processes: list[dict[str, Any]], notes: l
         "damage": [sentence for meta in metas for sentence in meta.get("damage") or ()],
         "processes": processes,
         "notes": notes,
+        **{name: metas[0][name] for name in _OF_THE_RUN if metas[0].get(name) is not None and _same(metas, name)},
+        **_programs(metas),
         "file": _file([meta.get("file") or {} for meta in metas]),
     }
 
@@ -265,6 +269,18 @@ def _file(ends: list[dict[str, Any]]) -> dict[str, Any]:
     """Why something is not in the files, where that is so."""
     names = ("failure", "capped_at_ns")
     return {name: next((end[name] for end in ends if end.get(name) is not None), None) for name in names}
+
+
+def _same(metas: Sequence[dict[str, Any]], name: str) -> bool:
+    return all(meta.get(name) == metas[0][name] for meta in metas)
+
+
+def _programs(metas: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """When the first program began and the last one ended, as far as they say."""
+    starts = [meta["program_start_ns"] for meta in metas if meta.get("program_start_ns") is not None]
+    ends = [meta["program_end_ns"] for meta in metas if meta.get("program_end_ns") is not None]
+    found = {"program_start_ns": min(starts, default=None), "program_end_ns": max(ends, default=None)}
+    return {name: at for name, at in found.items() if at is not None}
 
 
 def _any(metas: Sequence[dict[str, Any]], name: str) -> bool:

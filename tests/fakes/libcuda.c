@@ -11,6 +11,7 @@
  * The same and more at run time through the fake_cuda_… functions below. -DWITHOUT_LATER leaves out the functions that
  * old drivers lack. Kernels do nothing; each takes kernel_ns of virtual time, which events measure.
  */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -264,11 +265,27 @@ void fake_cuda_pace(unsigned per_second) {
 
 /* ---- device facts ----------------------------------------------------------------------------------------------- */
 
+/* As the driver does once in a process, before CUDA is live. */
+static void inject(void) {
+    const char *path = getenv("CUDA_INJECTION64_PATH");
+    void *library = path ? dlopen(path, RTLD_NOW) : NULL;
+    int (*begin)(void) = library ? (int (*)(void))dlsym(library, "InitializeInjection") : NULL;
+    if (begin) begin();
+}
+
 int cuInit(unsigned flags) {
+    static pthread_mutex_t initialising = PTHREAD_MUTEX_INITIALIZER;
+    static int injected;
     ENTER(cuInit);
     NEED(flags == 0, INVALID_VALUE);
     NEED(device_count > 0, NO_DEVICE);
+    pthread_mutex_lock(&initialising);
+    if (!live && !injected) {
+        injected = 1;
+        inject();
+    }
     live = 1;
+    pthread_mutex_unlock(&initialising);
     return OK;
 }
 

@@ -252,11 +252,11 @@ print(done.returncode, repr(done.stdout), "Traceback" in done.stderr, "gpusense"
 
 def test_a_read_only_file_system_for_everything_temporary(run):
     code = """
-import subprocess, sys
+import os, subprocess, sys
 done = subprocess.run([sys.executable, "-c",
     "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/proc']\\n"
     "from gpusense import cli; import sys; sys.argv = ['gpusense', 'run', '-c', 'print(5)']; sys.exit(cli.main())"],
-    capture_output=True, text=True)
-print(done.returncode, repr(done.stdout), "nothing is recorded" in done.stderr)
+    capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": "/proc"})
+print(done.returncode, repr(done.stdout), "verdict: " in done.stderr, "keeps the session" in done.stderr)
 """
-    assert run(code) == "0 '5\\n' True\n"
+    assert run(code) == "0 '5\\n' True True\n"  # recorded in memory

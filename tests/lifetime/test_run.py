@@ -391,6 +391,12 @@ def test_off_means_off(tmp_path):
         (("--unknown", "x.py"), "unrecognized"),
         (("-o", "no/such/folder/s.gpusense", "-c", "print(1)"), "No such file"),
         (("-o", "program.py", "-c", "print(1)"), "not a gpusense session; not overwritten"),
+        (("-o", "no/such/folder/page.html", "-c", "print(1)"), "No such file"),
+        (("-o", "{user}.gpusense", "-c", "print(1)"), "braces hold one of pid, rank, host, time"),
+        (("--passes", "5..2", "--block", "b", "x.py"), "5..2 are no passes"),
+        (("--duration", "-1", "x.py"), "no time in seconds"),
+        (("--overhead", "0", "-c", "pass"), "overhead_budget"),
+        (("--kinds", "waits", "-c", "pass"), "unknown kind 'waits'"),
     ],
 )
 def test_wrong_words_run_nothing(tmp_path, arguments, said):
@@ -433,3 +439,125 @@ def test_the_program_may_take_its_time_with_the_terminal(tmp_path):
     assert child.returncode == -signal.SIGTERM
     assert time.monotonic() - begun < 20
     assert "next: " in stderr
+
+
+# ---- any command, and what is said of it
+
+
+def test_standard_input(tmp_path):
+    same(tmp_path, "-", "a", "-b", stdin=FACTS.replace("sys.stdin.read()", "1"))
+    same(tmp_path, "-", stdin="1/0")
+    same(tmp_path, "-", stdin="raise SystemExit(4)")
+    same(tmp_path, "-", stdin="(")
+
+
+@pytest.mark.parametrize("options", [("-u",), ("-X", "dev"), ("-Wignore",), ("-OO",), ("-W", "error", "-s")])
+def test_options_of_the_interpreter(tmp_path, options):
+    code = "import sys\nprint(sys.flags, sys.warnoptions, sys.argv, __debug__)"
+    same(tmp_path, *options, program(tmp_path, code), "-u")
+
+
+@POSIX
+def test_console_scripts_on_path(tmp_path):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    interpreter = {"direct": f"#!{sys.executable}\n", "env": "#!/usr/bin/env python\n"}
+    interpreter["long"] = f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n"
+    environ = {"PATH": f"{folder}{os.pathsep}{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"}
+    for name, line in interpreter.items():
+        (folder / name).write_text(f"{line}import sys\nprint(sys.argv, sys.path[0], __name__, __file__)\nsys.exit(3)\n")
+        (folder / name).chmod(0o755)
+        one = subprocess.run(
+            [name, "a"], cwd=tmp_path, env=environment(**environ), capture_output=True, text=True, timeout=60
+        )
+        two = traced(name, "a", cwd=tmp_path, **environ)
+        assert (two.returncode, two.stdout) == (one.returncode, one.stdout) == (3, one.stdout)
+        assert "next: " in two.stderr
+    (folder / "shell").write_text("#!/bin/sh\necho $0 $1\n")
+    (folder / "shell").chmod(0o755)
+    assert traced("shell", "a b", cwd=tmp_path, **environ).stdout == f"{folder}/shell a b\n"
+    (tmp_path / "direct").mkdir()  # a folder of that name is in the way of nothing
+    assert traced("direct", cwd=tmp_path, **environ).returncode == 3
+
+
+def test_what_was_run_is_known_and_what_is_private_is_not(tmp_path):
+    name = program(tmp_path, BLOCKS)
+    assert traced("-o", "s.gpusense", "--label", "night", name, "--token", "secret", cwd=tmp_path).returncode == 0
+    meta = load(tmp_path / "s.gpusense").meta
+    assert (meta["run"]["command"], meta["run"]["label"]) == ("program.py --token secret", "night")
+    assert meta["start_ns"] <= meta["program_start_ns"] < meta["program_end_ns"] <= meta["end_ns"]
+    assert (meta["kinds"], meta["exit_code"]) == (["sync"], 0)
+    assert traced("-o", "t.gpusense", "--no-arguments", name, "--token", "secret", cwd=tmp_path).returncode == 0
+    assert load(tmp_path / "t.gpusense").meta["run"]["command"] == "program.py"
+    assert b"secret" not in (tmp_path / "t.gpusense").read_bytes()
+
+
+def test_a_session_is_never_overwritten(tmp_path):
+    name = program(tmp_path, BLOCKS)
+    for _ in range(2):
+        done = traced("-o", "s.gpusense", name, cwd=tmp_path)
+    assert "the session that was in s.gpusense is now" in done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.gpusense")) == ["s.gpusense", "s.old1.gpusense"]
+    assert all(load(path).kernels for path in tmp_path.glob("*.gpusense"))
+
+
+@pytest.mark.parametrize(("suffix", "begins"), [(".html", "<!doctype html>"), (".json", "{"), (".trace.json", "{")])
+def test_the_suffix_chooses_the_format(tmp_path, suffix, begins):
+    done = traced("-o", f"page{suffix}", program(tmp_path, BLOCKS), cwd=tmp_path)
+    assert f"\nwritten: {tmp_path / 'page'}{suffix}\n" in done.stderr
+    assert (tmp_path / f"page{suffix}").read_text("utf-8").lower().startswith(begins)
+    assert done.stderr.endswith("(kept; see gpusense list)\n")
+
+
+def test_a_report_that_cannot_be_written_is_told_and_nothing_is_lost(tmp_path):
+    (tmp_path / "page.html").mkdir()
+    done = traced("-o", "page.html", program(tmp_path, BLOCKS), cwd=tmp_path)
+    assert done.returncode == 0
+    assert "matmul" in done.stderr
+    assert "not written: " in done.stderr
+
+
+def test_quiet(tmp_path):
+    assert traced("--quiet", "-c", "print(1)", cwd=tmp_path).stderr == ""
+
+
+WINDOW = """
+import gpusense, time
+begun = time.monotonic()
+for n in range(12):
+    with gpusense.trace(f"at {n}"): pass
+    time.sleep(max(0.0, begun + 0.25 * (n + 1) - time.monotonic()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("window", "seen", "unseen"),
+    [(("--delay", "1.5"), {10, 11}, {0, 1, 2}), (("--duration", "1.5s"), {0, 1, 2}, {10, 11})],
+)
+def test_a_part_of_the_time(tmp_path, window, seen, unseen):
+    assert traced("-o", "s.gpusense", *window, program(tmp_path, WINDOW), cwd=tmp_path).returncode == 0
+    found = {int(block.name.split()[1]) for block in load(tmp_path / "s.gpusense").blocks}
+    assert seen <= found
+    assert not unseen & found
+
+
+@pytest.mark.parametrize("keep", [(("--no-keep",), {}), ((), {"GPUSENSE_KEEP": "0"})])
+def test_nothing_is_kept_where_nothing_is_to_be(tmp_path, keep):
+    options, environ = keep
+    done = traced(*options, "-c", "pass", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"), **environ)
+    assert done.returncode == 0
+    assert not (tmp_path / "cache").exists()
+    assert "keeps the session" in done.stderr
+
+
+def test_an_option_that_is_misspelt_and_a_script_without_the_verb(tmp_path):
+    done = traced("--trcae-all", "-c", "pass", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "unrecognized arguments: --trcae-all; did you mean --trace-all?" in done.stderr
+    program(tmp_path, "", "train.py")
+    done = finish([sys.executable, "-m", "gpusense", "train.py"], tmp_path)
+    assert done.returncode == 2
+    assert "did you mean gpusense run train.py?" in done.stderr
+    done = finish([sys.executable, "-m", "gpusense", "help", "run"], tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: gpusense run")

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from ..._capi.handles import mapped_files
+from .injection import is_ours
 
 _INJECTED = {
     "libToolsInjection": "Nsight Systems",
@@ -119,6 +120,7 @@ def _injected() -> str | None:
             if name.startswith(prefix):
                 return tool
     for variable in _INJECTION_VARIABLES:
-        if os.environ.get(variable):
+        value = os.environ.get(variable)
+        if value and not is_ours(value):
             return f"injected by {variable}"
     return None

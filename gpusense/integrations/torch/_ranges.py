@@ -11,6 +11,7 @@ from typing import Any
 
 from ... import get_tracer
 from ..._tracing.block import Block
+from ..._tracing.select import control
 from .._hosts import Patches, close_block
 from ._dynamo import wrap
 from ._state import State
@@ -59,7 +60,11 @@ class Ranges:
                     if on["memory"]:
                         block, before = state.open_measured(name)
                     else:  # what that does, in fewer steps
-                        block = None if profiler._is_profiler_enabled else get_tracer().open_scope(name)
+                        block = (
+                            None
+                            if profiler._is_profiler_enabled
+                            else (control.waiting or get_tracer()).open_scope(name)
+                        )
                     if block is not None:
                         vars(range_)[_SLOT] = block, before
                 except Exception:  # noqa: BLE001 - the program's range goes on

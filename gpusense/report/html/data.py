@@ -16,6 +16,7 @@ from ...analysis.idle import REASONS
 from ...analysis.operation import DEVICE_KINDS, Operation
 from ...analysis.unwritten import listed_text
 from ...session import Session
+from .. import identity
 from ..series import devices_seen
 from ..tracks import group_name, label
 from .charts import charts
@@ -77,12 +78,9 @@ def _columns(drawn: Events) -> dict[str, "array[Any]"]:
 
 def _subtitle(session: Session, facts: Facts, title: str) -> str:
     devices = ", ".join(dict.fromkeys(one_line(device.name) for device in devices_seen(session))) or "no device"
-    rank = session.meta.get("rank")
     parts = [one_line(title)] if title else []
-    parts += [devices, time_text(facts.window_ns)]
-    if rank is not None:
-        parts.append(f"rank {rank} of {session.meta.get('world_size')}")
-    return " · ".join(parts)
+    parts += [devices, time_text(facts.window_ns), one_line(identity.line(session.meta), 400)]
+    return " · ".join(part for part in parts if part)
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

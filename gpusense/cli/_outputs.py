@@ -1,0 +1,108 @@
+"""What ``-o`` means: the form that a suffix stands for, and the names in a path."""
+
+import os
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from .._capture.recorder import rank_and_world
+from .._runtime.errors import GpuSenseError
+
+
+class Form(NamedTuple):
+    """How a session is written out: ``function(session, target)`` of a module below ``report``."""
+
+    module: str
+    what: str
+    suffixes: tuple[str, ...]  # by which it is chosen; the first is that of the file beside a session
+    beside: bool = True  # without ``-o``: into a file beside the session, not to standard output
+    function: str = "write"
+
+    def writer(self) -> Any:
+        return getattr(import_module(f"...report.{self.module}", __name__), self.function)
+
+
+#: By option. Longer suffixes are looked for first.
+FORMS = {
+    "json": Form("json", "one JSON object, schema gpusense.report/1", (".json",), beside=False),
+    "html": Form("html.page", "one offline HTML page", (".html", ".htm")),
+    "perfetto": Form("perfetto", "a native Perfetto trace for ui.perfetto.dev", (".pftrace", ".perfetto-trace")),
+    "chrome": Form("chrome", "a Chrome JSON trace", (".trace.json",)),
+    "flamegraph": Form("flamegraph", "collapsed stacks, in microseconds", (".folded", ".collapsed"), beside=False),
+    "speedscope": Form(
+        "flamegraph", "a profile for speedscope.app", (".speedscope.json",), function="write_speedscope"
+    ),
+}
+SESSION = ".gpusense"
+
+
+def form_of(path: str) -> str | None:
+    """The name of the form that the suffix of ``path`` asks for; None for a session, text, and any other suffix."""
+    by_suffix = {suffix: name for name, form in FORMS.items() for suffix in form.suffixes}
+    lower = os.path.basename(path).lower()
+    return next((by_suffix[suffix] for suffix in sorted(by_suffix, key=len)[::-1] if lower.endswith(suffix)), None)
+
+
+def filled(path: str) -> str:
+    """``path`` with ``{pid}`` (also ``%p``), ``{rank}``, ``{host}`` and ``{time}`` filled in.
+
+    Several ranks that were given one plain name each get their own. ``{rank}`` is the process's number outside a
+    launcher. Raises :class:`GpuSenseError` for any other name in braces.
+    """
+    import time
+    from string import Formatter
+
+    rank = rank_and_world(os.environ)[0]
+    facts = {
+        "pid": str(os.getpid()),
+        "rank": str(os.getpid() if rank is None else rank),
+        "host": os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "host"),
+        "time": time.strftime("%Y%m%d-%H%M%S"),
+    }
+    path = path.replace("%p", "{pid}")
+    try:
+        names = {name for _, name, _, _ in Formatter().parse(path) if name is not None}
+        result = path.format_map(facts) if names <= facts.keys() else None
+    except ValueError:
+        result = None
+    if result is None:
+        raise GpuSenseError(f"{path}: in a name, braces hold one of {', '.join(facts)}")
+    return beside(result, f"rank{rank}") if rank is not None and not names & {"pid", "rank"} else result
+
+
+def beside(path: str, who: str) -> str:
+    """``run.rank1.gpusense`` for ``run.gpusense``: the same for another process."""
+    head, name = os.path.split(path)
+    stem, dot, suffix = name.partition(".") if not name.startswith(".") else (name, "", "")
+    return os.path.join(head, f"{stem}.{who}{dot}{suffix}")
+
+
+def set_aside(path: str) -> str | None:
+    """Where the session that ``path`` holds has been moved to, so that it is not lost; None where it holds none, or one
+    that a process still writes."""
+    from ..session import _format
+    from ._runs import is_written
+
+    try:
+        with open(path, "rb") as file:
+            holds = file.read(len(_format.MAGIC)) == _format.MAGIC
+    except OSError:
+        return None
+    if not holds or is_written(path):
+        return None
+    target, number = os.path.realpath(path), 1
+    while os.path.lexists(beside(target, f"old{number}")):
+        number += 1
+    moved = beside(target, f"old{number}")
+    os.rename(target, moved)
+    return moved
+
+
+def show(path: str) -> None:
+    """Opens a page in the browser, where there is one."""
+    import pathlib
+    import webbrowser
+
+    try:
+        webbrowser.open(pathlib.Path(path).resolve().as_uri())
+    except Exception:  # noqa: BLE001 - a browser that does not start is its own business
+        pass

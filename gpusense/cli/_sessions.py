@@ -1,0 +1,103 @@
+"""Sessions as the command line names them: files, folders of runs, and what belongs to a file."""
+
+import os
+from typing import Any
+
+from .._runtime.errors import GpuSenseError
+from . import _outputs, _runs
+
+#: In ``meta``: files of the processes that a program started, beside the session of that which began the run.
+CHILDREN = "children"
+
+
+def loaded(paths: list[str], **choice: Any) -> Any:
+    """One session of everything in ``paths``, files or folders of runs. ``choice``: as for ``load``."""
+    from ..session import load
+
+    session, missing = joined([load(path, **choice) for path in _files(paths)], **choice)
+    if missing:
+        session.meta["notes"] = [*missing, *session.meta.get("notes", ())]
+    return session
+
+
+def last() -> str:
+    """Folder of the last run that was kept."""
+    found = _runs.last()
+    if found is None:
+        raise GpuSenseError("name a session file: no run is kept here yet; gpusense run keeps the last ten")
+    return found
+
+
+def _files(paths: list[str]) -> list[str]:
+    found = []
+    for path in paths:
+        files = _runs.sessions(path) if os.path.isdir(path) else [path]
+        if not files:
+            raise GpuSenseError(f"{path}: this folder holds no session")
+        found += files
+    return found
+
+
+def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) -> tuple[Any, list[str]]:
+    """``sessions`` with those of the processes that their programs started, as one, ranks in their order; and what is
+    missing, a sentence each. No more than one session is read past ``limit_s``."""
+    from time import monotonic
+
+    from ..session import merge
+
+    until, known = monotonic() + limit_s, {_whole_path(session.meta.get("path") or "") for session in sessions}
+    found: list[Any] = []
+    missing: list[str] = []
+    paths = [(path, session) for session in sessions for path in _companions(session)]
+    for read, (path, session) in enumerate(paths):
+        if _whole_path(path) not in known:
+            if monotonic() > until:
+                left = len(paths) - read
+                missing.append(f"{left} processes are not in this answer, to save time; gpusense report reads all")
+                break
+            known.add(_whole_path(path))
+            _add(found, missing, path, session, choice)
+    found.sort(key=_place)
+    return merge(_without_launcher([*sessions, *found])), missing
+
+
+_whole_path = os.path.realpath
+
+
+def _place(session: Any) -> tuple[Any, ...]:
+    rank = session.meta.get("rank")
+    return rank is None, rank or 0, session.meta.get("start_ns") or 0
+
+
+def _add(found: list[Any], missing: list[str], path: str, beside: Any, choice: dict[str, Any]) -> None:
+    from ..session import load
+
+    try:
+        session = load(path, **choice)
+    except GpuSenseError as error:
+        missing.append(f"of a process that the program started nothing is known: {error}")
+        return
+    if session.meta.get("run") == beside.meta.get("run"):  # another run may have used the name since
+        found.append(session)
+
+
+def _companions(session: Any) -> list[str]:
+    """Files of the processes that the session's program started, wherever they were moved together. A program that was
+    killed, or became another, has left no list: then it may be any file beside it."""
+    path, names = session.meta.get("path"), session.meta.get(CHILDREN)
+    if not path or not session.meta.get("run"):
+        return []
+    folder = os.path.dirname(path)
+    if names is None and session.meta.get("complete") is False:
+        before, _, after = _outputs.beside(os.path.basename(path), "\0").partition("\0")
+        names = [name for name in os.listdir(folder or ".") if name.startswith(before) and name.endswith(after)]
+    return [os.path.join(folder, os.path.basename(str(name))) for name in names or () if isinstance(names, list)]
+
+
+def _without_launcher(sessions: list[Any]) -> list[Any]:
+    """Without the one that began the run where all that was recorded is of processes it started; what run it was stays
+    known."""
+    first = sessions[0]
+    if len(sessions) == 1 or first.records or first.aggregates or not first.meta.get("run"):
+        return sessions
+    return sessions[1:]

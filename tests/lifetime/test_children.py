@@ -1,0 +1,371 @@
+"""``gpusense run`` and the processes that its program starts: each is recorded from its first launch, and no other."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from gpusense.cli import _sessions
+from gpusense.session import load
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
+
+#: Launches three kernels at once after cuInit, by ctypes alone.
+LAUNCHES = """
+import ctypes, os
+driver, fake = (ctypes.CDLL(os.environ["GPUSENSE_LIB" + name]) for name in ("CUDA", "CUPTI"))
+assert driver.cuInit(0) == 0
+zero = ctypes.c_uint64(0)
+for _ in range(3):
+    fake.fake_cupti_kernel(b"first", 0, 7, zero, zero, 0)
+"""
+FUNCTION = f"""
+import multiprocessing, os, subprocess, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # os.fork in a process with threads, since Python 3.12
+LAUNCHES = {LAUNCHES!r}
+STARTS = "import subprocess, sys; subprocess.run([sys.executable, '-c', " + repr(LAUNCHES) + "])"
+def work(_=None):
+    exec(LAUNCHES, {{}})
+"""
+POOL = """
+if __name__ == "__main__":
+    with multiprocessing.get_context("HOW").Pool(2) as pool:
+        for done in [pool.apply_async(work) for _ in range(2)]:
+            done.get()
+        pool.close()
+        pool.join()
+"""
+TERMINATED = """
+if __name__ == "__main__":
+    with multiprocessing.get_context("HOW").Pool(1) as pool:
+        pool.map(work, range(1))
+"""
+PROCESS = """
+if __name__ == "__main__":
+    process = multiprocessing.get_context("HOW").Process(target=work)
+    process.start()
+    process.join()
+"""
+EXECUTOR = """
+from concurrent.futures import ProcessPoolExecutor
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1) as pool:
+        pool.submit(work).result()
+"""
+#: How a child is started → kernels that all processes launch together.
+WAYS = {
+    "here": ("work()", 3),
+    "subprocess": ("subprocess.run([sys.executable, '-c', LAUNCHES], check=True)", 3),
+    "its child": ("subprocess.run([sys.executable, '-c', STARTS], check=True)", 3),
+    "environment": ("subprocess.run([sys.executable, '-c', LAUNCHES], env={**os.environ, 'X': '1'}, check=True)", 3),
+    "isolated": ("subprocess.run([sys.executable, '-I', '-S', '-c', LAUNCHES], check=True)", 3),
+    "exec": ("os.execv(sys.executable, [sys.executable, '-c', LAUNCHES])", 3),
+    "system": ("os.environ['CODE'] = LAUNCHES\nos.system(f'{sys.executable} -c \"$CODE\"')", 3),
+    "os.fork": ("if os.fork() == 0:\n    work()\n    sys.exit(0)\nos.wait()", 3),
+    "os.posix_spawn": (
+        "os.waitpid(os.posix_spawn(sys.executable, [sys.executable, '-c', LAUNCHES], os.environ), 0)",
+        3,
+    ),
+    "both": ("pid = os.fork()\nwork()\nif pid:\n    os.wait()\nsys.exit(0)", 6),
+    **{f"{how} process": (PROCESS.replace("HOW", how), 3) for how in ("fork", "spawn", "forkserver")},
+    **{f"{how} pool": (POOL.replace("HOW", how), None) for how in ("fork", "spawn", "forkserver")},
+    **{f"{how} pool that is terminated": (TERMINATED.replace("HOW", how), 3) for how in ("fork", "spawn")},
+    "executor": (EXECUTOR, 3),
+}
+
+
+@pytest.fixture
+def gpu(environ, tmp_path):
+    def run(*words, **more):
+        return subprocess.run(
+            [sys.executable, "-m", "gpusense", "run", *words],
+            cwd=tmp_path,
+            env={**environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **more},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+
+    return run
+
+
+def kernels(session):
+    return sum(row.count for row in session.aggregates if row.kind == "kernel") + len(session.kernels)
+
+
+def whole(path):
+    return _sessions.loaded([str(path)])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_launch_of_any_process_is_lost(gpu, tmp_path, way):
+    code, launched = WAYS[way]
+    (tmp_path / "program.py").write_text(FUNCTION + code)
+    done = gpu("-o", "s.gpusense", "program.py")
+    assert done.returncode == 0, done.stderr
+    session = whole(tmp_path / "s.gpusense")
+    # A pool of two may have one worker do all of its work: three launches, since CUDA starts once.
+    assert kernels(session) in ((3, 6) if launched is None else (launched,)), (done.stderr, os.listdir(tmp_path))
+    assert session.unseen == []
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_file_it_is_one_answer_and_kept(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(FUNCTION + "work()\n" + WAYS["subprocess"][0])
+    done = gpu("program.py")
+    assert done.stderr.startswith("gpusense: 2 processes")
+    assert "6 short ones summed" in done.stderr
+    (folder,) = (tmp_path / "cache" / "gpusense" / "runs").iterdir()
+    assert done.stderr.endswith("\nnext: gpusense report --html (kept; see gpusense list)\n")
+    assert kernels(whole(folder)) == 6
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_children_are_left_alone_if_they_are_to_be(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(FUNCTION + "work()\n" + WAYS["subprocess"][0])
+    done = gpu("-o", "s.gpusense", "--no-children", "program.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["program.py", "s.gpusense"]
+    assert kernels(load(tmp_path / "s.gpusense")) == 3
+
+
+IDLE = """
+import threading
+def looks(_=None):
+    import sys
+    return threading.active_count(), sorted(name for name in sys.modules if "gpusense" in name)
+if __name__ == "__main__":
+    import multiprocessing
+    for how in ("fork", "spawn"):
+        with multiprocessing.get_context(how).Pool(1) as pool:
+            print(how, *pool.apply(looks))
+"""
+
+
+def test_a_child_that_uses_no_gpu_has_no_file_no_thread_and_no_module_of_ours(gpu, tmp_path):
+    (tmp_path / "program.py").write_text("import warnings\nwarnings.simplefilter('ignore')\n" + IDLE)
+    done = gpu("-o", "s.gpusense", "program.py")
+    fork, spawn = done.stdout.splitlines()
+    assert fork.startswith("fork 1 ")
+    assert spawn == "spawn 1 []"
+    assert sorted(os.listdir(tmp_path)) == ["program.py", "s.gpusense"]
+
+
+BLOCKS = """
+import gpusense, os, warnings
+warnings.simplefilter("ignore")
+with gpusense.trace("parent"): pass
+if os.fork() == 0:
+    with gpusense.trace("child"): pass
+    raise SystemExit
+os.wait()
+"""
+
+
+def test_a_child_that_uses_gpusense_is_recorded_without_a_gpu(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(BLOCKS)
+    done = gpu("-o", "s.gpusense", "program.py", GPUSENSE_LIBCUDA="", GPUSENSE_LIBCUPTI="")
+    assert done.returncode == 0, done.stderr
+    assert {block.path[1:] for block in whole(tmp_path / "s.gpusense").blocks} == {("parent",), ("child",)}
+
+
+def test_settings_reach_the_children(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(FUNCTION + WAYS["subprocess"][0])
+    done = gpu("-o", "s.gpusense", "--trace-all", "--label", "night", "program.py")
+    assert done.returncode == 0, done.stderr
+    (child,) = [path for path in tmp_path.glob("s.*.gpusense") if path.name != "s.gpusense"]
+    session = load(child)
+    assert (len(session.kernels), session.meta["trace_all"], session.meta["kinds"]) == (3, True, ["sync"])
+    assert whole(tmp_path / "s.gpusense").meta["run"]["label"] == "night"
+
+
+LAUNCHER = f"""
+import os, subprocess, sys
+started = [
+    subprocess.Popen([sys.executable, "-c", {LAUNCHES!r}], env={{**os.environ, "RANK": str(n), "WORLD_SIZE": "2"}})
+    for n in range(2)
+]
+for process in started:
+    process.wait()
+"""
+
+
+def test_ranks_of_a_launcher_become_one_answer(gpu, tmp_path):
+    (tmp_path / "launch.py").write_text(LAUNCHER)
+    done = gpu("-o", "s.gpusense", "launch.py")
+    assert done.stderr.startswith("gpusense: 2 processes"), done.stderr
+    assert {"s.rank0.gpusense", "s.rank1.gpusense"} < set(os.listdir(tmp_path))
+    session = whole(tmp_path / "s.gpusense")
+    assert [process["root"] for process in session.meta["processes"]] == ["rank 0", "rank 1"]
+    assert kernels(session) == 6
+
+
+def test_ranks_that_are_given_one_name_each_get_their_own(gpu, environ, tmp_path):
+    for rank in "01":
+        done = gpu("-o", "s.gpusense", "-c", "pass", RANK=rank, WORLD_SIZE="2")
+        assert done.returncode == 0
+    assert sorted(path.name for path in tmp_path.glob("*.gpusense")) == ["s.rank0.gpusense", "s.rank1.gpusense"]
+
+
+def test_a_child_that_is_killed_leaves_what_was_recorded(gpu, tmp_path):
+    code = "import os, signal, time\ntime.sleep(1)\nos.kill(os.getpid(), signal.SIGKILL)"
+    (tmp_path / "program.py").write_text(
+        FUNCTION + f"subprocess.run([sys.executable, '-c', LAUNCHES + {code!r}], check=False)"
+    )
+    done = gpu("-o", "s.gpusense", "program.py")
+    assert done.returncode == 0, done.stderr
+    assert kernels(whole(tmp_path / "s.gpusense")) == 3
+
+
+def test_what_is_no_python_is_named(gpu, compiler, tmp_path):
+    (tmp_path / "solver.c").write_text(
+        "#include <dlfcn.h>\n#include <stdlib.h>\n"
+        'int main(void) { return ((int (*)(int))dlsym(dlopen(getenv("GPUSENSE_LIBCUDA"), RTLD_NOW), "cuInit"))(0); }\n'
+    )
+    subprocess.run([*compiler, "-o", tmp_path / "solver", tmp_path / "solver.c", "-ldl"], check=True, timeout=120)
+    done = gpu("./solver")
+    assert done.returncode == 0
+    assert "\nnot recorded: solver used the GPU; it is no Python\n" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 5", 5), ("kill -TERM $$", -signal.SIGTERM), ("true", 0)])
+def test_a_command_ends_as_it_does(gpu, tmp_path, command, code):
+    done = gpu("-o", "s.gpusense", "sh", "-c", f"echo out; {command}")
+    assert (done.returncode, done.stdout) == (code, "out\n")
+    assert load(tmp_path / "s.gpusense").meta["complete"]
+
+
+def test_another_tools_injection_is_left_as_it_is_and_what_is_missing_is_the_second_line(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(
+        LAUNCHES + "import time\ntime.sleep(0.5)\nprint(os.environ['CUDA_INJECTION64_PATH'])"
+    )
+    done = gpu("-o", "s.gpusense", "program.py", CUDA_INJECTION64_PATH="/opt/other.so")
+    assert done.stdout == "/opt/other.so\n"
+    assert "another tool has set CUDA_INJECTION64_PATH" in done.stderr
+    second = done.stderr.splitlines()[1]
+    assert second.startswith("not seen: up to ")
+    assert "before capture began" in second
+    assert len(load(tmp_path / "s.gpusense").unseen) == 1
+
+
+@pytest.mark.parametrize("delay_ms", [5, 20, 40, 80])
+@pytest.mark.parametrize("loader", ["CDLL", "PyDLL"])  # cuInit is called without the GIL, or with it
+def test_ctrl_c_while_capture_begins_is_the_programs(gpu, tmp_path, loader, delay_ms):
+    interrupts = f"threading.Timer({delay_ms / 1000}, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+    (tmp_path / "program.py").write_text(
+        "import ctypes, os, signal, threading, time\ntry:\n"
+        + textwrap.indent(interrupts + LAUNCHES.replace("ctypes.CDLL", f"ctypes.{loader}") + "time.sleep(5)\n", "    ")
+        + "except KeyboardInterrupt:\n    print('interrupted')\n"
+    )
+    done = gpu("-o", "s.gpusense", "program.py")
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("where", ["read-only", "no home", "full"])
+def test_a_cache_that_cannot_be_written_changes_nothing(gpu, tmp_path, where):
+    (tmp_path / "program.py").write_text(FUNCTION + "work()\n" + WAYS["subprocess"][0] + "\nprint('done')")
+    more = {"XDG_CACHE_HOME": "/proc/nowhere"} if where == "read-only" else {"XDG_CACHE_HOME": "", "HOME": "relative"}
+    if where == "full":
+        more = {"XDG_CACHE_HOME": "/dev/full", "TMPDIR": "/dev/full"}
+    done = gpu("program.py", **more)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert "6 short ones summed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_child_whose_python_has_another_version_is_named(gpu, tmp_path):
+    older = tmp_path / "older" / "gpusense"
+    older.mkdir(parents=True)
+    (older / "__init__.py").write_text("__version__ = '0.0.1'\n")
+    (tmp_path / "program.py").write_text(
+        FUNCTION
+        + f"subprocess.run([sys.executable, '-c', LAUNCHES], env={{**os.environ, 'PYTHONPATH': {str(older.parent)!r}}})"
+    )
+    done = gpu("program.py")
+    assert done.returncode == 0
+    assert "used the GPU; its Python cannot load this gpusense" in done.stderr
+
+
+PASSES = """
+import ctypes, os, time
+import gpusense
+from gpusense import cuda
+driver, fake = (ctypes.CDLL(os.environ["GPUSENSE_LIB" + name]) for name in ("CUDA", "CUPTI"))
+buffer = cuda.Buffer(64, cuda.Device(0))
+zero = ctypes.c_uint64(0)
+for n in range(1, 9):
+    with gpusense.trace("step"):
+        with gpusense.trace("inner"):
+            fake.fake_cupti_kernel(b"pass%d" % n, 0, 7, zero, zero, driver.fake_cuda_count_call())
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("passes", "wanted"), [(("--passes", "3..5"), "345"), (("--passes", "2"), "2"), ((), "1")])
+def test_passes_of_a_block(gpu, tmp_path, passes, wanted):
+    (tmp_path / "program.py").write_text(PASSES)
+    done = gpu("-o", "s.gpusense", "--trace-all", "--block", "step", *passes, "program.py")
+    assert done.returncode == 0, done.stderr
+    session = load(tmp_path / "s.gpusense")
+    assert [kernel.name for kernel in session.kernels] == [f"pass{n}" for n in wanted]
+    assert {kernel.path for kernel in session.kernels} == {("step", "inner")}
+    assert sum(block.name == "step" for block in session.blocks) == 8
+    assert gpu("--passes", "3", "program.py").returncode == 2
+
+
+def test_reading_many_sessions_at_the_end_takes_no_longer_than_is_told(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(FUNCTION + WAYS["subprocess"][0] + "\n" + WAYS["subprocess"][0])
+    assert gpu("-o", "s.gpusense", "program.py").returncode == 0
+    main = load(tmp_path / "s.gpusense")
+    session, missing = _sessions.joined([main], limit_s=-1)
+    assert (kernels(session), missing) == (
+        0,
+        ["2 processes are not in this answer, to save time; gpusense report reads all"],
+    )
+    session, missing = _sessions.joined([main])
+    assert (kernels(session), missing) == (6, [])
+    (tmp_path / main.meta["children"][0]).unlink()
+    session, (sentence,) = _sessions.joined([main])
+    assert kernels(session) == 3
+    assert "No such file" in sentence
+
+
+def test_a_run_within_a_run_is_the_inner_ones(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(FUNCTION + "work()")
+    done = gpu("-o", "outer.gpusense", "-m", "gpusense", "run", "-o", "inner.gpusense", "program.py")
+    assert done.returncode == 0, done.stderr
+    assert kernels(whole(tmp_path / "inner.gpusense")) == 3
+    (tmp_path / "outer.py").write_text(
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-m', 'gpusense', 'run', '-o', 'child.gpusense', 'program.py'], check=True)"
+    )
+    assert gpu("-o", "first.gpusense", "outer.py").returncode == 0
+    assert kernels(whole(tmp_path / "child.gpusense")) == 3
+    assert kernels(whole(tmp_path / "first.gpusense")) == 0
+
+
+@pytest.mark.parametrize("minor", range(10, 16))
+def test_on_every_python_that_is_here(environ, tmp_path, minor):
+    python = shutil.which(f"python3.{minor}")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"no Python 3.{minor} here")
+    for way in ("subprocess", "os.fork", "fork process", "spawn process", "forkserver process", "exec"):
+        code, launched = WAYS[way]
+        (tmp_path / "program.py").write_text(FUNCTION + code)
+        name = f"{way.replace(' ', '-')}.gpusense"
+        done = subprocess.run(
+            [python, "-m", "gpusense", "run", "-o", name, "program.py"],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert kernels(whole(tmp_path / name)) == launched, (way, done.stderr)
