@@ -33,8 +33,7 @@ COVERED_BY = {
     "analysis/test_calls.py": "analysis.anomalies",
     "analysis/test_diff.py": "report.compare",
     "analysis/test_findings.py": "analysis.rules_data analysis.rules_device analysis.rules_host",
-    "analysis/test_topics.py": "analysis.blocks analysis.coverage analysis.energy analysis.memory analysis.roofline "
-    "analysis.transfers",
+    "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.roofline analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
     "backends/amd/test_sysfs.py": "backends.amd.sysfs_groups",
     "backends/cupti/test_activity.py": "backends.cupti.engine backends.cupti.graph_nodes backends.cupti.kinds "
