@@ -25,6 +25,7 @@ NOT_CORE = (
     "__main__.py",
     "_capi/vulkan.py",
     "_capi/wgpu",
+    "analysis/conditions.py",
     "analysis/diff.py",
     "analysis/significance.py",
     "backends/wgpu/",

@@ -180,7 +180,6 @@ assert tracer.summary().operation("step").count == 1
 assert [row.name for row in tracer.bottlenecks()][0] == "k"
 tracer.print_summary(sys.stderr)
 assert '"gpusense.report/1"' in tracer.export_json()
-tracer.print_summary(sys.stderr)
 assert isinstance(sense.devices(), tuple)
 monitor = sense.monitor.start_background(lambda metrics: None, interval=0.05)
 monitor.stop()
