@@ -286,18 +286,26 @@ def _take_passes(tree: _Tree, passes: list[BlockRecord]) -> None:
     """Lengths of passes, and how much of each lies in passes inside it, which may go on beside each other."""
     ends: dict[Any, int] = {record.block_id: record.end_ns for record in passes}
     until: dict[Any, int] = {}  # of each pass that has others inside: up to when they have been added
-    for record in sorted(passes, key=attrgetter("start_ns")):
-        node = tree.node(record.path)
-        node.lengths.append(duration_ns(record))
-        node.attributes = record.attributes if record.attributes is not None else node.attributes
-        if node.parent is None:
+    nodes: dict[Path, BlockNode] = {}
+    for path, start, end, outer, attributes in map(_PASS, sorted(passes, key=attrgetter("start_ns"))):
+        node = nodes.get(path)
+        if node is None:
+            node = nodes[path] = tree.node(path)
+        node.lengths.append(end - start if end > start else 0)
+        if attributes is not None:
+            node.attributes = attributes
+        above = node.parent
+        if above is None:
             continue
-        outer = record.parent_id if record.parent_id is not None else node.parent.path
-        start = max(record.start_ns, until.get(outer, 0))
-        end = min(record.end_ns, ends.get(outer, record.end_ns))
+        outer = above.path if outer is None else outer
+        before, last = until.get(outer, start), ends.get(outer, end)
+        start, end = (before if before > start else start), (last if last < end else end)  # noqa: FURB136 - 200,000 times
         if end > start:
-            node.parent.inside_ns += end - start
+            above.inside_ns += end - start
             until[outer] = end
+
+
+_PASS = attrgetter("path", "start_ns", "end_ns", "parent_id", "attributes")
 
 
 def _tell_what_was_seen(tree: _Tree, session: Session) -> None:

@@ -1,6 +1,8 @@
 """Blocks by path: what their passes took, how that splits, what was launched in them, and what is not known."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.sessions import MS, US, block, compute, copy, kernel, memset, session, sync, training
 
 from gpusense._records.records import Aggregate
@@ -87,6 +89,23 @@ def test_own_time_is_without_blocks_inside_also_where_these_run_at_once_or_outli
     assert [(depth, node.name, node.times.own_ns) for depth, node in root.walk()] == [
         (0, "a", 50), (1, "c", 80), (1, "b", 30),
     ]  # fmt: skip
+
+
+_SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=6)
+
+
+@given(st.lists(_SPANS, min_size=1, max_size=3))
+def test_own_time_is_when_no_block_inside_was_open(inside):
+    """Each pass of 20 ns, and the passes in it, which may overlap and end after it."""
+    records, expected, number = [], 0, 100
+    for at, spans in enumerate(inside, 1):
+        start = at * 1000
+        records.append(block(("a",), start, start + 20, number=at))
+        for low, length in spans:
+            number += 1
+            records.append(block(("a", f"b{length % 2}"), start + low, start + low + length, number=number, parent=at))
+        expected += sum(not any(low <= time < low + length for low, length in spans) for time in range(20))
+    assert block_tree(session(*records)).children["a"].times.own_ns == expected
 
 
 def test_own_times_add_up_to_the_run_of_the_outermost_block():
