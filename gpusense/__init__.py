@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from .monitor import Monitor, Window
     from .session import Session, load
 
+if TYPE_CHECKING:  # what only signatures name
+    from typing_extensions import Unpack
+
+    from ._records.fields import ComputeFields, KernelFields, TransferFields
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -140,6 +145,7 @@ _SOURCES = {
     "_tracing.bottlenecks": ("Bottleneck",),
     "_tracing.summary": ("BlockOperation", "BlockSummary", "Launched", "TraceSummary"),
     "_tracing.tracer": ("Tracer",),
+    "integrations.ipython": ("load_ipython_extension", "unload_ipython_extension"),  # what %load_ext looks for
     "monitor": ("Monitor", "Window"),
     "session": ("Session", "load"),
 }
@@ -263,13 +269,14 @@ def record_kernel(
     end_ns: "int | None" = None,
     *,
     duration_ns: "int | None" = None,
-    **fields: "Any",
+    **fields: "Unpack[KernelFields]",
 ) -> None:
     """One kernel or pass that you timed, in wall-clock nanoseconds (``time.time_ns()``).
 
     Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not passed is now. ``fields`` are
-    those of :class:`GpuKernel`. It belongs to the innermost block that is open here. What does not fit its field is
-    logged once and counted, and the record left out; nothing raises.
+    those of :class:`GpuKernel`. It belongs to the innermost block that is open here. A name that is no field raises
+    ``TypeError``, also where nothing is recorded; a value that does not fit raises nothing: the record is left out and
+    counted, and the reason logged once.
     """
     _active.record_kernel(name, start_ns, end_ns, duration_ns=duration_ns, **fields)
 
@@ -282,7 +289,7 @@ def record_transfer(
     duration_ns: "int | None" = None,
     start_ns: "int | None" = None,
     end_ns: "int | None" = None,
-    **fields: "Any",
+    **fields: "Unpack[TransferFields]",
 ) -> None:
     """One copy that you timed: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000)``.
 
@@ -300,7 +307,7 @@ def record_compute_block(
     elements: "int | None" = None,
     *,
     duration_ns: "int | None" = None,
-    **fields: "Any",
+    **fields: "Unpack[ComputeFields]",
 ) -> None:
     """CPU work that you timed, on the calling thread; ``elements`` items. Times and errors as for
     :func:`record_kernel`; ``fields`` are those of :class:`ComputeBlock`."""

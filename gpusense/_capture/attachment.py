@@ -253,6 +253,11 @@ class Capture:
         if self._activity is not None and self.state == "running":
             self._activity.flush(forced)
 
+    def rouse(self) -> None:
+        """Has buffers looked at as often as while there is work."""
+        if self._activity is not None:
+            self._activity.rouse()
+
     def lines(self) -> list[tuple[int, str]]:
         """(correlation id, line of the program) of synchronising calls since the last time; none unless asked for."""
         noted = self._activity.lines if self._activity is not None else None

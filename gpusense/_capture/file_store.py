@@ -92,6 +92,9 @@ class FileStore:
         self._settings = settings
         self.threshold.configure(settings.threshold_ns, settings.max_records_per_second)
 
+    def begin_earlier(self, start_ns: int) -> None:
+        """Whoever reads the file finds it noted."""
+
     def reset(self, start_ns: int) -> None:
         """What the file holds so far is passed over when it is read."""
         self.threshold = Threshold(self._settings.threshold_ns, self._settings.max_records_per_second)

@@ -76,6 +76,9 @@ class LiveStore:
         new.go_on_from(old)
         self._use(new)
 
+    def begin_earlier(self, start_ns: int) -> None:
+        self.pipeline.start_ns = start_ns
+
     def own(self, owners: dict[int, Path]) -> None:
         remember(self.owners, owners)
 

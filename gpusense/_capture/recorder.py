@@ -28,12 +28,19 @@ from .hang import HangWatch
 from .live_store import LiveStore
 from .sinks import Sinks, is_the_programs
 from .store import Store
+from .thread_names import ThreadNames
 from .worker import FIRST_WAIT_S, Pauses
 
 if TYPE_CHECKING:
     from ..session import Session
 
 TICK_S = 0.1
+#: Once nothing has come for so long, cycles come this seldom: while CUDA may come, whose first work is unseen until the
+#: next, and while capture runs, where the drain thread looks for work and rings (``broker.REST_S``).
+QUIET_S = 5.0
+REST_ARMED_S, REST_S = 0.8, 2.0
+#: The most that the one marker makes by which capture notices other profilers (``watch``): that is no work.
+CANARY_BYTES = 256
 MAX_WAIT_S = 1.0  # that blocks wait, all together, while another thread attaches: what they launch is to be seen
 RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come to the blocks around them
 EVENTS_AT_ONCE = 64  # without a pause
@@ -58,7 +65,7 @@ class Recorder:
 
     ``marker`` marks a block's boundary, None while that is not possible; ``newest``, where it is not None then, gives
     the newest correlation id in its place; ``armed`` while it may become possible any moment, so that blocks ask
-    (:meth:`poke`).
+    (:meth:`poke`), and while the threads rest, so that the first block wakes them.
     """
 
     def __init__(
@@ -75,6 +82,7 @@ class Recorder:
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks(lambda: self.owner.on_own_thread())
         self.clock = Anchor()
+        self.thread_names = ThreadNames()
         self.start_ns = time_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
         self.unseen: list[UnseenInterval] = []
@@ -86,6 +94,9 @@ class Recorder:
         self._lock = threads.OwnedLock()  # of everything that is recorded
         self._attaching = threads.OwnedLock()
         self._last_poke = 0.0
+        self._signs = False, 0  # at the last cycle: whether CUDA is near, and how many modules there are
+        self._rests = False  # ``armed`` only so that the next block ends the rest
+        self._came, self._quiet_s = True, 0.0  # since the last cycle something came; for how long nothing did
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
         self._marked = False  # whether blocks were marked once: else nothing was launched that we saw
@@ -157,20 +168,47 @@ class Recorder:
 
     def poke(self) -> None:
         """A block was opened while capture waits for CUDA (look at most every 5 ms) or for a context (look now)."""
+        if self._rests:
+            self._end_rest()
+            return
         now = monotonic()
         capture = self.capture
         # Once capture runs only a context is missed, and the next launches need its marker.
         soon = capture is not None and capture.running
         if (soon or now - self._last_poke > 0.005) and not self._lock.mine:
-            self._last_poke = now
+            self._last_poke, self._came = now, True
             self._look_after_capture(self._patience_s)
             self._patience_s = max(0.0, self._patience_s - (monotonic() - now))
 
     def pace(self, waited_s: float) -> float:
-        """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it."""
-        if not self.armed or self.capture is None:
+        """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it, long
+        once nothing has come for a while."""
+        capture = self.capture
+        armed = self.armed and capture is not None and not self._rests
+        near = armed and capture is not None and capture.near
+        modules = len(sys.modules)
+        if self._came or (near, modules) != self._signs:  # a program that imports something is about to begin
+            self._came, self._signs, self._quiet_s = False, (near, modules), 0.0
+            waited_s = min(waited_s, TICK_S)
+        else:
+            self._quiet_s += waited_s
+        if self._quiet_s >= QUIET_S and not self._budget.keeps and self._hang is None:
+            if not armed:
+                self.armed = self._rests = True
+            return min(waited_s * 1.5, REST_S if capture is not None and capture.running else REST_ARMED_S)
+        self._end_rest()
+        if not armed:
             return TICK_S
-        return min(waited_s * (1.2 if self.capture.near else 2), 4 * FIRST_WAIT_S if self.capture.near else TICK_S)
+        return min(waited_s * (1.2 if near else 2), 4 * FIRST_WAIT_S if near else TICK_S)
+
+    def _end_rest(self) -> None:
+        """What may come next is read as soon as ever."""
+        if self._rests:
+            self.armed = self._rests = False
+            self._came = True
+            self.owner.wake()
+            if self.capture is not None:
+                self.capture.rouse()
 
     def _look_after_capture(self, patience_s: float = 0.0) -> None:
         """Begins capture if CUDA is live by now; notices that another profiler came or went. Raises nothing."""
@@ -178,7 +216,7 @@ class Recorder:
         if capture is None or self._attaching.mine or not self._attaching.acquire(timeout=patience_s):
             return  # another thread is at it
         try:
-            if self.armed:
+            if self.armed and not self._rests:
                 self._try(capture)
             else:
                 self._watch(capture)
@@ -284,6 +322,7 @@ class Recorder:
             self.owner.wake()
 
     def _arm(self) -> None:
+        self._rests = False
         self.armed, self._patience_s = True, max(self._patience_s, RETURN_WAIT_S)
 
     # --- pause and end ----------------------------------------------------------------------------------------------
@@ -352,9 +391,13 @@ class Recorder:
     def on_buffer(self, view: memoryview, thread: int) -> None:
         """A buffer of ``thread`` (0: of all), valid during the call. On the drain thread."""
         began = thread_time()
+        if len(view) > CANARY_BYTES:
+            self._came = True
+            self._end_rest()
         with self._lock:
             try:
                 self._pause.begin()
+                self._follow_clock()
                 self._take_events()
                 launches = self.store.launches
                 launches.wanted = self._budget.keeps
@@ -408,13 +451,24 @@ class Recorder:
     def _cycle(self, lazily: bool) -> None:
         self._look_after_capture()
         self._look_for_hang()
-        self.clock.look()
+        with self._lock:
+            self._follow_clock()
+        self.thread_names.look()
         if not (lazily and self.store.may_wait(len(self.events), self.newest is not None)):
             with self._lock:
                 self._pause.begin()
                 self._take_events()
                 self.store.cycle(self._pause)
         self.store.beside(self)
+
+    def _follow_clock(self) -> None:
+        """Where the wall clock was set back, the session began that much earlier by what it tells now: else all that
+        follows would be from before the session. Under the lock."""
+        step = self.clock.look()
+        if step < 0:
+            self.start_ns += step
+            self.store.begin_earlier(self.start_ns)
+            self.store.note(self)
 
     def _take_events(self) -> None:
         """As :meth:`_consume`, in parts with a pause between them."""
@@ -434,6 +488,7 @@ class Recorder:
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events) if most is None else min(most, len(events))):
             item = events.popleft()
+            self._came = True
             kind = item[0]
             if kind <= LAST_PLACED:
                 placed.append(item)
@@ -598,6 +653,7 @@ class Recorder:
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
             "clock_steps": list(self.clock.steps),
+            "threads": self.thread_names.rows(),
             **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": {

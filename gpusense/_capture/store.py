@@ -68,6 +68,9 @@ class Store(Protocol):
     def reset(self, start_ns: int) -> None:
         """Nothing from before ``start_ns`` counts any more."""
 
+    def begin_earlier(self, start_ns: int) -> None:
+        """What follows counts from ``start_ns`` on: the clock was set back."""
+
     def own(self, owners: dict[int, Path]) -> None:
         """More of :attr:`owners`, before any of these nodes is replayed."""
 

@@ -44,13 +44,27 @@ class Settings(NamedTuple):
         return round(self.threshold_us * 1000)
 
 
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("it must be a number") from None
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("it must be a whole number") from None
+
+
 def _boolean(text: str) -> bool:
     word = text.strip().lower()
     if word in ("1", "true", "yes", "on"):
         return True
     if word in ("0", "false", "no", "off", ""):
         return False
-    raise ValueError(f"neither yes nor no: {text!r}")
+    raise ValueError("it must be yes or no")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -58,24 +72,24 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _optional_float(text: str) -> float | None:
-    return None if text.strip().lower() in ("", "none", "off") else float(text)
+    return None if text.strip().lower() in ("", "none", "off") else _float(text)
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "threshold_us": float,
+    "threshold_us": _float,
     "trace_all": _boolean,
-    "devices": lambda text: tuple(int(word) for word in _words(text)),
+    "devices": lambda text: tuple(_int(word) for word in _words(text)),
     "backends": _words,
-    "sample_rate": float,
+    "sample_rate": _float,
     "kinds": _words,
-    "buffer_size": int,
-    "buffers": int,
-    "max_records_per_second": int,
-    "max_records": int,
+    "buffer_size": _int,
+    "buffers": _int,
+    "max_records_per_second": _int,
+    "max_records": _int,
     "overhead_budget": _optional_float,
     "detach_in_pauses": _boolean,
     "hang_after": _optional_float,
-    "file_limit_bytes": int,
+    "file_limit_bytes": _int,
     "line_packages": _words,
     "strict": _boolean,
     "attribution": lambda text: text.strip().lower(),

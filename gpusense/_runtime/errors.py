@@ -39,6 +39,10 @@ class SessionError(GpuSenseError):
     """A file is not a gpusense session, or of a version this reader does not know."""
 
 
+class NotWritten(GpuSenseError, OSError):
+    """A report could not be written where it was asked to be; the message says why."""
+
+
 class MissingSymbol(GpuSenseError):
     """A function was called that the loaded library does not export."""
 

@@ -9,7 +9,12 @@ import _thread
 import os
 import sys
 from collections.abc import Callable
+from time import time_ns
 from typing import Any
+
+#: Of each thread that gpusense has begun: [its number in the system, when it began, when it ended or None], in
+#: wall-clock nanoseconds. The system gives numbers again.
+_lives: list[list[Any]] = []
 
 
 def native(name: str) -> Any:
@@ -58,6 +63,27 @@ def system_id() -> int:
 def free_threaded() -> bool:
     """Whether this CPython was built to run without the GIL, with ``PYTHON_GIL=1`` too."""
     return "t" in getattr(sys, "abiflags", "")
+
+
+def is_own(system_id: int, at_ns: int) -> bool:
+    """Whether that thread was gpusense's own at that wall-clock time."""
+    return any(
+        number == system_id and begun <= at_ns and (ended is None or at_ns <= ended) for number, begun, ended in _lives
+    )
+
+
+def _own(target: Callable[[], None]) -> Callable[[], None]:
+    begun = time_ns()  # what the system does for the new thread before it runs is its own, too
+
+    def run() -> None:
+        life = [system_id(), begun, None]
+        _lives.append(life)
+        try:
+            target()
+        finally:
+            life[2] = time_ns()
+
+    return run
 
 
 def exists(system_id: int) -> bool:
@@ -176,7 +202,8 @@ def start(target: Callable[[], None], name: str, *, daemon: bool = True) -> Any:
     alive, and lie in the block that was open.
     """
     try:
-        return _start_native(target, daemon) if patched() else _start(target, name, daemon)
+        run = _own(target)
+        return _start_native(run, daemon) if patched() else _start(run, name, daemon)
     except (RuntimeError, MemoryError):
         return None
 

@@ -1,18 +1,23 @@
-"""Records that the program makes itself, as its tracer takes them: nothing of them raises into the program."""
+"""Records that the program makes itself, as its tracer takes them. A keyword that there is not raises, as for any
+function and also where nothing is recorded; a value that does not fit raises nothing, is counted and logged."""
 
 from collections.abc import Callable, Iterable
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from .._aggregation.block_totals import Late
 from .._aggregation.same_kernels import SameKernels
 from .._attribution.boundaries import RECORD, Item
 from .._attribution.open_blocks import here
-from .._records.records import KINDS, ComputeBlock, GpuKernel, GpuMemoryTransfer, Record
+from .._records.fields import ComputeFields, KernelFields, TransferFields, check_names
+from .._records.records import KINDS, ComputeBlock, Direction, GpuKernel, GpuMemoryTransfer, Record
 from .._records.validate import fitted, readers_of, whole
 from .._runtime import log, threads
 from .block import Block
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _get_ident = threads.thread_id()
 
@@ -66,32 +71,34 @@ class ManualRecords:
         end_ns: int | None = None,
         *,
         duration_ns: int | None = None,
-        **fields: Any,
+        **fields: "Unpack[KernelFields]",
     ) -> None:
         """One kernel or pass timed by the caller, in wall-clock nanoseconds (``time.time_ns()``).
 
         Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not passed is now. Further
-        ``fields`` are those of :class:`GpuKernel`. A record with an unknown field, or with a value that does not fit
-        its field, is left out, logged once and counted as ``ignored_records`` of :meth:`status`.
+        ``fields`` are those of :class:`GpuKernel`; another name raises ``TypeError``. A record with a value that does
+        not fit its field is left out, counted as ``ignored_records`` of :meth:`status`, and the reason logged once.
         """
-        self._add(GpuKernel, name, (start_ns, end_ns, duration_ns), fields)
+        check_names("record_kernel", fields, KernelFields)
+        self._add(GpuKernel, name, (start_ns, end_ns, duration_ns), dict(fields))
 
     def record_transfer(
         self,
         name: str,
-        direction: str,
+        direction: "Direction",
         bytes: int = 0,
         *,
         duration_ns: int | None = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
-        **fields: Any,
+        **fields: "Unpack[TransferFields]",
     ) -> None:
         """One copy of ``bytes`` bytes timed by the caller, with times as for :meth:`record_kernel`.
 
         ``direction`` is "cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu" (between devices) or "on_device" (inside one). Further
         ``fields`` are those of :class:`GpuMemoryTransfer`; ``timing`` is "host" unless it is passed.
         """
+        check_names("record_transfer", fields, TransferFields)
         values = {"timing": "host", "direction": direction, "bytes": bytes, **fields}
         self._add(GpuMemoryTransfer, name, (start_ns, end_ns, duration_ns), values)
 
@@ -103,27 +110,28 @@ class ManualRecords:
         elements: int | None = None,
         *,
         duration_ns: int | None = None,
-        **fields: Any,
+        **fields: "Unpack[ComputeFields]",
     ) -> None:
         """CPU work timed by the caller, with times as for :meth:`record_kernel`, on the calling thread."""
+        check_names("record_compute_block", fields, ComputeFields)
         values = {"elements": elements, "thread": _get_ident(), **fields}
         self._add(ComputeBlock, name, (start_ns, end_ns, duration_ns), values)
 
     def _add(self, kind: Any, name: Any, times: tuple[Any, Any, Any], values: dict[str, Any]) -> None:
+        field = "name"
         try:
             text = name if type(name) is str else str(name)
+            field = "times"
             values["start_ns"], values["end_ns"] = _times(*times)
             if kind is GpuMemoryTransfer:
                 values.setdefault("label", text)
             readers = readers_of(kind)
             for field, value in values.items():
-                if field not in readers:
-                    raise TypeError(f"{kind.__name__} has no field {field!r}")
                 if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
                     values[field] = readers[field](value)
             self._append((RECORD, kind(name=text, **self._here(values))))
         except Exception as error:  # noqa: BLE001 - the program's mistake is no reason to end it
-            self._ignored(f"record {kind}", f"{type(error).__name__}: {error}")
+            self._ignored(f"record {kind} {field}", f"{field} of {kind.__name__} {name!r:.80}: {error}")
 
     def _ignored(self, key: str, reason: str) -> None:
         self.ignored_records += 1

@@ -148,16 +148,38 @@ class NoopTracer(Results):
     def record(self, records: Any) -> None:
         return None
 
-    def record_kernel(self, name: str, start_ns: int = 0, end_ns: int = 0, **fields: Any) -> None:
-        return None
+    def record_kernel(
+        self, name: str, start_ns: Any = None, end_ns: Any = None, *, duration_ns: Any = None, **fields: Any
+    ) -> None:
+        if fields:
+            _check("record_kernel", fields)
 
-    def record_transfer(self, name: str, direction: str, bytes: int = 0, **fields: Any) -> None:
-        return None
+    def record_transfer(
+        self,
+        name: str,
+        direction: str,
+        bytes: int = 0,
+        *,
+        duration_ns: Any = None,
+        start_ns: Any = None,
+        end_ns: Any = None,
+        **fields: Any,
+    ) -> None:
+        if fields:
+            _check("record_transfer", fields)
 
     def record_compute_block(
-        self, name: str, start_ns: int = 0, end_ns: int = 0, elements: int | None = None, **fields: Any
+        self,
+        name: str,
+        start_ns: Any = None,
+        end_ns: Any = None,
+        elements: int | None = None,
+        *,
+        duration_ns: Any = None,
+        **fields: Any,
     ) -> None:
-        return None
+        if fields:
+            _check("record_compute_block", fields)
 
     def add_sink(self, sink: Any) -> None:
         return None
@@ -227,3 +249,11 @@ class DisabledTracer(NoopTracer):
 
     def reset(self) -> None:
         self._live.reset()
+
+
+def _check(function: str, fields: dict[str, Any]) -> None:
+    """What raises while recording raises without, too: a name that is no keyword."""
+    from .._records import fields as known
+
+    kinds = {"record_kernel": known.KernelFields, "record_transfer": known.TransferFields}
+    known.check_names(function, fields, kinds.get(function, known.ComputeFields))

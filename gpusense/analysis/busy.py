@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 from .._records.records import Aggregate, DeviceBusy
@@ -96,7 +97,7 @@ def columns(work: WorkTable) -> dict[DeviceKey, Columns]:
     found = {}
     for key in sorted(used, key=device_order):
         mine = bytes(other == key for other in keys)
-        rows: Sequence[int] = array("I", [row for row, kind in enumerate(work.kind) if mine[kind]])
+        rows: Sequence[int] = array("I", compress(range(len(work)), map(mine.__getitem__, work.kind)))
         rows = range(len(work)) if len(rows) == len(work) else rows
         found[key] = Columns(rows, work.start, work.end, work.kind, classes, streams)
     return found

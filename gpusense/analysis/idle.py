@@ -180,9 +180,8 @@ def hosts_of(session: Session) -> Callable[[DeviceKey], Host]:
         for kind, path in set(zip(work.kind, work.path, strict=True)):
             if work.kinds[kind].kind != "sync":
                 users.setdefault(keys[kind], set()).add(roots[path])
-    for row, (kind, path) in enumerate(zip(work.kind, work.path, strict=True)):
-        if telling[kind]:
-            rows.setdefault(roots[path], array("I")).append(row)
+    for row in compress(range(len(work)), map(telling.__getitem__, work.kind)):
+        rows.setdefault(roots[work.path[row]], array("I")).append(row)
     blocks: dict[str | None, list[BlockRecord | ComputeBlock]] = {}
     for record in session.records:
         if type(record) is BlockRecord or type(record) is ComputeBlock:

@@ -22,6 +22,7 @@ class Row(NamedTuple):
     name: str
     module: str
     roles: tuple[str, ...]  # fields of Backend: "devices", "metrics", "activity"
+    costly: bool = False  # opened again only where another has found a new device: it starts a process
 
 
 #: In the order they are asked. The first that knows a device is believed, and sampled in every lane; others fill gaps.
@@ -31,7 +32,7 @@ BACKENDS = (
     Row("cupti", "cupti.activity", ("activity",)),
     Row("nvml", "nvml.source", ("devices", "metrics")),
     Row("amd_sysfs", "amd.sysfs", ("devices", "metrics")),
-    Row("rocm_smi", "amd.rocm_smi", ("devices", "metrics")),
+    Row("rocm_smi", "amd.rocm_smi", ("devices", "metrics"), costly=True),
     Row("drm_files", "drm.source", ("devices", "metrics")),
     Row("wgpu", "wgpu.source", ("devices",)),
 )

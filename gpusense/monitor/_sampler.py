@@ -151,8 +151,8 @@ class DeviceSampler:
         self._kept: dict[str, GpuMetrics] = {}  # the last sample of each background lane
         self._background: GpuMetrics | None = None
         self._sequence = self._cost_ns = self._max_cost_ns = 0
-        self._last_ns: int | None = None
-        self._suspended_ns = clock.suspended_ns()
+        self._last_ns: int | None = None  # when the device last answered
+        self._suspended_ns, self._slept_ns = clock.suspended_ns(), 0  # in all; since the device last answered
 
     # -- users ---------------------------------------------------------------------------------------------------
 
@@ -299,11 +299,18 @@ class DeviceSampler:
             self._counters = Schedule(every, self.fast.next_ns - self.fast.period_ns + every)
 
     def _tick(self, now: int) -> None:
-        sample = self._join(self._sample(self._fast_words), sequence=self._sequence, gap_ns=self._gap(now))
+        gap = self._gap(now)
+        if gap:
+            self._begin_anew(now)
+        found = self._sample((*self._fast_words, "anew") if gap else self._fast_words)
+        if found.state in ("lost", "degraded"):
+            gap = 0  # it lasts until the device answers
+        else:
+            self._last_ns, self._slept_ns = now, 0
+        sample = self._join(found, sequence=self._sequence, gap_ns=gap)
         self._cost_ns += sample.cost_ns
         self._max_cost_ns = max(self._max_cost_ns, sample.cost_ns)
         self._sequence += 1
-        self._last_ns = now
         for listener, due in self._listeners.items():
             # Half a period of tolerance: a listener at twice the period gets every second tick, not every third.
             if now >= due - self.fast.period_ns // 2:
@@ -336,14 +343,23 @@ class DeviceSampler:
         return fill(fast, self._background, **changed)
 
     def _gap(self, now: int) -> int:
-        """Nanoseconds before this sample in which nobody watched: late by more than a second, or the machine slept."""
+        """Nanoseconds before this sample in which nobody watched: the machine slept, a tick came more than a second
+        late, or the device did not answer."""
         suspended = self._clock.suspended_ns()
-        slept, self._suspended_ns = suspended - self._suspended_ns, suspended
+        self._slept_ns += suspended - self._suspended_ns
+        self._suspended_ns = suspended
         if self._last_ns is None:
             return 0
         unwatched = now - self._last_ns - self.fast.period_ns
         gap = unwatched if unwatched > max(SECOND, 2 * self.fast.period_ns) else 0
-        return gap + (slept if slept > 10_000_000 else 0)
+        return gap + (self._slept_ns if self._slept_ns > 10_000_000 else 0)
+
+    def _begin_anew(self, now: int) -> None:
+        """Nothing that the slower lanes said before a gap stands after it: they are due at once."""
+        self._kept.clear()
+        self._background = self._look_until_ns = None
+        self._medium.next_ns = self._slow.next_ns = self._traffic_ns = self._listing_ns = now
+        self.lanes.ask(self._tasks[1])
 
 
 def ask(source: Any, device: DeviceInfo, lanes: tuple[str, ...], clock: Clock) -> GpuMetrics:

@@ -99,6 +99,7 @@ class Replay:
         limits = self._limits()._replace(kinds=old.limits.kinds)
         start_ns = self.builder.meta.get("start_ns") or 0
         if start_ns <= old.start_ns:
+            old.start_ns = start_ns  # the clock was set back
             old.configure(limits)
             return
         self.forgot = True

@@ -3,6 +3,7 @@
 import contextvars
 import sys
 import threading
+import time
 
 import pytest
 from support.machine import skip_without
@@ -173,3 +174,23 @@ def test_the_system_knows_its_threads():
     thread = threads.system_id()
     assert sys.platform != "linux" or (thread and threads.exists(thread))
     assert not threads.exists(2**31 - 1)
+
+
+def test_threads_of_gpusense_are_known_by_number_and_time():
+    begun, go, numbers = time.time_ns(), threads.Event(), []
+
+    def work():
+        numbers.append(threads.system_id())
+        go.wait(10)
+
+    thread = threads.start(work, "gpusense-test")
+    while not numbers:
+        time.sleep(0.001)
+    during = time.time_ns()
+    assert threads.is_own(numbers[0], during)
+    assert not threads.is_own(numbers[0], begun - 1)
+    assert not threads.is_own(threads.system_id(), during)
+    go.set()
+    thread.join(10)
+    assert threads.is_own(numbers[0], during)
+    assert not threads.is_own(numbers[0], time.time_ns() + 1)

@@ -346,7 +346,7 @@ def test_any_name_is_taken(tracer, name):
 
 
 def test_bad_manual_records_reach_nobody(tracer):
-    tracer.record_kernel("k", duration_ns=5, nonsense=1)
+    tracer.record_kernel("k", duration_ns=5, device="first")
     tracer.record_transfer("t", "cpu_to_gpu", bytes=1, start_ns=100, end_ns=50)
     session = tracer.session()
     assert session.records == []

@@ -146,6 +146,11 @@ class CuptiActivity:
         if self._leave is not None:
             self._shared["flush"](forced)
 
+    def rouse(self) -> None:
+        """Work may come: has the thread that reads rest no longer."""
+        if self._leave is not None:
+            self._shared.get("rouse", bool)()  # a copy of another version may have made it
+
     def stop(self) -> None:
         """Ends the showing; what is finished is still shown before it returns. More than once is fine."""
         self.end_lines("capture was stopped")
