@@ -33,8 +33,9 @@ _COLUMNS = (
     _Column("waits", "wait_ns", 9),
     _Column("host", "host_ns", 9),
 )
-#: What a narrow screen goes without, first to last, so that so much of a name is shown.
-_LEFT_OUT, _NAME = ("stddev", "bytes", "host", "p50", "copies", "kernels", "waits", "p95", "own", "GPU", "avg"), 24
+#: What a narrow screen goes without, first to last, so that so much of a name is shown; or of who captured a graph.
+_LEFT_OUT, _NAME = ("stddev", "bytes", "host", "p50", "copies", "waits", "p95", "kernels", "own", "GPU", "avg"), 24
+_CAPTURED = 42
 
 
 def lines(session: Session, root: BlockNode, width: int, most: int) -> Iterator[str]:
@@ -44,7 +45,7 @@ def lines(session: Session, root: BlockNode, width: int, most: int) -> Iterator[
         return
     times = [(depth, node, node.times) for depth, node in nodes[:most]]
     known, unknown = _known([row for _, _, row in times])
-    shown = _fitting(known, width)
+    shown = _fitting(known, width - (_CAPTURED if any(node.owners for _, node, _ in times) else _NAME))
     yield "".join(column.head.rjust(column.wide) for column in shown) + "  block"
     for depth, node, row in times:
         indent = "  " * min(depth, _DEEPEST)
@@ -81,10 +82,10 @@ def _known(rows: list[BlockTimes]) -> tuple[list[_Column], list[_Column]]:
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
-    """What there is room for beside the name."""
+    """What there is room for."""
     shown = list(columns)
     for head in _LEFT_OUT:
-        if sum(column.wide for column in shown) + 4 + _NAME <= width:  # with the indents of section and name
+        if sum(column.wide for column in shown) + 4 <= width:  # with the indents of section and name
             break
         shown = [column for column in shown if column.head != head]
     return shown
