@@ -190,7 +190,7 @@ def _rows(session: Any, root: "BlockNode") -> "Iterator[BlockOperation]":
             continue
         allocated, peak = memory[node.path] if memory is not None else (None, None)
         reasons = {
-            mine: why_unknown(session, field) for field, mine in _FIELDS.items() if getattr(times, field) is None
+            mine: why_unknown(session, field) for mine, field in _FIELDS.items() if getattr(times, field) is None
         }
         if memory is None:
             reasons["memory_peak_bytes"] = no_memory
@@ -223,11 +223,15 @@ def _rows(session: Any, root: "BlockNode") -> "Iterator[BlockOperation]":
         )
 
 
-#: Field of the analysis → of a row here, where it may be unknown for a reason.
+#: Fields that may be unknown for a reason, by what the analysis calls them.
 _FIELDS = {
-    "kernel_ns": "gpu_ns",
+    "gpu_ns": "kernel_ns",
+    "kernel_count": "kernels",
+    "utilization_percent": "kernel_ns",
     "transfer_ns": "transfer_ns",
+    "transfer_bytes": "transfer_bytes",
     "wait_ns": "wait_ns",
+    "cpu_ns": "host_ns",
     "median_ns": "median_ns",
     "p95_ns": "p95_ns",
 }

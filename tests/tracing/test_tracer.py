@@ -277,6 +277,10 @@ def test_what_no_source_could_tell_of_a_block_is_none_with_its_reason(tracer):
     assert (row.gpu_ns, row.kernel_count, row.transfer_ns, row.transfer_bytes) == (None,) * 4
     assert row.utilization_percent is None
     assert "no CUDA" in dict(row.reasons)["gpu_ns"]
+    unknown = {name for name, value in row._asdict().items() if value is None}
+    assert unknown - dict(row.reasons).keys() <= {
+        *("attributes", "bandwidth_mb_per_s", "memory_allocated_bytes", "memory_source")
+    }
     assert (found.gpu_ns, found.gpu_busy_ns, found.transfer_bytes) == (None, None, None)
     assert found.operations == tracer.session().summary().operations
 
