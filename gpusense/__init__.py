@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     )
     from ._runtime.config import Settings
     from ._runtime.errors import BackendError, BackendUnavailable, ConfigurationError, GpuSenseError, SessionError
+    from ._tracing.bottlenecks import Bottleneck
     from ._tracing.noop import NoopTracer
-    from ._tracing.summary import BlockOperation, BlockSummary, Bottleneck, Launched, TraceSummary
+    from ._tracing.summary import BlockOperation, BlockSummary, Launched, TraceSummary
     from ._tracing.tracer import Tracer
     from ._tracing.types import Block
     from .monitor import Monitor, Window
@@ -141,7 +142,8 @@ _SOURCES = {
     "_runtime.errors": ("BackendError", "BackendUnavailable", "ConfigurationError", "GpuSenseError", "SessionError"),
     "_tracing.block": ("Block",),
     "_tracing.noop": ("NoopTracer",),
-    "_tracing.summary": ("BlockOperation", "BlockSummary", "Bottleneck", "Launched", "TraceSummary"),
+    "_tracing.bottlenecks": ("Bottleneck",),
+    "_tracing.summary": ("BlockOperation", "BlockSummary", "Launched", "TraceSummary"),
     "_tracing.tracer": ("Tracer",),
     "integrations.ipython": ("load_ipython_extension", "unload_ipython_extension"),  # what %load_ext looks for
     "monitor": ("Monitor", "Window"),

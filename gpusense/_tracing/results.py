@@ -6,7 +6,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from ..session import Session
-    from .summary import Bottleneck, TraceSummary
+    from .bottlenecks import Bottleneck
+    from .summary import TraceSummary
 
 
 class Results:
@@ -17,14 +18,13 @@ class Results:
         def session(self) -> "Session": ...
 
     def summary(self) -> "TraceSummary":
-        """:class:`TraceSummary`: statistics of every block by name, with the GPU work launched inside."""
-        from .summary import summarise
-
-        return summarise(self.session())
+        """:class:`TraceSummary`: statistics of every block by path, with the GPU work launched inside."""
+        return self.session().summary()
 
     def bottlenecks(self, top_n: int = 5) -> "list[Bottleneck]":
-        """The operations that took the most time, longest first, as :class:`Bottleneck`."""
-        from .summary import bottlenecks
+        """What took the most time, longest first: blocks, compute blocks and operations in one list of
+        :class:`Bottleneck`. Each says of what its share is."""
+        from .bottlenecks import bottlenecks
 
         return bottlenecks(self.session(), top_n)
 
@@ -35,7 +35,7 @@ class Results:
         print_summary(self.session(), file)
 
     def print_bottlenecks(self, top_n: int = 5, file: Any = None) -> None:
-        """Prints :meth:`bottlenecks`, one a line, on ``file`` (standard output)."""
+        """Prints :meth:`bottlenecks` with what to try, on ``file`` (standard output)."""
         from .summary import print_bottlenecks
 
         print_bottlenecks(self.session(), top_n, file)

@@ -1,12 +1,14 @@
 """What blocks and tracers answer when asked: summaries as NamedTuples, and as lines for people."""
 
 import sys
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._records.records import KINDS, Aggregate, BlockRecord, Path, standard_deviation
-from .._runtime.text import UNKNOWN, count_text, encodable, printable, size_text, time_text
+from .._records.records import Path, standard_deviation
+from .._runtime.text import count_text, encodable, printable, size_text, time_text
+
+if TYPE_CHECKING:
+    from ..analysis.blocks import BlockNode
 
 _MOST_BLOCKS, _MOST_FAILURES = 200, 5
 
@@ -64,13 +66,13 @@ class BlockOperation(NamedTuple):
     min_ns: int
     max_ns: int
     std_ns: float
-    gpu_ns: int  # kernels launched inside, children included
-    kernel_count: int
-    transfer_ns: int
-    transfer_bytes: int
+    gpu_ns: int | None  # kernels launched inside, children included; None where none could be seen
+    kernel_count: int | None
+    transfer_ns: int | None
+    transfer_bytes: int | None
     bandwidth_mb_per_s: float | None
     wait_ns: int | None
-    cpu_ns: int | None  # wall time without waits
+    cpu_ns: int | None  # wall time of the host without waits
     overhead_ns: int | None  # what gpusense's own calls cost at the ends of these blocks
     memory_allocated_bytes: int | None
     memory_peak_bytes: int | None
@@ -78,6 +80,9 @@ class BlockOperation(NamedTuple):
     utilization_percent: float | None  # kernel time over wall time, at most 100
     attributes: dict[str, Any] | None
     reasons: tuple[tuple[str, str], ...] = ()
+    own_ns: int | None = None  # wall time without blocks inside
+    median_ns: float | None = None  # of single passes; None where too many were only summed
+    p95_ns: int | None = None
 
 
 class TraceSummary(NamedTuple):
@@ -85,13 +90,33 @@ class TraceSummary(NamedTuple):
 
     operations: tuple[BlockOperation, ...]
     wall_ns: int | None
-    gpu_busy_ns: int
-    gpu_ns: int
-    transfer_ns: int
-    transfer_bytes: int
+    gpu_busy_ns: int | None  # None where no work of a device could be seen, and so for the next three
+    gpu_ns: int | None
+    transfer_ns: int | None
+    transfer_bytes: int | None
     counters: Any
     reason: str = ""
     observed_share: float | None = None  # of the time under an overhead budget; nothing is scaled up for the rest
+
+    @classmethod
+    def of(cls, session: Any) -> "TraceSummary":
+        """Block statistics and totals of a session."""
+        from ..analysis.blocks import block_tree
+
+        root = block_tree(session)
+        times, seen = root.times, root.gpu_seen
+        rows = sorted(_rows(session, root), key=lambda row: -row.total_ns)
+        return cls(
+            operations=tuple(rows),
+            wall_ns=session.duration_ns,
+            gpu_busy_ns=sum(row.busy_ns for row in session.busy) if seen else None,
+            gpu_ns=times.kernel_ns,
+            transfer_ns=times.transfer_ns,
+            transfer_bytes=times.transfer_bytes,
+            counters=session.counters,
+            reason=session.meta.get("reason", ""),
+            observed_share=_share_of_time(session, "observed"),
+        )
 
     def operation(self, name: str) -> BlockOperation | None:
         """The row of the block named ``name``; None if there was none."""
@@ -99,18 +124,6 @@ class TraceSummary(NamedTuple):
             if row.name == name:
                 return row
         return None
-
-
-class Bottleneck(NamedTuple):
-    """One operation by its share of the time of its side (device, or its own kind on the host)."""
-
-    name: str
-    kind: str
-    total_ns: int
-    count: int  # type: ignore[assignment]
-    avg_ns: float
-    share: float
-    suggestion: str
 
 
 OVERHEAD_PER_BLOCK_NS = 3_000  # two boundaries with their markers, measured in benchmarks/bench_block.py
@@ -168,163 +181,81 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     )
 
 
-def summarise(session: Any) -> TraceSummary:
-    """Block statistics and totals of a session."""
+def _rows(session: Any, root: "BlockNode") -> "Iterator[BlockOperation]":
+    from ..analysis.blocks import why_unknown
     from ..analysis.memory import by_block
 
-    walls = _walls(session)
-    launched = _launched(session)
-    sync = "sync" in (session.meta.get("kinds") or ())
-    memory = by_block(session, set(walls))
+    nodes = [(node, node.times) for _, node in root.walk()]
+    memory = by_block(session, {node.path for node, times in nodes if times.passes})
     no_memory = "allocation records are off: configure(kinds=('allocation',))"
     if "allocation" in (session.meta.get("kinds") or ()):
         no_memory = "no allocation was seen, or so many that some were only summed"
-    rows = []
-    for path, (count, total, low, high, squares, attributes) in walls.items():
-        gpu, kernels, transfer, size, wait = launched.get(path, _Launched())
-        allocated, peak = memory.get(path, (None, None)) if memory is not None else (None, None)
-        reasons = [] if sync else [("wait_ns", "sync records are off: configure(kinds=('sync',))")]
+    for node, times in nodes:
+        if not times.passes or times.total_ns is None:
+            continue
+        allocated, peak = memory[node.path] if memory is not None else (None, None)
+        reasons = {
+            mine: why_unknown(session, field) for mine, field in _FIELDS.items() if getattr(times, field) is None
+        }
         if memory is None:
-            reasons.append(("memory_peak_bytes", no_memory))
-        rows.append(
-            BlockOperation(
-                name=path[-1],
-                path=path,
-                count=count,
-                total_ns=total,
-                avg_ns=total / count,
-                min_ns=low,
-                max_ns=high,
-                std_ns=standard_deviation(count, total, squares),
-                gpu_ns=gpu,
-                kernel_count=kernels,
-                transfer_ns=transfer,
-                transfer_bytes=size,
-                bandwidth_mb_per_s=size * 1e3 / transfer if transfer else None,
-                wait_ns=wait if sync else None,
-                cpu_ns=max(0, total - wait) if sync else None,
-                overhead_ns=count * OVERHEAD_PER_BLOCK_NS,
-                memory_allocated_bytes=allocated,
-                memory_peak_bytes=peak,
-                memory_source="CUPTI allocation records" if memory is not None else None,
-                utilization_percent=min(100.0, 100.0 * gpu / total) if total else None,
-                attributes=attributes,
-                reasons=tuple(reasons),
-            )
+            reasons["memory_peak_bytes"] = no_memory
+        yield BlockOperation(
+            name=node.name,
+            path=node.path,
+            count=times.passes,
+            total_ns=times.total_ns,
+            avg_ns=times.avg_ns or 0.0,
+            min_ns=times.min_ns or 0,
+            max_ns=times.max_ns or 0,
+            std_ns=times.std_ns or 0.0,
+            gpu_ns=times.kernel_ns,
+            kernel_count=times.kernels,
+            transfer_ns=times.transfer_ns,
+            transfer_bytes=times.transfer_bytes,
+            bandwidth_mb_per_s=(times.transfer_bytes or 0) * 1e3 / times.transfer_ns if times.transfer_ns else None,
+            wait_ns=times.wait_ns,
+            cpu_ns=times.host_ns,
+            overhead_ns=times.passes * OVERHEAD_PER_BLOCK_NS,
+            memory_allocated_bytes=allocated,
+            memory_peak_bytes=peak,
+            memory_source="CUPTI allocation records" if memory is not None else None,
+            utilization_percent=_utilization(times.kernel_ns, times.total_ns),
+            attributes=node.attributes,
+            reasons=tuple(reasons.items()),
+            own_ns=times.own_ns,
+            median_ns=times.median_ns,
+            p95_ns=times.p95_ns,
         )
-    rows.sort(key=lambda row: -row.total_ns)
-    work: dict[str, list[int]] = {kind: [0, 0] for kind in ("kernel", "transfer")}
-    for item in chain(session.records, session.aggregates):
-        sums = work.get(_kind(item))
-        if sums is not None:
-            sums[0] += _total(item)
-            sums[1] += getattr(item, "bytes", 0)
-    return TraceSummary(
-        operations=tuple(rows),
-        wall_ns=session.duration_ns,
-        gpu_busy_ns=sum(row.busy_ns for row in session.busy),
-        gpu_ns=work["kernel"][0],
-        transfer_ns=work["transfer"][0],
-        transfer_bytes=work["transfer"][1],
-        counters=session.counters,
-        reason=session.meta.get("reason", ""),
-        observed_share=_share_of_time(session, "observed"),
-    )
 
 
-def _kind(item: Any) -> str:
-    return item.kind if type(item) is Aggregate else KINDS[type(item)]
-
-
-def _total(item: Any) -> int:
-    return int(item.total_ns if type(item) is Aggregate else item.end_ns - item.start_ns)
-
-
-def _walls(session: Any) -> dict[Path, list[Any]]:
-    """Path → [count, total, min, max, sum of squares, attributes] of finished blocks."""
-    walls: dict[Path, list[Any]] = {}
-    for item in chain(session.records, session.aggregates):
-        if type(item) is BlockRecord:
-            duration = item.end_ns - item.start_ns
-            row, path = [1, duration, duration, duration, duration * duration, item.attributes], item.path
-        elif type(item) is Aggregate and item.kind == "block":
-            row = [item.count, item.total_ns, item.min_ns, item.max_ns, item.sum_squares_ns2, None]
-            path = (*item.path, item.name)
-        else:
-            continue
-        mine = walls.get(path)
-        if mine is None:
-            walls[path] = row
-            continue
-        mine[0] += row[0]
-        mine[1] += row[1]
-        mine[2] = min(mine[2], row[2])
-        mine[3] = max(mine[3], row[3])
-        mine[4] += row[4]
-        mine[5] = row[5] if row[5] is not None else mine[5]
-    return walls
-
-
-class _Launched(NamedTuple):
-    """Of one path, with all below it."""
-
-    kernel_ns: int = 0
-    kernels: int = 0
-    transfer_ns: int = 0
-    transfer_bytes: int = 0
-    wait_ns: int = 0
-
-
-def _launched(session: Any) -> dict[Path, _Launched]:
-    from ..analysis.blocks import HOST_TRANSFER, block_tree
-
-    nodes = [block_tree(session)]
-    for node in nodes:
-        nodes += node.children.values()
-    found: dict[Path, _Launched] = {}
-    for node in reversed(nodes):  # children before parents
-        copies = [row for (kind, _), row in node.operations.items() if kind in ("transfer", HOST_TRANSFER)]
-        _, streams_ns, _ = node.operations.get(("sync", "stream_wait_event"), (0, 0, 0))  # the host did not wait
-        own = (
-            node.own_kernel_ns,
-            node.own_kernels,
-            sum(spent for _, spent, _ in copies),
-            sum(size for _, _, size in copies),
-            node.own_sync_ns - streams_ns,
-        )
-        below = (found[child.path] for child in node.children.values())
-        found[node.path] = _Launched(*map(sum, zip(own, *below, strict=True)))
-    return found
-
-
-_SUGGESTIONS = {
-    "kernel": "look at this kernel first: fuse it, batch it, or use a library version",
-    "transfer": "keep the data on the device, copy from pinned memory, or overlap the copy with kernels",
-    "sync": "the host waits here: remove .item()/.cpu() in the loop or wait later",
-    "memset": "reuse buffers instead of clearing them",
-    "compute": "CPU work on the timeline: move it off the critical path",
+#: Fields that may be unknown for a reason, by what the analysis calls them.
+_FIELDS = {
+    "gpu_ns": "kernel_ns",
+    "kernel_count": "kernels",
+    "utilization_percent": "kernel_ns",
+    "transfer_ns": "transfer_ns",
+    "transfer_bytes": "transfer_bytes",
+    "wait_ns": "wait_ns",
+    "cpu_ns": "host_ns",
+    "median_ns": "median_ns",
+    "p95_ns": "p95_ns",
 }
 
 
-def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
-    """The operations that took the most time, longest first."""
-    from ..analysis.operation import operations
-
-    rows = sorted(operations(session), key=lambda row: -row.total_ns)[: max(0, top_n)]
-    return [
-        Bottleneck(row.name, row.kind, row.total_ns, row.count, row.avg_ns, row.share, _SUGGESTIONS.get(row.kind, ""))
-        for row in rows
-    ]
+def _utilization(kernel_ns: int | None, total_ns: int) -> float | None:
+    return min(100.0, 100.0 * kernel_ns / total_ns) if kernel_ns is not None and total_ns else None
 
 
 def print_summary(session: Any, file: Any = None) -> None:
     """A table of the blocks on ``file`` (standard output)."""
-    _write(_table_lines(session, summarise(session)), file)
+    _write(_table_lines(session, file if file is not None else sys.stdout), file)
 
 
 def print_bottlenecks(session: Any, top_n: int = 5, file: Any = None) -> None:
-    """The longest operations on ``file`` (standard output)."""
-    _write(_bottleneck_lines(bottlenecks(session, top_n)), file)
+    """What took the most time on ``file`` (standard output)."""
+    from .bottlenecks import bottlenecks, lines
+
+    _write(lines(bottlenecks(session, top_n)), file)
 
 
 def export_json(session: Any, path: Any = None) -> str | None:
@@ -366,25 +297,20 @@ def _block_text(summary: BlockSummary) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _table_lines(session: Any, summary: TraceSummary) -> list[str]:
+def _table_lines(session: Any, stream: Any) -> list[str]:
     """A table of the blocks, totals, and what is not in them."""
+    from ..analysis.blocks import block_tree
     from ..analysis.memory import alive, out_of_memory
     from ..analysis.unwritten import absent_text, listed_text, untimed, untimed_text
+    from ..report import blocks
+    from ..report.style import style_of
 
-    seen = _gpu_work_was_seen(session, summary)
-    lines = [f"{'block':<32}{'calls':>8}{'total':>11}{'avg':>11}{'min':>11}{'max':>11}{'GPU':>11}{'kernels':>9}"]
-    for depth, row in _as_tree(summary.operations)[:_MOST_BLOCKS]:
-        label = "  " * depth + row.name
-        gpu_ns = row.gpu_ns if seen else None
-        times = "".join(f"{time_text(t):>11}" for t in (row.total_ns, row.avg_ns, row.min_ns, row.max_ns, gpu_ns))
-        lines.append(f"{label[:31]:<32}{row.count:>8}{times}{row.kernel_count if seen else UNKNOWN:>9}")
-    more = len(summary.operations) - _MOST_BLOCKS
-    if more > 0:
-        lines.append(f"… and {count_text(more, 'more block')}, which summary() has as well")
+    summary = session.summary()
+    lines = list(blocks.lines(session, block_tree(session), style_of(stream).width, _MOST_BLOCKS))
     if not summary.operations:
         lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
     counters = summary.counters
-    busy = time_text(summary.gpu_busy_ns if seen else None)
+    busy = time_text(summary.gpu_busy_ns)
     lines.append(f"GPU busy {busy}; records: {listed_text(counters)}, {counters.dropped + counters.missed:,} lost")
     absent = absent_text(counters)
     if absent:
@@ -418,24 +344,6 @@ def _share_of_time(session: Any, name: str) -> float | None:
     return found if isinstance(found, (int, float)) else None
 
 
-def _as_tree(rows: Sequence[BlockOperation]) -> list[tuple[int, BlockOperation]]:
-    """Each row with its depth, below that of the block it ran in; beside each other they stay in order."""
-    known = {row.path for row in rows}
-    below: dict[tuple[str, ...], list[Any]] = {}
-    for row in rows:
-        parent = row.path[:-1]
-        while parent and parent not in known:
-            parent = parent[:-1]
-        below.setdefault(parent, []).append(row)
-    found = []
-    left = [(0, row) for row in reversed(below.get((), ()))]
-    while left:
-        depth, row = left.pop()
-        found.append((depth, row))
-        left += [(depth + 1, child) for child in reversed(below.get(row.path, ()))]
-    return found
-
-
 def _waited(session: Any) -> list[str]:
     """Where lines of waits were asked for: the lines from which most was waited, or why they are not known."""
     from ..analysis.waits import lines_missing, waits
@@ -452,21 +360,6 @@ def _waited(session: Any) -> list[str]:
 
 def _place(path: Path) -> str:
     return "/".join(path) or "outside every block"
-
-
-def _gpu_work_was_seen(session: Any, summary: TraceSummary) -> bool:
-    """False where there was no source, so that no number of it is known."""
-    state = (session.meta.get("capture") or {}).get("state", "unavailable")
-    return bool(summary.gpu_ns or summary.gpu_busy_ns) or state not in ("unavailable", "armed")
-
-
-def _bottleneck_lines(rows: Sequence[Bottleneck]) -> list[str]:
-    """One a line, numbered."""
-    lines = [
-        f"{i}. {row.name} ({row.kind}): {time_text(row.total_ns)} in {count_text(row.count, 'call')}, {row.share:.0%}"
-        for i, row in enumerate(rows, 1)
-    ]
-    return lines or ["nothing was recorded"]
 
 
 def _write(lines: list[str], file: Any) -> None:

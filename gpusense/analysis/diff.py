@@ -1,13 +1,19 @@
-"""Two sets of runs compared: counts first, which are exact on any machine; times only where they differ for sure."""
+"""Two sets of runs compared: counts first, which are exact on any machine; times only where they differ for sure.
+
+What is compared has a name that is the same on both sides: kernels by their full names, blocks by their paths.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .._runtime.text import count_text, option_percent_text, size_text, time_text
+from .._records.records import Path
+from .._runtime.text import count_text, one_line, option_percent_text, size_text, time_text
 from ..session import Session
 from ..session._names import alike
 from .anomalies import median
+from .blocks import BlockNode, block_tree
 from .busy import device_times, unseen, window
+from .conditions import clocks_are_known, conditions, names
 from .intervals import total
 from .operation import DEVICE_KINDS, Operation, operations
 from .significance import benjamini_hochberg, holm, mann_whitney, runs_needed
@@ -18,6 +24,8 @@ LEVEL = 0.05
 DECISIVE_RUNS = 5
 #: Calls a side from which single calls of one run each are compared.
 _CALLS = 8
+#: Shares of device time, of blocks of wall time, from which a time decides.
+_DECIDING_SHARE = 0.05
 #: Operations below this share of device time on both sides are not tested: each test costs power.
 _TESTED_SHARE = 0.02
 #: A significant change smaller than this is called none.
@@ -55,15 +63,16 @@ class CountChange(NamedTuple):
 
 
 class TimeChange(NamedTuple):
-    """A time in every run of both sides, in nanoseconds."""
+    """A time on both sides, in nanoseconds. What ``before`` and ``after`` list is what ``basis`` says."""
 
-    what: str  # "wall time", "GPU busy", or the operation's name
-    kind: str  # "total", or the operation's kind
+    what: str  # "wall time", "GPU busy", the operation's name, or the block's path: "step › load"
+    kind: str  # "total", "block", or the operation's kind
     before: tuple[int, ...]
     after: tuple[int, ...]
-    share: float  # of device time, the larger of both sides
+    share: float  # of device time, of a block of wall time; the larger of both sides
     probability: float | None  # adjusted, that chance alone would do it; None where it could not be tested
-    basis: str  # "runs", "calls" (of one run a side: run-to-run noise is not in it) or "untested"
+    basis: str  # "runs": totals, of a block a usual pass; "calls", "passes": single ones; "untested": as of runs
+    effect_ns: float = 0  # what it changed in a whole run, of a block without those inside
 
     @property
     def change(self) -> float | None:
@@ -80,6 +89,17 @@ class TimeChange(NamedTuple):
             return "no difference shown"
         return "slower" if self.change > 0 else "faster"
 
+    @property
+    def called(self) -> str:
+        """What it is called among others: "block step › load"."""
+        return f"block {self.what}" if self.kind == "block" else self.what
+
+    @property
+    def decides(self) -> bool:
+        """Whether runs were compared, and it is not too small to matter. Of single calls and passes of one run it is
+        not known what differs from run to run."""
+        return self.basis == "runs" and (self.kind == "total" or self.share >= _DECIDING_SHARE)
+
 
 class Diff(NamedTuple):
     """Two sets of runs side by side."""
@@ -90,6 +110,9 @@ class Diff(NamedTuple):
     appeared: tuple[str, ...]  # operations on the second side only
     vanished: tuple[str, ...]
     notes: tuple[str, ...]
+    blocks: tuple[TimeChange, ...] = ()  # by what they changed themselves
+    conditions: tuple[str, ...] = ()  # what else differs: clocks, devices, versions
+    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of the runs: labels and files
 
     @property
     def blind(self) -> str:
@@ -109,7 +132,8 @@ class Diff(NamedTuple):
         Where a run after has recorded no GPU work at all, that is one, too.
 
         Totals of counts decide wherever the runs of both sides do not overlap. Times decide where at least five runs
-        a side show a significant change: wall time, GPU time, and operations of at least 5 % of device time.
+        a side show a significant change: wall time, GPU time, operations of at least 5 % of device time, and blocks of
+        at least 5 % of wall time.
         """
         found = [self.blind] if self.blind else []
         for count in self.counts:
@@ -118,37 +142,55 @@ class Diff(NamedTuple):
                 if change is None or change > over:
                     grew = f"+{option_percent_text(change)}" if change is not None else "from none"
                     found.append(f"{count.what}: {_range(count.before)} → {_range(count.after)} ({grew})")
-        for time in self.times:
-            decides = time.basis == "runs" and (time.kind == "total" or time.share >= 0.05)
-            if decides and time.verdict == "slower" and (time.change or 0) > over:
-                found.append(
-                    f"{time.what}: +{option_percent_text(time.change or 0)} "
-                    f"(p = {time.probability:.2g}, {self.runs[1]} runs)"
-                )
+        found += [
+            f"{time.called}: +{option_percent_text(time.change or 0)} (p = {time.probability:.2g}, {self.runs[1]} runs)"
+            for time in (*self.times, *self.blocks)
+            if time.decides and time.verdict == "slower" and (time.change or 0) > over
+        ]
         return tuple(found)
+
+    @property
+    def times_were_judged(self) -> bool:
+        """Whether there are enough runs a side for times to decide."""
+        return min(self.runs) >= DECISIVE_RUNS
 
 
 def compare(before: Sequence[Session], after: Sequence[Session]) -> Diff:
     """Compares two runs, or two sets of runs of the same program. Raises ValueError for an empty side."""
     if not before or not after:
         raise ValueError("both sides need at least one session")
+    named = tuple(map(names, before)), tuple(map(names, after))
     before, after = alike((before, after))
     listed = [[operations(run) for run in side] for side in (before, after)]
     tables = [[_table(rows) for rows in side] for side in listed]
-    names = [set().union(*side) for side in tables]
+    keys = [set().union(*side) for side in tables]
     counts = [
         CountChange(what, tuple(map(read, listed[0])), tuple(map(read, listed[1])), True) for what, read in _TOTALS
     ]
     counts = [row for row in counts if any(row.before) or any(row.after)]
     notes = _notes(before, after, counts)
-    counts += _calls(tables, sorted(names[0] & names[1]))
+    counts += _calls(tables, sorted(keys[0] & keys[1]))
+    trees = [[_blocks(run) for run in side] for side in (before, after)]
+    paths = [set().union(*side) for side in trees]
     return Diff(
         runs=(len(before), len(after)),
         counts=tuple(counts),
-        times=_times(before, after, tables, sorted(names[0] & names[1]), notes),
-        appeared=tuple(name for _, name in sorted(names[1] - names[0])),
-        vanished=tuple(name for _, name in sorted(names[0] - names[1])),
+        times=_times(before, after, tables, sorted(keys[0] & keys[1]), notes),
+        appeared=(*(name for _, name in sorted(keys[1] - keys[0])), *_named(paths[1] - paths[0])),
+        vanished=(*(name for _, name in sorted(keys[0] - keys[1])), *_named(paths[0] - paths[1])),
         notes=tuple(notes),
+        blocks=_block_times(before, after, trees, sorted(paths[0] & paths[1])),
+        conditions=tuple(conditions(before, after, _same_kernels(counts, keys))),
+        names=named,
+    )
+
+
+def _same_kernels(counts: list[CountChange], keys: "list[set[_Key]]") -> bool:
+    """Whether both sides launched the same kernels, each as often."""
+    return (
+        any(row.what == "kernels" for row in counts)
+        and all(row.verdict == "same" for row in counts if row.what == "kernels" or not row.total)
+        and not any(kind == "kernel" for kind, _ in keys[0] ^ keys[1])
     )
 
 
@@ -213,7 +255,8 @@ def _times(
             continue
         sides = [tuple(sum(row.total_ns for row in run.get(key, ())) for run in side) for side in tables]
         share = max(sum(row.share for row in run.get(key, ())) for side in tables for run in side)
-        rows.append(TimeChange(key[1], key[0], sides[0], sides[1], share, None, "untested"))
+        effect = median(sides[1]) - median(sides[0])
+        rows.append(TimeChange(key[1], key[0], sides[0], sides[1], share, None, "untested", effect))
     if min(len(before), len(after)) >= DECISIVE_RUNS:
         totals = _tested(totals, "runs", holm)
         tested = [row for row in rows if row.share >= _TESTED_SHARE]
@@ -226,7 +269,7 @@ def _times(
         rows = _tested(tested, "runs", benjamini_hochberg) + [row for row in rows if row.share < _TESTED_SHARE]
     elif len(before) == len(after) == 1:
         rows = _tested_calls(before[0], after[0], rows)
-    rows.sort(key=lambda row: -abs(median(row.after) - median(row.before)))
+    rows.sort(key=lambda row: -abs(row.effect_ns))
     return (*totals, *rows)
 
 
@@ -255,17 +298,83 @@ def _tested_calls(before: Session, after: Session, rows: list[TimeChange]) -> li
 
 
 def _durations(run: Session) -> dict[_Key, list[int]]:
-    found: dict[_Key, list[int]] = {}
-    for kind, records in (("kernel", run.kernels), ("transfer", run.transfers), ("memset", run.memsets)):
-        for record in records:
-            found.setdefault((kind, record.name), []).append(max(0, record.end_ns - record.start_ns))
+    """Lengths of calls, of all work where the session has its rows, else of those that were kept."""
+    work, found = run.work, dict[_Key, list[int]]()
+    keys = [(one.kind, one.name) for one in work.kinds]
+    for kind, start, end in zip(work.kind, work.start, work.end, strict=True):
+        if keys[kind][0] in DEVICE_KINDS:
+            found.setdefault(keys[kind], []).append(end - start)
     return found
 
 
 def _complete(run: Session) -> set[_Key]:
-    """Operations of which every call was kept."""
-    counted = {(row.kind, row.name) for row in run.aggregates if row.count}
+    """Operations of which the length of every call is known."""
+    counted = (
+        set() if run.has_work and run.work.complete else {(row.kind, row.name) for row in run.aggregates if row.count}
+    )
     return {(row.kind, row.name) for row in operations(run, DEVICE_KINDS)} - counted
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def _blocks(run: Session) -> dict[Path, BlockNode]:
+    """Blocks with passes by their paths. Processes that have no rank are told by their place."""
+    processes = [one for one in run.meta.get("processes") or () if isinstance(one, dict)]
+    roots = {
+        one.get("root"): f"process {place}"
+        for place, one in enumerate(processes, 1)
+        if len(processes) > 1 and one.get("rank") is None
+    }
+    return {
+        (roots.get(node.path[0], node.path[0]), *node.path[1:]): node
+        for _, node in block_tree(run).walk()
+        if node.passes
+    }
+
+
+def _named(paths: set[Path]) -> list[str]:
+    return [f"block {one_line(' › '.join(path), 200)}" for path in sorted(paths)]
+
+
+def _block_times(
+    before: Sequence[Session],
+    after: Sequence[Session],
+    trees: list[list[dict[Path, BlockNode]]],
+    common: list[Path],
+) -> tuple[TimeChange, ...]:
+    """With enough runs each gives one usual pass; else passes are the samples, and nothing is known of other runs."""
+    decisive = min(len(before), len(after)) >= DECISIVE_RUNS
+    walls = [[max(1, _wall(run) or 1) for run in side] for side in (before, after)]
+    rows = []
+    for path in common:
+        nodes = [[tree[path] for tree in side if path in tree] for side in trees]
+        usual = [tuple(round(_usual(node)) for node in side) for side in nodes]
+        passes = [tuple(length for node in side for length in node.lengths) for side in nodes]
+        share = max(
+            tree[path].wall_ns / wall
+            for side, spans in zip(trees, walls, strict=True)
+            for tree, wall in zip(side, spans, strict=True)
+            if path in tree
+        )
+        own = [sum(node.times.own_ns or 0 for node in side) / len(side) for side in nodes]
+        whole = not any(node.counted for side in nodes for node in side)
+        by_pass = not decisive and whole and min(map(len, passes)) >= _CALLS
+        sides = passes if by_pass else usual
+        basis = "passes" if by_pass else "untested"
+        rows.append(TimeChange(" › ".join(path), "block", sides[0], sides[1], share, None, basis, own[1] - own[0]))
+    tested: list[TimeChange] = []
+    left: list[TimeChange] = []
+    for row in rows:
+        (tested if row.basis == "passes" or (decisive and row.share >= _TESTED_SHARE) else left).append(row)
+    found = _tested(tested, "runs" if decisive else "passes", benjamini_hochberg) + left
+    return tuple(sorted(found, key=lambda row: -abs(row.effect_ns)))
+
+
+def _usual(node: BlockNode) -> float:
+    """Length of a pass: the median, or where that is not known the average."""
+    times = node.times
+    return times.median_ns if times.median_ns is not None else times.avg_ns or 0.0
 
 
 def _wall(run: Session) -> int | None:
@@ -282,16 +391,16 @@ def _notes(before: Sequence[Session], after: Sequence[Session], counts: list[Cou
     if min(len(before), len(after)) < DECISIVE_RUNS:
         notes.append(
             f"Times do not decide with {len(before)} and {len(after)} runs: run-to-run noise cannot be told from a "
-            f"change. Give {DECISIVE_RUNS} or more sessions a side."
+            f"change. Give {DECISIVE_RUNS} or more sessions a side. Where single calls or passes are compared, they "
+            "are samples of these runs alone."
         )
+    if any(row.what == "kernels" for row in counts) and not clocks_are_known(before, after):
+        notes.append("Clocks were not sampled on both sides: a slower GPU cannot be told from slower code.")
     notes += [
         f"{row.what}: recorded on one side only; were they asked for in both?"
         for row in counts
         if _maybe_unrecorded(row)
     ]
-    devices = [{device.name for run in side for device in run.devices} for side in (before, after)]
-    if devices[0] != devices[1]:
-        notes.append(f"Different devices: {', '.join(sorted(devices[0]))} against {', '.join(sorted(devices[1]))}.")
     for what, amount, words in _MISSING:
         sides = [sum(map(amount, side)) for side in (before, after)]
         if any(sides):

@@ -1,5 +1,6 @@
 """The table of operations: what ran, how often, for how long; kept records and aggregates combined exactly."""
 
+from collections.abc import Sequence
 from operator import attrgetter, mul
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ from .._records.records import Aggregate, standard_deviation
 from ..session import Session
 from .calls import OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
 
-__all__ = ["DEVICE_KINDS", "OPERATIONS", "Operation", "duration_ns", "operations"]
+__all__ = ["DEVICE_KINDS", "OPERATIONS", "Operation", "Spread", "duration_ns", "operations", "spread"]
 
 #: Kinds that occupy the device; the others are host time or instants.
 DEVICE_KINDS = frozenset({"kernel", "transfer", "memset"})
@@ -39,6 +40,19 @@ class Operation(NamedTuple):
     variants: int  # distinct full names: one, but where calls of older versions were only counted
     kept: int  # calls of which an individual record exists
     timing: str = "device"  # "host": copies that the host timed, as far as is known; and what is no work of the device
+
+
+class Spread(NamedTuple):
+    """How long some calls took, in nanoseconds. Counts and sums are exact, whether calls were kept or counted."""
+
+    count: int  # type: ignore[assignment]
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    avg_ns: float
+    std_ns: float  # population standard deviation
+    median_ns: float | None  # None where too many calls were only counted to know it exactly
+    p95_ns: int | None  # nearest rank; None likewise
 
 
 class _Group:
@@ -103,27 +117,17 @@ def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
     counted = group.aggregates
     of_calls, of_sums = {one.full_name for one in group.calls}, {one.full_name for one in counted}
     names = (of_calls | of_sums) - {None}
-    count = len(kept) + sum(aggregate.count for aggregate in counted)
-    total = sum(kept) + sum(aggregate.total_ns for aggregate in counted)
-    squares = sum(map(mul, kept, kept)) + sum(aggregate.sum_squares_ns2 for aggregate in counted)
-    below = _rank_below(kept, counted)
+    lengths = spread(kept, counted)
     return Operation(
         kind=kind,
         name=name,
         backend=backend,
         device=device,
-        count=count,
-        total_ns=total,
-        min_ns=min([aggregate.min_ns for aggregate in counted] + kept[:1]),
-        max_ns=max([aggregate.max_ns for aggregate in counted] + kept[-1:]),
-        avg_ns=total / count,
-        std_ns=standard_deviation(count, total, squares),
-        median_ns=_median(kept, below, count),
-        p95_ns=_ranked(kept, below, -(-95 * count // 100) - 1),
-        share=total / side_total if side_total else 0.0,
+        **lengths._asdict(),
+        share=lengths.total_ns / side_total if side_total else 0.0,
         bytes=group.bytes,
         direction=direction,
-        bandwidth_bytes_per_s=group.bytes * 1e9 / total if group.bytes and total else None,
+        bandwidth_bytes_per_s=group.bytes * 1e9 / lengths.total_ns if group.bytes and lengths.total_ns else None,
         first_ns=min(one.first for one in group.calls)[1] if group.calls else None,
         full_name=next(iter(names)) if len(names) == 1 else None,
         variants=len(names),
@@ -132,7 +136,25 @@ def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
     )
 
 
-def _rank_below(kept: list[int], counted: list[Aggregate]) -> int | None:
+def spread(kept: Sequence[int], counted: Sequence[Aggregate]) -> Spread:
+    """Of ``kept``, lengths in order, and what was ``counted``; at least one call in both together."""
+    count = len(kept) + sum(aggregate.count for aggregate in counted)
+    total = sum(kept) + sum(aggregate.total_ns for aggregate in counted)
+    squares = sum(map(mul, kept, kept)) + sum(aggregate.sum_squares_ns2 for aggregate in counted)
+    below = _rank_below(kept, counted)
+    return Spread(
+        count=count,
+        total_ns=total,
+        min_ns=min([*(aggregate.min_ns for aggregate in counted), *kept[:1]]),
+        max_ns=max([*(aggregate.max_ns for aggregate in counted), *kept[-1:]]),
+        avg_ns=total / count,
+        std_ns=standard_deviation(count, total, squares),
+        median_ns=_median(kept, below, count),
+        p95_ns=_ranked(kept, below, -(-95 * count // 100) - 1),
+    )
+
+
+def _rank_below(kept: Sequence[int], counted: Sequence[Aggregate]) -> int | None:
     """How many counted calls are shorter than every kept one; None where they interleave."""
     if not counted:
         return 0
@@ -141,12 +163,12 @@ def _rank_below(kept: list[int], counted: list[Aggregate]) -> int | None:
     return sum(aggregate.count for aggregate in counted)
 
 
-def _ranked(kept: list[int], below: int | None, rank: int) -> int | None:
+def _ranked(kept: Sequence[int], below: int | None, rank: int) -> int | None:
     if below is None or rank < below:
         return None
     return kept[rank - below]
 
 
-def _median(kept: list[int], below: int | None, count: int) -> float | None:
+def _median(kept: Sequence[int], below: int | None, count: int) -> float | None:
     low, high = _ranked(kept, below, (count - 1) // 2), _ranked(kept, below, count // 2)
     return None if low is None or high is None else (low + high) / 2

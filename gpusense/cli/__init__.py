@@ -173,6 +173,8 @@ def _refuse(name: str) -> int:
     if name.endswith(".py") or os.path.isfile(name):
         near = [f"gpusense run {name}"]
     hint = f"; did you mean {near[0]}?" if near else "; gpusense --help lists the verbs"
+    from .._runtime.text import terminal
+
     sys.stderr.write(terminal(f"gpusense: there is no verb {name!r}{hint}\n"))
     return 2
 

@@ -51,9 +51,13 @@ def size_bytes(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """0.1 for both "10%" and "0.1"."""
-    value = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
-    if not 0 <= value < 1e6:
+    """0.1 for "10%", "10" and "0.1": a number above 1 is a percentage. What could be either is refused."""
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    value = float(number)
+    if value == 1 and not percent:
+        raise ArgumentTypeError(f"{text} could be 1% or 100%; say which")
+    value = value / 100 if percent or value > 1 else value
+    if not 0 <= value < 1e4:
         raise ArgumentTypeError(f"{text} is no share; say 10% or 0.1")
     return value
 

@@ -1,18 +1,33 @@
 """Compare two sessions, or two sets of runs: counts exactly, times only where the difference is more than noise."""
 
 import argparse
+import glob
+import os
 import sys
+from collections.abc import Sequence
 
+from .._runtime.errors import GpuSenseError
 from ._arguments import refuse_over_itself, share
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="A", help="session file, or several joined by commas: runs of one kind")
-    parser.add_argument("after", metavar="B", help="likewise")
-    parser.add_argument("--fail-over", type=share, metavar="10%", help="exit code 3 where something got worse by more")
+    several = "several are runs of one kind: joined by commas, or as 'runs/*.gpusense'"
+    parser.add_argument("sides", metavar="SESSION", nargs="*", help=f"two session files, before and after; {several}")
+    parser.add_argument("--before", metavar="SESSION", nargs="+", default=[], help="instead: the runs before")
+    parser.add_argument("--after", metavar="SESSION", nargs="+", default=[], help="and those after")
+    parser.add_argument(
+        "--fail-over",
+        type=share,
+        metavar="10%",
+        help="exit code 3 where something grew by more; 10%%, 10 and 0.1 are the same",
+    )
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--json", action="store_true", help="one JSON object")
-    kinds.add_argument("--html", action="store_true", help="one offline HTML page")
+    for form, what in (
+        ("json", "one JSON object, schema gpusense.diff/1"),
+        ("html", "one offline HTML page"),
+        ("markdown", "a short table for a pull request"),
+    ):
+        kinds.add_argument(f"--{form}", dest="form", action="store_const", const=form, default="text", help=what)
     parser.add_argument("-o", "--output", metavar="PATH", help="where to write (standard output)")
 
 
@@ -22,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     from ..report import compare
     from ._sessions import loaded
 
-    paths = [side.split(",") for side in (arguments.before, arguments.after)]
+    paths = _sides(arguments.sides, arguments.before, arguments.after)
     refuse_over_itself(arguments.output, [path for side in paths for path in side])
     demangle.bring_in()
     before, after = ([loaded([path]) for path in side] for side in paths)
@@ -31,7 +46,31 @@ def main(arguments: argparse.Namespace) -> int:
             before,
             after,
             fail_over=arguments.fail_over,
-            form="json" if arguments.json else "html" if arguments.html else "text",
+            form=arguments.form,
             target=arguments.output or sys.stdout,
         )
     )
+
+
+def _sides(sides: Sequence[str], before: Sequence[str], after: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The files of both sides. Raises ``GpuSenseError`` where it is not clear which file is of which."""
+    if sides and (before or after):
+        raise GpuSenseError("give two sessions, or --before and --after, not both")
+    if not sides and before and after:
+        return _files(before), _files(after)
+    if len(sides) != 2:
+        hint = "; the shell made more of a pattern: put it in quotes, or use --before and --after" * (len(sides) > 2)
+        raise GpuSenseError(f"two sides are compared, before and after; given: {len(sides)}{hint}")
+    return _files(sides[:1]), _files(sides[1:])
+
+
+def _files(words: Sequence[str]) -> list[str]:
+    """Each word is a file, or several between commas, each of them a file or a pattern."""
+    found: list[str] = []
+    for word in words:
+        for part in [word] if os.path.exists(word) else word.split(","):
+            matching = [part] if os.path.exists(part) or not glob.has_magic(part) else sorted(glob.glob(part))
+            if not matching:
+                raise GpuSenseError(f"{part}: no file has such a name")
+            found += matching
+    return found

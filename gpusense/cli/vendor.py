@@ -25,6 +25,7 @@ NOT_CORE = (
     "__main__.py",
     "_capi/vulkan.py",
     "_capi/wgpu",
+    "analysis/conditions.py",
     "analysis/diff.py",
     "analysis/significance.py",
     "backends/wgpu/",
@@ -39,7 +40,7 @@ NOT_CORE = (
 )
 
 #: What stays of those folders all the same.
-CORE = ("report/__init__.py", "report/files.py", "report/json.py", "report/json_stream.py")
+CORE = tuple(f"report/{name}.py" for name in ("__init__", "blocks", "files", "json", "json_stream", "style"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

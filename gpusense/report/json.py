@@ -127,18 +127,20 @@ def _block_tree(root: BlockNode) -> Iterator[dict[str, Any]]:
     waiting = [root] if root.children or root.operations else []
     for node in waiting:
         waiting += node.children.values()
+        times, seen = node.times, node.gpu_seen
+        shown = times._asdict()
         yield {
-            "path": list(node.path),
-            "passes": node.passes,
-            "wall_ns": node.wall_ns if node.passes else None,
-            "gpu_ns": node.gpu_ns,
-            "kernels": node.kernels,
-            "own_gpu_ns": node.own_gpu_ns,
-            "own_kernels": node.own_kernels,
-            "own_kernel_ns": node.own_kernel_ns,
-            "own_transfer_ns": node.own_transfer_ns,
-            "own_bytes": node.own_bytes,
-            "own_sync_ns": node.own_sync_ns,
+            "path": list(shown.pop("path")),
+            "passes": shown.pop("passes"),
+            "wall_ns": shown.pop("total_ns"),
+            "gpu_ns": node.gpu_ns if seen else None,
+            "own_gpu_ns": node.own_gpu_ns if seen else None,
+            "own_kernels": node.own_kernels if seen else None,
+            "own_kernel_ns": node.own_kernel_ns if seen else None,
+            "own_transfer_ns": node.own_transfer_ns if seen else None,
+            "own_bytes": node.own_bytes if times.transfer_bytes is not None else None,
+            "own_sync_ns": node.own_sync_ns if node.own_sync_ns or times.wait_ns is not None else None,
+            **shown,
             "operations": [
                 {"kind": kind, "name": name, "count": count, "total_ns": spent}
                 for (kind, name), (count, spent, _) in node.operations.items()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
-from ..analysis.blocks import BlockNode, block_tree
+from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import ranked
 from ..analysis.operation import DEVICE_KINDS, Operation
@@ -14,6 +14,7 @@ from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..session import Session
 from . import identity
+from .blocks import lines as block_lines
 from .html.tables import small_tables
 from .series import devices_seen
 from .style import PLAIN, Style
@@ -77,7 +78,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Operations of the host", _table(_host_operations(facts), style.width)),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _missing_lines(session)),
-        ("Blocks", _blocks(session, _gpu_is_known(session, facts))),
+        ("Blocks", block_lines(session, block_tree(session), style.width, _MOST_ROWS)),
         ("Hang", _hang(session)),
         ("Not seen", _unseen(session)),
         ("Damage", (one_line(sentence, 200) for sentence in session.meta.get("damage") or ())),
@@ -376,50 +377,6 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
         yield "  ".join([one_line(first, _FIRST_COLUMN).ljust(widths[0]), *cells])
     if table["more"]:
         yield f"… and {table['more']:,} more"
-
-
-def _gpu_is_known(session: Session, facts: Facts) -> bool:
-    """False where nothing reported GPU work: then that of a block is not 0 but unknown."""
-    state = (session.meta.get("capture") or {}).get("state")
-    return bool(facts.device_operations) or state not in (None, "unavailable", "armed")
-
-
-def _blocks(session: Session, gpu_is_known: bool) -> Iterator[str]:
-    root = block_tree(session)
-    if not root.children:
-        return
-    yield f"{'passes':>8}{'wall':>10}{'GPU':>10}{'kernels':>10}  block"
-    shown = 0
-    stack: list[tuple[int, BlockNode]] = [(0, node) for node in _by_time(root)]
-    while stack:
-        depth, node = stack.pop()
-        shown += 1
-        if shown > _MOST_ROWS:
-            yield f"… and {count_text(len(stack) + 1, 'more block')} and what is inside"
-            return
-        indent = "  " * min(depth, 20)
-        yield (
-            f"{node.passes or '–':>8}{time_text(node.wall_ns if node.passes else None):>10}"
-            f"{time_text(node.gpu_ns if gpu_is_known else None):>10}{f'{node.kernels:,}' if gpu_is_known else '–':>10}"
-            f"  {indent}{one_line(node.name)}"
-        )
-        yield from (f"{'':>18}{row}" for row in _owners(node, indent))
-        stack += [(depth + 1, child) for child in _by_time(node)]
-
-
-def _owners(node: BlockNode, indent: str) -> Iterator[str]:
-    """Of the GPU time of a block what it replayed from CUDA graphs, by the block that captured it."""
-    rows = sorted(node.owners.items(), key=lambda row: -row[1][1])
-    for path, (kernels, spent) in rows[:_TOP]:
-        place = one_line("/".join(path), 80)
-        yield f"{time_text(spent):>10}{kernels:>10,}  {indent}  replayed, captured in {place}"
-    if len(rows) > _TOP:
-        yield f"{'':>20}  {indent}  … and from {count_text(len(rows) - _TOP, 'more block')}"
-
-
-def _by_time(node: BlockNode) -> list[BlockNode]:
-    """Children, the longest last: for a stack."""
-    return sorted(node.children.values(), key=lambda child: (child.gpu_ns, child.wall_ns))
 
 
 def _unseen(session: Session) -> Iterator[str]:

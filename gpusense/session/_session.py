@@ -1,6 +1,6 @@
 """Everything recorded in one run, in memory: what analyses, reports and exporters read; nothing else reaches them."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._records.metrics import GpuMetrics
 from .._records.records import (
@@ -22,6 +22,9 @@ from .._records.records import (
 )
 from .._records.work import WITH_ROWS, WorkTable, table_of
 from .._runtime.text import count_text
+
+if TYPE_CHECKING:
+    from .. import TraceSummary
 
 
 class Session:
@@ -127,6 +130,12 @@ class Session:
         """From start to end; None while it runs."""
         start, end = self.meta.get("start_ns"), self.meta.get("end_ns")
         return end - start if start is not None and end is not None else None
+
+    def summary(self) -> "TraceSummary":
+        """Statistics of every block by path, with the GPU work launched inside: as a tracer answers of its own."""
+        from .. import TraceSummary
+
+        return TraceSummary.of(self)
 
 
 def fold(session: Session, threshold_ns: int) -> None:

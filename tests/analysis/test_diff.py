@@ -7,13 +7,14 @@ from math import comb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.sessions import HOSTILE, MS, T0, US, alloc, copy, kernel, session, sync, training
+from support.sessions import HOSTILE, MS, T0, US, alloc, block, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate, Counters, UnseenInterval
 from gpusense.analysis import diff as diff_module
 from gpusense.analysis.diff import compare
 from gpusense.analysis.significance import benjamini_hochberg, holm, mann_whitney, runs_needed
 from gpusense.report import compare as report
+from gpusense.session import fold, load, merge, save
 
 
 def run_of(seed, *, gemm=1.0, kernels=200, noise=0.02, extra=()):
@@ -185,6 +186,99 @@ def test_operations_on_one_side_only_and_lost_records_are_named():
     assert any("7 after" in note for note in diff.notes)
 
 
+def test_kernels_are_compared_by_their_full_names():
+    """Of one label there may be many: a kernel that became another one is no faster."""
+
+    def run(full_name, length):
+        calls = (kernel("gemm", at * MS, at * MS + length, full_name=full_name) for at in range(20))
+        return session(*calls, end=20 * MS)
+
+    diff = compare([run("void gemm<4>(float*)", 400 * US)], [run("void gemm<8>(float*)", 100 * US)])
+    assert [row for row in diff.times if row.kind == "kernel"] == []
+    assert (len(diff.appeared), len(diff.vanished)) == (1, 1)
+    assert diff.appeared != diff.vanished
+    same = compare([run("void gemm<4>(float*)", 400 * US)], [run("void gemm<4>(float*)", 100 * US)])
+    (row,) = [row for row in same.times if row.kind == "kernel"]
+    assert (row.verdict, same.appeared) == ("faster", ())
+
+
+def test_calls_that_were_only_summed_are_compared_one_by_one_where_all_rows_are_there(tmp_path):
+    """A saved run lists what is long; its rows have the rest."""
+
+    def run(name, length):
+        made = session(*(kernel("gemm", at * MS, at * MS + length + at) for at in range(30)), end=30 * MS)
+        made.take_work(made.work)
+        fold(made, 10**9)
+        save(made, tmp_path / name)
+        return load(tmp_path / name)
+
+    before, after = run("before", 200 * US), run("after", 400 * US)
+    assert before.kernels == []
+    (row,) = [row for row in compare([before], [after]).times if row.kind == "kernel"]
+    assert (row.verdict, row.basis, len(row.before)) == ("slower", "calls", 30)
+    assert row.effect_ns == 30 * 200 * US
+
+
+# --- blocks
+
+
+def looped(seed, *, load=1.0, root=("train",), passes=30, **meta):
+    """A run of a block in which another is passed again and again."""
+    rng = random.Random(seed)
+    records, at = [], 0
+    for number in range(passes):
+        for name, mean in (("load", 2 * MS * load), ("step", 5 * MS)):
+            length = int(mean * rng.gauss(1, 0.03))
+            records.append(block((*root, name), at, at + length, number=2 * number + len(name), parent=1))
+            at += length
+    return session(*records, block(root, 0, at, number=1), end=at, **meta)
+
+
+def test_a_block_that_is_three_times_slower_shows_with_one_run_a_side():
+    diff = compare([looped(1)], [looped(2, load=3)])
+    first, *others = diff.blocks
+    assert (first.what, first.verdict, first.basis) == ("train › load", "slower", "passes")
+    assert first.change == pytest.approx(2, abs=0.1)
+    assert first.effect_ns == pytest.approx(30 * 4 * MS, rel=0.05)
+    assert not first.decides
+    assert {row.what: row.verdict for row in others} == {
+        "train › step": "no difference shown",
+        "train": "not tested",  # one pass a side
+    }
+    assert diff.failures(0.1) == ()
+
+
+def test_blocks_decide_with_runs_enough():
+    before, after = [looped(seed) for seed in range(6)], [looped(90 + seed, load=1.5) for seed in range(6)]
+    rows = {row.what: row for row in compare(before, after).blocks}
+    assert (rows["train › load"].verdict, rows["train › load"].basis) == ("slower", "runs")
+    assert len(rows["train › load"].before) == 6
+    assert rows["train › step"].verdict == "no difference shown"
+    failures = compare(before, after).failures(0.1)
+    assert any(failure.startswith("block train › load: +5") for failure in failures)
+    assert compare(before, [looped(400 + seed) for seed in range(6)]).failures(0.1) == ()
+
+
+def test_passes_that_were_only_summed_are_shown_and_not_tested():
+    run = looped(1)
+    counted = Aggregate(("train",), "block", "load", "cpu", None, None, 40, 80 * MS, 2 * MS, 2 * MS, 160 * MS * MS)
+    some = looped(2)
+    some.aggregates.append(counted)
+    rows = {row.what: row for row in compare([run], [some]).blocks}
+    assert (rows["train › load"].basis, rows["train › load"].verdict) == ("untested", "not tested")
+
+
+def test_blocks_of_one_side_are_named_and_processes_are_told_by_their_place():
+    diff = compare([looped(1)], [looped(1, root=("fit",))])
+    assert diff.blocks == ()
+    assert diff.appeared == ("block fit", "block fit › load", "block fit › step")
+    assert diff.vanished == ("block train", "block train › load", "block train › step")
+    before, after = (merge([looped(seed, pid=first + seed) for seed in (1, 2)]) for first in (40, 70))
+    diff = compare([before], [after])
+    assert (diff.appeared, diff.vanished) == ((), ())
+    assert "process 2 › train › load" in {row.what for row in diff.blocks}
+
+
 def test_an_empty_side_is_an_error():
     with pytest.raises(ValueError, match="at least one session"):
         compare([], [session()])
@@ -204,7 +298,7 @@ def test_text_fits_its_width_and_has_the_decision(width):
 def test_the_dictionary_is_json_and_says_what_the_text_says():
     diff = compare([training(4)], [training(5)])
     shown = json.loads(json.dumps(report.to_dict(diff, over=0.1)))
-    assert shown["schema"] == 1
+    assert shown["schema"] == "gpusense.diff/1"
     assert shown["failures"] == list(diff.failures(0.1))
     assert len(shown["counts"]) == len(diff.counts)
     assert "failures" not in report.to_dict(diff)

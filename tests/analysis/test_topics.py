@@ -7,13 +7,12 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.sessions import H100, MS, US, alloc, block, compute, copy, kernel, memset, sample, session, sync, training
+from support.sessions import H100, MS, US, alloc, block, compute, copy, kernel, sample, session, sync, training
 
 from gpusense._records.metrics import Pcie
 from gpusense._records.records import Aggregate
 from gpusense.analysis.anomalies import anomalies
 from gpusense.analysis.backends import side_by_side
-from gpusense.analysis.blocks import block_tree
 from gpusense.analysis.coverage import coverage
 from gpusense.analysis.energy import energy
 from gpusense.analysis.memory import memory
@@ -198,42 +197,6 @@ def test_coverage_adds_concurrent_kernels_and_stops_at_one():
 def test_coverage_needs_a_known_device():
     run = session(kernel("k", 0, 100, grid=(9, 1, 1), block=(32, 1, 1)), devices=(), end=200)
     assert coverage(run) == coverage(Session()) == []
-
-
-# Blocks
-
-
-def test_the_block_tree_adds_up_kept_and_counted():
-    counted = Aggregate(("a", "b"), "kernel", "k", "cuda", 0, 7, 5, 500, 100, 100, 50_000)
-    run = session(
-        block(("a",), 0, 1000), block(("a",), 1000, 1500, number=2), block(("a", "b"), 10, 500, number=3),
-        kernel("k", 0, 100, path=("a",)), kernel("j", 100, 300, path=("a", "b")), memset(64, 300, 310, path=("a", "b")),
-        sync(400, 450, path=("a",)), kernel("free", 900, 930), compute("cpu", 0, 10, path=("a",)),
-        aggregates=[counted],
-    )  # fmt: skip
-    root = block_tree(run)
-    a, b = root.children["a"], root.children["a"].children["b"]
-    assert (root.gpu_ns, root.own_gpu_ns, root.kernels) == (30 + 100 + 200 + 10 + 500, 30, 8)
-    assert (a.gpu_ns, a.own_gpu_ns, a.passes, a.wall_ns, a.own_sync_ns) == (810, 100, 2, 1500, 50)
-    assert (b.gpu_ns, b.kernels, b.own_bytes, b.wall_ns) == (710, 6, 64, 490)
-    assert b.operations["kernel", "k"] == [5, 500, 0]
-    assert a.operations["compute", "cpu"] == [1, 10, 0]
-
-
-def test_the_block_tree_tells_what_was_replayed_by_who_captured_it():
-    path, captured = ("replay",), ("build", "forward")
-    run = session(
-        kernel("k", 0, 100, path=path, owner=captured),
-        memset(64, 300, 310, path=path)._replace(owner=captured),
-        kernel("j", 100, 300, path=path),
-        aggregates=[
-            Aggregate(path, "kernel", "k", "cuda", 0, 7, 5, 500, 100, 100, 50_000, owner=captured),
-            Aggregate(path, "kernel", "k", "cuda", 0, 7, 2, 90, 40, 50, 4_100, owner=("build",)),
-        ],
-    )
-    replay = block_tree(run).children["replay"]
-    assert replay.owners == {captured: [6, 610], ("build",): [2, 90]}
-    assert replay.gpu_ns == 900
 
 
 # Energy

@@ -295,10 +295,16 @@ def test_findings_that_many_devices_have_alike_are_told_a_few_times_and_counted(
 def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
     def row(**meta):
         lines = list(text.full(session(block(("step",), 0, MS), end=MS, **meta)))
-        return lines[lines.index("Blocks") + 2].split()
+        place = lines.index("Blocks")
+        return lines[place + 1].split(), lines[place + 2].split(), lines[place + 3].strip()
 
-    assert row(capture={"state": "unavailable"}) == ["1", "1.00", "ms", "–", "–", "step"]
-    assert row(capture={"state": "stopped"}) == ["1", "1.00", "ms", "0", "ns", "0", "step"]
+    heads, _, why = row(capture={"state": "unavailable", "reason": "no driver"})
+    assert heads == ["total", "own", "calls", "avg", "p50", "p95", "stddev", "block"]
+    assert why == "GPU, kernels, copies, bytes not known: no driver"
+    heads, cells, why = row(capture={"state": "stopped"})
+    assert heads[-3:] == ["kernels", "copies", "block"]
+    assert cells[-6:] == ["0", "ns", "0", "0", "ns", "step"]
+    assert why.startswith("waits, host not known")
 
 
 def test_many_intervals_without_capture_are_cut_and_counted():
@@ -473,7 +479,8 @@ def test_replayed_time_is_shown_by_the_block_that_captured_it():
     at = next(i for i, line in enumerate(lines) if line.endswith("    replay"))
     assert lines[at + 1].split() == ["4.00", "ms", "4", "replayed,", "captured", "in", "build/forward"]
     assert lines[at + 6].split() == ["…", "and", "from", "2", "more", "blocks"]
-    assert lines[at + 1].index("ms") == lines[at].index("ms", lines[at].index("ms") + 1)  # in the column of GPU time
+    heads = next(line for line in lines if line.endswith("kernels  block"))
+    assert lines[at + 1].index("ms") + 2 == heads.index("GPU") + 3  # in the column of GPU time
 
 
 def test_what_is_unknown_is_null_with_its_reason():

@@ -28,14 +28,13 @@ ACTIVE = {
 
 #: Modules of 100 lines and more that have no test file of their name in their room's folder, by what tests them.
 COVERED_BY = {
+    "aggregation/test_rows.py": "_decode.kinds",
+    "exam/test_exam.py": "analysis.view",
     "aggregation/test_pipeline.py": "_aggregation.ledger _aggregation.placement",
     "analysis/test_busy_idle.py": "analysis.busy analysis.idle analysis.launch",
     "analysis/test_calls.py": "analysis.anomalies",
-    "analysis/test_diff.py": "report.compare",
-    "analysis/test_findings.py": "analysis.facts analysis.program analysis.rules_data analysis.rules_device "
-    "analysis.rules_host analysis.view",
-    "analysis/test_topics.py": "analysis.blocks analysis.coverage analysis.energy analysis.memory analysis.roofline "
-    "analysis.transfers",
+    "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device analysis.rules_host",
+    "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.roofline analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
     "backends/amd/test_sysfs.py": "backends.amd.sysfs_groups",
     "backends/cupti/test_activity.py": "backends.cupti.engine backends.cupti.graph_nodes backends.cupti.markers",

@@ -172,12 +172,13 @@ import sys
 from host import sense
 assert sense.enable()
 with sense.trace("step") as block:
-    sense.record_kernel("k", duration_ns=200_000)
+    sense.record_kernel("k", duration_ns=2_000_000_000)
     sense.record_transfer("up", "cpu_to_gpu", bytes=1000, duration_ns=1_000)
 tracer = sense.get_tracer()
 assert block.summary().kernel_count == 1
 assert tracer.summary().operation("step").count == 1
 assert [row.name for row in tracer.bottlenecks()][0] == "k"
+tracer.print_summary(sys.stderr)
 assert '"gpusense.report/1"' in tracer.export_json()
 assert isinstance(sense.devices(), tuple)
 monitor = sense.monitor.start_background(lambda metrics: None, interval=0.05)

@@ -6,7 +6,6 @@ from support.sessions import H100, MS, T0, alloc, copy, kernel
 from gpusense._records.metrics import GpuMetrics
 from gpusense._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenInterval
 from gpusense._runtime.errors import SessionError
-from gpusense._tracing.summary import summarise
 from gpusense.analysis.findings import verdict
 from gpusense.analysis.memory import alive, memory
 from gpusense.analysis.unwritten import untimed
@@ -194,7 +193,7 @@ def test_what_a_process_could_not_record_is_still_told():
     assert untimed(merged) == {"no queries": 7}
     assert untimed(merge([merged, rank(2)])) == {"no queries": 7}
     assert "complete" not in merge([rank(0), rank(1)]).meta
-    assert "wait_ns" not in dict(summarise(merged).operations[0].reasons)  # waits were asked for, and there were none
+    assert "wait_ns" not in dict(merged.summary().operations[0].reasons)  # waits were asked for, and there were none
 
 
 def test_a_hang_of_one_process_is_told_with_its_name():
@@ -234,7 +233,7 @@ def test_processes_have_their_own_addresses():
     (row,) = memory(merged)
     assert (row.peak_bytes, row.held_bytes, row.unknown_releases) == (200, 0, 0)
     assert [block.at_peak_bytes for block in row.blocks] == [100, 100]
-    rows = {row.path: row.memory_peak_bytes for row in summarise(merged).operations}
+    rows = {row.path: row.memory_peak_bytes for row in merged.summary().operations}
     assert rows["rank 0", "step"] == rows["rank 1", "step"] == 100
     assert sum(row.bytes for row in alive(merged, T0 + 5)) == 200
     (chart,) = [one for one in charts(merged, T0) if one["label"].startswith("Allocated")]

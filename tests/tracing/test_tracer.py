@@ -267,6 +267,24 @@ def test_statistics(tracer):
     assert (row.gpu_ns, row.kernel_count) == (6_000_000, 3)
     assert row.wait_ns is None
     assert "wait_ns" in dict(row.reasons)
+    assert row.min_ns <= row.median_ns <= row.p95_ns == row.max_ns
+    assert row.own_ns == row.total_ns
+
+
+def test_what_no_source_could_tell_of_a_block_is_none_with_its_reason(tracer):
+    with gpusense.trace("step"):
+        pass
+    found = tracer.summary()
+    (row,) = found.operations
+    assert (row.gpu_ns, row.kernel_count, row.transfer_ns, row.transfer_bytes) == (None,) * 4
+    assert row.utilization_percent is None
+    assert "no CUDA" in dict(row.reasons)["gpu_ns"]
+    unknown = {name for name, value in row._asdict().items() if value is None}
+    assert unknown - dict(row.reasons).keys() <= {
+        *("attributes", "bandwidth_mb_per_s", "memory_allocated_bytes", "memory_source")
+    }
+    assert (found.gpu_ns, found.gpu_busy_ns, found.transfer_bytes) == (None, None, None)
+    assert found.operations == tracer.session().summary().operations
 
 
 def test_memory_by_block(tracer):
@@ -363,8 +381,10 @@ def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(trace
         pass
     out = io.StringIO()
     tracer.print_summary(out)
-    row = next(line for line in out.getvalue().splitlines() if line.startswith("empty"))
-    assert row.split()[-2:] == ["–", "–"]
+    heads, row, *notes = out.getvalue().splitlines()
+    assert heads.split()[-2:] == ["stddev", "block"]
+    assert row.split()[-1] == "empty"
+    assert notes[0].startswith("GPU, kernels, copies, bytes not known: no CUDA")
 
 
 def test_names_cannot_write_to_the_terminal(tracer):

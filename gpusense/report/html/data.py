@@ -17,6 +17,7 @@ from ...analysis.operation import DEVICE_KINDS, Operation
 from ...analysis.unwritten import listed_text
 from ...session import Session
 from .. import identity
+from ..blocks import tables as block_tables
 from ..series import devices_seen
 from ..tracks import group_name, label
 from .charts import charts
@@ -46,6 +47,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
     found = ranked(facts)
     drawn = events(session, facts, event_limit)
     shown = facts.operations[:_TABLE_LIMIT]
+    tree = block_tree(session)
     return PageData(
         {
             "schema": 1,
@@ -58,8 +60,8 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "more_operations": len(facts.operations) - len(shown),
             "histograms": _histograms(facts, shown),
             "timeline": drawn.facts,
-            "tables": small_tables(session, facts),
-            "flame": _flame(block_tree(session)),
+            "tables": [*block_tables(session, tree), *small_tables(session, facts)],
+            "flame": _flame(tree),
             "series": charts(session, drawn.start_ns),
             "seen": _seen(session),
             "window_ns": facts.window_ns,

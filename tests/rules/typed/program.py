@@ -83,12 +83,13 @@ async def main() -> None:
     tracer.print_summary()
     rows: list[str] = [row.name for row in tracer.summary().operations]
     longest: list[int] = [row.total_ns for row in tracer.bottlenecks(top_n=5)]
+    sums: list[int | None] = [row.gpu_ns for row in tracer.session().summary().operations]
     kernels: int = len(tracer.session().kernels)
     refused = gpusense.detach()
     if refused is not None:
         print(refused.reason)
     print(text, half, total, mean, number, path, gpu_ns, settings_threshold, names, used, latest)
-    print(rows, longest, kernels)
+    print(rows, longest, sums, kernels)
 
 
 wrong: int = forward(3)  # type: ignore[assignment]

@@ -1,0 +1,105 @@
+"""Under which conditions two sets of runs ran: clocks, devices and software, where they differ."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .._records.metrics import GpuMetrics
+from .._runtime.text import one_line
+from ..session import Session
+from .anomalies import median
+
+#: A difference of clocks that is not worth a word.
+_SAME_CLOCK = 0.02
+_Side = Sequence[Session]
+
+
+def names(session: Session) -> str:
+    """What a run is called: its label, and the file that it was read from; "" where neither is known."""
+    import os
+
+    run = session.meta.get("run")
+    label = run.get("label") if isinstance(run, dict) else None
+    file = session.meta.get("path")
+    parts = [one_line(str(part), 80) for part in (label, file and os.path.basename(str(file))) if part]
+    return f"{parts[0]} ({parts[1]})" if len(parts) == 2 else "".join(parts)
+
+
+def conditions(before: _Side, after: _Side, same_kernels: bool = False) -> list[str]:
+    """What differs, most telling first: "same kernels, SM clock 12 % lower (1,980 → 1,742 MHz)", "torch 2.9 → 2.11".
+
+    Clocks are medians of the samples in which a device was busy. ``same_kernels``: both sides launched the same.
+    """
+    same = "same kernels, " if same_kernels else ""
+    clocks = [f"{same}{sentence}" for sentence in _clocks(before, after)]
+    return [*clocks, *_throttling(before, after), *_devices(before, after), *_software(before, after)]
+
+
+def clocks_are_known(before: _Side, after: _Side) -> bool:
+    """Whether both sides were sampled, so that a slower clock would show."""
+    return all(_clock(side, lambda sample: sample.clocks.sm_mhz) is not None for side in (before, after))
+
+
+def _clocks(before: _Side, after: _Side) -> Iterator[str]:
+    reads: tuple[tuple[str, Callable[[GpuMetrics], float | None]], ...] = (
+        ("SM clock", lambda sample: sample.clocks.sm_mhz),
+        ("memory clock", lambda sample: sample.clocks.memory_mhz),
+    )
+    for what, read in reads:
+        low, high = _clock(before, read), _clock(after, read)
+        if low and high and abs(high / low - 1) >= _SAME_CLOCK:
+            word = "lower" if high < low else "higher"
+            yield f"{what} {abs(high / low - 1) * 100:.0f} % {word} ({low:,.0f} → {high:,.0f} MHz)"
+
+
+def _clock(side: _Side, read: Callable[[GpuMetrics], "float | None"]) -> float | None:
+    """The median of all samples, of those taken while a device was busy if there are some."""
+    known = [(sample, value) for run in side for sample in run.metrics if (value := read(sample)) is not None]
+    busy = [value for sample, value in known if sample.utilization.gpu_percent]
+    values = busy or [value for _, value in known]
+    return median(values) if values else None
+
+
+def _throttling(before: _Side, after: _Side) -> Iterator[str]:
+    sides = [
+        {reason for run in side for sample in run.metrics for reason in sample.clocks.throttle_reasons or ()}
+        for side in (before, after)
+    ]
+    for word, reasons in (("after", sides[1] - sides[0]), ("before", sides[0] - sides[1])):
+        if reasons and all(any(run.metrics for run in side) for side in (before, after)):
+            yield f"clocks were lowered only {word}: {', '.join(sorted(map(one_line, reasons)))}"
+
+
+def _devices(before: _Side, after: _Side) -> Iterator[str]:
+    sides = [sorted({device.name for run in side for device in run.devices}) for side in (before, after)]
+    if sides[0] != sides[1]:
+        shown = [", ".join(map(one_line, side)) or "none" for side in sides]
+        yield f"different devices: {shown[0]} → {shown[1]}"
+
+
+def _software(before: _Side, after: _Side) -> Iterator[str]:
+    sides = [[_versions(run) for run in side] for side in (before, after)]
+    for name in dict.fromkeys(name for side in sides for run in side for name in run):
+        values = [sorted({run[name] for run in side if name in run}) for side in sides]
+        if values[0] != values[1]:
+            shown = [" or ".join(map(one_line, side)) or "–" for side in values]
+            yield f"{one_line(name, 40)} {shown[0]} → {shown[1]}"
+
+
+def _versions(run: Session) -> dict[str, str]:
+    """Name → version of what the run used, as far as it is known."""
+    meta: dict[str, Any] = run.meta
+    drivers = {device.driver for device in run.devices if device.driver}
+    found = {
+        **_texts(meta.get("frameworks")),
+        "CUDA": meta.get("cuda"),
+        "driver": meta.get("driver") or (drivers.pop() if len(drivers) == 1 else None),
+        "Python": meta.get("python"),
+        "gpusense": meta.get("version"),
+        **_texts(meta.get("backends")),
+        "host": meta.get("host"),
+    }
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _texts(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,122 @@
+"""The table of blocks, for a screen and for the page: one row a path, indented below the block it ran in."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from .._runtime.text import UNKNOWN, count_text, one_line, size_text, time_text
+from ..analysis.blocks import BlockNode, BlockTimes, why_unknown
+from ..session import Session
+
+_MOST_OWNERS = 5
+_DEEPEST = 20  # beyond it nothing is indented further
+_PAGE_ROWS = 500
+
+
+class _Column(NamedTuple):
+    head: str
+    field: str  # of :class:`~gpusense.analysis.blocks.BlockTimes`
+    wide: int
+
+
+_COLUMNS = (
+    _Column("total", "total_ns", 9),
+    _Column("own", "own_ns", 9),
+    _Column("calls", "passes", 8),
+    _Column("avg", "avg_ns", 9),
+    _Column("p50", "median_ns", 9),
+    _Column("p95", "p95_ns", 9),
+    _Column("stddev", "std_ns", 9),
+    _Column("GPU", "kernel_ns", 9),
+    _Column("kernels", "kernels", 9),
+    _Column("copies", "transfer_ns", 9),
+    _Column("bytes", "transfer_bytes", 9),
+    _Column("waits", "wait_ns", 9),
+    _Column("host", "host_ns", 9),
+)
+#: What a narrow screen goes without, first to last, so that so much of a name is shown; or of who captured a graph.
+_LEFT_OUT, _NAME = ("stddev", "bytes", "host", "p50", "copies", "waits", "p95", "kernels", "own", "GPU", "avg"), 24
+_CAPTURED = 42
+
+
+def lines(session: Session, root: BlockNode, width: int, most: int) -> Iterator[str]:
+    """At most ``most`` blocks; then why columns that belong there are not known. Nothing where there are no blocks."""
+    nodes = list(root.walk())
+    if not nodes:
+        return
+    times = [(depth, node, node.times) for depth, node in nodes[:most]]
+    known, unknown = _known([row for _, _, row in times])
+    shown = _fitting(known, width - (_CAPTURED if any(node.owners for _, node, _ in times) else _NAME))
+    yield "".join(column.head.rjust(column.wide) for column in shown) + "  block"
+    for depth, node, row in times:
+        indent = "  " * min(depth, _DEEPEST)
+        yield "".join(_cell(column, row).rjust(column.wide) for column in shown) + f"  {indent}{one_line(node.name)}"
+        yield from _owners(node, shown, indent)
+    if len(nodes) > most:
+        yield f"… and {count_text(len(nodes) - most, 'more block')}"
+    yield from _reasons(session, unknown)
+
+
+def tables(session: Session, root: BlockNode) -> list[dict[str, Any]]:
+    """The same for the page, in the shape of its small tables: one, or none where there are no blocks."""
+    nodes = list(root.walk())
+    times = [(depth, node.times) for depth, node in nodes[:_PAGE_ROWS]]
+    known, unknown = _known([row for _, row in times])
+    indent = "\N{NO-BREAK SPACE}" * 4
+    table = {
+        "title": "Blocks",
+        "note": "; ".join(("own: without blocks inside", *_reasons(session, unknown))),
+        "heads": ("Block", *(column.head for column in known)),
+        "rows": [
+            (indent * min(depth, _DEEPEST) + one_line(row.path[-1]), *(_cell(column, row) for column in known))
+            for depth, row in times
+        ],
+        "more": max(0, len(nodes) - _PAGE_ROWS),
+    }
+    return [table] if nodes else []
+
+
+def _known(rows: list[BlockTimes]) -> tuple[list[_Column], list[_Column]]:
+    """The columns that have a figure, and those that have none in any row."""
+    known = [column for column in _COLUMNS if any(getattr(row, column.field) is not None for row in rows)]
+    return known, [column for column in _COLUMNS if column not in known]
+
+
+def _fitting(columns: list[_Column], width: int) -> list[_Column]:
+    """What there is room for."""
+    shown = list(columns)
+    for head in _LEFT_OUT:
+        if sum(column.wide for column in shown) + 4 <= width:  # with the indents of section and name
+            break
+        shown = [column for column in shown if column.head != head]
+    return shown
+
+
+def _cell(column: _Column, row: BlockTimes) -> str:
+    value = getattr(row, column.field)
+    if value is None or (column.field == "passes" and not value):
+        return UNKNOWN
+    if column.field in ("passes", "kernels"):
+        return f"{value:,}"
+    return size_text(value) if column.field == "transfer_bytes" else time_text(value)
+
+
+def _owners(node: BlockNode, shown: list[_Column], indent: str) -> Iterator[str]:
+    """Of the GPU time of a block what it replayed from CUDA graphs, by the block that captured it."""
+    rows = sorted(node.owners.items(), key=lambda row: -row[1][1])
+    empty = "".join(" " * column.wide for column in shown)
+    for path, (kernels, spent) in rows[:_MOST_OWNERS]:
+        cells = {"GPU": time_text(spent), "kernels": f"{kernels:,}"}
+        told = "".join(cells.get(column.head, "").rjust(column.wide) for column in shown)
+        yield f"{told}  {indent}  replayed, captured in {one_line('/'.join(path), 80)}"
+    if len(rows) > _MOST_OWNERS:
+        yield f"{empty}  {indent}  … and from {count_text(len(rows) - _MOST_OWNERS, 'more block')}"
+
+
+def _reasons(session: Session, columns: list[_Column]) -> Iterator[str]:
+    """ "GPU, kernels not known: no CUDA device or driver is there"."""
+    by_reason: dict[str, list[str]] = {}
+    for column in columns:
+        if reason := why_unknown(session, column.field):
+            by_reason.setdefault(reason, []).append(column.head)
+    for reason, heads in by_reason.items():
+        yield f"{', '.join(heads)} not known: {one_line(reason, 200)}"
