@@ -17,9 +17,12 @@ LONGEST_NS = 30 * 24 * 3600 * 10**9
 LATEST_NS = 2**63 - 1
 MOST_LANES = 2048  # longer columns are judged number by number
 
+#: Words of a record that say with its key how it was launched, as many as its kind has: see ``columns.SHAPES``.
+SHAPE = tuple(f"shape {number}" for number in range(6))
+
 _COLUMNS = (
     *("start", "end", "duration", "correlation", "device", "context", "stream", "key", "bytes", "thread"),
-    *("shape", "more"),
+    *SHAPE,
 )
 
 
@@ -56,8 +59,7 @@ class Batch:
 
     ``key`` says what was done: name pointer for kernels, copy kind, memset value, synchronisation type, operation of an
     allocation, external id, API function id, overhead kind, counter kind. Where the kind has no such field, ``device``,
-    ``context`` and ``stream`` hold None, ``bytes`` and ``thread`` 0. ``shape`` and ``more`` are words of the record
-    that say with its key how it was launched (see ``columns.SHAPES``). Kinds without times have ``start`` = ``end`` =
+    ``context`` and ``stream`` hold None, ``bytes`` and ``thread`` 0. Kinds without times have ``start`` = ``end`` =
     0, instants have ``end`` = ``start``. Correlation ids have 32 bits, as in the record; 0 is unknown.
     """
 
@@ -175,12 +177,9 @@ class Batch:
         return self._list("thread")
 
     @property
-    def shape(self) -> list[int]:
-        return self._list("shape")
-
-    @property
-    def more(self) -> list[int]:
-        return self._list("more")
+    def shape(self) -> list[list[int]]:
+        """Columns of the words that tell with :attr:`key` how each was launched."""
+        return [self._list(name) for name in SHAPE if name not in self.same]
 
     # --- what is known without numbers -----------------------------------------------------------------------------
 
@@ -290,7 +289,7 @@ class Batch:
         lists: dict[str, list[int] | list[None]] = {}
         for name in _COLUMNS:
             if name not in self.same:
-                column: list[int] = getattr(self, name)
+                column: list[int] = self._list(name) if name in SHAPE else getattr(self, name)
                 lists[name] = [column[i] for i in indices]
         made = Batch(self.kind, self.stride, len(indices), None, self.same, {}, lists)
         offsets = self.offsets

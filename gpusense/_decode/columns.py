@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from . import layouts
-from .batch import Batch, Packed, Runs
+from .batch import SHAPE, Batch, Packed, Runs
 
 SPARE_BYTES = 1 << 20  # a larger copy is not kept for the next time
 
@@ -145,12 +145,13 @@ COLUMNS: dict[int, Columns] = {
     layouts.CONTEXT: Columns("", "", "", stream="null_stream", key="parent"),
 }
 
+_LAUNCH = (0, 48, 56, 64, 72, 80)
 #: Words of eight bytes, by their offsets, in which several fields lie side by side that say how a record was launched:
-#: of a kernel its stream and grid, of a copy its kind and those of both memories. One look at them all at once costs
-#: what a look at one field does.
+#: of a kernel its registers, stream, grid, block and memory, of a copy its kind and those of both memories. One look at
+#: a word costs what a look at one field does.
 SHAPES: dict[int, tuple[int, ...]] = {
-    layouts.KERNEL: (48, 56),
-    layouts.CONCURRENT_KERNEL: (48, 56),
+    layouts.KERNEL: _LAUNCH,
+    layouts.CONCURRENT_KERNEL: _LAUNCH,
     layouts.MEMCPY: (0,),
     layouts.MEMCPY2: (0,),
 }
@@ -171,7 +172,7 @@ class _Plan(NamedTuple):
     numbers: list[tuple[str, str, int]]  # that often are all the same
     pair: int | None  # where device and context lie side by side: these are not among the numbers
     absent: dict[str, int | None]
-    words: list[tuple[str, int]]  # "shape" and "more", where a kind has them, and their offsets
+    words: list[tuple[str, int]]  # of its shape, and their offsets
     reader: struct.Struct  # of all fields
     places: list[tuple[str, int]]  # of the columns in what it reads
 
@@ -196,8 +197,8 @@ def _plan(kind: int, stride: int) -> _Plan:
         pair = None
     else:
         numbers = [place for place in numbers if place[0] == "stream"]
-    words = list(zip(("shape", "more"), SHAPES.get(kind, ()), strict=False))
-    absent.update(dict.fromkeys({"shape", "more"}.difference(name for name, _ in words), 0))
+    words = list(zip(SHAPE, SHAPES.get(kind, ()), strict=False))
+    absent.update(dict.fromkeys(SHAPE[len(words) :], 0))
     return _Plan(packed, numbers, pair, absent, words, *_reader(present))
 
 

@@ -1,7 +1,7 @@
 """Which :class:`~gpusense._records.work.WorkKind` each record of a batch is. Pure.
 
-A program launches the same again and again: a look at the few words of a record that differ (name, stream, grid) finds
-its kind, and only the first record of a kind is read whole.
+A program launches the same again and again: a look at the few words of a record that differ (name, stream, grid, block)
+finds its kind, and only the first record of a kind is read whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from .record import record as decode_record
 
 _MAX_KNOWN = 200_000  # combinations of words that are remembered
 
-#: Kinds of records that have a row, and the columns that tell them apart within one place.
+#: Kinds of records that have a row, and the columns that tell them apart within one place, beside their shape.
 _TELLING: dict[int, tuple[str, ...]] = {
-    layouts.KERNEL: ("key", "shape", "more"),
-    layouts.CONCURRENT_KERNEL: ("key", "shape", "more"),
-    layouts.MEMCPY: ("shape", "stream"),
-    layouts.MEMCPY2: ("shape", "stream"),
+    layouts.KERNEL: ("key",),
+    layouts.CONCURRENT_KERNEL: ("key",),
+    layouts.MEMCPY: ("stream",),
+    layouts.MEMCPY2: ("stream",),
     layouts.MEMSET: ("stream",),
     layouts.SYNCHRONIZATION: ("key", "stream"),
 }
@@ -64,7 +64,7 @@ class Kinds:
         telling = _TELLING.get(batch.kind)
         if telling is None:
             return None
-        columns: list[Sequence[Any]] = [getattr(batch, name) for name in telling]
+        columns: list[Sequence[Any]] = [*(getattr(batch, name) for name in telling), *batch.shape]
         place: tuple[Any, ...] = (batch.kind, thread)
         for name in ("device", "context"):
             if batch.uniform(name):
