@@ -212,10 +212,21 @@ class View:
         return intervals[len(intervals) // 4] * len(self.rows) < self.parts.busy
 
     def gap_ns(self, numbers: Sequence[int]) -> int:
-        """How long some gaps are together."""
-        gaps = self.walk.gaps
+        """How long some gaps are together, as far as they were seen."""
+        gaps, hidden = self.walk.gaps, self.hidden
         ends, starts = map(gaps.end.__getitem__, numbers), map(gaps.start.__getitem__, numbers)
-        return sum(map(sub, ends, starts))
+        whole: int = sum(map(sub, ends, starts))
+        return whole - sum(hidden.get(number, 0) for number in numbers) if hidden else whole
+
+    @cached_property
+    def hidden(self) -> dict[int, int]:
+        """Of gaps that lie in a time of which nothing is known, for how long they do."""
+        gaps, found = self.walk.gaps, dict[int, int]()
+        for low, high in self._off:
+            for number in range(bisect_right(gaps.end, low), bisect_left(gaps.start, high)):
+                lost = min(high, gaps.end[number]) - max(low, gaps.start[number])
+                found[number] = found.get(number, 0) + lost
+        return found
 
     def _compiled(self, found: "dict[str, array[int]]") -> None:
         """What a compiler does takes several gaps: in the steps in which something new ran, the host's long ones are
@@ -250,9 +261,9 @@ class View:
                 calls = _between(self.allocations, starts[at] - LAUNCH_NS, ends[at])
                 if ends[at] - starts[at] <= ALLOCATION_NS * calls:
                     codes[at] = _ALLOCATION
-        for low, high in self._off:
-            first, last = bisect_right(ends, low), bisect_left(starts, high)
-            codes[first:last] = bytes((_UNSEEN,)) * max(0, last - first)
+        for number, lost in self.hidden.items():
+            if 2 * lost >= ends[number] - starts[number]:
+                codes[number] = _UNSEEN
         return codes
 
     def _mark_new(self, codes: bytearray) -> None:
@@ -296,7 +307,7 @@ class View:
         for number in numbers:
             at = bisect_right(steps.starts, gaps.start[number]) - 1
             if 0 <= at < steps.number:
-                spent[at] += gaps.end[number] - gaps.start[number]
+                spent[at] += gaps.end[number] - gaps.start[number] - self.hidden.get(number, 0)
         return spent
 
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
@@ -308,7 +319,7 @@ class View:
             key = work.kind[gaps.before[number]], work.kind[gaps.after[number]]
             mine = sums.setdefault(key, [0, 0])
             mine[0] += 1
-            mine[1] += gaps.end[number] - gaps.start[number]
+            mine[1] += gaps.end[number] - gaps.start[number] - self.hidden.get(number, 0)
         rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in sums.items()]
         return sorted(rows, key=lambda row: -row[3])
 
