@@ -508,6 +508,16 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
                 "medium",
             )
         return
+    if not facts.views:
+        yield Finding(
+            "nothing_to_gain",
+            "No fault was found, and of what ran there are sums alone: when it ran is not known.",
+            tuple(
+                f"{one_line(row.name)}: {count_text(row.count, 'call')}, {time_text(row.total_ns)}." for row in rows[:3]
+            ),
+            "Record again with this version: a file then says of all work when it ran.",
+            "low",
+        )
     for view in facts.views[:1]:
         whole = view.kernel_ns or 1
         parts = ", ".join(f"{name} {percent_text(spent / whole)}" for name, spent in list(view.families.items())[:3])
