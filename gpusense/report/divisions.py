@@ -6,7 +6,7 @@ There is one denominator a division: the phase, as far as it was seen. ``parts``
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import mul
 from typing import NamedTuple
@@ -41,6 +41,8 @@ PARTS = {
 }
 #: Those of them in which the device was empty, for a sentence that says so.
 EMPTY = {name: words.partition(": ")[2] for name, words in PARTS.items() if words.startswith("empty")}
+#: What single gaps are called.
+GAPS = {**{name: PARTS[name] for name in EMPTY}, "unseen": "not seen: capture was off"}
 _BUSY = ("compute", "collective", "copy")
 _OF = {
     STEADY: "steps",
@@ -99,8 +101,8 @@ class Division(NamedTuple):
 
     @property
     def of(self) -> str:
-        """What its shares are of: "steps"."""
-        return phase_text(self.phase, self.program.steps)
+        """What its shares are of: "steps"; "start-up seen" where capture was off for a part of it."""
+        return phase_text(self.phase, self.program.steps) + (" seen" if self.unseen_ns * 1000 > self.length_ns else "")
 
     @property
     def device(self) -> str:
@@ -160,15 +162,15 @@ class Divisions:
         if not self.views:
             return self._summed()
         found = []
-        for views in self.views.values():
-            mine, lengths, reaching = [], [_lengths(view) for view in views], _reaching(views)
+        for key, views in self.views.items():
+            mine, lengths, reaching = [], self._lengths[key], _reaching(views)
             for view, of in zip(views, lengths, strict=True):
                 spent, off = _parts(view, reaching), total(view.spans) - view.length_ns
                 mine.append(_division(view, view.name, view.length_ns, spent, _gaps(view), of, off))
             everything: _Lengths = {}
             for of in lengths:
-                for key, calls in of.items():
-                    everything.setdefault(key, _Calls()).add(calls)
+                for what, calls in of.items():
+                    everything.setdefault(what, _Calls()).add(calls)
             parts, gaps = Counter[str](), Counter[str]()
             for one in mine:
                 parts.update(one.parts)
@@ -179,6 +181,11 @@ class Divisions:
                 _division(views[0], ALL, whole, parts, gaps, everything, sum(one.unseen_ns for one in mine)),
             ]
         return found
+
+    @property
+    def programs(self) -> "list[Program]":
+        """The processes of which it is known when they worked."""
+        return list({id(views[0].program): views[0].program for views in self.views.values()}.values())
 
     def of(self, phase: str) -> list[Division]:
         """Of each device in one phase."""
@@ -194,6 +201,21 @@ class Divisions:
         """The phases that there are."""
         there = {one.phase for one in self.all}
         return [name for name in PHASES if name in there]
+
+    def lengths(self, phase: str, row: Operation) -> "Sequence[int]":
+        """How long the calls of an operation took in a phase, in order; of sums nothing is known."""
+        found: list[int] = []
+        for (_, key), views in self.views.items():
+            if key == (row.backend, row.device):
+                for at, view in enumerate(views):
+                    if phase in (view.name, ALL):
+                        calls = self._lengths[view.program.root, key][at].get((row.kind, row.name, row.direction))
+                        found += calls.lengths if calls is not None else ()
+        return sorted(found)
+
+    @cached_property
+    def _lengths(self) -> "dict[tuple[str | None, DeviceKey], list[_Lengths]]":
+        return {key: [_lengths(view) for view in views] for key, views in self.views.items()}
 
     def sentence(self) -> str:
         """ "28 steps of 33.1 ms (± 400 µs), after 9.30 s of start-up; GPU 0 busy 93 % of the steps"."""
@@ -212,8 +234,6 @@ class Divisions:
             parts.append(f"GPUs busy {percent_text(mean)} of the {of} ({', '.join(busy)}{more})")
         else:
             parts.append(f"{judged[0].device} busy {percent_text(judged[0].busy_share)} of the {of}")
-        if any(one.unseen_ns > 0.01 * one.length_ns for one in judged):
-            parts[-1] += " that was seen"
         return "; ".join(parts)
 
     def gaps(self, key: DeviceKey) -> Iterator[Gap]:

@@ -15,7 +15,7 @@ from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..session import Session
-from .divisions import ALL, EMPTY, PARTS, Division, Divisions, steps_text
+from .divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text, steps_text
 from .html.tables import small_tables
 from .series import devices_seen
 from .style import PLAIN, Style
@@ -393,8 +393,8 @@ def _phases(divisions: Divisions) -> Iterator[str]:
     """Each phase of each device: how long, how busy, what it holds."""
     rows = [
         (
-            f"{one.device}: {one.of}" if len(divisions.of(one.phase)) > 1 else one.of,
-            time_text(one.length_ns),
+            ": ".join([one.device] * (len(divisions.of(one.phase)) > 1) + [phase_text(one.phase, one.program.steps)]),
+            time_text(one.length_ns + one.unseen_ns),
             percent_text(one.busy_share),
             "; ".join(text for text in (_count(one), one.holds(), _not_seen(one)) if text),
         )
@@ -420,7 +420,7 @@ def _count(one: Division) -> str:
 
 
 def _not_seen(one: Division) -> str:
-    return f"{time_text(one.unseen_ns)} more were not seen" if one.unseen_ns * 1000 > one.length_ns else ""
+    return f"{time_text(one.unseen_ns)} of it were not seen" if one.unseen_ns * 1000 > one.length_ns else ""
 
 
 def _where(divisions: Divisions) -> Iterator[tuple[str, Iterator[str]]]:
@@ -447,7 +447,8 @@ def _operations(divisions: Divisions, width: int) -> Iterator[tuple[str, Iterato
         first = found[0].judged or divisions.names == [ALL]
         if phase == ALL and not first and sum(row.count for row in rows) == sum(row.count for row in judged):
             continue
-        title = f"Operations on the device, {'whole ' if phase == ALL else ''}{found[0].of}"
+        name = phase_text(phase, found[0].program.steps)
+        title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
         yield title, _table(rows, width, found[0].of, _MOST_ROWS if first or phase == ALL else _FEW_ROWS)
 
 
@@ -461,7 +462,7 @@ def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
         note = {"sum": " (upper bound: a sum of durations)"}.get(time.source, "")
         name = f"{device_text(time.device, time.backend)}: "
         yield (
-            f"{name}busy {time_text(one.busy_ns)}, {percent_text(one.busy_share)} of the run{note}; "
+            f"{name}busy {time_text(one.busy_ns)}, {percent_text(one.busy_share)} of the {one.of}{note}; "
             f"kernels {time_text(time.kernel_ns)}, copies {time_text(time.transfer_ns)}"
         )
         indent = " " * len(name)

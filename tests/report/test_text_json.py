@@ -203,7 +203,7 @@ def test_one_is_not_many():
         said = "\n".join([*text.summary(run), *text.full(run), repr(run), out.getvalue()])
         assert ONE_OF_MANY.findall(said) == []
         page = page_data(run).facts
-        shown = [page["findings"], page["tiles"], page["timeline"]["note"], page["tables"]]
+        shown = [page["findings"], page["phases"], page["timeline"]["note"], page["tables"]]
         assert ONE_OF_MANY.findall(json.dumps(shown)) == []
     assert ONE_OF_MANY.findall("1 calls, 1 more calls, 2 calls") == ["1 calls", "1 more calls"]
 
