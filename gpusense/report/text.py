@@ -1,4 +1,4 @@
-"""A session as text: the answer at the end of a run (at most fifteen lines) and the full report."""
+"""A session as text: the answer at the end of a run (about fifteen lines) and the full report."""
 
 import os
 from collections import Counter
