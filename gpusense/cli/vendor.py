@@ -39,7 +39,7 @@ NOT_CORE = (
 )
 
 #: What stays of those folders all the same.
-CORE = ("report/__init__.py", "report/files.py", "report/json.py", "report/json_stream.py")
+CORE = ("report/__init__.py", "report/divisions.py", "report/files.py", "report/json.py", "report/json_stream.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
