@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from .monitor import Monitor, Window
     from .session import Session, load
 
+if TYPE_CHECKING:  # what only signatures name
+    from typing_extensions import Unpack
+
+    from ._records.fields import ComputeFields, KernelFields, TransferFields
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -138,6 +143,7 @@ _SOURCES = {
     "_tracing.noop": ("NoopTracer",),
     "_tracing.summary": ("BlockOperation", "BlockSummary", "Bottleneck", "Launched", "TraceSummary"),
     "_tracing.tracer": ("Tracer",),
+    "integrations.ipython": ("load_ipython_extension", "unload_ipython_extension"),  # what %load_ext looks for
     "monitor": ("Monitor", "Window"),
     "session": ("Session", "load"),
 }
@@ -180,6 +186,15 @@ def _decide() -> "Any":
         return _selection().resolve()
     except (AttributeError, ImportError):  # a module of ours is only half imported
         return None
+    except OSError as error:
+        _pass_over(error)
+        return None
+
+
+def _pass_over(error: OSError) -> None:
+    """No descriptor or memory is left for a file of ours: with the next use there may be. Raises any other error."""
+    if error.errno not in (12, 23, 24):  # ENOMEM, ENFILE, EMFILE
+        raise error
 
 
 class _Idle:
@@ -239,7 +254,10 @@ else:
         contexts that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is
         recorded. ``@trace`` without parentheses names the block after the function.
         """
-        if type(name) is not str and callable(name):
+        if type(name) is str:
+            if attributes is None and links is None:
+                return _active.named(name)
+        elif callable(name):
             return _active.trace()(name)
         return _active.trace(name, attributes, links)
 
@@ -261,13 +279,14 @@ def record_kernel(
     end_ns: "int | None" = None,
     *,
     duration_ns: "int | None" = None,
-    **fields: "Any",
+    **fields: "Unpack[KernelFields]",
 ) -> None:
     """One kernel or pass that you timed, in wall-clock nanoseconds (``time.time_ns()``).
 
     Two of ``start_ns``, ``end_ns`` and ``duration_ns`` are enough; an end that is not passed is now. ``fields`` are
-    those of :class:`GpuKernel`. It belongs to the innermost block that is open here. What does not fit its field is
-    logged once and counted, and the record left out; nothing raises.
+    those of :class:`GpuKernel`. It belongs to the innermost block that is open here. A name that is no field raises
+    ``TypeError``, also where nothing is recorded; a value that does not fit raises nothing: the record is left out and
+    counted, and the reason logged once.
     """
     _active.record_kernel(name, start_ns, end_ns, duration_ns=duration_ns, **fields)
 
@@ -280,7 +299,7 @@ def record_transfer(
     duration_ns: "int | None" = None,
     start_ns: "int | None" = None,
     end_ns: "int | None" = None,
-    **fields: "Any",
+    **fields: "Unpack[TransferFields]",
 ) -> None:
     """One copy that you timed: ``record_transfer("mesh", "cpu_to_gpu", bytes=10_485_760, duration_ns=25_000)``.
 
@@ -298,7 +317,7 @@ def record_compute_block(
     elements: "int | None" = None,
     *,
     duration_ns: "int | None" = None,
-    **fields: "Any",
+    **fields: "Unpack[ComputeFields]",
 ) -> None:
     """CPU work that you timed, on the calling thread; ``elements`` items. Times and errors as for
     :func:`record_kernel`; ``fields`` are those of :class:`ComputeBlock`."""
@@ -338,12 +357,13 @@ def configure(
     line_packages: "Iterable[str] | str" = _UNCHANGED,
     strict: bool = _UNCHANGED,
     attribution: "Literal['order', 'exact']" = _UNCHANGED,
+    wgpu_copies: bool = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in
     which unit, and its default. The environment has the last word. What was recorded stays.
 
-    ``sinks``: callables that get lists of finished records, on gpusense's thread. ``defaults=True`` is for libraries:
+    ``sinks``: callables that get lists of finished records, on their own thread. ``defaults=True`` is for libraries:
     the application's own calls win over it. Raises :class:`ConfigurationError` for unknown names and impossible values,
     and under ``strict=True`` :class:`BackendUnavailable` for a backend that was asked for and is not there; nothing has
     changed then.
@@ -356,12 +376,19 @@ def configure(
 
 def enable() -> bool:
     """Records from now on, for the whole process, also where no GPU is there; False under ``GPUSENSE=off``."""
-    return _selection().enable()  # type: ignore[no-any-return]
+    try:
+        return _selection().enable()  # type: ignore[no-any-return]
+    except OSError as error:
+        _pass_over(error)
+        return False
 
 
 def disable() -> None:
     """Stops recording, for the whole process, until :func:`enable`; what was recorded stays readable."""
-    _selection().disable()
+    try:
+        _selection().disable()
+    except OSError as error:  # nothing was recorded so far
+        _pass_over(error)
 
 
 def detach(*, without_graphs: bool = False) -> "Unavailable | None":
@@ -374,7 +401,11 @@ def detach(*, without_graphs: bool = False) -> "Unavailable | None":
     profiler or another copy of gpusense uses CUPTI, with work outstanding, and before CUDA 12.6. :func:`enable`
     attaches anew.
     """
-    return _selection().detach(without_graphs)  # type: ignore[no-any-return]
+    try:
+        return _selection().detach(without_graphs)  # type: ignore[no-any-return]
+    except OSError as error:  # nothing was recorded so far
+        _pass_over(error)
+        return None
 
 
 def reset() -> None:
@@ -387,16 +418,24 @@ def devices() -> "tuple[DeviceInfo, ...]":
 
     Where a driver hangs its devices are left out after some seconds, which is logged once.
     """
-    from . import backends
+    try:
+        from . import backends
 
-    return backends.devices()
+        return backends.devices()
+    except OSError as error:
+        _pass_over(error)
+        return ()
 
 
 def own_usage() -> "tuple[OwnUsage, ...]":
     """What this process itself uses of each device, as far as the driver reports it: a tuple of :class:`OwnUsage`."""
-    from . import monitor
+    try:
+        from . import monitor
 
-    return monitor.own_usage()
+        return monitor.own_usage()
+    except OSError as error:
+        _pass_over(error)
+        return ()
 
 
 def __getattr__(name: str) -> "Any":

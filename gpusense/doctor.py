@@ -110,6 +110,17 @@ def selftest(device: int = 0) -> SelfTest:
     )
 
 
+def wgpu_selftest() -> str:
+    """Whether wgpu computes and times here, in words; tried in a child process."""
+    from .backends.wgpu.source import self_test
+
+    found = self_test()
+    if isinstance(found, Unavailable):
+        return f"self-test not possible: {found.reason}"
+    word = "passed" if found["correct"] else "FAILED: the result is wrong"
+    return f"self-test {word}, on {found['adapter']} through {found['backend']}"
+
+
 def _traced(device: int) -> tuple[Any, dict[str, Any]]:
     from ._tracing.select import control
     from .cuda import _workload

@@ -14,6 +14,7 @@ from .backends.wgpu import source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ._records.records import Direction
     from .backends.wgpu.vulkan import Card
 
 __all__ = ["cards", "scope", "self_test", "traced_map_buffer", "traced_read_buffer", "traced_write_buffer"]
@@ -114,7 +115,13 @@ def _named(method: str, label: str | None, buffer: Any) -> str:
 
 
 def _record(
-    method: str, label: str | None, direction: str, size: int, times: tuple[int, int], buffer: Any, **fields: Any
+    method: str,
+    label: str | None,
+    direction: "Direction",
+    size: int,
+    times: tuple[int, int],
+    buffer: Any,
+    **fields: Any,
 ) -> None:
     get_tracer().record_transfer(
         _named(method, label, buffer),

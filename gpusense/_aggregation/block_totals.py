@@ -121,7 +121,7 @@ class Watched:
         if len(blocks) < self._sweep_at:
             return
         alive = 0  # of those that there are now: the program goes on adding to them
-        for block_id, found in list(blocks.items()):
+        for block_id, found in blocks.copy().items():  # threads of the program add to it
             block = found()
             if block is None or block.block_id != block_id:
                 blocks.pop(block_id, None)

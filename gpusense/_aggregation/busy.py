@@ -14,6 +14,7 @@ from operator import gt, itemgetter, le, sub
 from sys import byteorder
 from typing import NamedTuple
 
+from .._records.device_identity import card
 from .._records.records import DeviceBusy
 
 HELD = 65_536  # weight of what a device holds before the oldest of it is summed up
@@ -352,12 +353,13 @@ def _weight(spans: list[Span]) -> int:
 
 
 class Busy:
-    """Busy time of every device."""
+    """Busy time of every device: the work of all backends that reach one card is one union."""
 
-    __slots__ = ("_devices",)
+    __slots__ = ("_backends", "_devices")
 
     def __init__(self) -> None:
         self._devices: dict[tuple[str, int | None], DeviceTime] = {}
+        self._backends: dict[tuple[str, int | None], str] = {}  # CUDA where it is among them
 
     def add(
         self,
@@ -370,13 +372,17 @@ class Busy:
         sequential: bool = False,
     ) -> None:
         """Intervals as two columns of equal length, at least one; see :func:`span_of`."""
-        time = self._devices.get((backend, device))
+        key = card(backend, device)
+        time = self._devices.get(key)
         if time is None:
-            time = self._devices[backend, device] = DeviceTime()
+            time = self._devices[key] = DeviceTime()
+            self._backends[key] = backend
+        elif backend == "cuda":
+            self._backends[key] = backend
         time.add(kernels, span_of(starts, ends, total, sequential))
 
     def rows(self) -> list[DeviceBusy]:
         return [
-            DeviceBusy(device, *time.total_ns(), time.first, time.last, backend)
-            for (backend, device), time in list(self._devices.items())
+            DeviceBusy(key[1], *time.total_ns(), time.first, time.last, self._backends[key])
+            for key, time in list(self._devices.items())
         ]

@@ -340,7 +340,8 @@ class Pipeline:
 
     def _without_own_waits(self, batch: Batch) -> Batch:
         """A look at how far the stream of the markers has come leaves a record as a wait of the program does."""
-        ours = self.marker.stream if self.marker is not None else None
+        marker = self.marker
+        ours = marker.stream if marker is not None and marker.kind != batch.kind else None
         if ours is None or ours not in batch.stream:
             return batch
         return self._leave_out(batch, [i for i, stream in enumerate(batch.stream) if stream != ours])

@@ -20,26 +20,34 @@ class SameKernels:
     """``kinds``: records without times, all of one backend and device; ``which`` of them each kernel is; its start
     and duration. In order of their starts; at least one."""
 
-    __slots__ = ("durations", "kinds", "starts", "which")
+    __slots__ = ("durations", "kinds", "starts", "submitted", "which")
 
-    def __init__(self, kinds: list[GpuKernel], which: list[int], starts: list[int], durations: list[int]) -> None:
+    def __init__(
+        self,
+        kinds: list[GpuKernel],
+        which: list[int],
+        starts: list[int],
+        durations: list[int],
+        submitted: list[int] | None = None,
+    ) -> None:
+        """``submitted``: when the host handed each over; records have it in their attributes, as "submitted_ns"."""
         if not all(map(le, starts, starts[1:])):
             order = sorted(range(len(starts)), key=starts.__getitem__)
             which, starts, durations = ([column[at] for at in order] for column in (which, starts, durations))
-        self.kinds, self.which, self.starts, self.durations = kinds, which, starts, durations
+            submitted = [submitted[at] for at in order] if submitted else None
+        self.kinds, self.which, self.starts, self.durations, self.submitted = kinds, which, starts, durations, submitted
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def records(self) -> list[GpuKernel]:
-        return _records(self.kinds, self.which, self.starts, self.durations)
+        return _records(self.kinds, self.which, self.starts, self.durations, self.submitted)
 
     def at(self, chosen: list[int]) -> list[GpuKernel]:
         """The records of some."""
-        which, starts, durations = self.which, self.starts, self.durations
-        return _records(
-            self.kinds, [which[i] for i in chosen], [starts[i] for i in chosen], [durations[i] for i in chosen]
-        )
+        which, starts, durations = ([column[i] for i in chosen] for column in (self.which, self.starts, self.durations))
+        submitted = [self.submitted[i] for i in chosen] if self.submitted else None
+        return _records(self.kinds, which, starts, durations, submitted)
 
     def by_kind(self, without: list[int]) -> list[tuple[GpuKernel, list[int]]]:
         """The durations of each kind, but for some."""
@@ -67,7 +75,9 @@ class SameKernels:
         return self.starts[0] > 0 and min(self.durations) >= 0
 
 
-def _records(kinds: list[GpuKernel], which: list[int], starts: list[int], durations: list[int]) -> list[GpuKernel]:
+def _records(
+    kinds: list[GpuKernel], which: list[int], starts: list[int], durations: list[int], submitted: list[int] | None
+) -> list[GpuKernel]:
     rows = [list(kind) for kind in kinds]
     made: list[GpuKernel] = []
     make, keep, first, last = _make, made.append, _START, _END
@@ -75,6 +85,11 @@ def _records(kinds: list[GpuKernel], which: list[int], starts: list[int], durati
         row = rows[number]
         row[first], row[last] = start, start + duration
         keep(make(GpuKernel, row))
+    if submitted:
+        made = [
+            kernel._replace(attributes={**(kernel.attributes or {}), "submitted_ns": since})
+            for kernel, since in zip(made, submitted, strict=True)
+        ]
     return made
 
 

@@ -63,6 +63,7 @@ class Attributor:
         self._pending: dict[int, deque[Boundary]] = {}  # of threads that have any
         self._tokens: dict[int, Boundary] = {}  # in the order of issue
         self._failed: set[int] = set()  # of them: no record will come
+        self._stay = 0  # blocks that had to stay when some were forgotten last
         self.lost_markers = 0
 
     def boundary(self, event: Boundary, corr: int | None = None) -> None:
@@ -121,7 +122,7 @@ class Attributor:
         """Name and parent of a block, without a place among the launches."""
         self._parents[block_id] = parent_id
         self._names[block_id] = name
-        if len(self._parents) > MAX_BLOCKS:
+        if len(self._parents) > max(MAX_BLOCKS, 2 * self._stay):
             self._forget_blocks()
 
     def _forget(self) -> None:
@@ -130,15 +131,21 @@ class Attributor:
             self._all.forget_before(MAX_EVENTS // 2)
         if self._kept.added >= self._kept.look_at:
             self._kept.look(MAX_EVENTS, self._waiting)
-        if len(self._parents) > MAX_BLOCKS:
+        if len(self._parents) > max(MAX_BLOCKS, 2 * self._stay):
             self._forget_blocks()
 
     def _forget_blocks(self) -> None:
-        """Drops the older half of the closed blocks; those still open keep their ancestors."""
+        """Drops the older half of the closed blocks; those still open keep their ancestors. So many may be open that
+        nothing can be dropped: the next time is when there are twice as many."""
         ids = list(self._parents)
-        needed = set(ids[len(ids) // 2 :])
+        needed: set[int] = set()
         for block in self._all.open_now():
-            needed.update(self.chain(block))
+            at: int | None = block
+            while at is not None and at not in needed:
+                needed.add(at)
+                at = self._parents.get(at)
+        self._stay = len(needed)
+        needed.update(ids[len(ids) // 2 :])
         for block in ids:
             if block not in needed:
                 del self._parents[block], self._names[block]

@@ -5,7 +5,7 @@ is called there, a constructor too, is time of the program. The types below say 
 whoever leaves an item, and whoever takes one apart, to them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, NamedTuple
 
 from .._records.records import BlockRecord, Path
@@ -164,6 +164,41 @@ def boundary_of(item: Marked | Unplaced) -> Boundary:
         return Boundary(op, block, parent, thread, before_ns, after_ns, name)
     call = item[7]
     return Boundary(op, block, parent, thread, before_ns, call.ended_ns or after_ns, name, call.token)
+
+
+def on_clock(item: Any, of: Callable[[int], int]) -> Any:
+    """``item`` with its times by another clock; none ends before it starts. A boundary with a marker: see
+    :func:`boundary_on_clock`."""
+    kind = item[0]
+    if kind in (PLACED, UNPLACED):
+        return (*item[:5], of(item[5]), *item[6:])
+    if kind == ENDED:
+        return (*item[:8], *_span_on_clock(item[8], item[9], of), *item[10:])
+    if kind == CLOSED:
+        return (*item[:5], *_span_on_clock(item[5], item[6], of), *item[7:])
+    if kind == FRAME_OPENED:
+        item[1].start_ns = of(item[1].start_ns)
+    elif kind in (FRAME_ENDED, FRAME_FOLLOWED):
+        end = max(of(item[2]), item[1].start_ns)
+        if kind == FRAME_FOLLOWED:
+            item[4].start_ns = end
+        return (*item[:2], end, *item[3:])
+    elif kind == RECORD and hasattr(item[1], "start_ns"):
+        return RECORD, item[1]._replace(start_ns=of(item[1].start_ns), end_ns=of(item[1].end_ns))
+    return item
+
+
+def _span_on_clock(start_ns: int, end_ns: int, of: Callable[[int], int]) -> tuple[int, int]:
+    start = of(start_ns)
+    return start, max(start, of(end_ns))
+
+
+def boundary_on_clock(event: Boundary, of: Callable[[int], int]) -> Boundary:
+    """As :func:`on_clock`."""
+    before = of(event.before_ns)
+    open_ended = event.after_ns == event.before_ns + OPEN_ENDED_NS
+    after = before + OPEN_ENDED_NS if open_ended else max(before, of(event.after_ns))
+    return event._replace(before_ns=before, after_ns=after)
 
 
 def record_of(item: Closed | Recorded) -> Any:

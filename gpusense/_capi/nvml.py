@@ -124,7 +124,7 @@ FIELD_MEMORY_TEMPERATURE = 82
 FIELD_NVLINK_TX_KIB, FIELD_NVLINK_RX_KIB = 138, 139
 FIELD_POWER_AVERAGE, FIELD_POWER_INSTANT = 185, 186
 FIELD_PCIE_TX, FIELD_PCIE_RX = 197, 198
-ALL_LINKS = 0xFFFFFFFF
+ALL_LINKS = ALL_BITS = 0xFFFFFFFF
 
 EVENT_XID = 8
 PERFORMANCE_STATE_UNKNOWN = 32
@@ -169,7 +169,8 @@ CODES = {
     999: "UNKNOWN",
 }
 
-PERMANENT = frozenset({2, 3, 13, 22, 24, 25, 26})  # asking again gives the same answer
+ABSENT = frozenset({13, 25, 26})  # this library has no such call, or not in this form
+REFUSED = frozenset({2, 3, 22, 24})  # this device does not answer that as it is now
 GONE = frozenset({15, 16, 28})  # this device
 LIBRARY_GONE = frozenset({1, 9, 18})  # shut down by someone else, or the driver was reloaded under us
 

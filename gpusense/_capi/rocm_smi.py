@@ -55,8 +55,8 @@ CODES = {
     19: "AMDGPU_RESTART_ERR",
     20: "DRM_ERROR",
 }
-#: Codes that a device answers for ever: not asked again.
-PERMANENT = (2, 9, 20)
+#: Codes by which a device refuses: not asked again soon.
+REFUSED = (2, 9, 20)
 DENIED = 4
 
 MEMORY_VRAM, MEMORY_GTT = 0, 2

@@ -6,12 +6,13 @@ reason), *stopped*.
 """
 
 from collections.abc import Callable
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any
 
 from .._aggregation.pipeline import Marker
 from .._decode import layouts
 from .._records.records import DeviceInfo, GpuKernel, Unavailable, UnseenInterval
+from .._runtime.clock import now_ns as time_ns
 from .._runtime.config import Settings
 from .._runtime.errors import GpuSenseError, NotYet
 from ..backends.cupti.sharing import Sharing
@@ -249,9 +250,16 @@ class Capture:
                 reason = f"{reason}; {error}"
         self.state, self.reason = "unavailable", reason
 
-    def flush(self, forced: bool = False) -> None:
+    def flush(self, forced: bool = False) -> str:
+        """Has what is finished read; "" or why that was not done."""
         if self._activity is not None and self.state == "running":
-            self._activity.flush(forced)
+            return self._activity.flush(forced) or ""
+        return ""
+
+    def rouse(self) -> None:
+        """Has buffers looked at as often as while there is work."""
+        if self._activity is not None:
+            self._activity.rouse()
 
     def lines(self) -> list[tuple[int, str]]:
         """(correlation id, line of the program) of synchronising calls since the last time; none unless asked for."""

@@ -12,12 +12,12 @@ so cycles are longer.
 of gpusense in a process keep the smallest budget of all; one of them switches capture, and all note the pauses.
 """
 
-from time import time_ns
 from typing import Any
 
 from .._aggregation.threshold import Threshold
 from .._decode.correlation_ids import LEFT
 from .._records.records import BUDGET, UnseenInterval
+from .._runtime.clock import now_ns as time_ns
 from ..backends.cupti.sharing import Pause
 from .attachment import Capture
 

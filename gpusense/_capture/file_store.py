@@ -196,7 +196,7 @@ class FileStore:
         few = waiting < WRITE_RECORDS and not self._sinks.awaited
         return few and read and monotonic() < self._write_at
 
-    def cycle(self, pause: Pause | None) -> None:
+    def cycle(self, pause: Pause, final: bool = False) -> None:
         self.watched.sweep()
         self.flush()
 

@@ -7,12 +7,13 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any
 
 from .._decode import layouts
 from .._decode.record import unpack
 from .._decode.walk import batches
+from .._runtime.clock import now_ns
 
 _NAMES = {
     layouts.CONCURRENT_KERNEL: "kernel",
@@ -80,7 +81,7 @@ class HangWatch:
             self._progress = self._clock()
             self._ended = None
             if self._lasting is not None:
-                self._lasting["ended_ns"] = time_ns()
+                self._lasting["ended_ns"] = now_ns()
                 self._lasting = None
         # Else it ended before the hang, in a buffer that CUPTI kept because of what is stuck: a forced flush brings it.
         for place, i in latest.items():
@@ -131,7 +132,7 @@ class HangWatch:
         ]
         ends = [row["last_completed"]["end_ns"] for row in last]
         self._lasting = {
-            "noticed_ns": time_ns(),
+            "noticed_ns": now_ns(),
             "after_s": self.after_s,
             "last_completed_ns": max(ends, default=None),
             "ended_ns": None,

@@ -1,7 +1,7 @@
 """Live mode: buffers are decoded as they come, and what comes of them stays in memory and goes to the sinks."""
 
 from contextlib import AbstractContextManager
-from time import monotonic, time_ns
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from .._aggregation.block_totals import BlockTotals
@@ -12,6 +12,7 @@ from .._capi import demangle
 from .._decode.names import NameCache, Names
 from .._records.records import BlockRecord, Counters, Path, Record
 from .._records.work import HEAD, TAIL
+from .._runtime.clock import now_ns
 from .._runtime.config import Settings
 from .attachment import Capture
 from .sinks import Sinks
@@ -87,7 +88,7 @@ class LiveStore:
         self._names.new_buffer(monotonic())
         pipeline.others_markers = capture.sharing.others_markers
         names = Names(self._names, capture.name)
-        pipeline.feed(view, thread, capture.strides, names, now_ns=time_ns(), pause=pause)
+        pipeline.feed(view, thread, capture.strides, names, now_ns=now_ns(), pause=pause)
 
     def name(self, pointer: int) -> str:
         assert self._capture is not None
@@ -118,23 +119,21 @@ class LiveStore:
 
     def records(self, records: list[Record | SameKernels]) -> None:
         if records:
-            self.pipeline.record(records, time_ns())
+            self.pipeline.record(records, now_ns())
 
     # --- cycles -----------------------------------------------------------------------------------------------------
 
     def may_wait(self, waiting: int, read: bool) -> bool:
         return False
 
-    def cycle(self, pause: Pause | None) -> None:
-        if pause is None:
-            self.pipeline.cycle(time_ns(), final=True)
-        else:
-            self.pipeline.cycle(time_ns(), patience_ns=self._patience(), pause=pause)
+    def cycle(self, pause: Pause, final: bool = False) -> None:
+        patience_ns = None if final else self._patience()
+        self.pipeline.cycle(now_ns(), final, patience_ns=patience_ns, pause=pause)
 
     def _patience(self) -> int | None:
         """Short where the device has done every marker: one that has not been read since is lost. None: the usual."""
         oldest = self.pipeline.attribution.waiting_since()
-        if oldest is None or self._capture is None or time_ns() - oldest < DONE_PATIENCE_NS:
+        if oldest is None or self._capture is None or now_ns() - oldest < DONE_PATIENCE_NS:
             return None
         return DONE_PATIENCE_NS if self._capture.markers_done() else None
 

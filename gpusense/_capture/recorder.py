@@ -10,30 +10,53 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from time import monotonic, sleep, thread_time, time_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from time import monotonic, sleep, thread_time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .._aggregation.block_totals import BlockTotals
 from .._aggregation.same_kernels import SameKernels
 from .._attribution.before_capture import Unmarked
-from .._attribution.boundaries import CLOSED, LAST_PLACED, LOST, RECORD, Boundary, PlacedItem, boundary_of, record_of
+from .._attribution.boundaries import (
+    CLOSED,
+    LAST_PLACED,
+    LOST,
+    RECORD,
+    Boundary,
+    PlacedItem,
+    boundary_of,
+    boundary_on_clock,
+    on_clock,
+    record_of,
+)
 from .._attribution.open_blocks import end_frames
+from .._decode.walk import restamped
+from .._records.device_identity import same
 from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, UnseenInterval
 from .._runtime import log, threads
-from .._runtime.clock import Anchor
+from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
+from .._runtime.errors import wants_room
+from .._runtime.interrupts import is_the_programs
 from .attachment import Capture
-from .budget import BudgetKeeper
+from .budget import MAX_UNSEEN, BudgetKeeper
 from .hang import HangWatch
 from .live_store import LiveStore
-from .sinks import Sinks, is_the_programs
-from .store import Store
+from .losses import Losses
+from .sinks import LONGEST_WAIT_S, Sinks
+from .store import Results, Store
+from .thread_names import ThreadNames
 from .worker import FIRST_WAIT_S, Pauses
 
 if TYPE_CHECKING:
     from ..session import Session
 
 TICK_S = 0.1
+#: Once nothing has come for so long, cycles come this seldom: while CUDA may come, whose first work is unseen until the
+#: next, and while capture runs, where the drain thread looks for work and rings (``broker.REST_S``).
+QUIET_S = 5.0
+REST_ARMED_S, REST_S = 0.8, 2.0
+#: The most that the one marker makes by which capture notices other profilers (``watch``): that is no work.
+CANARY_BYTES = 256
 MAX_WAIT_S = 1.0  # that blocks wait, all together, while another thread attaches: what they launch is to be seen
 RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come to the blocks around them
 EVENTS_AT_ONCE = 64  # without a pause
@@ -43,11 +66,21 @@ SINK_WAIT_S = 0.5
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
 
 
+#: That the program waits at most for what it has told gpusense to do; and at least for an answer, so that one comes.
+DO_S, LEAST_S = 10.0, 0.05
+
+IN_PART = "; work was seen for a part of this time"
+BY_SURPRISE = "it was asked for in the middle of gpusense's own work, by a signal handler or finaliser"
+
+_Answer = TypeVar("_Answer")
+
+
 class Owner(NamedTuple):
     """What a recorder asks of the tracer that it records for; the defaults are of a recorder alone."""
 
     wake: Callable[[], None] = lambda: None  # has the next cycle begin now
     elsewhere: Callable[[Callable[[], None]], bool] = lambda _: False  # gpusense's thread runs it, if there is one
+    later: Callable[[Callable[[], None]], bool] = lambda _: False  # the same, also for that thread itself
     on_own_thread: Callable[[], bool] = lambda: False  # whether the caller is that thread
     metrics: Callable[[], Any] = lambda: None  # the monitor whose samples belong to the session
     left_out: Callable[[], dict[str, int]] = dict  # what of the program's is in no record, as counters
@@ -58,7 +91,7 @@ class Recorder:
 
     ``marker`` marks a block's boundary, None while that is not possible; ``newest``, where it is not None then, gives
     the newest correlation id in its place; ``armed`` while it may become possible any moment, so that blocks ask
-    (:meth:`poke`).
+    (:meth:`poke`), and while the threads rest, so that the first block wakes them.
     """
 
     def __init__(
@@ -73,28 +106,38 @@ class Recorder:
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
-        self.sinks = Sinks(lambda: self.owner.on_own_thread())
-        self.clock = Anchor()
-        self.start_ns = time_ns()
+        self.sinks = Sinks()
+        self.clock = SESSION
+        self.thread_names = ThreadNames()
+        self.start_ns = now_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
         self.unseen: list[UnseenInterval] = []
+        self.unread_at_end = 0  # of the queue, where the end was given up
         self.spent_s = 0.0
         self.marker: Callable[[int], Any] | None = None
         self.newest: Callable[[], int] | None = None
         self.armed = capture is not None
         self.disabled = False  # between pause_capture and resume_capture
-        self._lock = threads.OwnedLock()  # of everything that is recorded
-        self._attaching = threads.OwnedLock()
+        self._lock = threads.rlock()  # of everything that is recorded
+        self._attaching = threads.rlock()
         self._last_poke = 0.0
+        self._signs = False, 0  # at the last cycle: whether CUDA is near, and how many modules there are
+        self._rests = False  # ``armed`` only so that the next block ends the rest
+        self._came, self._quiet_s = True, 0.0  # since the last cycle something came; for how long nothing did
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
         self._marked = False  # whether blocks were marked once: else nothing was launched that we saw
         self._unmarked = Unmarked()  # boundaries until then
-        self._pause = Pauses()
+        self._pauses = Pauses()
+        self.steps = 0  # parts of the work that are done: it goes on as long as they grow
+        self._closing = threads.lock()  # taken, for good, by who closes the store
         self._read_ns = self.start_ns
+        self._unread = ""  # why the last reading was not done
+        self._losses = Losses(self.start_ns)
+        self._forgotten: dict[str, int] = {}  # of the counters that go on, by the last reset
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self._get_ident = threads.thread_id()
-        self._in_cycles: set[int] = set()  # threads that are in a cycle, whose time is the cycle's
+        self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
         self._slowed_ns = 0  # of the program's launches, for the budget
         self._hang = self._new_hang_watch()
         self._budget = BudgetKeeper(self.unseen)
@@ -113,6 +156,9 @@ class Recorder:
 
     def reconfigure(self, settings: Settings) -> None:
         """The next records follow ``settings``; capture begins anew where that is needed."""
+        self._do(lambda: self._reconfigure(settings))
+
+    def _reconfigure(self, settings: Settings) -> None:
         old, self.settings = self.settings, settings
         with self._lock:
             self._consume()
@@ -133,23 +179,31 @@ class Recorder:
                 self._hang = self._new_hang_watch()
             if any(getattr(old, name) != getattr(settings, name) for name in _OF_CAPTURE):
                 disabled = self.disabled
-                self.pause_capture()
+                self._pause_capture()
                 if not disabled:
-                    self.resume_capture()
+                    self._resume_capture()
         self.store.note(self)
 
     def reset(self) -> None:
         """Forgets what was recorded so far; open blocks stay open."""
+        self._do(self._reset)
+
+    def _reset(self) -> None:
         with self._lock:
             self._consume()
             self.store.flush()
-            self.start_ns = time_ns()
+            self.start_ns = now_ns()
+            self._forgotten = self._counts_that_go_on()
             self.store.reset(self.start_ns)
-            self.unseen.clear()
+            # What lasts goes on, and begins here.
+            self.unseen[:] = [one._replace(start_ns=self.start_ns) for one in self.unseen if one.end_ns is None]
         self.store.note(self)
 
     def own(self, owners: dict[int, Path]) -> None:
         """Nodes of CUDA graphs by id, and the blocks that captured them, before any of them is replayed."""
+        self._guarded(lambda: self._own(owners))
+
+    def _own(self, owners: dict[int, Path]) -> None:
         with self._lock:
             self.store.own(owners)
 
@@ -157,38 +211,74 @@ class Recorder:
 
     def poke(self) -> None:
         """A block was opened while capture waits for CUDA (look at most every 5 ms) or for a context (look now)."""
+        if self._rests:
+            self._end_rest()
+            return
         now = monotonic()
         capture = self.capture
         # Once capture runs only a context is missed, and the next launches need its marker.
         soon = capture is not None and capture.running
-        if (soon or now - self._last_poke > 0.005) and not self._lock.mine:
-            self._last_poke = now
-            self._look_after_capture(self._patience_s)
+        if (soon or now - self._last_poke > 0.005) and self._get_ident() not in self._inside:
+            self._last_poke, self._came = now, True
+            self._guarded(lambda: self._look_after_capture(self._patience_s))
             self._patience_s = max(0.0, self._patience_s - (monotonic() - now))
 
     def pace(self, waited_s: float) -> float:
-        """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it."""
-        if not self.armed or self.capture is None:
+        """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it, long
+        once nothing has come for a while."""
+        capture = self.capture
+        armed = self.armed and capture is not None and not self._rests
+        near = armed and capture is not None and capture.near
+        modules = len(sys.modules)
+        if self._came or (near, modules) != self._signs:  # a program that imports something is about to begin
+            self._came, self._signs, self._quiet_s = False, (near, modules), 0.0
+            waited_s = min(waited_s, TICK_S)
+        else:
+            self._quiet_s += waited_s
+        if self._quiet_s >= QUIET_S and not self._budget.keeps and self._hang is None:
+            if not armed:
+                self.armed = self._rests = True
+            return min(waited_s * 1.5, REST_S if capture is not None and capture.running else REST_ARMED_S)
+        self._end_rest()
+        if not armed:
             return TICK_S
-        return min(waited_s * (1.2 if self.capture.near else 2), 4 * FIRST_WAIT_S if self.capture.near else TICK_S)
+        return min(waited_s * (1.2 if near else 2), 4 * FIRST_WAIT_S if near else TICK_S)
+
+    def _end_rest(self) -> None:
+        """What may come next is read as soon as ever."""
+        if self._rests:
+            self.armed = self._rests = False
+            self._came = True
+            self.owner.wake()
+            if self.capture is not None:
+                self.capture.rouse()
 
     def _look_after_capture(self, patience_s: float = 0.0) -> None:
         """Begins capture if CUDA is live by now; notices that another profiler came or went. Raises nothing."""
         capture = self.capture
-        if capture is None or self._attaching.mine or not self._attaching.acquire(timeout=patience_s):
-            return  # another thread is at it
+        if capture is None or threads.mine(self._attaching):
+            return
         try:
-            if self.armed:
+            if not self._attaching.acquire(timeout=patience_s):
+                return  # another thread is at it
+            if self.armed and not self._rests:
                 self._try(capture)
             else:
                 self._watch(capture)
-        except Exception as error:  # noqa: BLE001 - this may be a thread of the program
+        except Exception as error:
+            if is_the_programs(error):
+                raise
+            if wants_room(error):  # for a module of ours; with the next look there may be
+                return
             capture.give_up(f"{type(error).__name__}: {error}")
             self.armed = False
             self._mark_no_more()
             log.exception("capture", "gpusense: capture failed and is off")
         finally:
-            self._attaching.release()
+            try:
+                self._attaching.release()
+            except RuntimeError:  # not got
+                pass
 
     def _try(self, capture: Capture) -> None:
         if not capture.running:
@@ -213,17 +303,20 @@ class Recorder:
             self._mark_with(capture)
 
     def _add_unseen(self, unseen: UnseenInterval) -> None:
-        """Of a pause the second part, without CUPTI, continues the first."""
+        """Of a pause the second part, without CUPTI, continues the first; and so do all where there are very many."""
         last = self.unseen[-1] if self.unseen else None
         if last is not None and unseen.reason == BUDGET and last.reason.startswith(BUDGET):
             self.unseen[-1] = last._replace(end_ns=unseen.end_ns)
+        elif last is not None and len(self.unseen) >= MAX_UNSEEN:
+            reason = last.reason if last.reason.endswith(IN_PART) else f"{unseen.reason}{IN_PART}"
+            self.unseen[-1] = UnseenInterval(last.start_ns, unseen.end_ns, reason)
         else:
             self.unseen.append(unseen)
 
     def _watch(self, capture: Capture) -> None:
         change = capture.watch()
         if change is not None:
-            self.unseen.append(change)
+            self._add_unseen(change)
         # While another profiler has CUPTI our markers would only be noise in its records.
         self._mark_with(capture if capture.running else None)
 
@@ -284,15 +377,20 @@ class Recorder:
             self.owner.wake()
 
     def _arm(self) -> None:
+        self._rests = False
         self.armed, self._patience_s = True, max(self._patience_s, RETURN_WAIT_S)
 
     # --- pause and end ----------------------------------------------------------------------------------------------
 
     def pause_capture(self) -> None:
         """Ends capture for now; :meth:`resume_capture` begins it again."""
+        self._do(self._pause_capture)
+
+    def _pause_capture(self) -> None:
         if not self._budget.outside:
             self._budget.switch(True, self.capture)
-        self.flush(0.5)
+        self._flush_sources(0.5)
+        self._read_all(monotonic() + 0.5)
         with self._attaching:
             outside = self._budget.outside
             self._mark_no_more()
@@ -302,17 +400,20 @@ class Recorder:
                 self._stop(self.capture)
                 with self._lock:
                     if outside:
-                        self._add_unseen(UnseenInterval(self._budget.came_back(), time_ns(), BUDGET))
+                        self._add_unseen(UnseenInterval(self._budget.came_back(), now_ns(), BUDGET))
                     self._budget.note(self.capture)
-                self.unseen.append(UnseenInterval(time_ns(), None, "recording was disabled"))
+                self._add_unseen(UnseenInterval(now_ns(), None, "recording was disabled"))
 
     def resume_capture(self) -> None:
+        self._do(self._resume_capture)
+
+    def _resume_capture(self) -> None:
         self.disabled = False
         # Also where it was disabled before it had begun.
         if self.capture is not None and (self.capture.rearm() or self.capture.waiting):
             self._arm()
             if self.unseen and self.unseen[-1].end_ns is None:
-                self.unseen[-1] = self.unseen[-1]._replace(end_ns=time_ns())
+                self.unseen[-1] = self.unseen[-1]._replace(end_ns=now_ns())
             self.owner.wake()
 
     def end_capture(self) -> None:
@@ -327,58 +428,63 @@ class Recorder:
             if capture is not None and capture.attached:
                 capture.flush()
                 self._stop(capture)
-                if self._lock.acquire(timeout=0.5):
-                    try:
-                        self._budget.note(capture)
-                    finally:
-                        self._lock.release()
+                with self._lock:
+                    self._budget.note(capture)
 
     def _stop(self, capture: Capture) -> None:
         """What is finished is read first. Where another profiler has CUPTI, the time without it ends here."""
         lasting = capture.unseen_now()
         if lasting is not None:
-            self.unseen.append(lasting._replace(end_ns=time_ns()))
+            self._add_unseen(lasting._replace(end_ns=now_ns()))
         capture.stop()
 
     def _never_captured(self, capture: Capture) -> None:
         lasting = capture.unseen_now()
         if lasting is not None:
-            self.unseen.append(lasting._replace(end_ns=time_ns()))
+            self._add_unseen(lasting._replace(end_ns=now_ns()))
         elif capture.missed():
-            self.unseen.append(UnseenInterval(self.start_ns, time_ns(), "the program ended before capture could begin"))
+            self._add_unseen(UnseenInterval(self.start_ns, now_ns(), "the program ended before capture could begin"))
 
     # --- buffers ----------------------------------------------------------------------------------------------------
 
     def on_buffer(self, view: memoryview, thread: int) -> None:
         """A buffer of ``thread`` (0: of all), valid during the call. On the drain thread."""
-        began = thread_time()
+        began, alone = thread_time(), self._get_ident() not in self._inside
+        if len(view) > CANARY_BYTES:
+            self._came = True
+            self._end_rest()
+        self._guarded(lambda: self._add_buffer(view, thread))
+        if alone:
+            self._drain_cpu_ns += int((thread_time() - began) * 1e9)
+
+    def _add_buffer(self, view: memoryview, thread: int) -> None:
         with self._lock:
             try:
-                self._pause.begin()
+                self._pauses.begin()
                 self._take_events()
                 launches = self.store.launches
                 launches.wanted = self._budget.keeps
+                if self.clock.steps and self.capture is not None:
+                    view = restamped(view, self.capture.strides, self.clock.of_wall)
                 self.store.add(view, thread, self._pause)
                 self._slowed_ns += launches.take()
                 capture = self.capture
                 if self._hang is not None and capture is not None:
                     self._hang.read(view, capture.strides, self.store.name, capture.marker_shape)
-                self._read_ns = time_ns()
+                self._read_ns = now_ns()
             except BaseException as error:
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")
                 if not isinstance(error, Exception):  # Ctrl-C is the program's; otherwise the next buffer may be better
                     raise
-        if self._get_ident() not in self._in_cycles:
-            self._drain_cpu_ns += int((thread_time() - began) * 1e9)
 
     def _lost(self, reason: str) -> None:
         """A buffer could not be read: one unseen time for all that fail for one reason."""
         log.exception("buffer", "gpusense: a buffer of GPU records could not be read")
-        last, now = self.unseen[-1] if self.unseen else None, time_ns()
+        last, now = self.unseen[-1] if self.unseen else None, now_ns()
         if last is not None and last.reason == reason:
             self.unseen[-1] = last._replace(end_ns=now)
         else:
-            self.unseen.append(UnseenInterval(self._read_ns, now, reason))
+            self._add_unseen(UnseenInterval(self._read_ns, now, reason))
 
     # --- cycles -----------------------------------------------------------------------------------------------------
 
@@ -387,34 +493,40 @@ class Recorder:
 
         ``lazily``: what is of no use yet may wait. False where another thread was in a sink for all of ``timeout_s``.
         """
-        if self._lock.mine:
-            return True  # a signal handler that interrupted one
-        began, ident, sinks = thread_time(), self._get_ident(), self.sinks
-        self._in_cycles.add(ident)
-        try:
-            self._cycle(lazily)
-            handed = sinks.hand_out(timeout_s) if lazily else sinks.hand_out_on(self.owner.elsewhere, timeout_s)
-        finally:
-            self._in_cycles.discard(ident)
-        self._tick_cpu_ns += int((thread_time() - began) * 1e9) + sinks.take_cpu_ns()
+        if self._get_ident() in self._inside:
+            return False  # a signal handler or finaliser that interrupted one
+        self._guarded(lambda: self._whole_cycle(lazily))
+        return self.sinks.hand_out(0.0 if lazily else timeout_s)
+
+    def _whole_cycle(self, lazily: bool) -> None:
+        began = thread_time()
+        self._cycle(lazily)
+        self._tick_cpu_ns += int((thread_time() - began) * 1e9) + self.sinks.take_cpu_ns()
+        counts = self._counts_that_go_on()
         with self._lock:
+            self._losses.look(counts, now_ns())
             self._budget.note(self.capture)
             if self.store.launches.graphs:
                 self._budget.stay("CUDA graphs were replayed, and their next replay might fail")
             on = self._budget.step(self._tick_cpu_ns, self.store.threshold, self.capture, self._slowed_ns)
         self._follow_budget(on)
-        return handed
 
     def _cycle(self, lazily: bool) -> None:
         self._look_after_capture()
         self._look_for_hang()
         self.clock.look()
+        self.thread_names.look()
         if not (lazily and self.store.may_wait(len(self.events), self.newest is not None)):
             with self._lock:
-                self._pause.begin()
+                self._pauses.begin()
                 self._take_events()
                 self.store.cycle(self._pause)
         self.store.beside(self)
+
+    def _pause(self) -> None:
+        """Between two parts of the work."""
+        self.steps += 1
+        self._pauses()
 
     def _take_events(self) -> None:
         """As :meth:`_consume`, in parts with a pause between them."""
@@ -429,12 +541,16 @@ class Recorder:
         if noted:
             self.store.lines(noted)
         events = self.events
+        self.clock.look()
         placed: list[PlacedItem] = []
         records: list[Record | SameKernels] = []
         # What is there now: threads that add faster than this takes must not keep it here.
         for _ in range(len(events) if most is None else min(most, len(events))):
             item = events.popleft()
+            self._came = True
             kind = item[0]
+            if self.clock.steps:
+                item = on_clock(item, self.clock.of_wall)
             if kind <= LAST_PLACED:
                 placed.append(item)
                 continue
@@ -447,7 +563,9 @@ class Recorder:
             if kind in (CLOSED, RECORD):
                 records.append(record_of(item))
             else:
-                self._boundary(boundary_of(item))
+                event = boundary_of(item)
+                marked = self.clock.steps and event.token
+                self._boundary(boundary_on_clock(event, self.clock.of_wall) if marked else event)
         if placed:
             records += self.store.placed(placed)
         self.store.records(records)
@@ -492,7 +610,13 @@ class Recorder:
         return capture is None or not capture.running or capture.synchronise(timeout_s, self.owner.elsewhere)
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        return self.capture.devices() if self.capture is not None else ()
+        """Those of CUDA, then those that other sources' records name; a card that both name once."""
+        found = list(self.capture.devices()) if self.capture is not None else []
+        for source in self.sources:
+            for device in source.used_devices() if hasattr(source, "used_devices") else ():
+                if not any(same(device, known) for known in found):
+                    found.append(device)
+        return tuple(found)
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:
@@ -529,18 +653,76 @@ class Recorder:
     # --- results ----------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float) -> bool:
-        """Everything that the device has finished is read and handed on."""
-        deadline = monotonic() + timeout_s
-        read = self._flush_sources(timeout_s)
+        """Everything that the device has finished is read and handed on. False at once to who asks by surprise: a
+        signal handler or finaliser in the middle of gpusense's own work."""
+        if self._get_ident() in self._inside:
+            return False
+        deadline = monotonic() + min(timeout_s, LONGEST_WAIT_S)
+        flushed = self._flush_sources(timeout_s)
+        read = self._ask(lambda: self._read_all(deadline), max(LEAST_S, deadline - monotonic()), False)
+        return self.sinks.wait(max(0.0, deadline - monotonic())) and read and flushed
+
+    def _read_all(self, deadline: float) -> bool:
+        """Whether everything that the device has finished was read by ``deadline``."""
         while True:
-            if self.capture is not None and self.capture.running:
-                self.capture.flush()
-            handed = self.tick(max(0.0, deadline - monotonic()))
-            if self.store.idle:
-                return read and handed
+            unread = self.capture.flush() if self.capture is not None and self.capture.running else ""
+            self._whole_cycle(lazily=False)
+            self.sinks.hand_out()
+            self._unread = unread
+            if self.store.idle and not unread:
+                return True
             if monotonic() >= deadline:
                 return False
             sleep(0.002)
+
+    # --- on gpusense's own thread, where no signal handler of the program comes in between --------------------------
+
+    def _guarded(self, action: Callable[[], _Answer]) -> _Answer:
+        """What ``action`` gives, here; what a signal handler or finaliser asks meanwhile is refused."""
+        ident = self._get_ident()
+        outermost = ident not in self._inside
+        try:
+            self._inside.add(ident)
+            return action()
+        finally:
+            if outermost:
+                self._inside.discard(ident)
+
+    def _ask(self, action: Callable[[], _Answer], timeout_s: float, silent: _Answer) -> _Answer:
+        """What ``action`` gives on gpusense's thread, or here where there is none; ``silent`` where that takes longer,
+        and at once to who asks by surprise."""
+        if self._get_ident() in self._inside:
+            return silent
+        answers: list[_Answer] = []
+        done = threads.Bell()
+
+        def here_or_there() -> None:
+            if self.owner.elsewhere(self._errand(lambda: answers.append(action()), done.set)):
+                done.wait(min(timeout_s, LONGEST_WAIT_S))
+            else:
+                answers.append(action())
+
+        self._guarded(here_or_there)
+        return answers[0] if answers else silent
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """``action`` as in :meth:`_ask`, after all that was asked for before. It is done when this returns, unless
+        somebody asks by surprise: then it is done soon."""
+        if self._get_ident() not in self._inside:
+            self._ask(action, DO_S, None)
+        elif not self.owner.later(self._errand(action, lambda: None)):
+            action()
+
+    def _errand(self, action: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+        def errand() -> None:
+            try:
+                self._guarded(action)
+            except BaseException:  # noqa: BLE001 - the thread must live
+                log.exception("errand", "gpusense: what the program asked for has failed")
+            finally:
+                then()
+
+        return errand
 
     def _flush_sources(self, timeout_s: float) -> bool:
         read = True
@@ -564,17 +746,56 @@ class Recorder:
     def block_totals(self, block: Any) -> BlockTotals | None:
         """What was launched inside ``block`` so far; None where nobody watched it."""
         self._bring_up_to_date()
-        return self.store.totals(block.block_id, self._lock)
+        return self._guarded(lambda: self.store.totals(block.block_id, self._lock))
 
     def _bring_up_to_date(self) -> None:
-        if self._end_ns is None and not self._lock.mine:
-            with self._lock:
-                self._consume()
-                self.store.flush()
+        if self._end_ns is None:
+            self._ask(self._read_queue, DO_S, None)
+
+    def _read_queue(self) -> None:
+        with self._lock:
+            self._pauses.begin()
+            self._take_events()
+            self.store.flush()
 
     def counters(self) -> Counters:
-        extra = self.capture.losses() if self.capture is not None else {}
-        return self.store.counters()._replace(sink_errors=self.sinks.errors, **extra, **self.owner.left_out())
+        counts = self._counts_that_go_on()
+        return self.store.counters()._replace(
+            **{name: count - self._forgotten.get(name, 0) for name, count in counts.items()}
+        )
+
+    def _counts_that_go_on(self) -> dict[str, int]:
+        """Those that do not begin anew with a reset by themselves."""
+        stored = self.store.counters()
+        return {
+            "sink_errors": self.sinks.errors,
+            "unsent_records": self.sinks.unsent,
+            "unread_at_end": self.unread_at_end,
+            "lost_markers": stored.lost_markers,
+            "bytes_dropped": stored.bytes_dropped,
+            "bytes_too_long": stored.bytes_too_long,
+            **(self.capture.losses() if self.capture is not None else {}),
+            **self.owner.left_out(),
+        }
+
+    def lacking(self, block: Any) -> str:
+        """Why a block that was asked, and may be complete as far as waiting goes, is not; "" where it is."""
+        start, end = block.start_ns, block.end_ns or now_ns()
+        counts = self._counts_that_go_on()
+        with self._lock:
+            self._losses.look(counts, now_ns())
+            lost = self._losses.between(start, end)
+        if lost:
+            return f"{lost} while it was open"
+        for unseen in self.all_unseen():
+            if unseen.start_ns < end and (unseen.end_ns is None or unseen.end_ns > start):
+                return f"work was not seen while it was open: {unseen.reason}"
+        return ""
+
+    @property
+    def unread(self) -> str:
+        """Why the last reading was not done; "" where it was."""
+        return self._unread
 
     def meta(self) -> dict[str, Any]:
         """The ``meta`` of a session, as documented there."""
@@ -586,7 +807,7 @@ class Recorder:
             "version": __version__,
             "pid": os.getpid(),
             "start_ns": self.start_ns,
-            "end_ns": self._end_ns or time_ns(),
+            "end_ns": self._end_ns or now_ns(),
             "threshold_ns": settings.threshold_ns,
             "effective_threshold_ns": self.store.threshold.highest_ns,
             "trace_all": settings.trace_all,
@@ -597,24 +818,33 @@ class Recorder:
             "only_devices": None if settings.devices is None else list(settings.devices),
             "backends": capture.versions() if capture is not None else {},
             "capture": self.status(),
-            "clock_steps": list(self.clock.steps),
+            "clock_steps": [step for step in self.clock.steps if step[0] >= self.start_ns],
+            "clock_ahead_ns": self.clock.ahead_ns,
+            "threads": self.thread_names.rows(),
             **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
             "sources": {source.name: source.status() for source in self.sources},
             "overhead": {
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
                 "thread_s": self.spent_s,
-                **self._budget.facts(self._end_ns or time_ns(), self.store.threshold),
+                **self._budget.facts(self._end_ns or now_ns(), self.store.threshold),
             },
         }
 
     def samples(self) -> list[Any]:
         """Device metrics of this session so far, from the monitor that runs in this process."""
         source = self.owner.metrics()
-        return list(source.history((time_ns() - self.start_ns) / 1e9)) if source is not None else []
+        if source is None:
+            return []
+        samples, of = list(source.history((now_ns() - self.start_ns) / 1e9)), self.clock.of_monotonic
+        return [one._replace(time_ns=of(one.monotonic_ns)) for one in samples] if self.clock.steps else samples
 
     def session(self) -> "Session":
-        """All that was recorded so far."""
+        """All that was recorded so far. To who asks by surprise, as in :meth:`flush`, one that says so."""
+        if self._get_ident() in self._inside:
+            from ..session import Session
+
+            return Session(meta={"mode": self.store.mode, "reason": BY_SURPRISE})
         self._bring_up_to_date()
         return self.store.session(self)
 
@@ -623,8 +853,7 @@ class Recorder:
         from ..session import Session
         from ..session._names import tell_apart
 
-        with self._lock:
-            records, aggregates, busy, work = self.store.results()
+        records, aggregates, busy, work = self._guarded(self._results)
         session = Session(
             meta=self.meta(),
             devices=self.devices(),
@@ -639,6 +868,10 @@ class Recorder:
         tell_apart(session)
         return session
 
+    def _results(self) -> Results:
+        with self._lock:
+            return self.store.results()
+
     # --- end --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -648,30 +881,45 @@ class Recorder:
 
     def end_results(self, deliver: bool = True) -> None:
         """The part that is ours alone, but for the sinks. Without ``deliver``, time is short and nothing is decided."""
-        ended = self._end_ns is not None
         self._mark_no_more()
         self.armed = False
-        if self._lock.acquire(timeout=0.5):
-            try:
-                self._consume()
-                if deliver:
-                    self.store.cycle(None)
-                elif self.capture is not None:
-                    self.unseen.append(
-                        UnseenInterval(time_ns(), None, "capture did not end in time as the program ended")
-                    )
-            finally:
-                self._lock.release()
-            self._end_ns = self._end_ns or time_ns()
+        try:
+            if not self._lock.acquire(timeout=0.5):
+                self.give_up_end()
+                return
+            self._take_events()
             if deliver:
-                self.sinks.hand_out(SINK_WAIT_S)
-        if not ended:
+                self.store.cycle(self._pause, final=True)
+            elif self.capture is not None:
+                self._add_unseen(UnseenInterval(now_ns(), None, "capture did not end in time as the program ended"))
+        finally:
+            try:
+                self._lock.release()
+            except RuntimeError:  # not got
+                pass
+        self._end_ns = self._end_ns or now_ns()
+        if deliver and not self.sinks.hand_out(SINK_WAIT_S):
+            log.once("close-sinks", "gpusense: a sink did not take the last records in time")
+        self.sinks.give_up()
+        self._close_store()
+
+    def give_up_end(self) -> None:
+        """The end does not go on: the session says so, with what is left in the queue, and is closed as it is."""
+        if self._end_ns is None:
+            self.unread_at_end = max(1, len(self.events))
+            self._end_ns = now_ns()
+            self._add_unseen(UnseenInterval(self._end_ns, None, "reading what was recorded was given up at the end"))
+        self._close_store()
+
+    def _close_store(self) -> None:
+        if self._closing.acquire(blocking=False):
             self.store.close(self)
 
     def after_fork_in_child(self) -> None:
         """No call to CUDA or CUPTI any more, and nobody reads the queue: blocks that were open end into nothing."""
-        self._lock = threads.OwnedLock()
-        self._attaching = threads.OwnedLock()
+        self._lock = threads.rlock()
+        self._attaching = threads.rlock()
+        self._inside = set()
         self._mark_no_more()
         self.armed = False
         if self.capture is not None:

@@ -105,8 +105,8 @@ class Store(Protocol):
         """Without the lock: whether the ``waiting`` items of the queue are of no use to anybody yet. ``read``: the
         newest correlation id is read, so no boundary waits for a marker."""
 
-    def cycle(self, pause: Pause | None) -> None:
-        """What can be decided is decided and handed on; without ``pause`` it is the last time, and all of it is."""
+    def cycle(self, pause: Pause, final: bool = False) -> None:
+        """What can be decided is decided and handed on; ``final``: it is the last time, and all of it is."""
 
     def flush(self) -> None:
         """Nothing waits to be written."""

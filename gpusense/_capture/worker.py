@@ -14,8 +14,6 @@ PAUSE_S = 0.0001
 AT_ONCE_NS = 500_000  # of work, after which there is a pause
 #: No fork waits longer for the thread to end; it goes on if a cycle takes longer.
 FORK_S = 0.05
-#: Between two looks whether the system has let it go.
-GONE_S = 0.00002
 
 
 class Cycles(Protocol):
@@ -25,6 +23,7 @@ class Cycles(Protocol):
     def capture(self) -> Capture | None: ...
 
     spent_s: float
+    steps: int
 
     def tick(self, *, lazily: bool) -> Any: ...
 
@@ -103,8 +102,17 @@ class Worker:
         self._bell.set()
         return True
 
-    def finish(self, action: Callable[[], None], timeout_s: float) -> bool:
-        """Whether ``action`` ended in time on the thread; here, where there is none any more."""
+    def later(self, action: Callable[[], None]) -> bool:
+        """As :meth:`errand`, also for the thread itself, and after what it is at."""
+        if self._thread is None or not self._thread.is_alive():
+            return False
+        self._errands.append(action)
+        self._bell.set()
+        return True
+
+    def finish(self, action: Callable[[], None], timeout_s: float, longest_s: float) -> bool:
+        """Whether ``action`` ended on the thread; here, where there is none any more. It may take ``longest_s`` as long
+        as the recorder's work goes on, and no ``timeout_s`` in which it does not."""
         done = threads.Bell()
 
         def errand() -> None:
@@ -119,7 +127,12 @@ class Worker:
 
         if not self.errand(errand):
             errand()
-        return done.wait(timeout_s)
+        deadline, steps = monotonic() + longest_s, self._recorder.steps
+        while not done.wait(timeout_s):
+            if self._recorder.steps == steps or monotonic() > deadline:
+                return False
+            steps = self._recorder.steps
+        return True
 
     def _run(self) -> None:
         self._ident, self._native_id = self._get_ident(), threads.system_id()
@@ -162,13 +175,9 @@ class Worker:
             return
         if (capture is not None and capture.attached) or threads.foreign(thread):
             return
-        deadline = monotonic() + FORK_S
         self._end = self._end or deque((None,))  # a signal handler may fork while the program does
         self._bell.set()
-        thread.join(FORK_S)
-        # The system counts a thread for some microseconds after it was joined.
-        while not thread.is_alive() and threads.exists(self._native_id) and monotonic() < deadline:
-            sleep(GONE_S)
+        threads.join(thread, self._native_id, FORK_S)
 
     def after_fork_in_parent(self) -> None:
         """As before it."""

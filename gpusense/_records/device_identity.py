@@ -1,6 +1,6 @@
 """Which device is which: one entry a physical GPU over all sources, and what CUDA_VISIBLE_DEVICES shows. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._runtime.config import BACKEND_NAMES
@@ -49,9 +49,21 @@ def same(one: DeviceInfo, other: DeviceInfo) -> bool:
     return one.uuid is not None and one.uuid == other.uuid
 
 
+def is_among(device: DeviceInfo, others: Iterable[DeviceInfo]) -> bool:
+    """Whether one of ``others`` is the same device; of two without an address and a UUID the name decides."""
+    nameless = device.pci_bus_id is None and device.uuid is None
+    return any(same(device, one) or (nameless and device.name == one.name) for one in others)
+
+
 def key(device: DeviceInfo) -> tuple[int, str]:
     """What distinguishes a device from others that were sampled: foreign sources may give two the same index."""
     return device.index, device.uuid or device.pci_bus_id or ""
+
+
+def card(backend: str, device: int | None) -> tuple[str, int | None]:
+    """What the work of a record is summed up under: one card is one card, whether CUDA or wgpu reached it, because
+    wgpu's records have CUDA's numbers. Devices without a number are those of their backend."""
+    return ("", device) if device is not None and backend in ("cuda", "wgpu") else (backend, device)
 
 
 def visible(
@@ -213,15 +225,22 @@ def chosen(
     wanted: "int | str | DeviceInfo | Iterable[int | str | DeviceInfo] | None",
     devices: tuple[DeviceInfo, ...],
     cuda_visible_devices: str | None,
+    instances: Callable[[DeviceInfo], Iterable[str]] = lambda _: (),
 ) -> tuple[DeviceInfo, ...]:
-    """Those of ``devices`` that are asked for as :func:`select` takes them, or as "visible"; all for None."""
+    """Those of ``devices`` that are asked for as :func:`select` takes them, or as "visible"; all for None.
+
+    ``instances`` gives the UUIDs of a device's MIG instances. It is asked where CUDA_VISIBLE_DEVICES names one; its
+    whole device is then the one that is shown.
+    """
     if wanted is None:
         return devices
     names = (wanted,) if isinstance(wanted, (int, str, DeviceInfo)) else tuple(wanted)
     shown: tuple[DeviceInfo, ...] = ()
     if "visible" in names:
         nvidia = tuple(device for device in devices if device.vendor == "nvidia")
-        places = {item.place for item in visible(cuda_visible_devices, nvidia)}
+        named = "MIG-" in (cuda_visible_devices or "")
+        parents = {uuid: place for place, one in enumerate(nvidia) for uuid in instances(one)} if named else {}
+        places = {item.place for item in visible(cuda_visible_devices, nvidia, parents)}
         shown = tuple(device for place, device in enumerate(nvidia) if place in places)
-    named = select([name for name in names if name != "visible"], devices)
-    return tuple(device for device in devices if device in shown or device in named)
+    others = select([name for name in names if name != "visible"], devices)
+    return tuple(device for device in devices if device in shown or device in others)

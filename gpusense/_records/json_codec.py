@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from types import NoneType
 from typing import Any, Literal, TypeVar
 
+from .._runtime.text import well_formed
 from .hints import FieldType, Reader, reader
 from .metrics import GpuMetrics
 from .records import KINDS, BlockRecord, Record
@@ -236,7 +237,7 @@ def _text(value: Any) -> str:
 def replaced(value: Any) -> Any:
     """``value`` with the replacement character for what strict readers do not take."""
     if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return well_formed(value)
     if isinstance(value, dict):
         return {replaced(key): replaced(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -6,6 +6,7 @@ driver answered with something that cannot be). New fields go last in their grou
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .records import DeviceInfo
@@ -66,7 +67,8 @@ class Power(NamedTuple):
     energy_joules: float | None = None  # counter since the driver was loaded
     draw_window_s: float | None = None  # 0: instantaneous; 1: mean of the last second
     energy_monotonic_ns: int | None = None  # when the counter was read
-    scope: str | None = None  # "gpu", or "module" where the counter includes a CPU on the same module
+    #: "gpu"; "module" where the counter includes a CPU on the same module; "card"; "package": the chip of a card alone
+    scope: str | None = None
 
 
 class Clocks(NamedTuple):
@@ -231,11 +233,35 @@ def finite(metrics: GpuMetrics) -> GpuMetrics:
 
 _PLACE_OF = {name: place for place, name in enumerate(GpuMetrics._fields)}
 _PLACES = [(_PLACE_OF[name], empty) for name, empty in GROUPS.items()]
+_MEMORY, _UNIFIED = _PLACE_OF["memory"], Memory._fields.index("unified")
+#: "power.draw_watts" → (place of its group, its place there)
+_PLACES_OF_FIELDS = {
+    f"{name}.{field}": (_PLACE_OF[name], place)
+    for name, empty in GROUPS.items()
+    for place, field in enumerate(empty._fields)
+}
+
+
+def unanswered(sample: Sequence[Any], reasons: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Those of ``reasons`` whose field has no value in ``sample``, a :class:`GpuMetrics` or its values."""
+    kept = []
+    for reason in reasons:
+        group, place = _PLACES_OF_FIELDS.get(reason[0], (None, 0))
+        if group is not None:
+            value = sample[group][place]
+        else:
+            value = sample[_PLACE_OF[reason[0]]] if reason[0] in ("processes", "instances") else None
+        if value is None:
+            kept.append(reason)
+    return reasons if len(kept) == len(reasons) else tuple(kept)
 
 
 def fill(newer: GpuMetrics, older: GpuMetrics, **changed: Any) -> GpuMetrics:
     """``newer`` with what it lacks taken from ``older``, another lane or another source of the same device, and with
-    ``changed`` in place."""
+    ``changed`` in place.
+
+    Where one speaks of the device's own memory and the other of memory shared with the host, that of ``newer`` stands.
+    """
     values: list[Any] = list(newer)
     for place, empty in _PLACES:
         theirs: Any = older[place]
@@ -244,14 +270,19 @@ def fill(newer: GpuMetrics, older: GpuMetrics, **changed: Any) -> GpuMetrics:
         ours = values[place]
         if ours is empty:
             values[place] = theirs
-        elif None in ours:
+        elif None in ours and (place != _MEMORY or _is_same_memory(ours, theirs)):
             values[place] = ours._make([a if a is not None else b for a, b in zip(ours, theirs, strict=True)])
     if newer.processes is None and older.processes is not None:
         changed["processes"] = older.processes
     if newer.instances is None and older.instances is not None:
         changed["instances"] = older.instances
-    if older.reasons and older.reasons is not newer.reasons:
-        changed["reasons"] = newer.reasons + older.reasons
     for name, value in changed.items():
         values[_PLACE_OF[name]] = value
+    reasons = newer.reasons if older.reasons is newer.reasons else newer.reasons + older.reasons
+    if reasons:
+        values[_PLACE_OF["reasons"]] = unanswered(values, reasons)
     return GpuMetrics._make(values)
+
+
+def _is_same_memory(one: Memory, other: Memory) -> bool:
+    return one[_UNIFIED] is None or other[_UNIFIED] is None or one[_UNIFIED] == other[_UNIFIED]

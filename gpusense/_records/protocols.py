@@ -37,7 +37,7 @@ class ActivitySource(Protocol):
     def start(self, kinds: Iterable[int], on_view: OnView, *, buffer_size: int = ..., buffers: int = ...) -> None:
         """Calls ``on_view(buffer, thread)`` with records of these kinds from now on; the view is valid in the call."""
 
-    def flush(self, forced: bool = False) -> None:
+    def flush(self, forced: bool = False) -> str | None:
         """Hands on what the device has finished; ``forced`` also what it has not."""
 
     def stop(self) -> None:

@@ -59,7 +59,7 @@ class GpuKernel(NamedTuple):
     )
     start_ns: int
     end_ns: int
-    device: int | None = None  # CUDA ordinal; None where the backend has no numbering
+    device: int | None = None  # CUDA ordinal; of other cards the index in devices(); None where it is not known
     backend: str = "cuda"
     context: int | None = None
     stream: int | None = None
@@ -357,6 +357,8 @@ class Counters(NamedTuple):
     failed_blocks: int = 0  # something failed inside gpusense as they began or ended: not recorded, or in part
     shed_blocks: int = 0  # began while too much waited to be recorded; with all blocks inside them
     ignored_records: int = 0  # manual ones, with values that do not fit
+    unsent_records: int = 0  # that no sink got: one took too long
+    unread_at_end: int = 0  # starts and ends of blocks, and records, that waited when the end had to be given up
 
 
 Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall

@@ -37,11 +37,26 @@ class Settings(NamedTuple):
     line_packages: tuple[str, ...] = ()  # installed packages whose lines count as the program's, for "sync_lines"
     strict: bool = False  # configure() raises for a backend that is asked for and not there
     attribution: str = "order"  # "exact": also switches between tasks are marked
+    wgpu_copies: bool = False  # copies between resources of the GPU and clears are timed, too
 
     @property
     def threshold_ns(self) -> int:
         """As records have their times."""
         return round(self.threshold_us * 1000)
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("it must be a number") from None
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("it must be a whole number") from None
 
 
 def _boolean(text: str) -> bool:
@@ -50,7 +65,7 @@ def _boolean(text: str) -> bool:
         return True
     if word in ("0", "false", "no", "off", ""):
         return False
-    raise ValueError(f"neither yes nor no: {text!r}")
+    raise ValueError("it must be yes or no")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -58,27 +73,28 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _optional_float(text: str) -> float | None:
-    return None if text.strip().lower() in ("", "none", "off") else float(text)
+    return None if text.strip().lower() in ("", "none", "off") else _float(text)
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "threshold_us": float,
+    "threshold_us": _float,
     "trace_all": _boolean,
-    "devices": lambda text: tuple(int(word) for word in _words(text)),
+    "devices": lambda text: tuple(_int(word) for word in _words(text)),
     "backends": _words,
-    "sample_rate": float,
+    "sample_rate": _float,
     "kinds": _words,
-    "buffer_size": int,
-    "buffers": int,
-    "max_records_per_second": int,
-    "max_records": int,
+    "buffer_size": _int,
+    "buffers": _int,
+    "max_records_per_second": _int,
+    "max_records": _int,
     "overhead_budget": _optional_float,
     "detach_in_pauses": _boolean,
     "hang_after": _optional_float,
-    "file_limit_bytes": int,
+    "file_limit_bytes": _int,
     "line_packages": _words,
     "strict": _boolean,
     "attribution": lambda text: text.strip().lower(),
+    "wgpu_copies": _boolean,
 }
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -130,7 +146,7 @@ def check(name: str, value: Any) -> Any:
         return None
     if name in ("devices", "backends", "kinds", "line_packages"):
         return _sequence(name, value)
-    if name in ("trace_all", "strict", "detach_in_pauses"):
+    if name in ("trace_all", "strict", "detach_in_pauses", "wgpu_copies"):
         if not isinstance(value, bool):
             raise ConfigurationError(f"{name} must be True or False, not {value!r}")
         return value

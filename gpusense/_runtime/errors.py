@@ -1,5 +1,7 @@
 """The exceptions gpusense raises, all below :class:`GpuSenseError`."""
 
+import errno
+
 
 class GpuSenseError(Exception):
     """Root of every exception raised on purpose by gpusense."""
@@ -39,6 +41,10 @@ class SessionError(GpuSenseError):
     """A file is not a gpusense session, or of a version this reader does not know."""
 
 
+class NotWritten(GpuSenseError, OSError):
+    """A report could not be written where it was asked to be; the message says why."""
+
+
 class MissingSymbol(GpuSenseError):
     """A function was called that the loaded library does not export."""
 
@@ -49,3 +55,8 @@ def name_extra(error: ImportError, extra: str) -> ImportError:
     if hint not in str(error):
         error.msg = f"{error}; {hint}"
     return error
+
+
+def wants_room(error: BaseException) -> bool:
+    """Whether ``error`` is that no descriptor or memory is left, as there may be again soon."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.ENFILE, errno.EMFILE)

@@ -4,6 +4,9 @@ Nothing here raises: handlers are the host's, memory may be gone, and at interpr
 """
 
 from . import package
+from .interrupts import is_the_programs
+
+MAX_SAID = 1_000  # different warnings of a process
 
 _said: set[str] = set()
 
@@ -24,7 +27,7 @@ def debug(message: str, *args: object) -> None:
 
 def once(key: str, message: str, *args: object) -> None:
     """A WARNING the first time ``key`` occurs in this process, DEBUG afterwards."""
-    if key in _said:
+    if key in _said or len(_said) >= MAX_SAID:
         _say("debug", message, args)
         return
     _said.add(key)
@@ -33,7 +36,7 @@ def once(key: str, message: str, *args: object) -> None:
 
 def exception(key: str, message: str, *args: object) -> None:
     """As :func:`once`, with the traceback of the exception being handled."""
-    if key in _said:
+    if key in _said or len(_said) >= MAX_SAID:
         return
     _said.add(key)
     _say("warning", message, args, exc_info=True)
@@ -42,5 +45,6 @@ def exception(key: str, message: str, *args: object) -> None:
 def _say(level: str, message: str, args: tuple[object, ...], exc_info: bool = False) -> None:
     try:
         getattr(_logger(), level)(message, *args, exc_info=exc_info)
-    except Exception:  # noqa: BLE001 - see the module's head
-        pass
+    except Exception as error:
+        if is_the_programs(error):
+            raise

@@ -105,6 +105,19 @@ def one_line(text: str, limit: int = 120) -> str:
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
 
 
+def terminal(text: str) -> str:
+    """``text`` as lines that a terminal shows and does not obey: a blank for each kind of blank, U+FFFD for what moves
+    a cursor, turns the direction of writing or cannot be encoded."""
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c == "\n" else " " if c.isspace() else "\ufffd" for c in text])
+
+
+def well_formed(text: str) -> str:
+    """``text`` as strict readers of UTF-8, JSON and protobuf take it: U+FFFD for each lone surrogate."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def encodable(text: str, encoding: str) -> str:
     """``text`` with a question mark for each character that ``encoding`` lacks."""
     return text.encode(encoding, "replace").decode(encoding, "replace")

@@ -9,7 +9,13 @@ import _thread
 import os
 import sys
 from collections.abc import Callable
+from time import monotonic, sleep, time_ns
 from typing import Any
+
+_GONE_S = 0.00002  # between two looks whether the system has let a thread go
+#: Of each thread that gpusense has begun: [its number in the system, when it began, when it ended or None], in
+#: wall-clock nanoseconds. The system gives numbers again.
+_lives: list[list[Any]] = []
 
 
 def native(name: str) -> Any:
@@ -40,8 +46,20 @@ def lock() -> Any:
 
 
 def rlock() -> Any:
-    """A lock of the system that its owner may take again, as a signal handler in the middle of its work does."""
+    """A lock of the system that its owner may take again, as a signal handler in the middle of its work does.
+
+    It is the interpreter's own: in ``with`` no interrupt comes between taking it and being sure to give it back, as one
+    may in functions of ours. Taken with a timeout it is given back in ``finally`` also by who may not have got it, by
+    ``release()``, which raises RuntimeError then.
+    """
     return native("RLock")()
+
+
+def mine(lock: Any) -> bool:
+    """Whether the calling thread has the ``lock`` that :func:`rlock` made: for code that may run inside its owner by
+    surprise, in a finaliser or a signal handler of the program."""
+    owned: bool = lock._is_owned()  # what threading.Condition asks, too
+    return owned
 
 
 def thread_id() -> Callable[[], int]:
@@ -58,6 +76,27 @@ def system_id() -> int:
 def free_threaded() -> bool:
     """Whether this CPython was built to run without the GIL, with ``PYTHON_GIL=1`` too."""
     return "t" in getattr(sys, "abiflags", "")
+
+
+def is_own(system_id: int, at_ns: int) -> bool:
+    """Whether that thread was gpusense's own at that wall-clock time."""
+    return any(
+        number == system_id and begun <= at_ns and (ended is None or at_ns <= ended) for number, begun, ended in _lives
+    )
+
+
+def _own(target: Callable[[], None]) -> Callable[[], None]:
+    begun = time_ns()  # what the system does for the new thread before it runs is its own, too
+
+    def run() -> None:
+        life = [system_id(), begun, None]
+        _lives.append(life)
+        try:
+            target()
+        finally:
+            life[2] = time_ns()
+
+    return run
 
 
 def exists(system_id: int) -> bool:
@@ -176,7 +215,8 @@ def start(target: Callable[[], None], name: str, *, daemon: bool = True) -> Any:
     alive, and lie in the block that was open.
     """
     try:
-        return _start_native(target, daemon) if patched() else _start(target, name, daemon)
+        run = _own(target)
+        return _start_native(run, daemon) if patched() else _start(run, name, daemon)
     except (RuntimeError, MemoryError):
         return None
 
@@ -200,32 +240,14 @@ def _start_native(target: Callable[[], None], daemon: bool) -> Thread:
     return thread
 
 
+def join(thread: Any, system_id: int, timeout_s: float) -> None:
+    """Waits until ``thread`` has ended and the system, which counts it for some microseconds more, has let it go."""
+    deadline = monotonic() + timeout_s
+    thread.join(timeout_s)
+    while not thread.is_alive() and exists(system_id) and monotonic() < deadline:
+        sleep(_GONE_S)
+
+
 def foreign(thread: Any) -> bool:
     """Whether ``threading`` has been patched since it made ``thread``."""
     return patched() and not isinstance(thread, Thread)
-
-
-class OwnedLock:
-    """A lock that knows whether the calling thread has it, for code that may run inside the owner by surprise: a
-    finaliser or a signal handler of the program. Check :attr:`mine` there; a second acquisition would succeed."""
-
-    __slots__ = ("_is_owned", "_lock", "release")
-
-    def __init__(self) -> None:
-        self._lock = rlock()
-        self._is_owned: Callable[[], bool] = self._lock._is_owned  # what threading.Condition asks, too
-        self.release: Callable[[], None] = self._lock.release
-
-    @property
-    def mine(self) -> bool:
-        return self._is_owned()
-
-    def acquire(self, timeout: float = -1) -> bool:
-        got: bool = self._lock.acquire(timeout=timeout)
-        return got
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()

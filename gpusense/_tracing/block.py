@@ -5,6 +5,10 @@ Nothing of ours that fails in here reaches the program, and nothing waits.
 Where the newest correlation id can be read, that is the place of a boundary among the launches; else a marker call is.
 The test stands in four functions, three of them with all that they do in one piece: blocks of spans and ranges lie
 between long runs of a framework's own code, and each function of ours is then slow to reach.
+
+A signal handler of the program may run after any call in here, and what it raises is the program's: it passes, and the
+block has its end all the same. So the end is left in the queue once, by this rule: between ``end_ns`` being set and the
+item being left there is no call, and whoever finds ``end_ns`` None after an exception leaves it again.
 """
 
 from collections.abc import Callable
@@ -23,6 +27,7 @@ from .._attribution.boundaries import (
     PLACED,
     SWITCH,
     UNPLACED,
+    Ended,
     Item,
     MarkerCall,
 )
@@ -31,13 +36,17 @@ from .._capture.recorder import Recorder
 from .._records.validate import attributes_of
 from .._runtime import log, threads
 from .._runtime.config import Settings
+from .._runtime.interrupts import is_the_programs
+from .decorator import compute_decorated, decorated
+from .summary import block_summary
 from .tasks import TaskSwitches
 
 _get_ident = threads.thread_id()
 _tokens = count(1)
 
-#: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted.
-MAX_WAITING = 200_000
+#: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted. Blocks in
+#: others look at every 64th.
+MAX_WAITING, _LOOK_EVERY = 200_000, 64
 
 
 class Block:
@@ -90,27 +99,31 @@ class Block:
         if self.is_open:  # entered twice by one thread, or shared by several
             other = Block(self.tracer, self.name, self.attributes, self.links)
             other._template = self
-            return other.__enter__()
+            try:
+                other = other.__enter__()
+            except BaseException:  # the program's, and it may come when that has returned
+                other.__exit__(None, None, None)
+                raise
+            return other
         self.is_open = True
         try:
             self.tracer.begin(self)
             if self.recorded:
                 self.tracer.watched[self.block_id] = ref(self)
-        except Exception:  # noqa: BLE001 - whatever fails in us, the program's block runs
+        except BaseException as error:  # whatever fails in us, the program's block runs
+            if not _failed_in_us(error):
+                self.__exit__(None, None, None)  # ``with`` will not call it
+                raise
             self.tracer.failed_blocks += 1
-        except BaseException:  # an interrupt: ``with`` will not call __exit__
-            self.__exit__(None, None, None)
-            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        current = innermost.get()
-        if current is not self and current is not None and current._template is self:
-            current.__exit__(kind)
-            return
-        if not self.is_open:
-            return
         try:
+            current = innermost.get()
+            if current is not self and current is not None:
+                self, current = _meant(self, current, kind)
+            if not self.is_open:
+                return
             self.is_open = False
             if kind is not None:
                 self.error = kind.__name__
@@ -122,15 +135,34 @@ class Block:
                 self.tracer.end(self)
             else:
                 self.end_ns = time_ns()
-        except Exception:  # noqa: BLE001 - as in __enter__
-            self.tracer.failed_blocks += 1
+        except BaseException as error:  # as in __enter__
+            if not self.ended_after(error, kind):
+                raise
+
+    def ended_after(self, error: BaseException, kind: type[BaseException] | None = None) -> bool:
+        """Does what ``error`` has cut off of the end of this block; whether it is of no concern to the program."""
+        try:
+            if self.is_open:
+                self.__exit__(kind)
+            elif self.end_ns is None:
+                if innermost.get() is self:
+                    innermost.set(self.outer)
+                if running:
+                    left(self)
+                if self.recorded:
+                    self.tracer.end(self)
+        except Exception as again:
+            if is_the_programs(again):
+                raise
         finally:
-            if self.end_ns is None:
+            if self.end_ns is None and not self.is_open:
                 self.end_ns = time_ns()
+        if not _failed_in_us(error):
+            return False
+        self.tracer.failed_blocks += 1
+        return True
 
     def __call__(self, function: Any) -> Any:
-        from .decorator import decorated
-
         return decorated(function, self.name, self.attributes, self.links)
 
     def wait(self, timeout_s: float = 5.0) -> bool:
@@ -140,8 +172,6 @@ class Block:
 
     def summary(self, timeout_s: float = 5.0) -> Any:
         """:class:`BlockSummary` of what was launched inside, after :meth:`wait`; says so where it is incomplete."""
-        from .summary import block_summary
-
         return block_summary(self, self.tracer.recorder, self.wait(timeout_s))
 
 
@@ -164,8 +194,6 @@ class TimedBlock:
         self._record(self._name, self._start, time_ns(), self._elements, attributes=self._attributes)
 
     def __call__(self, function: Any) -> Any:
-        from .decorator import compute_decorated
-
         return compute_decorated(function, self._name, self._elements, self._attributes)
 
 
@@ -185,6 +213,7 @@ class Blocks:
         self._tasks: TaskSwitches | None = None  # with exact attribution
         self._share = 1 - 1e-9  # so that the first block is opened
         self._shed = threads.Count()
+        self._crowded = False  # at the last look whether there is room for more
 
     # --- with -------------------------------------------------------------------------------------------------------
 
@@ -213,6 +242,8 @@ class Blocks:
             parent = block.parent_id = outer.block_id
             block.path = (*outer.path, name)
             recorded = outer.recorded
+            if recorded and (self._crowded or not number % _LOOK_EVERY):
+                recorded = self._has_room()
         if not recorded:
             block.start_ns = time_ns()
             return
@@ -235,26 +266,38 @@ class Blocks:
         end = time_ns()
         attributes = block.attributes
         if not self._listeners and marker is not None and newest is not None and (corr := newest()) <= LAST_ID:
-            block.end_ns = end
             if attributes is not None:
                 attributes = attributes.copy() if type(attributes) is dict else _owned(attributes)
-            self._append((  # one thing, of which gpusense's thread makes the record
+            item: Ended = (  # one thing, of which gpusense's thread makes the record
                 ENDED, inside, thread, corr, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
                 end, block.thread, attributes, block.error,
-            ))  # fmt: skip
+            )  # fmt: skip
+            block.end_ns = end
+            self._append(item)
             return
-        end = block.end_ns = self._boundary(CLOSE, block.block_id, inside, thread, end, "")
-        if self._listeners:
-            self._tell("block_closed", block)
-        self._append((
-            CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns, end, block.thread,
-            None if block.attributes is None else _owned(block.attributes), block.error,
-        ))  # fmt: skip
+        end = self._boundary(CLOSE, block.block_id, inside, thread, end, "")
+        block.end_ns = end
+        attributes = None
+        try:
+            if self._listeners:
+                self._tell("block_closed", block)
+            if block.attributes is not None:
+                attributes = _owned(block.attributes)
+        finally:
+            self._append((
+                CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns, end, block.thread,
+                attributes, block.error,
+            ))  # fmt: skip
+
+    def _has_room(self) -> bool:
+        self._crowded = len(self.recorder.events) > MAX_WAITING
+        if self._crowded:
+            self._shed.add()
+        return not self._crowded
 
     def _sample(self) -> bool:
         if len(self.recorder.events) > MAX_WAITING:
-            self._shed.add()
-            return False
+            return self._has_room()
         rate = self.config.sample_rate
         if rate >= 1.0:
             return True
@@ -281,11 +324,8 @@ class Blocks:
             or self._listeners
             or parent is not None
             or type(name) is not str
-            or not (
-                outer.end_ns is None and outer.recorded
-                if outer is not None
-                else self.config.sample_rate >= 1.0 and len(recorder.events) <= MAX_WAITING
-            )
+            or not (outer.end_ns is None and outer.recorded if outer is not None else self.config.sample_rate >= 1.0)
+            or len(recorder.events) > MAX_WAITING
         ):
             return self._open_slowly(name, attributes, parent)
         block = Block.__new__(Block)  # and what its constructor does
@@ -309,11 +349,11 @@ class Blocks:
                 entered(block)
             self._append((PLACED, OPEN, number, block.parent_id, thread, now, name, corr))
             return block  # in here: an interrupt may come at any line
-        except Exception:  # noqa: BLE001 - whatever fails in us, the span of others goes on
+        except BaseException as error:  # whatever fails in us, the span of others goes on
+            if not _failed_in_us(error):
+                block.__exit__(None, None, None)  # nobody will have the block to close it
+                raise
             self.failed_blocks += 1
-        except BaseException:  # an interrupt: nobody will have the block to close it
-            block.__exit__(None, None, None)
-            raise
         return block
 
     def _open_slowly(self, name: Any, attributes: Any, parent: Any) -> Block:
@@ -325,44 +365,44 @@ class Blocks:
         block.is_open = True
         try:  # as __enter__ does, which would be one call more
             self.begin(block)
-        except Exception:  # noqa: BLE001
+        except BaseException as error:
+            if not _failed_in_us(error):
+                block.__exit__(None, None, None)
+                raise
             self.failed_blocks += 1
-        except BaseException:
-            block.__exit__(None, None, None)
-            raise
         return block
 
     def close_scope(self, block: Any) -> None:
         """Closes a block of :meth:`open_scope`; a second time does nothing."""
         recorder, attributes = self.recorder, block.attributes
         newest = recorder.newest
-        if (
-            newest is None
-            or recorder.marker is None
-            or self._tasks is not None
-            or self._listeners
-            or not (attributes is None or type(attributes) is dict)
-            or innermost.get() is not block
-            or not (block.is_open and block.recorded)
-            or (corr := newest()) > LAST_ID
-        ):
-            block.__exit__(None, None, None)
-            return
         try:
+            if (
+                newest is None
+                or recorder.marker is None
+                or self._tasks is not None
+                or self._listeners
+                or not (attributes is None or type(attributes) is dict)
+                or innermost.get() is not block
+                or not (block.is_open and block.recorded)
+                or (corr := newest()) > LAST_ID
+            ):
+                block.__exit__(None, None, None)
+                return
             block.is_open = False
             innermost.set(block.outer)
             if running:
                 left(block)
-            end = block.end_ns = time_ns()
-            self._append((
+            end = time_ns()
+            item: Ended = (
                 ENDED, None, _get_ident(), corr, block.name, block.block_id, block.parent_id, block.path,
                 block.start_ns, end, block.thread, None if attributes is None else attributes.copy(), block.error,
-            ))  # fmt: skip
-        except Exception:  # noqa: BLE001 - as in open_scope
-            self.failed_blocks += 1
-        finally:
-            if block.end_ns is None:
-                block.end_ns = time_ns()
+            )  # fmt: skip
+            block.end_ns = end
+            self._append(item)
+        except BaseException as error:  # as in open_scope
+            if not (isinstance(block, Block) and block.ended_after(error)):
+                raise
 
     def ways_of_frames(self, block: Block) -> tuple[Callable[[Item], None], Callable[[], int]] | None:
         """For frames inside ``block``: where they are left, and what gives the newest correlation id; None where only
@@ -445,9 +485,36 @@ class Blocks:
         for listener in self._listeners:
             try:
                 getattr(listener, method)(block)
-            except Exception:  # noqa: BLE001, PERF203 - a listener never reaches the program
+            except Exception as error:  # noqa: PERF203 - a listener never reaches the program
+                if is_the_programs(error):
+                    raise
                 self.remove_block_listener(listener)
                 log.exception(f"listener {listener!r}", "gpusense: a block listener raised and was removed")
+
+
+def _failed_in_us(error: BaseException) -> bool:
+    """Whether ``error`` never reaches the program: not what it throws into its own threads."""
+    return isinstance(error, Exception) and not is_the_programs(error)
+
+
+def _meant(block: Block, inner: Block, kind: type[BaseException] | None) -> tuple[Block, Any]:
+    """What is to end where ``block`` is left and ``inner`` is the innermost one, and which that is then.
+
+    It may stand in for ``block``. Where an exception leaves ``block``, what is open in it was interrupted before it
+    could end, and ends now.
+    """
+    if inner._template is block:
+        return inner, inner
+    if kind is not None:
+        over: list[Block] = []
+        at: Block | None = inner
+        while at is not None and at is not block:
+            over.append(at)
+            at = at.outer
+        for one in over if at is block else ():
+            if one.thread == _get_ident():
+                one.__exit__(kind)
+    return block, innermost.get()
 
 
 def _unless_inside(block: Block, other: Block) -> Block | None:
@@ -464,6 +531,8 @@ def _owned(attributes: Any) -> dict[Any, Any] | None:
     """A copy for a record, because the program may go on with its own; None of what is no mapping, which is said."""
     try:
         return attributes_of(attributes)
-    except Exception as error:  # noqa: BLE001 - the block itself is worth having
+    except Exception as error:
+        if is_the_programs(error):
+            raise
         log.once("attributes", "gpusense: attributes of a block are left out: %s: %s", type(error).__name__, error)
         return None

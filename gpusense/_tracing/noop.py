@@ -91,6 +91,15 @@ class _Blocks(dict[Any, NoopBlock]):
         return block
 
 
+def _pass_on(error: Exception) -> None:
+    """What a signal handler has raised here is the program's."""
+    if type(error) not in (KeyError, TypeError):
+        from .._runtime.interrupts import is_the_programs
+
+        if is_the_programs(error):
+            raise error
+
+
 class NoopTracer(Results):
     """Every method of :class:`Tracer`, empty and honest: ``reason`` says why nothing is recorded. ``control`` turns
     recording on, where that is possible."""
@@ -101,6 +110,7 @@ class NoopTracer(Results):
     def __init__(self, reason: str, settings: Any = None, control: "Switch | None" = None) -> None:
         self.reason = reason
         self._blocks = _Blocks(reason)
+        vars(self)["named"] = self._blocks.__getitem__  # the same, with no function of ours on the way
         self._compute_blocks: dict[str, NoopComputeBlock] = {}  # the last one of each name
         self._config = settings
         self._control = control
@@ -118,16 +128,21 @@ class NoopTracer(Results):
         if attributes is None and links is None:
             try:
                 return self._blocks[name]
-            except Exception:  # noqa: BLE001 - a name that cannot be a key
-                pass
+            except Exception as error:  # noqa: BLE001 - a name that cannot be a key
+                _pass_on(error)
         return NoopBlock(name, attributes, links, self.reason)
+
+    def named(self, name: str) -> NoopBlock:
+        """As :meth:`trace` with a name alone."""
+        return self._blocks[name]
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
         if attributes is not None:
             return NoopComputeBlock(name, elements, attributes, self.reason)
         try:
             block = self._compute_blocks[name]
-        except Exception:  # noqa: BLE001 - seen for the first time, or a name that cannot be a key
+        except Exception as error:  # noqa: BLE001 - seen for the first time, or a name that cannot be a key
+            _pass_on(error)
             block = None
         if block is None or block.elements != elements:
             block = NoopComputeBlock(name, elements, None, self.reason)
@@ -148,16 +163,38 @@ class NoopTracer(Results):
     def record(self, records: Any) -> None:
         return None
 
-    def record_kernel(self, name: str, start_ns: int = 0, end_ns: int = 0, **fields: Any) -> None:
-        return None
+    def record_kernel(
+        self, name: str, start_ns: Any = None, end_ns: Any = None, *, duration_ns: Any = None, **fields: Any
+    ) -> None:
+        if fields:
+            _check("record_kernel", fields)
 
-    def record_transfer(self, name: str, direction: str, bytes: int = 0, **fields: Any) -> None:
-        return None
+    def record_transfer(
+        self,
+        name: str,
+        direction: str,
+        bytes: int = 0,
+        *,
+        duration_ns: Any = None,
+        start_ns: Any = None,
+        end_ns: Any = None,
+        **fields: Any,
+    ) -> None:
+        if fields:
+            _check("record_transfer", fields)
 
     def record_compute_block(
-        self, name: str, start_ns: int = 0, end_ns: int = 0, elements: int | None = None, **fields: Any
+        self,
+        name: str,
+        start_ns: Any = None,
+        end_ns: Any = None,
+        elements: int | None = None,
+        *,
+        duration_ns: Any = None,
+        **fields: Any,
     ) -> None:
-        return None
+        if fields:
+            _check("record_compute_block", fields)
 
     def add_sink(self, sink: Any) -> None:
         return None
@@ -227,3 +264,11 @@ class DisabledTracer(NoopTracer):
 
     def reset(self) -> None:
         self._live.reset()
+
+
+def _check(function: str, fields: dict[str, Any]) -> None:
+    """What raises while recording raises without, too: a name that is no keyword."""
+    from .._records import fields as known
+
+    kinds = {"record_kernel": known.KernelFields, "record_transfer": known.TransferFields}
+    known.check_names(function, fields, kinds.get(function, known.ComputeFields))

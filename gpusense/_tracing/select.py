@@ -9,7 +9,8 @@ from .. import _activate, _active_tracer, _Undecided
 from .._records.records import Unavailable
 from .._runtime import config, log, threads
 from .._runtime.config import Settings
-from .._runtime.errors import ConfigurationError, GpuSenseError
+from .._runtime.errors import ConfigurationError, GpuSenseError, wants_room
+from .._runtime.interrupts import is_the_programs
 from .noop import DISABLED, OFF, DisabledTracer, NoopTracer
 
 
@@ -48,7 +49,7 @@ class Control:
         self.followers: list[Callable[[Any], None]] = []
         self._layers = config.Layers()
         self._possible = possible
-        self._deciding = threads.OwnedLock()
+        self._deciding = threads.rlock()
         self._forked = ""  # why capture is not possible in this process, where it was forked from one that captured
         self._sinks: list[Callable[..., Any]] = []  # that wait for a live tracer
         self._disabled = False  # before there was anything to disable
@@ -60,12 +61,14 @@ class Control:
 
         None to a finaliser or signal handler that runs on this thread in the middle of the decision.
         """
-        if self._deciding.mine:
+        if threads.mine(self._deciding):
             return None
         with self._deciding:
             try:
                 return self.live if self.live is not None else self._decided()
-            except Exception as error:  # noqa: BLE001 - trace() never raises
+            except Exception as error:
+                if is_the_programs(error) or wants_room(error):
+                    raise
                 log.exception("resolve", "gpusense: nothing is recorded")
                 return self._idle(f"gpusense could not start: {type(error).__name__}: {error}", Settings())
 
@@ -116,7 +119,9 @@ class Control:
         for follower in self.followers:
             try:
                 follower(tracer)
-            except Exception:  # noqa: BLE001, PERF203 - the tracer works without
+            except Exception as error:  # noqa: PERF203 - the tracer works without
+                if is_the_programs(error):
+                    raise
                 log.exception(f"follower {follower!r}", "gpusense: a new tracer could not be followed")
         return tracer
 
@@ -183,7 +188,7 @@ class Control:
         if wanted.mode == "off":
             return False
         self._disabled = False
-        if self._deciding.mine:  # a signal handler or finaliser in the middle of the decision
+        if threads.mine(self._deciding):  # a signal handler or finaliser in the middle of the decision
             return False
         with self._deciding:  # while it is made, too: a second one would go on capturing beside the first
             if self.live is None:
@@ -229,7 +234,7 @@ class Control:
         Where the parent had no CUDA the child decides anew. Else it cannot use CUDA itself, and there is something to
         record only where blocks are wanted without a GPU.
         """
-        self._deciding = threads.OwnedLock()
+        self._deciding = threads.rlock()
         if self.live is not tracer:
             return
         was_active, self.live = _active_tracer() is tracer, None

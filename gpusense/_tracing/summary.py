@@ -120,7 +120,8 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     """Built from the running totals of the pipeline; in file mode from the file."""
     totals = recorder.block_totals(block)
     end = block.end_ns
-    wall = end - block.start_ns if end is not None else None
+    of = recorder.clock.of_wall  # which may have been set while the block was open
+    wall = max(0, of(end) - of(block.start_ns)) if end is not None else None
     if not block.block_id or totals is None:
         return BlockSummary(str(block.name), reason="the block was never entered, or was not sampled")
     rows = [
@@ -133,7 +134,11 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     captured = running or bool(totals.rows)
     reason = "" if captured else f"no GPU work is captured: {status.get('reason') or status.get('state')}"
     if captured and not complete:
-        reason = "not everything launched inside had finished and been read in time"
+        why = f": {recorder.unread}" if recorder.unread else ""
+        reason = f"not everything launched inside had finished and been read in time{why}"
+    lacking = recorder.lacking(block) if captured and complete else ""
+    if lacking:
+        complete, reason = False, lacking
     if totals.late and captured:
         complete = False
         reason = "the block was asked for when it was open already: what it launched first may be missing"

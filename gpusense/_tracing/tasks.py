@@ -14,6 +14,7 @@ from typing import Any
 from .._attribution.boundaries import LEAVE, SWITCH
 from .._attribution.open_blocks import innermost
 from .._runtime import log, threads
+from .._runtime.interrupts import is_the_programs
 
 #: ``mark(op, thread, inside)``: SWITCH or LEAVE, see :class:`Boundary`. False where there is no room for more.
 Mark = Callable[[int, int, int | None], bool]
@@ -27,7 +28,7 @@ class TaskSwitches:
         self._get_ident = threads.thread_id()
         #: Thread → the block its launches belong to; only threads whose steps are seen.
         self._inside: dict[int, int] = {}
-        self._changing = threads.OwnedLock()
+        self._changing = threads.rlock()
         self._patches: list[_Patch] = []
         self._trio: _TrioSwitches | None = None
         self.active = self._ended = False
@@ -66,7 +67,7 @@ class TaskSwitches:
 
     def end(self, mark: Mark) -> None:
         """As :meth:`off`, for good, with another ``mark``: CUDA may not answer, or this is a forked child."""
-        self._changing = threads.OwnedLock()
+        self._changing = threads.rlock()
         self._mark, self._ended = mark, True
         self.off()
 
@@ -144,7 +145,9 @@ class TaskSwitches:
                 return original(self)
             try:
                 begins(self._context)
-            except Exception:  # noqa: BLE001 - never into the loop
+            except Exception as error:
+                if is_the_programs(error):
+                    raise
                 log.exception("step", "gpusense: a step of a task could not be followed")
             try:
                 result = original(self)
@@ -245,7 +248,9 @@ def _guarded(action: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any) -> Any:
         try:
             return action(*args)
-        except Exception:  # noqa: BLE001 - never into the loop
+        except Exception as error:
+            if is_the_programs(error):
+                raise
             log.exception("step", "gpusense: a step of a task could not be followed")
             return None
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from ..session import Session
     from .types import Switch
 
-#: Ending capture, and handing out what is left: no exit takes longer because of us.
-END_CAPTURE_S, END_RESULTS_S = 1.2, 0.8
+#: Without any progress, of ending capture and of handing out what is left; and with progress, of each: no exit takes
+#: longer because of us.
+END_CAPTURE_S, END_RESULTS_S, LONGEST_END_S = 1.2, 0.8, 30.0
 
 
 class Tracer(Blocks, ManualRecords, Results):
@@ -37,7 +38,9 @@ class Tracer(Blocks, ManualRecords, Results):
         self.ignored_records = 0
         self._left_behind = False
         worker = self._worker = Worker(recorder)
-        recorder.belong_to(Owner(worker.wake, worker.errand, worker.is_current, self._metrics, self._left_out))
+        recorder.belong_to(
+            Owner(worker.wake, worker.errand, worker.later, worker.is_current, self._metrics, self._left_out)
+        )
         process.register(self)
         worker.start()
         self.follow_tasks()
@@ -52,6 +55,10 @@ class Tracer(Blocks, ManualRecords, Results):
     def trace(self, name: Any = None, attributes: Any = None, links: Any = None) -> Block:
         """A block named ``name``; use it with ``with`` or as a decorator. See :func:`gpusense.trace`."""
         return Block(self, name, attributes, links)
+
+    def named(self, name: str) -> Block:
+        """As :meth:`trace` with a name alone."""
+        return Block(self, name, None, None)
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
@@ -78,7 +85,8 @@ class Tracer(Blocks, ManualRecords, Results):
     # --- sinks ------------------------------------------------------------------------------------------------------
 
     def add_sink(self, sink: Callable[[list[Record]], Any]) -> None:
-        """``sink(records)`` on gpusense's thread from now on; a sink that raises is removed."""
+        """``sink(records)`` on a thread for sinks from now on; one that raises is removed. While one does not return,
+        200,000 records wait; what comes beyond is counted as ``unsent_records``."""
         self.recorder.sinks.add(sink)
 
     def remove_sink(self, sink: Callable[[list[Record]], Any]) -> None:
@@ -163,20 +171,23 @@ class Tracer(Blocks, ManualRecords, Results):
         return self.recorder.flush(timeout_s)
 
     def close(self) -> None:
-        """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does."""
+        """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does. What the program
+        has left to be read is read, which may take longer after very many blocks."""
         recorder, worker = self.recorder, self._worker
         self._end_tasks()
-        if not worker.finish(recorder.end_capture, END_CAPTURE_S):
+        if not worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S):
             log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
-        elif not worker.finish(recorder.end_results, END_RESULTS_S):
-            log.once("close-results", "gpusense: a sink did not take the last records in time")
+        elif not worker.finish(recorder.end_results, END_RESULTS_S, LONGEST_END_S):
+            log.once("close-results", "gpusense: the last records were not read in time")
+            recorder.give_up_end()
         end_frames()
         self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
         worker.end()
 
     def before_fork(self) -> None:
-        self._worker.before_fork()
+        self._worker.before_fork()  # first: it would start the other anew
+        self.recorder.sinks.before_fork()
 
     def after_fork_in_parent(self) -> None:
         self._worker.after_fork_in_parent()

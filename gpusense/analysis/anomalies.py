@@ -72,7 +72,7 @@ def anomalies(
 
 def _comparable(groups: list[Calls]) -> Iterator[tuple[tuple[str, str], list[Any], list[int]]]:
     """(kind and name, calls by their start, their lengths) of calls that are to be compared with each other."""
-    kept = [group for group in groups if group.kind != "allocation"]
+    kept = [group for group in groups if group.kind != "allocation" and _same_work(group)]
     compared = attrgetter("kind", "name", "backend", "device", "full_name", "grid", "block")
     for same in grouped(kept, compared).values():
         key = same[0].kind, same[0].name
@@ -86,6 +86,15 @@ def _comparable(groups: list[Calls]) -> Iterator[tuple[tuple[str, str], list[Any
         for records in by_size.values():
             records.sort(key=attrgetter("start_ns"))
             yield key, records, [duration_ns(record) for record in records]
+
+
+def _same_work(group: Calls) -> bool:
+    """Whether equal names mean equal work. Of wgpu's passes only those say so that have their pipeline's name and a
+    known size: under one label of a program, or at one line of a library, very different things are done."""
+    if group.backend != "wgpu" or group.kind != "kernel":
+        return True
+    sources = {(record.attributes or {}).get("label_source") for record in group.records}
+    return group.grid is not None and sources == {"entry_point"}
 
 
 def _around(durations: tuple[int, ...], place: int) -> tuple[int, ...]:

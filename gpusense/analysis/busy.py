@@ -2,8 +2,10 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import NamedTuple
 
+from .._records.device_identity import card
 from .._records.records import Aggregate, DeviceBusy
 from .._records.work import WorkKind, WorkTable
 from ..session import Session
@@ -13,7 +15,7 @@ from .intervals import Interval, intersect, subtract, total, union
 from .operation import DEVICE_KINDS
 from .sweep import COLLECTIVE, COMPUTE, COPY, Columns, Sweep, sweep
 
-#: Backend and device: CUDA and wgpu number devices apart.
+#: Backend and device; of a card that both CUDA and wgpu reached, all work stands under CUDA.
 DeviceKey = tuple[str, "int | None"]
 
 
@@ -88,18 +90,29 @@ def device_order(key: DeviceKey) -> tuple[str, int]:
     return key[0], -1 if key[1] is None else key[1]
 
 
+def cards(keys: Iterable[DeviceKey]) -> dict[tuple[str, int | None], DeviceKey]:
+    """Each card once, by what it is summed up under, with the key that stands for it."""
+    found: dict[tuple[str, int | None], DeviceKey] = {}
+    for key in keys:
+        mine = found.get(card(*key))
+        if mine is None or key[0] == "cuda" or (mine[0] != "cuda" and key < mine):
+            found[card(*key)] = key
+    return found
+
+
 def columns(work: WorkTable) -> dict[DeviceKey, Columns]:
     """What each device did, of work in the order of starts."""
-    keys: list[DeviceKey | None] = [
-        None if one.kind == "sync" or one.timing == "host" else (one.backend, one.device) for one in work.kinds
-    ]
+    used = sorted(set(work.kind))
+    places = {number: (work.kinds[number].backend, work.kinds[number].device) for number in used}
+    timed = {n: place for n, place in places.items() if work.kinds[n].kind != "sync" and work.kinds[n].timing != "host"}
     classes = [_class(one) for one in work.kinds]
     streams = [one.stream for one in work.kinds]
-    used = {key for key in map(keys.__getitem__, set(work.kind)) if key is not None}
     found = {}
-    for key in sorted(used, key=device_order):
-        mine = bytes(other == key for other in keys)
-        rows: Sequence[int] = array("I", [row for row, kind in enumerate(work.kind) if mine[kind]])
+    for of, key in sorted(cards(timed.values()).items(), key=lambda item: device_order(item[1])):
+        mine = bytearray(len(work.kinds))
+        for number, place in timed.items():
+            mine[number] = card(*place) == of
+        rows: Sequence[int] = array("I", compress(range(len(work)), map(mine.__getitem__, work.kind)))
         rows = range(len(work)) if len(rows) == len(work) else rows
         found[key] = Columns(rows, work.start, work.end, work.kind, classes, streams)
     return found
@@ -123,17 +136,18 @@ def device_times(session: Session, walks: dict[DeviceKey, Sweep] | None = None) 
     """Busy time by device: exact from the rows of all work. Of a session that has sums alone the union that was kept
     while counting, else a sum (see ``source``)."""
     walks = sweeps(session) if walks is None else walks
-    summed = (
-        {(row.backend, row.device) for row in _on_device(session) if row.count} if not session.work.complete else ()
-    )
-    kept = {(busy.backend, busy.device): busy for busy in session.busy}
-    keys = {*walks, *summed, *(key for key, busy in kept.items() if busy.busy_ns)}
+    complete = session.work.complete
+    summed = set() if complete else {card(row.backend, row.device) for row in _on_device(session) if row.count}
+    kept = {card(busy.backend, busy.device): busy for busy in session.busy}
+    every = [*walks, *((busy.backend, busy.device) for busy in session.busy if busy.busy_ns)]
+    every += [] if complete else [(row.backend, row.device) for row in _on_device(session) if row.count]
+    known = cards(every)
     whole = window(session) or (0, 0)
-    off = {backend: unseen(session, backend) for backend in {key[0] for key in keys}}
+    off = {backend: unseen(session, backend) for backend in {key[0] for key in known.values()}}
     rows = []
-    for key in sorted(keys, key=device_order):
-        walk = None if key in summed else walks.get(key)
-        rows.append(_device_time(session, key, walk, kept.get(key), whole[1] - whole[0], off[key[0]]))
+    for of, key in sorted(known.items(), key=lambda item: device_order(item[1])):
+        walk = None if of in summed else walks.get(key)
+        rows.append(_device_time(session, key, walk, kept.get(of), whole[1] - whole[0], off[key[0]]))
     return rows
 
 
@@ -148,7 +162,7 @@ def _device_time(
         busy, kernel, transfer, first, last = parts.busy, parts.kernel, parts.copy, walk.first_ns, walk.last_ns
         streams = tuple(StreamTime(stream, spent, True) for stream, spent in walk.streams.items())
     else:
-        sums = [row for row in _on_device(session) if (row.backend, row.device) == key]
+        sums = [row for row in _on_device(session) if card(row.backend, row.device) == card(*key)]
         listed = _listed(session, key)
         streams = _summed_streams(sums, listed)
         if kept is not None:

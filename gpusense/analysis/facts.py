@@ -3,13 +3,15 @@
 from functools import cached_property
 from typing import NamedTuple
 
+from .._records.device_identity import card
 from .._records.work import WorkTable
 from ..session import Session
 from .anomalies import Anomaly, anomalies
 from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen, window
 from .calls import Calls, calls
 from .coverage import Coverage, coverage
-from .idle import DeviceIdle, hosts_of, idle
+from .idle import DeviceIdle, handed_over, hosts_of, idle
+from .intervals import union
 from .launch import LaunchProfile, launches
 from .operation import DEVICE_KINDS, Operation, operations
 from .overlap import Overlap, overlap
@@ -81,19 +83,39 @@ class Facts:
     def views(self) -> list[View]:
         """Each device in the phase in which time can be saved, busiest first. Of a merged session one a process."""
         host, session = hosts_of(self.session), self.session
+        holes = [(hole.start_ns, hole.end_ns) for hole in self.work.holes]
+        handed = handed_over(session)  # what a device did then is not known
         moments: dict[int | None, list[int]] = {}
         for record in session.allocations:
             if not (record.attributes or {}).get("is_async"):
                 moments.setdefault(record.device, []).append(record.start_ns)
         found = [
             View(
-                *(program, key, walk, self.work, host(key), unseen(session, key[0])),
+                *(
+                    program,
+                    key,
+                    walk,
+                    self.work,
+                    host(key),
+                    union([*unseen(session, key[0]), *holes, *handed.get(card(*key), ())]),
+                ),
                 sorted(moments.get(key[1], ())),
             )
             for program in self.programs
             for key, walk in self.walks.items()
         ]
         return sorted((view for view in found if view.rows), key=lambda view: -view.parts.busy)
+
+    @property
+    def feeding(self) -> list[View]:
+        """Of each process the device that works most: another one may stand empty because it waits for that one."""
+        seen: list[Program] = []
+        found = []
+        for view in self.views:
+            if view.program not in seen:
+                seen.append(view.program)
+                found.append(view)
+        return found
 
     @cached_property
     def times(self) -> list[DeviceTime]:

@@ -12,6 +12,11 @@ _FIRST = ("hang", "nothing_seen", "capture_off", "damaged")
 _LAST = ("copies_only", "nothing_to_gain")
 #: Beside a start-up that takes most of the run, less than this share of the steps is not the first thing to say.
 _MUCH = 0.1
+#: What follows from another finding, and is not said beside it.
+_EXPLAINS = {
+    "shared_device": ("starved", "launch_bound", "periodic_stall", "no_demand", "anomalies", "nothing_to_gain"),
+    "late_rank": ("starved", "exposed_collectives", "periodic_stall", "no_demand", "anomalies"),
+}
 _NOTES = ("anomalies", "capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous", "memory_full")
 
 _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
@@ -29,6 +34,9 @@ def findings(session: Session) -> list[Finding]:
 def ranked(facts: Facts) -> list[Finding]:
     """What :func:`findings` gives, for a caller that has :class:`Facts` already."""
     found = sorted((finding for rule in _RULES for finding in rule(facts)), key=_rank)
+    for cause, explained in _EXPLAINS.items():
+        if any(one.kind == cause and (one.share or 0.0) >= _MUCH for one in found):
+            found = [one for one in found if one.kind not in explained]
     return [finding for finding in found if finding.kind != "nothing_to_gain" or found[0] is finding] or found
 
 
@@ -47,7 +55,7 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
     elif finding.kind in _LAST:
         tier = 3 + _LAST.index(finding.kind)
     elif finding.kind == "startup":
-        tier = 1
+        tier = 1 if finding.saving_ns else 5
     else:
         tier = 0 if finding.share is not None and finding.share >= _MUCH else 2
     return tier, -(finding.share or 0.0), -(finding.saving_ns or 0)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from typing import NamedTuple
 
-from .._records.records import BlockRecord, ComputeBlock, Path
+from .._records.device_identity import card
+from .._records.records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer, Path
 from .._records.work import WorkTable
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen, window
@@ -25,7 +26,7 @@ class Gap(NamedTuple):
 
     start_ns: int
     end_ns: int
-    reason: str  # "synchronisation", "host", "no_work", "unseen"
+    reason: str  # "synchronisation", "host", "no_work", "unattributed", "unseen"
 
 
 class Gaps:
@@ -110,7 +111,7 @@ class DeviceIdle(NamedTuple):
     synchronisation_ns: int  # empty, because the host had waited for the device before launching more
     host_ns: int  # empty, because the host launched nothing
     no_work_ns: int  # empty outside any block; without blocks: before the first and after the last work
-    unattributed_ns: int  # empty, but short work was only counted, so that its gaps cannot be placed
+    unattributed_ns: int  # nobody knows: there are sums alone, or work that is not timed may have run
     gaps: Gaps  # none where single ones are not known
     host_inside: tuple[tuple[Path, int], ...]  # innermost block of the host's part, most first
     unseen_ns: int = 0  # nothing is known, because capture was off
@@ -132,7 +133,7 @@ def idle(
     whole = window(session)
     if whole is None:
         return []
-    hosts = hosts_of(session)
+    hosts, handed = hosts_of(session), handed_over(session)
     rows = []
     for time in device_times(session, walks) if times is None else times:
         key = (time.backend, time.device)
@@ -140,7 +141,7 @@ def idle(
         if time.source != "records":
             rows.append(_counted(time, whole, off))
         else:
-            rows.append(_placed(time, walks[key], whole, hosts(key), off))
+            rows.append(_placed(time, walks[key], whole, hosts(key), handed.get(card(*key), []), off))
     return rows
 
 
@@ -152,13 +153,13 @@ class Host:
         waited = bytes(one.kind == "sync" and one.name.endswith("synchronize") for one in kinds)
         back = bytes(one.kind == "transfer" and one.direction == "gpu_to_cpu" for one in kinds)
         waits: list[Interval] = []
-        backs: dict[DeviceKey, set[int]] = {}  # ends of copies to the host
+        backs: dict[DeviceKey, set[int]] = {}  # ends of copies to the host, by card
         for row in rows:
             kind = work.kind[row]
             if waited[kind]:
                 waits.append((work.start[row], work.end[row]))
             elif back[kind]:
-                backs.setdefault((kinds[kind].backend, kinds[kind].device), set()).add(work.end[row])
+                backs.setdefault(card(kinds[kind].backend, kinds[kind].device), set()).add(work.end[row])
         self.waits = union(waits)
         self.backs = backs
         self.segments = innermost(blocks)
@@ -175,14 +176,13 @@ def hosts_of(session: Session) -> Callable[[DeviceKey], Host]:
     )
     rows: dict[str | None, array[int]] = {}
     users: dict[DeviceKey, set[str | None]] = {}
-    keys: list[DeviceKey] = [(one.backend, one.device) for one in work.kinds]
+    keys: list[DeviceKey] = [card(one.backend, one.device) for one in work.kinds]
     if merged:
         for kind, path in set(zip(work.kind, work.path, strict=True)):
             if work.kinds[kind].kind != "sync":
                 users.setdefault(keys[kind], set()).add(roots[path])
-    for row, (kind, path) in enumerate(zip(work.kind, work.path, strict=True)):
-        if telling[kind]:
-            rows.setdefault(roots[path], array("I")).append(row)
+    for row in compress(range(len(work)), map(telling.__getitem__, work.kind)):
+        rows.setdefault(roots[work.path[row]], array("I")).append(row)
     blocks: dict[str | None, list[BlockRecord | ComputeBlock]] = {}
     for record in session.records:
         if type(record) is BlockRecord or type(record) is ComputeBlock:
@@ -191,7 +191,7 @@ def hosts_of(session: Session) -> Callable[[DeviceKey], Host]:
     known: dict[frozenset[str | None], Host] = {}
 
     def host(key: DeviceKey) -> Host:
-        mine = frozenset(users.get(key) or (None,))
+        mine = frozenset(users.get(card(*key)) or (None,))
         if mine not in known:
             known[mine] = Host(
                 work,
@@ -201,6 +201,18 @@ def hosts_of(session: Session) -> Callable[[DeviceKey], Host]:
         return known[mine]
 
     return host
+
+
+def handed_over(session: Session) -> dict[DeviceKey, list[Interval]]:
+    """When wgpu's devices had work that the host had submitted and that had not begun, by card: then the host is not
+    what they waited for. Copies, clears and uploads are not timed as a rule, and may have run."""
+    found: dict[DeviceKey, list[Interval]] = {}
+    for record in session.records:
+        if type(record) is GpuKernel or type(record) is GpuMemoryTransfer:
+            since = record.attributes.get("submitted_ns") if record.attributes else None
+            if type(since) is int and since < record.start_ns:
+                found.setdefault(card(record.backend, record.device), []).append((since, record.start_ns))
+    return {key: union(spans) for key, spans in found.items()}
 
 
 def _counted(time: DeviceTime, whole: Interval, off: list[Interval]) -> DeviceIdle:
@@ -229,14 +241,16 @@ def _counted(time: DeviceTime, whole: Interval, off: list[Interval]) -> DeviceId
     )
 
 
-def _placed(time: DeviceTime, walk: Sweep, whole: Interval, host: Host, off: list[Interval]) -> DeviceIdle:
+def _placed(
+    time: DeviceTime, walk: Sweep, whole: Interval, host: Host, handed: list[Interval], off: list[Interval]
+) -> DeviceIdle:
     parts, first, last = walk.parts(), walk.first_ns, walk.last_ns
     assert first is not None  # a device is only known by its work
     assert last is not None
     inside = host.inside or [(first, last)]
-    backs = host.backs.get((time.backend, time.device), set())
+    backs = host.backs.get(card(time.backend, time.device), set())
     gaps = Gaps(walk.gaps.start, walk.gaps.end, "no_work")
-    cut = gaps.fill(inside, "host") | gaps.fill(off, "unseen")
+    cut = gaps.fill(inside, "host") | gaps.fill(handed, "unattributed") | gaps.fill(off, "unseen")
     for start, end in host.waits:
         for at in gaps.starting(start, end):
             if gaps.is_(at, "host"):
@@ -247,9 +261,9 @@ def _placed(time: DeviceTime, walk: Sweep, whole: Interval, host: Host, off: lis
                 _waited(gaps, at, end, cut)
     spans = {at: gaps.at(at) for at in sorted(cut)}
     for at, (start, end) in {-1: (whole[0], first), **spans, len(walk.gaps.start): (last, whole[1])}.items():
-        gaps.pieces[at] = _pieces(start, end, off, inside, host.waits, backs)
+        gaps.pieces[at] = _pieces(start, end, off, handed, inside, host.waits, backs)
     length = whole[1] - whole[0]
-    sums = {reason: gaps.total(reason) for reason in ("synchronisation", "host", "no_work", "unseen")}
+    sums = {reason: gaps.total(reason) for reason in REASONS[3:]}
     return DeviceIdle(
         device=time.device,
         backend=time.backend,
@@ -260,7 +274,7 @@ def _placed(time: DeviceTime, walk: Sweep, whole: Interval, host: Host, off: lis
         synchronisation_ns=sums["synchronisation"],
         host_ns=sums["host"],
         no_work_ns=sums["no_work"],
-        unattributed_ns=0,
+        unattributed_ns=sums["unattributed"],
         gaps=gaps,
         host_inside=inside_blocks(sorted(gaps.spans("host")), host.segments) if host.segments else (),
         unseen_ns=sums["unseen"],
@@ -277,16 +291,23 @@ def _waited(gaps: Gaps, at: int, until: int, cut: set[int]) -> None:
 
 
 def _pieces(
-    start: int, end: int, off: list[Interval], inside: list[Interval], waits: list[Interval], backs: set[int]
+    start: int,
+    end: int,
+    off: list[Interval],
+    handed: list[Interval],
+    inside: list[Interval],
+    waits: list[Interval],
+    backs: set[int],
 ) -> list[Gap]:
     """A gap, cut into what has one reason."""
     found: list[Gap] = []
-    for low, high, unknown in _cut(start, end, off):
-        for begin, stop, wanted in [(low, high, False)] if unknown else _cut(low, high, inside):
-            if unknown or not wanted:
-                found.append(Gap(begin, stop, "unseen" if unknown else "no_work"))
-            else:
-                found += _reasons(begin, stop, waits, backs)
+    for low, high, hidden in _cut(start, end, off):
+        for begin, stop, given in [(low, high, False)] if hidden else _cut(low, high, handed):
+            if hidden or given:
+                found.append(Gap(begin, stop, "unseen" if hidden else "unattributed"))
+                continue
+            for first, last, wanted in _cut(begin, stop, inside):
+                found += _reasons(first, last, waits, backs) if wanted else [Gap(first, last, "no_work")]
     return found
 
 

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from operator import sub
 from typing import NamedTuple
 
+from .._records.device_identity import card
 from ..session import Session
 from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen
 from .calls import Calls, calls
@@ -50,20 +51,21 @@ def launches(
     counts: dict[DeviceKey, list[int]] = {}
     for group in calls(session) if groups is None else groups:
         if group.kind == "kernel":
-            row = counts.setdefault((group.backend, group.device), [0, 0, 0])
+            row = counts.setdefault(card(group.backend, group.device), [0, 0, 0])
             row[0] += len(group.ordered)
             row[1] += bisect_left(group.ordered, SHORT_NS)
             row[2] += sum(group.ordered)
     for aggregate in session.aggregates:
         if aggregate.kind == "kernel" and aggregate.count:
-            row = counts.setdefault((aggregate.backend, aggregate.device), [0, 0, 0])
+            row = counts.setdefault(card(aggregate.backend, aggregate.device), [0, 0, 0])
             row[0] += aggregate.count
             row[1] += aggregate.count if aggregate.avg_ns < SHORT_NS else 0
             row[2] += aggregate.total_ns
     times = device_times(session, walks) if times is None else times
     by_key = {(time.backend, time.device): time for time in times}
     off = {backend: unseen(session, backend) for backend, _ in by_key}
-    return [_profile(by_key[key], walks.get(key), off[key[0]], *counts[key]) for key in by_key if key in counts]
+    worked = {key: counts[card(*key)] for key in by_key if card(*key) in counts}
+    return [_profile(by_key[key], walks.get(key), off[key[0]], *of) for key, of in worked.items()]
 
 
 def _profile(
@@ -84,7 +86,8 @@ def _profile(
         small = bisect_left(gaps, LAUNCH_GAP_NS)
         small_ns = sum(gaps[:small])
         median = gaps[len(gaps) // 2] if gaps else None
-    bound = kernels >= 100 and short * 2 > kernels and active > 0 and small_ns * 5 >= active
+    # A submit has many passes: what lies between them is no launch.
+    bound = time.backend != "wgpu" and kernels >= 100 and short * 2 > kernels and active > 0 and small_ns * 5 >= active
     return LaunchProfile(
         time.device,
         time.backend,

@@ -2,9 +2,10 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from operator import le
+from itertools import chain, compress
+from operator import le, lt
 from statistics import median
 from typing import NamedTuple
 
@@ -22,8 +23,6 @@ _WORTH = 0.3
 _SHORT = 0.5
 #: Blocks of the program are its steps where they hold so much of what the device did.
 _BLOCKS_HOLD = 0.6
-#: And where they go on for so much of the loop that was found in its launches.
-_BLOCKS_FILL = 0.7
 
 
 class Phase(NamedTuple):
@@ -38,11 +37,22 @@ class Phase(NamedTuple):
         return self.end_ns - self.start_ns
 
 
+class Launches(NamedTuple):
+    """Columns: the (first) row of each launch; when its work began and ended, how long kernels ran, how many rows."""
+
+    rows: "array[int]"
+    starts: "array[int]"
+    ends: "array[int]"
+    ran: "array[int]"
+    counts: "array[int]"
+
+
 class Steps(NamedTuple):
     """The steady state's steps."""
 
     number: int
     median_ns: float
+    mean_ns: float
     spread_ns: float  # half of what lies between the 10th and the 90th percentile
     starts: "array[int]"
     ends: "array[int]"
@@ -82,25 +92,61 @@ class Program:
         return (start, end) if end > start else whole
 
     @cached_property
-    def launches(self) -> "array[int]":
-        """Rows in the order in which they were launched; of one launch, as that of a graph, the first alone."""
-        order = self._work.order
-        rows: Sequence[int] = array("I", [row for row in self.rows if order[row]])
+    def _on_device(self) -> list[bool]:
+        """By kind of work, whether it occupies a device."""
+        return [one.kind != "sync" and one.timing == "device" for one in self._work.kinds]
+
+    @cached_property
+    def first_ns(self) -> int:
+        """When the first work of a device began; the start of the window where there was none."""
+        work = self._work
+        busy = self._on_device
+        return next((work.start[row] for row in self.rows if busy[work.kind[row]]), self.window[0])
+
+    @cached_property
+    def launches(self) -> Launches:
+        """In the order in which they were made; of one launch, as that of a graph, the first row alone."""
+        work = self._work
+        order, start, end = work.order, work.start, work.end
+        kernel = bytes(one.kind == "kernel" for one in work.kinds)
+        rows: Sequence[int] = array("I", (row for row in self.rows if order[row]))
         if 2 * len(rows) < len(self.rows):  # of other sources than CUDA: as they ran
-            return array("I", self.rows)
+            rows = self.rows
+        else:
+            orders = array("q", map(order.__getitem__, rows))
+            if not all(map(le, orders, memoryview(orders)[1:])):
+                rows = array("I", sorted(rows, key=order.__getitem__))
         orders = array("q", map(order.__getitem__, rows))
-        if not all(map(le, orders, memoryview(orders)[1:])):
-            rows = array("I", sorted(rows, key=order.__getitem__))
-        found, before = array("I"), 0
-        for row in rows:
-            if order[row] != before:
-                found.append(row)
-                before = order[row]
+        if not orders or orders[0] == 0 or all(map(lt, orders, memoryview(orders)[1:])):  # no graphs among them
+            ran = (stop - begin if kernel[kind] else 0 for kind, begin, stop in self._columns(rows))
+            begun, ended = (array("q", map(column.__getitem__, rows)) for column in (start, end))
+            return Launches(array("I", rows), begun, ended, array("q", ran), array("q", (1,)) * len(rows))
+        return self._joined(rows, orders, kernel)
+
+    def _columns(self, rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Kind, start and end of rows."""
+        work = self._work
+        return zip(*(map(column.__getitem__, rows) for column in (work.kind, work.start, work.end)), strict=True)
+
+    def _joined(self, rows: Sequence[int], orders: Sequence[int], kernel: bytes) -> Launches:
+        """Launches of rows of which some, nodes of a graph, have one launch in common."""
+        found = Launches(array("I"), array("q"), array("q"), array("q"), array("q"))
+        before = -1
+        for row, order, (kind, begin, stop) in zip(rows, orders, self._columns(rows), strict=True):
+            ran = stop - begin if kernel[kind] else 0
+            if order != before:
+                before = order
+                for column, value in zip(found, (row, begin, stop, ran, 1), strict=True):
+                    column.append(value)
+            else:
+                found.ran[-1] += ran
+                found.counts[-1] += 1
+                found.ends[-1] = max(found.ends[-1], stop)
         return found
 
     @cached_property
     def _loop(self) -> Loop | None:
-        rows, work = self.launches, self._work
+        work, launches = self._work, self.launches
         numbers: dict[tuple[object, ...], int] = {}
         of_kind = []
         for one in work.kinds:
@@ -108,9 +154,8 @@ class Program:
             of_kind.append(numbers.setdefault(telling, len(numbers)))
         # Work of the device itself: what is copied to or from the host tells less of what a program means by a step.
         own = [key[0] in ("kernel", "memset") or key[3] in ("on_device", "gpu_to_gpu") for key in numbers]
-        symbols = array("I", [of_kind[work.kind[row]] for row in rows])
-        starts, ends = array("q", map(work.start.__getitem__, rows)), array("q", map(work.end.__getitem__, rows))
-        return find_loop(symbols, starts, ends, own)
+        symbols = array("I", (of_kind[work.kind[row]] for row in launches.rows))
+        return find_loop(symbols, launches.starts, launches.ends, launches.ran, launches.counts, own)
 
     @cached_property
     def steps(self) -> Steps | None:
@@ -119,11 +164,11 @@ class Program:
         if found is None or not self._matters(found):
             found = self._of_blocks()
             return found if found is not None and self._matters(found) else None
-        around = self._of_blocks(found)
+        around = self._around(found)
         if around is not None:
-            return around._replace(inner=round(found.number / around.number), inner_ns=found.median_ns)
-        if self._loop is not None and self._loop.period == 1:
-            return found._replace(name="launch")
+            return around
+        if self._loop is not None and self._loop.period == 1 and 2 * len(self.launches.rows) > len(self.rows):
+            return found._replace(name="launch")  # of one kernel, and not of a graph
         return found._replace(name=self._named(found))
 
     @cached_property
@@ -139,47 +184,64 @@ class Program:
 
     def _named(self, steps: Steps) -> str:
         """What the program calls its steps, if one of its blocks is passed as often and holds most of the work."""
-        total = self._spent(lambda path: True)
+        total = sum(self._spent_by_path)
         for path, spans in self._passes.items():
             if abs(len(spans) - steps.number - steps.warm_up) <= 2 + steps.number // 50 and (
-                self._spent(lambda other, path=path: other[: len(path)] == path) >= _BLOCKS_HOLD * total
+                self._spent_in(path) >= _BLOCKS_HOLD * total
             ):
                 return path[-1]
         return "step"
 
-    def _of_blocks(self, loop: Steps | None = None) -> Steps | None:
-        """Passes of the outermost repeated block that holds most of the work; each has several steps of ``loop`` which
-        its launches alone did not tell apart."""
-        total = self._spent(lambda path: True)
+    def _of_blocks(self) -> Steps | None:
+        """Passes of the outermost repeated block that holds most of the work."""
+        total = sum(self._spent_by_path)
         for path, spans in self._passes.items():
-            starts = array("q", [start for start, _ in spans])
-            if len(spans) < LEAST + 1 or (loop is not None and loop.number < 1.8 * len(spans)):
-                continue
-            if self._spent(lambda other, path=path: other[: len(path)] == path) < _BLOCKS_HOLD * total:
-                continue
-            if loop is None or starts[-1] - starts[0] >= _BLOCKS_FILL * (loop.ends[-1] - loop.starts[0]):
+            if len(spans) > LEAST and (self._spent_in(path) >= _BLOCKS_HOLD * total):
+                starts = array("q", [start for start, _ in spans])
                 return _steps(Loop(0, starts[:-1], starts[1:]), path[-1])
         return None
 
-    def _spent(self, wanted: object) -> int:
-        work = self._work
-        those = [wanted(path) for path in work.paths]  # type: ignore[operator]
-        busy = [one.kind != "sync" and one.timing == "device" for one in work.kinds]
-        return sum(
-            work.end[row] - work.start[row] for row in self.rows if those[work.path[row]] and busy[work.kind[row]]
-        )
+    def _around(self, inner: Steps) -> Steps | None:
+        """Steps of the program, of each of which its launches show several alike: passes of a block that holds most of
+        the work say how many."""
+        total = sum(self._spent_by_path)
+        for path, spans in self._passes.items():
+            each = (inner.number + inner.warm_up) / len(spans)
+            if len(spans) < LEAST or each < 1.8 or abs(each - round(each)) > 0.1 * round(each):
+                continue
+            if self._spent_in(path) < _BLOCKS_HOLD * total:
+                continue
+            starts = inner.starts[:: round(each)]
+            found = _steps(Loop(0, starts[:-1], starts[1:]), path[-1])
+            return None if found is None else found._replace(inner=round(each), inner_ns=inner.median_ns)
+        return None
+
+    @cached_property
+    def _spent_by_path(self) -> list[int]:
+        """Of each path the time of its work on devices, added up."""
+        work, busy = self._work, self._on_device
+        sums = [0] * len(work.paths)
+        if len(sums) == 1:
+            busy_rows = compress(self._columns(self.rows), map(busy.__getitem__, map(work.kind.__getitem__, self.rows)))
+            return [sum(end - start for _, start, end in busy_rows)]
+        paths = map(work.path.__getitem__, self.rows)
+        for path, (kind, start, end) in zip(paths, self._columns(self.rows), strict=True):
+            if busy[kind]:
+                sums[path] += end - start
+        return sums
+
+    def _spent_in(self, path: Path) -> int:
+        """As far as it was launched in a block of this path or in one inside."""
+        pairs = zip(self._work.paths, self._spent_by_path, strict=True)
+        return sum(spent for other, spent in pairs if other[: len(path)] == path)
 
     def _matters(self, found: Steps) -> bool:
-        work, first, last = self._work, found.starts[0], found.ends[-1]
-        busy = [one.kind != "sync" and one.timing == "device" for one in work.kinds]
-        whole = inside = 0
-        for row in self.rows:
-            if busy[work.kind[row]]:
-                length = work.end[row] - work.start[row]
-                whole += length
-                if first <= work.start[row] < last:
-                    inside += length
-        return inside >= _WORTH * whole
+        """Whether the steps have a real part of the work."""
+        start, whole = self._work.start, sum(self._spent_by_path)
+        first = bisect_left(self.rows, found.starts[0], key=start.__getitem__)
+        last = bisect_left(self.rows, found.ends[-1], key=start.__getitem__)
+        outside = chain(self._columns(self.rows[:first]), self._columns(self.rows[last:]))
+        return whole - sum(end - begin for kind, begin, end in outside if self._on_device[kind]) >= _WORTH * whole
 
     @cached_property
     def phases(self) -> list[Phase]:
@@ -202,7 +264,7 @@ class Program:
 
     def _without_loop(self, low: int, high: int) -> list[Phase]:
         work = self._work
-        busy = [one.kind != "sync" for one in work.kinds]
+        busy = self._on_device
         first = next((work.start[row] for row in self.rows if busy[work.kind[row]]), None)
         if first is None:
             return [Phase(WHOLE, low, high)]
@@ -242,6 +304,7 @@ def _steps(loop: Loop, name: str) -> Steps | None:
     return Steps(
         number=len(lengths),
         median_ns=median(lengths),
+        mean_ns=sum(lengths) / len(lengths),
         spread_ns=(high - low) / 2,
         starts=loop.starts[first:last],
         ends=loop.ends[first:last],

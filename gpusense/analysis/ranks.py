@@ -143,7 +143,7 @@ def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
         others = f"the others {time_text(cost)} each" if len(waits) > 1 else f"the other {time_text(cost)}"
         found.append(
             Finding(
-                "straggler",
+                "late_rank",
                 f"{_capital(slow.name)} arrives last in {percent_text(slow.last_arrivals / answer.collectives)} of "
                 f"{count_text(answer.collectives, 'collective')}; waiting for it costs {others}.",
                 (

@@ -6,7 +6,7 @@ from .._records.records import BUDGET
 from .._runtime.text import count_text, percent_text, time_text
 from .facts import Facts, Finding
 from .intervals import Interval, total, union
-from .unwritten import absent_text, untimed, untimed_text, unwritten
+from .unwritten import absent_text, untimed, untimed_text, untraced, unwritten, without_work
 
 
 def nothing_seen(facts: Facts) -> Iterator[Finding]:
@@ -28,6 +28,7 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     ]
     reasons += [f"{count_text(count, 'record')} {what}" for count, what in lost if count]
     reasons += [f"{count_text(count, 'pass', 'passes')} not timed: {why}" for why, count in untimed(session).items()]
+    reasons += untraced(session) + without_work(session)
     if not reasons and isinstance(capture.get("reason"), str):
         reasons.append(capture["reason"])
     if not session.records and not session.aggregates and not live_ns:
@@ -130,6 +131,8 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
 def not_timed(facts: Facts) -> Iterator[Finding]:
     """Passes that ran and have no time, so that no record of them exists."""
     reasons = untimed(facts.session)
+    for refusal in untraced(facts.session) if facts.device_operations else ():
+        yield Finding("untimed", f"{refusal}.", (), "`gpusense doctor` says which versions are there.", "high")
     if reasons and facts.device_operations:
         yield Finding(
             "untimed",
@@ -149,6 +152,7 @@ def left_out(facts: Facts) -> Iterator[Finding]:
             (counters.shed_blocks, "block", "left out with all inside, because too much waited to be recorded"),
             (counters.failed_blocks, "block", "not recorded or in part, because something failed inside gpusense"),
             (counters.ignored_records, "manual record", "ignored, because its values do not fit"),
+            (counters.unread_at_end, "entry", "of blocks and records not read, because the end took too long"),
         )
         if count
     ]

@@ -3,13 +3,14 @@
 All shares are of the phase that is judged: the steps, where there are such.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from .._records.device_identity import key
 from .._records.occupancy import Limits, blocks_per_sm
 from .._records.work import WorkKind
-from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
+from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
 from .coverage import device_of
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
@@ -25,6 +26,8 @@ _MUCH = 0.15  # of the phase: worth a word about kernels
 _PINNED_BYTES_PER_S = 22e9
 #: Reasons for lower clocks that are not "idle" or "as set".
 _HARMFUL = ("thermal", "power_brake", "hw_slowdown", "sw_thermal", "hw_thermal")
+#: A process that computes on a device has at least so much of its memory: a context alone takes more.
+_AT_WORK_BYTES = 64 << 20
 #: Families that move data through memory and do little with it.
 _ELEMENTWISE = frozenset({"elementwise", "copy", "random"})
 
@@ -231,6 +234,7 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
             if family(name) in ("matmul", "convolution", "attention")
             and precision(name) == "fp32"
             and not uses_tensor_cores(name)
+            and "gemv" not in name  # bound by memory: tensor cores would not help
         ]
         spent = sum(ns for _, ns in rows)
         if view.share(spent) < _MUCH:
@@ -250,6 +254,8 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
 def unfused(facts: Facts) -> Iterator[Finding]:
     """Chains of kernels that only move data: attention written out, elementwise operations one by one."""
     for view in facts.views:
+        if view.share(sum(view.families.get(one, 0) for one in ("softmax", *_ELEMENTWISE))) < _MUCH:
+            continue
         attention, chains = _chains(view)
         if view.share(attention) >= _MUCH:
             names = [name for name in view.kernels if family(name) in ("softmax", *_ELEMENTWISE)]
@@ -265,6 +271,8 @@ def unfused(facts: Facts) -> Iterator[Finding]:
                 where="softmax",
             )
         count, spent, runs = chains
+        if view.told is not None:  # a chain ends with its step
+            runs = max(runs, min(view.told.number, count))
         if runs and count >= 2.5 * runs and view.share(spent) >= _MUCH:
             names = [name for name in view.kernels if family(name) in _ELEMENTWISE and not _is_fused(name)]
             yield finding(
@@ -294,32 +302,39 @@ def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
     for number in view.by_kind:
         one = work.kinds[number]
         name = one.full_name or one.name
-        what: str = family(name) if one.kind == "kernel" else "other"
+        what: str = family(name) if one.kind == "kernel" else one.kind
         of_kind[number] = "fused" if what in _ELEMENTWISE and _is_fused(name) else what
-    attention = 0
-    between: int | None = None  # since the last product
-    softmax = False
-    count = spent = runs = chain = chain_ns = 0
-    for row in view.rows:
-        what, length = of_kind[work.kind[row]], work.end[row] - work.start[row]
+
+    def rows() -> Iterator[tuple[str, int]]:
+        found = ((of_kind[work.kind[row]], work.end[row] - work.start[row]) for row in view.rows)
+        return (row for row in found if row[0] != "memset")
+
+    return _between_products(rows()) if view.families.get("softmax") else 0, _in_a_row(rows())
+
+
+def _between_products(rows: Iterable[tuple[str, int]]) -> int:
+    """Nanoseconds of softmax and what is done to its data between two products."""
+    found, between, softmax = 0, -1, False
+    for what, length in rows:
         if what == "matmul":
-            if between is not None and softmax:
-                attention += between
+            found += between if softmax else 0
             between, softmax = 0, False
-        elif between is not None and (what in ("softmax", "reduction", *_ELEMENTWISE)):
+        elif between >= 0 and what in ("softmax", "reduction", *_ELEMENTWISE):
             between += length
             softmax |= what == "softmax"
         else:
-            between = None
-        if what in _ELEMENTWISE and length >= 10_000:
-            chain, chain_ns = chain + 1, chain_ns + length
-        elif chain:
-            if chain > 1:
-                count, spent, runs = count + chain, spent + chain_ns, runs + 1
-            chain = chain_ns = 0
-    if chain > 1:
-        count, spent, runs = count + chain, spent + chain_ns, runs + 1
-    return attention, (count, spent, runs)
+            between, softmax = -1, False
+    return found
+
+
+def _in_a_row(rows: Iterable[tuple[str, int]]) -> tuple[int, int, int]:
+    """Elementwise kernels that follow each other and are not short: how many, nanoseconds, how many rows of them."""
+    count = spent = runs = 0
+    for long_one, chain in groupby(rows, key=lambda row: row[0] in _ELEMENTWISE and row[1] >= 10_000):
+        lengths = [length for _, length in chain]
+        if long_one and len(lengths) > 1:
+            count, spent, runs = count + len(lengths), spent + sum(lengths), runs + 1
+    return count, spent, runs
 
 
 def _fills(view: View, facts: Facts) -> dict[int, float]:
@@ -330,6 +345,8 @@ def _fills(view: View, facts: Facts) -> dict[int, float]:
     for number in view.by_kind:
         one = view.work.kinds[number]
         if one.kind != "kernel" or one.grid is None or one.block is None or device is None or not device.sm_count:
+            continue
+        if family(one.full_name or one.name) == "communication":  # of few blocks on purpose
             continue
         blocks = one.grid[0] * one.grid[1] * one.grid[2]
         fits = _resident(one, limits)
@@ -463,35 +480,61 @@ def imbalance(facts: Facts) -> Iterator[Finding]:
 
 
 def shared_device(facts: Facts) -> Iterator[Finding]:
-    """Another process at work on the same device, by the monitor's samples."""
+    """Another process on the same device, by the monitor's samples, and kernels that take turns with its own."""
     mine = {facts.session.meta.get("pid"), *(one.get("pid") for one in processes_of(facts.session))}
-    seen: dict[tuple[int, str], list[int]] = {}
-    named: dict[tuple[int, str], str] = {}
-    for sample in facts.session.metrics:
-        row = seen.setdefault(key(sample.device), [0, 0])
-        row[0] += 1
-        busy = [one for one in sample.processes or () if (one.gpu_percent or 0) >= 5]
-        others = [one for one in busy if one.pid not in mine]
-        if len(others) == len(busy):  # ours is called otherwise in the driver's namespace: one of them may be it
-            others = others[1:]
-        row[1] += bool(others)
-        for one in others[:1]:
-            named[key(sample.device)] = f"process {one.pid}" + (f" ({one_line(one.name, 40)})" if one.name else "")
-    for device, (count, hit) in seen.items():
-        views = [view for view in facts.views if view.device == device[0]]
-        if hit * 4 < count or not hit or not views:
+    for view in facts.feeding:
+        device = device_of(facts.session, view.device)
+        samples = [
+            one
+            for one in facts.session.metrics
+            if device is not None
+            and one.device.uuid == device.uuid
+            and any(low <= one.time_ns < high for low, high in view.spans)
+        ]
+        others: dict[int, str] = {}
+        hit = 0
+        for sample in samples:
+            there = [one for one in sample.processes or () if one.pid not in mine and one.visible is not False]
+            busy = [
+                one for one in there if (one.memory_used_bytes or 0) >= _AT_WORK_BYTES or (one.gpu_percent or 0) >= 5
+            ]
+            hit += bool(busy)
+            others.update({one.pid: one_line(one.name or "", 40) for one in busy})
+        lost = _taking_turns(view) if hit and hit * 4 >= len(samples) else 0.0
+        if view.share(lost) < WORTH:
             continue
-        view = views[0]
+        named = ", ".join(f"process {pid}{f' ({name})' if name else ''}" for pid, name in list(others.items())[:3])
         yield finding(
             view,
             "shared_device",
-            0.5 * view.parts.kernel * hit / count,
-            f"Another process works on GPU {device[0]}: {named[device]} in {percent_text(hit / count)} of the samples.",
-            ["Kernels of two processes take turns on a device, so each takes longer than it would alone."],
+            lost,
+            f"Another process works on {view.text}: {named}. Kernels take turns with its own, which costs "
+            f"{each_text(view, lost)}.",
+            [
+                f"It was there in {percent_text(hit / len(samples))} of the monitor's samples.",
+                (
+                    "The same kernels with the same sizes take much longer at times, as they do where two processes "
+                    "share "
+                    "a device by time slices."
+                ),
+            ],
             "Give each process a device of its own, or use MPS so that their kernels run beside each other.",
             confidence="medium",
-            where=named[device],
+            where=named,
         )
+
+
+def _taking_turns(view: View) -> float:
+    """Nanoseconds by which kernels took longer than the same ones mostly do, where that is much."""
+    work, lengths = view.work, dict[int, list[int]]()
+    for row in view.rows:
+        lengths.setdefault(work.kind[row], []).append(work.end[row] - work.start[row])
+    lost = 0.0
+    for number, mine in lengths.items():
+        usual = sorted(mine)[len(mine) // 4]
+        if work.kinds[number].kind == "kernel" and len(mine) >= 20 and sum(mine) > 1.2 * usual * len(mine):
+            lost += sum(mine) - usual * len(mine)
+    return lost
 
 
 def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
@@ -501,7 +544,8 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
         if rows:
             yield Finding(
                 "copies_only",
-                f"No kernel ran: {count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
+                f"No {'pass' if all(row.backend == 'wgpu' for row in rows) else 'kernel'} ran: "
+                f"{count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
                 f"{time_text(sum(row.total_ns for row in rows))}.",
                 tuple(f"{one_line(row.name)}: {time_text(row.total_ns)}." for row in rows[:3]),
                 "",
@@ -509,24 +553,16 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
             )
         return
     if not facts.views:
-        yield Finding(
-            "nothing_to_gain",
-            "No fault was found, and of what ran there are sums alone: when it ran is not known.",
-            tuple(
-                f"{one_line(row.name)}: {count_text(row.count, 'call')}, {time_text(row.total_ns)}." for row in rows[:3]
-            ),
-            "Record again with this version: a file then says of all work when it ran.",
-            "low",
-        )
+        yield _sums_alone(facts)
     for view in facts.views[:1]:
         whole = view.kernel_ns or 1
         parts = ", ".join(f"{name} {percent_text(spent / whole)}" for name, spent in list(view.families.items())[:3])
-        of = "each step" if view.steps is not None else "its time at work"
+        of = "each step" if view.told is not None else "its time at work"
         top = list(view.kernels.items())[:3]
         yield Finding(
             "nothing_to_gain",
             f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of {of}, and no fault was found: nothing "
-            "to gain here but by faster kernels.",
+            f"to gain here but by faster {'passes' if view.graphics else 'kernels'}.",
             (
                 f"Of the kernels' time: {parts}.",
                 *(
@@ -535,7 +571,9 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
                     for name, (count, spent) in top
                 ),
             ),
-            "To go faster: a larger batch, lower precision, a better algorithm or a tuned kernel; or more devices.",
+            "To go faster: smaller targets, fewer draws, a simpler shader, passes that run less often."
+            if view.graphics
+            else "To go faster: a larger batch, lower precision, a better algorithm, a tuned kernel; or more devices.",
             "high",
             phase=view.name,
             share=0.0,
@@ -597,10 +635,33 @@ def device_state(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def _sums_alone(facts: Facts) -> Finding:
+    """Of a file that an older version saved: when its work ran is not in it."""
+    time = max(facts.times, key=lambda time: time.busy_ns)
+    kernels = [row for row in facts.device_operations if row.kind == "kernel"][:3]
+    return Finding(
+        "nothing_to_gain",
+        f"{device_text(time.device, time.backend)} is busy {percent_text(time.busy_share)} of the run. Why it stood "
+        "empty "
+        "is not known: this session has sums of its work alone.",
+        tuple(
+            f"{one_line(row.name, 60)}: {percent_text(row.share)} of the device's time, "
+            f"{count_text(row.count, 'call')}, "
+            f"{time_text(row.avg_ns)} each."
+            for row in kernels
+        ),
+        "Record it again: files of this version have a row of every kernel.",
+        "low",
+    )
+
+
 def across_ranks(facts: Facts) -> Iterator[Finding]:
     """What only a merged session of several processes shows."""
     if len(processes_of(facts.session)) > 1:
-        yield from rank_findings(split(facts.session))
+        length = max((view.length_ns for view in facts.views), default=0)
+        for one in rank_findings(split(facts.session)):
+            share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
+            yield one._replace(share=share, phase=facts.views[0].name if facts.views else "")
 
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (

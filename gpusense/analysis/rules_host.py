@@ -18,6 +18,8 @@ from .words import among_steps, between_text, each_text, kernel_text, path_text,
 WORTH = 0.05
 #: Waiting times this uneven are those of a server for its requests: those of a loader differ less.
 _RANDOM = 0.6
+#: Imports and initialisation take so long on a slow day, and the first steps of a large model no longer.
+_ORDINARY_NS = 10_000_000_000
 #: So much of what is empty must lie in a few steps to call it a stall.
 _IN_FEW = 0.6
 
@@ -38,12 +40,23 @@ def finding(
     return Finding(kind, title, tuple(evidence), fix, **values)  # type: ignore[arg-type]
 
 
+#: What to try where a device waits for the host.
+_PREPARE = {
+    "graphics": "Record and submit the next frame while the GPU works, or take this work off the path.",
+    "input": (
+        "Make the next input ready while the GPU works: more loader workers, prefetching, decoding and metrics off the "
+        "main thread."
+    ),
+    "other": "Move this work of the host off the path: to a worker, behind the launches, or to every n-th step.",
+}
+
+
 def launch_bound(facts: Facts) -> Iterator[Finding]:
     """Kernels so short that launching them takes longer."""
-    for view in facts.views:
+    for view in facts.feeding:
         cause = view.causes["launch"]
         calls = sum(count for count, _ in view.kernels.values())
-        if view.share(cause.total_ns) < WORTH or calls < 20:
+        if view.graphics or view.share(cause.total_ns) < WORTH or calls < 20:  # a submit has many passes
             continue
         where, average = view.text, view.kernel_ns / calls
         length = cause.total_ns / len(cause.gaps)
@@ -80,7 +93,7 @@ def _copies_dominate(view: View, gaps: Sequence[int]) -> bool:
 
 def synchronising(facts: Facts) -> Iterator[Finding]:
     """A device that runs empty because the host waits for it before it launches more."""
-    for view in facts.views:
+    for view in facts.feeding:
         cause = view.causes["synchronising"]
         if view.share(cause.total_ns) < WORTH:
             continue
@@ -136,15 +149,15 @@ _CALLS = {
 
 
 def _per_step(view: View, count: int) -> str:
-    if view.steps is None or not count:
+    if view.told is None or not count:
         return ""
-    each = count / view.steps.number
+    each = count / view.told.number
     return f", {each:,.0f} a step" if each >= 1.5 else ""
 
 
 def host(facts: Facts) -> Iterator[Finding]:
     """Long gaps in which the host launched nothing: input, stalls now and then, no demand."""
-    for view in facts.views:
+    for view in facts.feeding:
         cause = view.causes["host"]
         share = view.share(cause.total_ns)
         if share < WORTH:
@@ -195,11 +208,9 @@ def _starved(view: View, cause: Cause) -> Finding:
         total,
         title,
         evidence,
-        "Make the next input ready while the GPU works: more loader workers, prefetching, decoding and metrics off the "
-        "main thread."
-        if before_copy
-        else "Move this work of the host off the path: to a worker, behind the launches, or to every n-th step.",
+        _PREPARE["graphics" if view.graphics else "input" if before_copy else "other"],
         where=where or "",
+        confidence="medium" if view.graphics else "high",
     )
 
 
@@ -255,7 +266,7 @@ def _no_demand(view: View, spent: float, by_step: "list[int]", uneven: float) ->
 
 def interludes(facts: Facts) -> Iterator[Finding]:
     """What stops the loop now and then: a checkpoint, say. Evaluation that keeps the device busy is none."""
-    for view in facts.views:
+    for view in facts.feeding:
         steps, found = view.steps, view.interludes
         if steps is None or not found:
             continue
@@ -292,12 +303,13 @@ def interludes(facts: Facts) -> Iterator[Finding]:
 
 def recompilation(facts: Facts) -> Iterator[Finding]:
     """Kernels that are new within the steady state, each after a pause: compiled, tuned or loaded just then."""
-    for view in facts.views:
+    for view in facts.feeding:
         cause, steps = view.causes["new"], view.steps
         if steps is None or view.share(cause.total_ns) < WORTH or len(cause.gaps) < 3:
             continue
         gaps = view.walk.gaps
-        names = [kernel_text(view, view.work.kinds[view.work.kind[gaps.after[i]]]) for i in cause.gaps]
+        rows = [gaps.after[i] for i in cause.gaps]
+        names = [kernel_text(view, view.work.kinds[view.work.kind[row]]) for row in rows if row in view.news]
         some = ", ".join(dict.fromkeys(names[:3]))
         affected = sum(1 for spent in view.gap_by_step(cause.gaps) if spent)
         yield finding(
@@ -308,11 +320,11 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
             "a kernel or a size that had not run before: it is compiled or tuned there.",
             [
                 (
-                    f"{count_text(len(cause.gaps), 'kernel')} in {affected:,} of {steps.number:,} steps ran for the "
+                    f"{count_text(len(names), 'kernel')} in {affected:,} of {steps.number:,} steps ran for the "
                     "first "
                     f"time, {some} among them."
                 ),
-                f"The pause before each is {time_text(cause.total_ns / len(cause.gaps))} on average.",
+                f"The pauses there are {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
             ],
             "Keep shapes fixed (pad to a few sizes), mark dynamic dimensions, cache what is compiled, and switch "
             "autotuning off where shapes change (torch.backends.cudnn.benchmark).",
@@ -322,7 +334,7 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
 
 def allocations(facts: Facts) -> Iterator[Finding]:
     """Memory of the device that is allocated and released in every step."""
-    for view in facts.views:
+    for view in facts.feeding:
         cause = view.causes["allocation"]
         if view.share(cause.total_ns) < WORTH:
             continue
@@ -348,6 +360,8 @@ def start_up(facts: Facts) -> Iterator[Finding]:
         steps = program.steps
         if steps is None or spent < 0.5 * (high - low) or spent < 2_000_000_000:
             continue
+        first = min(max(program.first_ns, low), steps.starts[0])
+        unusual = max(first - low, steps.starts[0] - first) - _ORDINARY_NS
         warm = f", {count_text(steps.warm_up, 'slow first step')} among it" if steps.warm_up else ""
         yield Finding(
             "startup",
@@ -362,7 +376,7 @@ def start_up(facts: Facts) -> Iterator[Finding]:
             "For a run as short as this: cache what is compiled, load weights straight to the device, import less. A "
             "long run need not care.",
             "high",
-            None,
+            unusual if unusual > 0 else None,
             phase=START_UP,
             share=spent / (high - low),
         )

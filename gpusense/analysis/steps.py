@@ -9,7 +9,7 @@ in launches as any other.
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import sub
 from statistics import median
 from typing import NamedTuple
@@ -18,9 +18,6 @@ from typing import NamedTuple
 LEAST = 4
 #: Steps may differ by so much in launches: by a fiftieth, and by two.
 _TOLERANCE, _FEW = 50, 2
-#: A step counts for as much time as this many of its loop's median at most: the one in which the program was started
-#: anew, or saved its state, does not make a loop out of start-up.
-_LONGEST = 10
 #: Launches from the middle of a run that are looked at to find the loop; then all are.
 _MOST = 200_000
 #: Loops that explain so much of the time that the best explains are looked at as well: one may lie in another.
@@ -56,21 +53,27 @@ class _Candidate(NamedTuple):
     period: int
     places: "list[int]"  # where it occurs, of those occurrences that a fitting distance follows
     nexts: "list[int]"
-    score: float  # nanoseconds that it explains
+    score: float  # how much it explains: the share of all work times that of the time in which kernels ran
     times: int  # that it occurs in all
 
 
 def find_loop(
-    symbols: Sequence[int], starts: Sequence[int], ends: Sequence[int], is_kernel: Sequence[bool]
+    symbols: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    ran: Sequence[int],
+    rows: Sequence[int],
+    is_kernel: Sequence[bool],
 ) -> Loop | None:
     """The loop of launches in their order; None where nothing repeats itself at least four times.
 
-    ``symbols``: what each launch is, as small numbers; ``starts`` and ``ends``: of its work on the device;
-    ``is_kernel``: by symbol, whether it is a kernel.
+    ``symbols``: what each launch is, as small numbers; ``starts`` and ``ends``: of its work on the device; ``ran``: how
+    long its kernels ran; ``rows``: how many pieces of work it was, more than one of a graph; ``is_kernel``: by symbol,
+    whether it is work of the device itself.
     """
     first = max(0, (len(symbols) - _MOST) // 2)
     part = slice(first, first + _MOST)
-    found = _candidates(symbols[part], starts[part])
+    found = _candidates(symbols[part], [array("q", accumulate(one[part], initial=0)) for one in (ran, rows)])
     best = max((one.score for one in found), default=0.0)
     if not best:
         return None
@@ -94,6 +97,8 @@ def _places(symbols: Sequence[int], pair: tuple[int, int]) -> list[int]:
         at = symbols.index(symbol, at) + 1
         if at > 1 and symbols[at - 2] == before:
             places.append(at - 1)
+    if before == symbol:  # one kernel again and again: the first of them has another one before it
+        places.insert(0, places[0] - 1)
     return places
 
 
@@ -134,8 +139,9 @@ def _fitting(period: int) -> tuple[int, int]:
     return period - spare, period + spare
 
 
-def _candidates(symbols: Sequence[int], starts: Sequence[int]) -> list[_Candidate]:
-    """Pairs of launches that come at steady distances."""
+def _candidates(symbols: Sequence[int], before_each: "list[array[int]]") -> list[_Candidate]:
+    """Pairs of launches that come at steady distances. ``before_each``: how long kernels ran before each launch, and
+    how many pieces of work there were."""
     if len(symbols) < LEAST + 1:
         return []
     width = max(symbols) + 1
@@ -152,13 +158,13 @@ def _candidates(symbols: Sequence[int], starts: Sequence[int]) -> list[_Candidat
     found = []
     for pair, where in places.items():
         if len(where) > LEAST:
-            one = _candidate(pair, where, starts)
+            one = _candidate(pair, where, before_each)
             if one is not None:
                 found.append(one)
     return found
 
 
-def _candidate(pair: int, where: list[int], starts: Sequence[int]) -> _Candidate | None:
+def _candidate(pair: int, where: list[int], before_each: "list[array[int]]") -> _Candidate | None:
     distances = list(map(sub, where[1:], where))
     # Of distances that are as frequent the longest: what comes twice a step has one within and one between.
     period, _ = max(Counter(distances).items(), key=lambda row: (row[1], row[0]))
@@ -166,12 +172,11 @@ def _candidate(pair: int, where: list[int], starts: Sequence[int]) -> _Candidate
     fitting = [at for at, distance in enumerate(distances) if low <= distance <= high]
     if len(fitting) < LEAST:
         return None
-    spans = [starts[where[at + 1]] - starts[where[at]] for at in fitting]
-    most = _LONGEST * median(spans)
-    score = sum(min(span, most) for span in spans)
-    return _Candidate(
-        pair, period, [where[at] for at in fitting], [where[at + 1] for at in fitting], max(0.0, score), len(where)
-    )
+    score = 1.0
+    for column in before_each:
+        if column[-1]:
+            score *= sum(column[where[at + 1]] - column[where[at]] for at in fitting) / column[-1]
+    return _Candidate(pair, period, [where[at] for at in fitting], [where[at + 1] for at in fitting], score, len(where))
 
 
 def _levels(

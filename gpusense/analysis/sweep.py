@@ -128,7 +128,7 @@ def _unions(work: Columns, edges: Sequence[int]) -> list[list[int]]:
 
 def _union(work: Columns, mine: "Sequence[bool] | None", edges: Sequence[int]) -> list[int]:
     """Up to each edge how long any of the kinds that are ``mine`` ran; None: of all."""
-    rows = work.rows if mine is None else [row for row in work.rows if mine[work.kinds[row]]]
+    rows = work.rows if mine is None else array("I", (row for row in work.rows if mine[work.kinds[row]]))
     starts, ends = _of(work.starts, rows), _of(work.ends, rows)
     until, spent, totals, first = edges[0], 0, [0], 0
     for edge in edges[1:]:

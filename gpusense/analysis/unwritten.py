@@ -1,5 +1,7 @@
 """What a session lists, what it has only as sums, and what should be in it and is not, in words."""
 
+from typing import Any
+
 from .._records.records import Counters
 from .._runtime.text import count_text, size_text
 from ..session import Session
@@ -39,6 +41,7 @@ def absent_text(counters: Counters) -> str:
     rows = (
         (counters.failed_blocks + counters.shed_blocks, "block"),
         (counters.ignored_records, "manual record"),
+        (counters.unread_at_end, "last entry", "last entries"),
     )
     return " and ".join(count_text(*row) for row in rows if row[0])
 
@@ -46,11 +49,27 @@ def absent_text(counters: Counters) -> str:
 def untimed(session: Session) -> dict[str, int]:
     """Passes that ran without being timed, by reason, most first: of them there are no records."""
     reasons: dict[str, int] = {}
-    for source in (session.meta.get("sources") or {}).values():
-        found = source.get("untimed") if isinstance(source, dict) else None
+    for _, source in _sources(session):
+        found = source.get("untimed")
         for reason, count in (found if isinstance(found, dict) else {}).items():
             reasons[str(reason)] = reasons.get(str(reason), 0) + count
     return dict(sorted(reasons.items(), key=lambda row: -row[1]))
+
+
+def untraced(session: Session) -> list[str]:
+    """ "wgpu is not traced: …" for each source that was wanted and refused."""
+    rows = [(name, row.get("reason")) for name, row in _sources(session)]
+    return [f"{name} is not traced: {reason}" for name, reason in rows if isinstance(reason, str)]
+
+
+def without_work(session: Session) -> list[str]:
+    """Sources that were traced and had nothing to time, so that their absence says something about the program."""
+    rows = [name for name, row in _sources(session) if row.get("timed") == 0 and not row.get("untimed")]
+    return [f"{name} was traced, and the program submitted no pass" for name in rows]
+
+
+def _sources(session: Session) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, row) for name, row in (session.meta.get("sources") or {}).items() if isinstance(row, dict)]
 
 
 def untimed_text(session: Session) -> str:

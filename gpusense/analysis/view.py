@@ -4,10 +4,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
+from operator import sub
 from statistics import median, pstdev
 from typing import NamedTuple
 
+from .._records.device_identity import card
 from .._records.records import Path
 from .._records.work import WorkKind, WorkTable
 from .._runtime.text import device_text, one_line
@@ -26,8 +28,12 @@ LAUNCH_NS = 100_000
 #: A call that allocates or releases memory of the device takes no longer.
 ALLOCATION_NS = 3_000_000
 
+#: So many gaps are looked at one by one, to say where they lie.
+_MANY = 50_000
+
 #: Why a device was empty.
 CAUSES = ("launch", "synchronising", "host", "new", "allocation", "unseen")
+_LAUNCH, _WAITED, _HOST, _NEW, _ALLOCATION, _UNSEEN = range(len(CAUSES))
 
 
 class Cause(NamedTuple):
@@ -58,6 +64,13 @@ class View:
         self.name = name or program.judged
         self.spans = program.spans(self.name)
         self._off = intersect(self.spans, off)
+        self._unknown = off
+
+    def of(self, name: str) -> "View":
+        """The same device in another phase."""
+        return View(
+            self.program, self.key, self.walk, self.work, self.host, self._unknown, self.allocations, name
+        )  # fmt: skip
 
     @property
     def device(self) -> int | None:
@@ -72,6 +85,16 @@ class View:
     def steps(self) -> Steps | None:
         """None where the phase is no steady state."""
         return self.program.steps if self.name == STEADY else None
+
+    @property
+    def graphics(self) -> bool:
+        """Whether its work is passes of wgpu."""
+        return self.key[0] == "wgpu"
+
+    @property
+    def told(self) -> Steps | None:
+        """The steps where a sentence may speak of them: one kernel that runs again and again is no step."""
+        return None if self.steps is None or self.steps.name == "launch" else self.steps
 
     @cached_property
     def length_ns(self) -> int:
@@ -90,7 +113,7 @@ class View:
 
     def per_step(self, spent_ns: float) -> float | None:
         """What that is in each step."""
-        return spent_ns / self.steps.number if self.steps is not None else None
+        return spent_ns / self.told.number if self.told is not None else None
 
     # --- work -------------------------------------------------------------------------------------------------------
 
@@ -99,23 +122,22 @@ class View:
         """Rows of the device that began in the phase."""
         kinds = self.work.kinds
         mine = bytes(
-            one.kind != "sync" and one.timing == "device" and (one.backend, one.device) == self.key for one in kinds
+            one.kind != "sync" and one.timing == "device" and card(one.backend, one.device) == card(*self.key)
+            for one in kinds
         )
         return array("I", [row for row in self.program.rows_in(self.name) if mine[self.work.kind[row]]])
 
     @cached_property
     def by_kind(self) -> "dict[int, tuple[int, int, int]]":
         """Of each kind of work: calls, nanoseconds, bytes."""
-        work, sums = self.work, dict[int, list[int]]()
-        for row in self.rows:
-            kind = work.kind[row]
-            mine = sums.get(kind)
-            if mine is None:
-                mine = sums[kind] = [0, 0, 0]
-            mine[0] += 1
-            mine[1] += work.end[row] - work.start[row]
-            mine[2] += work.size[row]
-        return {kind: (count, spent, size) for kind, (count, spent, size) in sums.items()}
+        work = self.work
+        counts, spent, sizes = ([0] * len(work.kinds) for _ in range(3))
+        columns = (map(column.__getitem__, self.rows) for column in (work.kind, work.start, work.end, work.size))
+        for kind, start, end, size in zip(*columns, strict=True):
+            counts[kind] += 1
+            spent[kind] += end - start
+            sizes[kind] += size
+        return {kind: (count, spent[kind], sizes[kind]) for kind, count in enumerate(counts) if count}
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -166,51 +188,105 @@ class View:
     def causes(self) -> dict[str, Cause]:
         """Every gap of the phase by its cause."""
         found = {name: array("I") for name in CAUSES}
-        for number, cause in zip(self.gap_numbers, self._judged(), strict=True):
-            found[cause].append(number)
+        numbers = self.gap_numbers
+        codes = bytes(map(self._codes.__getitem__, numbers))
+        for code in set(codes):
+            found[CAUSES[code]].extend(compress(numbers, map(code.__eq__, codes)))
+        if found["new"] and found["host"]:
+            self._compiled(found)
+        if self._waits_keep_it_short(found):
+            found["synchronising"], found["launch"] = (
+                array("I", sorted([*found["synchronising"], *found["launch"]])),
+                array("I"),
+            )
+        return {name: Cause(name, self.gap_ns(mine), mine) for name, mine in found.items()}
+
+    def _waits_keep_it_short(self, found: "dict[str, array[int]]") -> bool:
+        """Whether the short gaps follow from waits, too: a host that waits often cannot launch ahead, although all its
+        launches take less time than what they launch. Its pace is that of the faster quarter: a wait slows it."""
+        launched, waits = found["launch"], len(found["synchronising"])
+        if not launched or waits * 50 < len(self.rows):
+            return False
+        gaps, start = self.walk.gaps, self.work.start
+        intervals = sorted(start[gaps.after[number]] - start[gaps.before[number]] for number in launched)
+        return intervals[len(intervals) // 4] * len(self.rows) < self.parts.busy
+
+    def gap_ns(self, numbers: Sequence[int]) -> int:
+        """How long some gaps are together."""
         gaps = self.walk.gaps
-        return {
-            name: Cause(name, sum(gaps.end[i] - gaps.start[i] for i in numbers), numbers)
-            for name, numbers in found.items()
-        }
+        ends, starts = map(gaps.end.__getitem__, numbers), map(gaps.start.__getitem__, numbers)
+        return sum(map(sub, ends, starts))
 
-    def _judged(self) -> Iterator[str]:
-        """The cause of each gap, in order."""
-        gaps, waits, kinds = self.walk.gaps, self.host.waits, self.work.kinds
-        backs = self.host.backs.get(self.key, set())
-        news = self._first_of_kind() if self.steps is not None else set()
-        at = 0
-        for number in self.gap_numbers:
-            start, end = gaps.start[number], gaps.end[number]
-            length = end - start
-            while at < len(waits) and waits[at][1] < start:
-                at += 1
-            waited = at < len(waits) and waits[at][0] <= start
-            if self._off and _overlaps(self._off, start, end):
-                yield "unseen"
-            elif self.allocations and length <= ALLOCATION_NS * _between(self.allocations, start - LAUNCH_NS, end):
-                yield "allocation"
-            elif (length <= RESTART_NS and (waited or start in backs)) or (waited and waits[at][1] >= end):
-                yield "synchronising"
-            elif length <= LAUNCH_NS:
-                yield "launch"
-            elif gaps.after[number] in news and kinds[self.work.kind[gaps.after[number]]].kind == "kernel":
-                yield "new"
-            else:
-                yield "host"
+    def _compiled(self, found: "dict[str, array[int]]") -> None:
+        """What a compiler does takes several gaps: in the steps in which something new ran, the host's long ones are
+        its own, as far as there are such in no other steps."""
+        steps, start = self.steps, self.work.start
+        if steps is None:
+            return
+        spent = self.gap_by_step(found["host"])
+        with_new = sorted({at for at in map(steps.at, (start[row] for row in self.news)) if at is not None})
+        usual = [ns for at, ns in enumerate(spent) if at not in set(with_new)]
+        mean = sum(spent[at] for at in with_new) / len(with_new) if with_new else 0.0
+        if not mean or mean < 3 * (sum(usual) / len(usual) if usual else 0.0):
+            return
+        those = set(with_new)
+        host, found["host"] = found["host"], array("I")
+        for number in host:
+            at = steps.at(self.walk.gaps.start[number])
+            found["new" if at in those else "host"].append(number)
 
-    def _first_of_kind(self) -> set[int]:
+    @cached_property
+    def _codes(self) -> bytearray:
+        """The cause of each gap of the device, by its place in :data:`CAUSES`."""
+        starts, ends = self.walk.gaps.start, self.walk.gaps.end
+        codes = bytearray(
+            _HOST if end - start > LAUNCH_NS else _LAUNCH for start, end in zip(starts, ends, strict=True)
+        )
+        if self.steps is not None:
+            self._mark_new(codes)
+        self._mark_waits(codes)
+        for moment in self.allocations:
+            at = bisect_left(ends, moment)
+            if at < len(ends) and starts[at] - LAUNCH_NS <= moment:
+                calls = _between(self.allocations, starts[at] - LAUNCH_NS, ends[at])
+                if ends[at] - starts[at] <= ALLOCATION_NS * calls:
+                    codes[at] = _ALLOCATION
+        for low, high in self._off:
+            first, last = bisect_right(ends, low), bisect_left(starts, high)
+            codes[first:last] = bytes((_UNSEEN,)) * max(0, last - first)
+        return codes
+
+    def _mark_new(self, codes: bytearray) -> None:
+        """Long gaps that end with a kernel that had not run before."""
+        after, kinds = self.walk.gaps.after, self.work.kinds
+        for row in self.news:
+            at = bisect_left(after, row)
+            if at < len(after) and after[at] == row and codes[at] == _HOST:
+                codes[at] = _NEW if kinds[self.work.kind[row]].kind == "kernel" else _HOST
+
+    def _mark_waits(self, codes: bytearray) -> None:
+        """Gaps in which the host waited for the device, or that begin as a copy to the host ends."""
+        starts, ends = self.walk.gaps.start, self.walk.gaps.end
+        for low, high in self.host.waits:
+            for at in range(bisect_left(ends, low), bisect_right(starts, high)):
+                if ends[at] - starts[at] <= RESTART_NS or (low <= starts[at] and high >= ends[at]):
+                    codes[at] = _WAITED
+        for moment in self.host.backs.get(card(*self.key), ()):
+            at = bisect_left(starts, moment)
+            if at < len(starts) and starts[at] == moment and ends[at] - moment <= RESTART_NS:
+                codes[at] = _WAITED
+
+    @cached_property
+    def news(self) -> set[int]:
         """Rows of kernels that had not run before with this size: compiled or tuned just then, perhaps."""
-        work, seen, found = self.work, set(), set()
-        telling = {}
-        for number, one in enumerate(work.kinds):
-            telling[number] = (one.full_name or one.name, one.grid, one.block)
-        for row in self.program.rows:
-            key = telling[work.kind[row]]
-            if key not in seen:
-                seen.add(key)
-                found.add(row)
-        return found
+        work, rows = self.work, self.program.rows
+        firsts: dict[tuple[object, ...], int] = {}
+        kinds = work.kind if len(rows) == len(work) else array("I", map(work.kind.__getitem__, rows))
+        for number in set(kinds):
+            one, at = work.kinds[number], kinds.index(number)
+            key = one.kind, one.full_name or one.name, one.grid, one.block
+            firsts[key] = min(firsts.get(key, at), at)
+        return {rows[at] for at in firsts.values()}
 
     def gap_by_step(self, numbers: Sequence[int]) -> list[int]:
         """Nanoseconds of some gaps in each step."""
@@ -225,10 +301,11 @@ class View:
         return spent
 
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
-        """Between what and what some gaps lie: kinds before and after, how many, nanoseconds; most first."""
+        """Between what and what some gaps lie: kinds before and after, how many, nanoseconds; most first. Of very many
+        some are looked at."""
         gaps, work = self.walk.gaps, self.work
         sums: dict[tuple[int, int], list[int]] = {}
-        for number in numbers:
+        for number in _some(numbers):
             key = work.kind[gaps.before[number]], work.kind[gaps.after[number]]
             mine = sums.setdefault(key, [0, 0])
             mine[0] += 1
@@ -237,9 +314,11 @@ class View:
         return sorted(rows, key=lambda row: -row[3])
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
-        """In which innermost blocks the host was during some gaps, with nanoseconds; most first."""
+        """In which innermost blocks the host was during some gaps, with nanoseconds; most first. Of very many some are
+        looked at."""
         gaps = self.walk.gaps
-        return inside_blocks([(gaps.start[number], gaps.end[number]) for number in numbers], self.host.segments)
+        spans = [(gaps.start[number], gaps.end[number]) for number in _some(numbers)] if self.host.segments else []
+        return inside_blocks(spans, self.host.segments)
 
     # --- what interrupts the loop ------------------------------------------------------------------------------------
 
@@ -249,7 +328,7 @@ class View:
         return [
             ((phase.start_ns, phase.end_ns), self.walk.between(phase.start_ns, phase.end_ns))
             for phase in self.program.phases
-            if phase.name == INTERLUDE
+            if phase.name == INTERLUDE and not intersect([(phase.start_ns, phase.end_ns)], self._unknown)
         ]
 
 
@@ -258,9 +337,9 @@ def _between(times: "Sequence[int]", low: int, high: int) -> int:
     return bisect_right(times, high) - bisect_left(times, low)
 
 
-def _overlaps(spans: list[Interval], start: int, end: int) -> bool:
-    at = bisect_right(spans, (start, 1 << 63)) - 1
-    return (at >= 0 and spans[at][1] > start) or (at + 1 < len(spans) and spans[at + 1][0] < end)
+def _some(numbers: Sequence[int]) -> Sequence[int]:
+    """Of very many every second, third and so on."""
+    return numbers[:: 1 + len(numbers) // _MANY]
 
 
 def regular_part(spent: list[int]) -> tuple[float, list[int]]:

@@ -19,7 +19,7 @@ COPIES = {
 
 def each_text(view: View, spent: float) -> str:
     """ "86 % of each step (133 ms of 155 ms)"."""
-    steps = view.steps
+    steps = view.told
     share = percent_text(view.share(spent))
     if steps is None:
         return f"{share} of its time at work ({time_text(spent)} of {time_text(view.length_ns)})"
@@ -28,7 +28,7 @@ def each_text(view: View, spent: float) -> str:
 
 def among_steps(view: View, count: int, one: str) -> str:
     """ "818 kernels a step", or in all."""
-    steps = view.steps
+    steps = view.told
     if steps is None or count < steps.number:
         return count_text(count, one)
     return f"{count_text(round(count / steps.number), one)} a step"
@@ -58,13 +58,15 @@ def between_text(view: View, gaps: Sequence[int]) -> str:
             after_one[kernel_text(view, one)] = after_one.get(kernel_text(view, one), 0) + part
         name, most = max(after_one.items(), key=lambda row: row[1])
         return f"after {name}" if most >= 0.5 * sum(after_one.values()) else ""
+    if before == after:
+        return f"between a {kernel_text(view, before)} and the next"
     return f"between {kernel_text(view, before)} and {kernel_text(view, after)}"
 
 
 def place_text(view: View, gaps: Sequence[int]) -> str:
     """Where the gaps lie: in a block, if most do, else between what and what."""
     inside = view.blocks(gaps)
-    total = sum(view.walk.gaps.end[i] - view.walk.gaps.start[i] for i in gaps)
+    total = sum(spent for *_, spent in view.places(gaps))
     if inside and inside[0][1] >= 0.5 * total and (view.steps is None or inside[0][0][-1:] != (view.steps.name,)):
         return f"in {path_text(inside[0][0])}"
     return between_text(view, gaps)

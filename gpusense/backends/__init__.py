@@ -13,6 +13,7 @@ from .._records.device_identity import merge
 from .._records.protocols import Backend
 from .._records.records import DeviceInfo, Unavailable
 from .._runtime import log
+from .._runtime.interrupts import is_the_programs
 from .._runtime.process import answer
 
 
@@ -22,6 +23,7 @@ class Row(NamedTuple):
     name: str
     module: str
     roles: tuple[str, ...]  # fields of Backend: "devices", "metrics", "activity"
+    costly: bool = False  # opened again only where another has found a new device: it starts a process
 
 
 #: In the order they are asked. The first that knows a device is believed, and sampled in every lane; others fill gaps.
@@ -31,7 +33,7 @@ BACKENDS = (
     Row("cupti", "cupti.activity", ("activity",)),
     Row("nvml", "nvml.source", ("devices", "metrics")),
     Row("amd_sysfs", "amd.sysfs", ("devices", "metrics")),
-    Row("rocm_smi", "amd.rocm_smi", ("devices", "metrics")),
+    Row("rocm_smi", "amd.rocm_smi", ("devices", "metrics"), costly=True),
     Row("drm_files", "drm.source", ("devices", "metrics")),
     Row("wgpu", "wgpu.source", ("devices",)),
 )
@@ -52,7 +54,9 @@ def open_backend(name: str) -> Backend | Unavailable:
     except ModuleNotFoundError as error:
         ours = str(error.name).startswith(f"{__name__}.")
         return Unavailable(name, "not part of this copy of the package" if ours else str(error))
-    except Exception as error:  # noqa: BLE001 - a broken vendor library is an absence with a reason
+    except Exception as error:  # a broken vendor library is an absence with a reason
+        if is_the_programs(error):
+            raise
         log.exception(f"open {name}", "backend %s failed to open", name)
         return Unavailable(name, f"{type(error).__name__}: {error}")
     return found
@@ -87,6 +91,8 @@ def _devices_of(name: str) -> tuple[DeviceInfo, ...]:
         return ()
     try:
         return tuple(backend.devices.devices())
-    except Exception as error:  # noqa: BLE001 - the driver went away since it was opened
+    except Exception as error:  # the driver went away since it was opened
+        if is_the_programs(error):
+            raise
         log.debug("devices of %s: %s", name, error)
         return ()

@@ -6,6 +6,7 @@ CUDA was initialised cannot use it in forked children.
 """
 
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from .._records.protocols import Backend
 from .._records.records import DeviceInfo, Unavailable
 from .._runtime.errors import BackendError
 
-_RESCAN_S = 0.1  # a look through all mappings costs up to a millisecond in a big process
+#: A look through all mappings costs up to a millisecond in a big process: after each in vain the next comes later.
+_RESCAN_S, _LONGEST_RESCAN_S = 0.1, 10.0
 _ASK_LOADER_S = 0.005  # asking the loader for the bare name costs some 50 µs
 
 
@@ -34,6 +36,7 @@ class CudaSource:
         self._api: Any = None
         self._clock = clock
         self._next_scan = self._next_question = float("-inf")
+        self._rescan_s = _RESCAN_S
 
     def api(self) -> Any:
         """The driver's functions if libcuda is in this process, else None. Cheap enough for every block start."""
@@ -43,7 +46,8 @@ class CudaSource:
             if api is not None and not lacking(api):
                 self._api = api
             else:
-                self._next_scan = self._clock() + _RESCAN_S
+                self._next_scan = self._clock() + self._rescan_s
+                self._rescan_s = min(self._rescan_s * 2, _LONGEST_RESCAN_S)
         return self._api
 
     def _look_now(self) -> bool:
@@ -54,7 +58,8 @@ class CudaSource:
         if now < self._next_question:
             return False
         self._next_question = now + _ASK_LOADER_S
-        names = {"linux": CUDA.linux, "win32": CUDA.win32}.get(sys.platform, ())
+        override = os.environ.get(CUDA.env)
+        names = (override,) if override else {"linux": CUDA.linux, "win32": CUDA.win32}.get(sys.platform, ())
         return any(already_loaded(name) is not None for name in names)
 
     def is_live(self) -> bool:

@@ -71,6 +71,13 @@ def cards(root: str) -> list[tuple[str, str]] | str:
     return [(name, os.path.join(folder, name, "device")) for name in sorted(names, key=lambda name: int(name[4:]))]
 
 
+def still_there(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What was ``known`` (things with a device ``folder``, by name) with what was ``found``, where that is new or the
+    folder has another name. What has gone stays, as lost."""
+    fresh = {name: one for name, one in found.items() if name not in known or not os.path.isdir(known[name].folder)}
+    return {**known, **fresh}
+
+
 def pcie_generation(speed: str | float | None) -> int | None:
     """Of a link by its speed in GT/s; None where that is none of a generation's."""
     try:
@@ -225,6 +232,14 @@ class Reader:
             return value
         self.reasons[field] = f"out of range: {source} says {value:g}"
         return None
+
+    def clock(self, field: str, name: str, per: float = 1.0) -> float | None:
+        """:meth:`number` of a clock in MHz. Drivers say 0 while it stands still: that is no frequency."""
+        value = self.number(field, name, per)
+        if value == 0:
+            self.reasons[field] = f"sleeping: {os.path.basename(name)} is 0, the clock stands still"
+            return None
+        return value
 
     def note(self, field: str, reason: str) -> None:
         self.reasons.setdefault(field, reason)

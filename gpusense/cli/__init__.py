@@ -79,7 +79,7 @@ def _do(name: str, argv: list[str]) -> int:
         return 130
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"{who}: {where}{error.strerror or error}\n")
+        _complain(f"{who}: {where}{error.strerror or error}")
         _drop_what_is_left()
         return 2
     except Exception as error:
@@ -87,7 +87,7 @@ def _do(name: str, argv: list[str]) -> int:
 
         if not isinstance(error, GpuSenseError):
             raise
-        sys.stderr.write(f"{who}: {error}\n")
+        _complain(f"{who}: {error}")
         return 2
     return code
 
@@ -155,6 +155,13 @@ def _refuse(name: str) -> int:
     hint = f"; did you mean {near[0]}?" if near else "; gpusense --help lists the verbs"
     sys.stderr.write(f"gpusense: there is no verb {name!r}{hint}\n")
     return 2
+
+
+def _complain(text: str) -> None:
+    """Of names in it that a terminal would obey nothing is left."""
+    from .._runtime.text import terminal
+
+    sys.stderr.write(terminal(text) + "\n")
 
 
 def _write(text: str) -> int:

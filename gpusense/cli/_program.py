@@ -7,6 +7,7 @@ taken out of the traceback, when the interpreter asks for it to be printed.
 
 import builtins
 import os
+import stat
 import sys
 from collections.abc import Callable
 from types import CodeType, ModuleType, TracebackType
@@ -26,6 +27,8 @@ def problem(program: Program) -> str | None:
     if program.how != "script" or os.path.isdir(program.target):
         return None
     try:
+        if not stat.S_ISREG(os.stat(program.target).st_mode):
+            return None  # a pipe can be opened once
         with open(program.target, "rb"):
             return None
     except OSError as error:
@@ -65,14 +68,14 @@ def _run_file(path: str, main: ModuleType) -> tuple[CodeType, dict[str, Any]]:
     import pkgutil
 
     with io.open_code(path) as file:
-        code = pkgutil.read_code(file)  # a compiled file, by its magic number
+        text = file.read()  # once: a pipe gives it once
+    code = pkgutil.read_code(io.BytesIO(text))  # a compiled file, by its magic number
     loader: Any = importlib.machinery.SourcelessFileLoader if code else importlib.machinery.SourceFileLoader
     vars(main).update(__file__=path, __loader__=loader("__main__", path))
     if sys.version_info < (3, 15):
         vars(main).update(__cached__=None)
     if code is None:
-        with io.open_code(path) as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
+        code = compile(text, path, "exec", dont_inherit=True)
     return code, vars(main)
 
 

@@ -1,7 +1,8 @@
 """Reads what ``strace -f -ttt -T`` wrote, line by line. Pure: text in, :class:`Syscall` records out.
 
 Calls that another thread interrupts come as two lines, ``<unfinished ...>`` and ``<... resumed>``. What a call read or
-wrote is dropped: the details of a record hold no text of the program.
+wrote is dropped: the details of a record hold no text of the program. A line whose time is no moment (``-r``, ``-tt``)
+gives no record: :meth:`Parser.why_not` says which option it was.
 """
 
 import re
@@ -11,7 +12,20 @@ from typing import Any
 from .._records.records import Syscall
 
 DETAIL_LIMIT = 160
-_LINE = re.compile(r"(?:\[pid +(\d{1,10})\] |(\d{1,10}) +)?(\d{1,10})\.(\d{1,9}) (.*)")
+#: The thread, with its name where --decode-pids gives it, which holds any characters.
+_THREAD = r"(?:\[pid +(\d{1,10})(?:<.{0,64}?>)?\] |(\d{1,10})(?:<.{0,64}?>)? +)?"
+_LINE = re.compile(_THREAD + r"(\d{9,11})\.(\d{1,9}) (.*)")
+_UNTIMED = re.compile(_THREAD + " *")
+#: Between time and call: the time since the last one (-r), the call's number (-n), the instruction pointer (-i).
+_BETWEEN = re.compile(r"(?:\(\+ *\d+(?:\.\d+)?\) )?(?:\[ *\d+\] )?(?:\[(?:[0-9a-f]{8,16}|\?+)\] )?")
+#: What stands where the time should be, and what wrote it.
+_OTHER_TIMES = (
+    (re.compile(r"\d{9,11} "), "the times are whole seconds (-ttt writes microseconds)"),
+    (re.compile(r"\d{1,8}(?:\.\d{3,9})? [a-z_<+-]"), "the times are relative to the line before (-r)"),
+    (re.compile(r"\d\d:\d\d:\d\d(?:\.\d+)? "), "the times are of a day that is not named (-t, -tt)"),
+    (re.compile(r"% time "), "this is a summary of calls (-c)"),
+    (re.compile(r"\w+\(|<\.\.\. |--- SIG|\+\+\+ "), "there are no times (no -ttt)"),
+)
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>")
 _NAME = re.compile(r"(\w+)\(")
 _END = re.compile(r"\s= (\?|-?\w+)(.*?)(?: <(\d+)\.(\d{1,9})>)?$")
@@ -29,6 +43,7 @@ class Parser:
         """``pid``: of the process that was traced, for lines that name none."""
         self._pid = pid
         self._open: dict[int | None, tuple[str, int, str]] = {}
+        self._other_times: dict[str, int] = {}
         self.lines = self.calls = self.signals = self.exits = self.unreadable = self.half = 0
 
     @property
@@ -39,6 +54,10 @@ class Parser:
     def counters(self) -> dict[str, int]:
         names = ("lines", "calls", "signals", "exits", "unreadable", "half", "open_calls")
         return {name: getattr(self, name) for name in names}
+
+    def why_not(self) -> str:
+        """Why most of the unreadable lines could not be read; "" where that is not known."""
+        return max(self._other_times, key=self._other_times.__getitem__, default="")
 
     def feed(self, lines: Iterable[str]) -> list[Syscall]:
         """The calls that these lines complete."""
@@ -57,10 +76,10 @@ class Parser:
     def _line(self, line: str) -> Syscall | None:
         found = _LINE.fullmatch(line)
         if found is None:
-            self.unreadable += not line.startswith("strace: ")
+            self._other(line)
             return None
         pid = int(found[1] or found[2]) if found[1] or found[2] else self._pid
-        at, rest = _nanoseconds(found[3], found[4]), found[5]
+        at, rest = _nanoseconds(found[3], found[4]), _BETWEEN.sub("", found[5], count=1)
         if _SIGNAL.match(rest):
             self.signals += 1
             return None
@@ -69,6 +88,16 @@ class Parser:
             self._open.pop(pid, None)
             return None
         return self._call(pid, at, rest)
+
+    def _other(self, line: str) -> None:
+        if line.startswith(("strace: ", " > ")):  # its own words, and the stacks of -k
+            return
+        self.unreadable += 1
+        rest = _UNTIMED.sub("", line, count=1)
+        for form, why in _OTHER_TIMES:
+            if form.match(rest):
+                self._other_times[why] = self._other_times.get(why, 0) + 1
+                return
 
     def _call(self, pid: int | None, at: int, rest: str) -> Syscall | None:
         resumed = _RESUMED.match(rest)

@@ -1,15 +1,20 @@
 """``gpusense run --syscalls``: the same command again under strace, and its trace as a source of records.
 
 strace runs beside the program (``-D``), so that the program keeps this process, its terminal, signals and exit code.
+It sees what gpusense does, too: calls of gpusense's own threads, and those before the program's first line, are left
+out and counted.
 """
 
 import os
 import sys
+from time import time_ns
 from typing import Any
 
 from .._records.protocols import OnRecords, RecordSource
-from .._runtime import package
+from .._records.records import Syscall
+from .._runtime import package, threads
 from .._runtime.errors import GpuSenseError
+from ._call_places import CallPlaces
 from ._strace import Parser
 
 DEFAULT = "ioctl,read,write,futex"
@@ -64,10 +69,14 @@ class Trace:
 
     name = "strace"
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, since_ns: int) -> None:
+        """Of the file ``path``, which it deletes, the calls that begin at ``since_ns`` or later."""
         self._on_records: OnRecords | None = None
         self._pid = os.getpid()
         self._parser = Parser(self._pid)
+        self._since_ns = since_ns
+        self._own = self._before = 0  # calls that are left out
+        self.places = CallPlaces()
         self._rest = b""
         self._read = 0
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -95,18 +104,29 @@ class Trace:
             self._read += len(block)
             *lines, self._rest = (self._rest + block).split(b"\n")
             calls = self._parser.feed(line.decode("utf-8", "replace") for line in lines)
-            on_records(
-                [call for call in calls if not (call.name == "pread64" and (call.detail or "").startswith(ours))]
-            )
+            on_records(self.places.placed([call for call in calls if self._is_the_programs(call, ours)]))
+        return True
+
+    def _is_the_programs(self, call: Syscall, ours: str) -> bool:
+        if call.start_ns < self._since_ns:
+            self._before += 1
+            return False
+        own = threads.is_own(call.thread or 0, call.start_ns)
+        if own or (call.name == "pread64" and (call.detail or "").startswith(ours)):
+            self._own += 1
+            return False
         return True
 
     def status(self) -> dict[str, Any]:
-        return self._parser.counters()
+        """Calls of gpusense, and those before the program's first line, are ``calls`` of which nothing is kept."""
+        return {**self._parser.counters(), "own": self._own, "before_the_program": self._before}
 
 
 def attach(tracer: Any) -> None:
     """Adds the trace to ``tracer`` where this is the command under strace."""
     path = os.environ.pop(VARIABLE, None)
     if path is not None:
-        trace: RecordSource = Trace(path)
-        tracer.add_source(trace)
+        trace = Trace(path, time_ns())
+        source: RecordSource = trace
+        tracer.add_source(source)
+        tracer.add_block_listener(trace.places)

@@ -12,17 +12,18 @@ def main(arguments: argparse.Namespace) -> int:
     """0 with a device, 1 without. What is not known, and why, stands on stderr."""
     from .. import doctor
     from .._records.json_codec import dumps, encode
+    from .._runtime.text import terminal
     from ..report.style import style_of
 
-    (found, silent), fit = doctor.devices(), style_of(sys.stdout).fit
+    (found, silent), line = doctor.devices(), style_of(sys.stdout).whole
     if arguments.json:
         rows = {"schema": "gpusense.devices/1", "devices": [encode(device, full=True) for device in found]}
         sys.stdout.write(dumps(rows, portable=True) + "\n")
     for device in () if arguments.json else found:
-        sys.stdout.write(fit(describe(device)) + "\n")
+        sys.stdout.write(line(describe(device)) + "\n")
     if silent:
         left_out = f"devices of {', '.join(silent)} are not known: the driver does not answer"
-        sys.stderr.write(f"{left_out}; gpusense doctor says what to do\n")
+        sys.stderr.write(f"{terminal(left_out)}; gpusense doctor says what to do\n")
     elif not found:
         sys.stderr.write("no device was found; gpusense doctor says why\n")
     return 0 if found else 1
@@ -35,6 +36,7 @@ def describe(device: "DeviceInfo") -> str:  # type: ignore[name-defined]  # noqa
     facts = [
         one_line(device.name),
         device.vendor,
+        "a processor, no GPU" if device.kind == "cpu" else None,
         size_text(device.memory_total_bytes) if device.memory_total_bytes else None,
         f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability else None,
         f"{device.sm_count} SMs" if device.sm_count else None,

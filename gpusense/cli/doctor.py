@@ -18,16 +18,17 @@ def main(arguments: argparse.Namespace) -> int:
     from .. import doctor
 
     tested = doctor.selftest(arguments.device) if arguments.selftest else None
+    wgpu = doctor.wgpu_selftest() if arguments.selftest else None
     if arguments.json:
-        _json(tested)
+        _json(tested, wgpu)
     else:
-        _text(tested)
+        _text(tested, wgpu)
     if tested is None or tested.passed:
         return 0
     return 4 if tested.passed is None else 1
 
 
-def _json(tested: Any) -> None:
+def _json(tested: Any, wgpu: Any) -> None:
     from .. import __version__, doctor
     from .._records.json_codec import dumps, encode, plain
 
@@ -39,11 +40,12 @@ def _json(tested: Any) -> None:
         "environment": [check._asdict() for check in doctor.environment()],
         "devices": [encode(device, full=True) for device in doctor.devices(checks)[0]],
         "selftest": tested._asdict() if tested is not None else None,
+        "wgpu_selftest": wgpu,
     }
     sys.stdout.write(dumps(plain(report), portable=True) + "\n")
 
 
-def _text(tested: Any) -> None:
+def _text(tested: Any, wgpu: Any) -> None:
     from .. import __version__, doctor
     from ..report.style import style_of
     from .devices import describe
@@ -70,3 +72,5 @@ def _text(tested: Any) -> None:
     if tested is not None:
         word = {True: "passed", False: "FAILED", None: "not possible"}[tested.passed]
         say(f"self-test {word}: {tested.reason}", "green" if tested.passed else "red")
+    if wgpu is not None:
+        say(f"wgpu: {wgpu}")

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from .._runtime.text import count_text
+from .._runtime.text import count_text, terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +40,13 @@ def main(args: argparse.Namespace) -> int:
         sys.stderr.write(f"gpusense export: {error}\n")
         return 2
     except ValueError as error:
-        sys.stderr.write(f"gpusense export: --otlp: {error}\n")
+        sys.stderr.write(terminal(f"gpusense export: --otlp: {error}\n"))
         return 2
     lines = [f"{count_text(done.sent, 'span')} sent, {done.refused} refused, trace {done.trace_id}"]
     if done.why:
         lines.append(f"refused: {done.why}")
+    if done.warned:
+        lines.append(f"the endpoint says: {done.warned}")
     if done.skipped:
         lines.append("skipped: " + ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()))
     if done.only_counted:
@@ -52,5 +54,5 @@ def main(args: argparse.Namespace) -> int:
         below = "below the threshold"
         short = count_text(done.only_counted, f"operation {below} was", f"operations {below} were")
         lines.append(f"{short} only summed{hint}")
-    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.write(terminal("\n".join(lines) + "\n"))
     return 1 if done.refused else 0

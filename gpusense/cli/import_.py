@@ -7,6 +7,7 @@ from typing import Any
 from .._runtime.errors import GpuSenseError, SessionError
 from .._runtime.text import count_text
 from ._arguments import microseconds
+from ._call_places import CallPlaces
 
 _DEFAULT_NS = 100_000
 
@@ -33,6 +34,7 @@ def main(arguments: argparse.Namespace) -> int:
     counters = parser.counters()
     if not calls:
         no = f"no system call in {count_text(counters['lines'], 'line')}"
+        no += f": {why}" if (why := parser.why_not()) else ""
         sys.stderr.write(f"gpusense import: {no}; record with strace -f -ttt -T\n")
         return 1
     if arguments.into is None:
@@ -40,6 +42,7 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         session = load(arguments.into)
         calls, outside = _during(session, calls)
+        calls = _in_blocks(session, calls)
     _add(session, calls, _threshold_ns(arguments, session), arguments.trace_all)
     session.meta.setdefault("sources", {})["strace"] = counters
     try:
@@ -96,6 +99,17 @@ def _during(session: Any, calls: list[Any]) -> tuple[list[Any], int]:
     start, end = session.meta.get("start_ns") or 0, session.meta.get("end_ns")
     inside = [call for call in calls if call.start_ns >= start and (end is None or call.end_ns <= end)]
     return inside, len(calls) - len(inside)
+
+
+def _in_blocks(session: Any, calls: list[Any]) -> list[Any]:
+    """``calls`` with the blocks of ``session`` that they were made in, where its threads are known by both numbers."""
+    numbers: dict[int, set[int]] = {}
+    for row in session.meta.get("threads") or ():
+        if row.get("native_id") is not None:
+            numbers.setdefault(row["thread"], set()).add(row["native_id"])
+    places = CallPlaces()
+    places.add(session.blocks, {thread: min(found) for thread, found in numbers.items() if len(found) == 1})
+    return places.placed(calls)
 
 
 def _add(session: Any, calls: list[Any], threshold_ns: int, trace_all: bool) -> None:

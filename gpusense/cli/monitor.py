@@ -1,7 +1,6 @@
 """Print what the devices do: a line a sample and device, or JSON lines, until interrupted."""
 
 import argparse
-import json
 import queue
 import signal
 import sys
@@ -9,9 +8,9 @@ import time
 from typing import Any
 
 from .. import monitor
-from .._records.json_codec import metrics_line
+from .._records.json_codec import dumps, metrics_line
 from .._records.metrics import GpuMetrics
-from .._runtime.text import count_text, gib_number, one_line
+from .._runtime.text import count_text, gib_number, one_line, terminal
 from ..report.style import style_of
 
 #: Samples that are kept for a reader who does not read.
@@ -32,28 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist."""
+    """Exit code: 0; 1 where there is no device; 2 for one that does not exist."""
     devices = args.device if args.device is None or args.device != ["visible"] else "visible"
     try:
-        if args.once:
-            _once(devices, args)
-        else:
-            return _follow(devices, args)
+        return _once(devices, args) if args.once else _follow(devices, args)
     except ValueError as error:
-        print(f"gpusense monitor: {error}", file=sys.stderr)
+        print(terminal(f"gpusense monitor: {error}"), file=sys.stderr)
         return 2
-    return 0
 
 
-def _once(devices: Any, args: argparse.Namespace) -> None:
+def _once(devices: Any, args: argparse.Namespace) -> int:
     samples = monitor.snapshot(devices, gpm=args.gpm)
     if args.json:
-        _print(json.dumps(metrics_line(samples, **_absent(samples))))
-        return
-    for sample in samples:
-        _print(describe(sample))
-    if not samples:
-        _print(f"no device: {_why()}")
+        _print(dumps(metrics_line(samples, **_absent(samples)), portable=True))
+    else:
+        for sample in samples:
+            _print(describe(sample))
+        if not samples:
+            _print(f"no device: {_why()}")
+    return 0 if samples else 1
 
 
 def _follow(devices: Any, args: argparse.Namespace) -> int:
@@ -71,10 +67,10 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
     try:
         with monitor.start_background(take, args.interval, devices, history=1, gpm=args.gpm) as running:
             if not running.devices and running.problem is None:
-                _print(json.dumps(metrics_line((), **_absent(()))) if args.json else f"no device: {_why()}")
-                return 0
+                _print(dumps(metrics_line((), **_absent(())), portable=True) if args.json else f"no device: {_why()}")
+                return 1
             while (sample := waiting.get()) is not None:
-                _print(json.dumps(metrics_line((sample,))) if args.json else describe(sample))
+                _print(dumps(metrics_line((sample,)), portable=True) if args.json else describe(sample))
     finally:
         signal.signal(signal.SIGTERM, before)
         if missed:

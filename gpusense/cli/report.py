@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from .._runtime.text import terminal
 from ._arguments import microseconds, refuse_over_itself
 
 
@@ -55,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     write: Any = getattr(import_module(f"...report.{form.module}", __name__), form.function)
     if target is not None:
         write(session, target)
-        sys.stderr.write(f"{target}\n")
+        sys.stderr.write(terminal(f"{target}\n"))
     elif arguments.format == "perfetto":
         write(session, sys.stdout.buffer)
     else:
@@ -77,7 +78,7 @@ def _text(session: Any, target: str | None) -> None:
 
     if target is not None:
         text.write(session, target, PLAIN._replace(width=_WIDE))
-        sys.stderr.write(f"{target}\n")
+        sys.stderr.write(terminal(f"{target}\n"))
         return
     style = style_of(sys.stdout)
     if not sys.stdout.isatty():

@@ -20,7 +20,7 @@ _EPILOG = """examples:
   gpusense run -c "import torch; torch.ones(9, device='cuda').sum()"
 """
 _TAKES_VALUE = ("-o", "--output", "--threshold-us", "--backends", "--devices", "--buffer-size", "--otlp")
-_SETTINGS = ("threshold_us", "trace_all", "backends", "devices", "buffer_size")
+_SETTINGS = ("threshold_us", "trace_all", "backends", "devices", "buffer_size", "wgpu_copies")
 
 
 def main(argv: list[str]) -> int:
@@ -102,6 +102,9 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves"
+    )
+    parser.add_argument(
+        "--wgpu-copies", action="store_true", default=None, help="also time wgpu's copies on the GPU and its clears"
     )
     parser.add_argument("--live", action="store_true", help="decode while the program runs instead of afterwards")
     return parser

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .._records.metrics import GpuMetrics
+from .._runtime.text import terminal
 from .dashboard import dashboard
 from .dashboard import screen as _terminal
 from .dashboard.frame import HISTORY_S
@@ -47,11 +48,11 @@ def _seconds(text: str) -> float:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Exit code: 0, also without devices (that is an answer); 2 for a device that does not exist."""
+    """Exit code: 0; 1 where there is no device for the one sample that is printed; 2 for one that does not exist."""
     try:
         return _replay(arguments) if arguments.replay else _live(arguments)
     except ValueError as error:
-        print(f"gpusense top: {error}", file=sys.stderr)
+        print(terminal(f"gpusense top: {error}"), file=sys.stderr)
         return 2
 
 
@@ -61,7 +62,8 @@ def _live(args: argparse.Namespace) -> int:
     devices: Any = "visible" if args.device == ["visible"] else args.device
     if args.once or args.json or not _drawable():
         samples = monitor.snapshot(devices)
-        return _print(args, samples, {} if samples else _absent())
+        _print(args, samples, {} if samples else _absent())
+        return 0 if samples else 1
     with watching(args.interval, devices) as running, Focus(args.interval) as focus:
         _draw(dashboard.Live(running, lambda: _sentences(_absent()), focus=focus.on), args)
     return 0
@@ -141,7 +143,8 @@ def _replay(args: argparse.Namespace) -> int:
     feed = dashboard.Replay(load(args.replay))
     if args.once or args.json or not _drawable():
         state = feed.at(feed.end_ns, dashboard.View())
-        return _print(args, state.latest, {} if state.latest else {"session": state.notes[0]})
+        _print(args, state.latest, {} if state.latest else {"session": state.notes[0]})
+        return 0
     _draw(feed, args)
     return 0
 
@@ -158,15 +161,12 @@ def _draw(feed: dashboard.Feed, args: argparse.Namespace) -> None:
         pass
 
 
-def _print(args: argparse.Namespace, samples: tuple[GpuMetrics, ...], absent: dict[str, str]) -> int:
+def _print(args: argparse.Namespace, samples: tuple[GpuMetrics, ...], absent: dict[str, str]) -> None:
     if args.json:
-        import json
+        from .._records.json_codec import dumps, metrics_line
 
-        from .._records.json_codec import metrics_line
-
-        print(json.dumps(metrics_line(samples, **({"unavailable": absent} if absent else {}))))
-        return 0
+        print(dumps(metrics_line(samples, **({"unavailable": absent} if absent else {})), portable=True))
+        return
     width, _ = _terminal.size(sys.stdout)
     for text in dashboard.once(samples, width, dashboard.theme_for(sys.stdout, args.ascii), _sentences(absent)):
         print(text)
-    return 0

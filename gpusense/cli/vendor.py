@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .. import __version__
 from .._runtime import package
 from .._runtime.errors import GpuSenseError
-from .._runtime.text import count_text
+from .._runtime.text import count_text, terminal
 
 STAMP = "VENDORED"
 LICENSE = "LICENSE"
@@ -59,7 +59,8 @@ def main(arguments: argparse.Namespace) -> int:
     stamp = copy(arguments.destination, arguments.core)
     what = "core" if stamp.core else "all"
     files = count_text(len(stamp.files), "file")
-    sys.stderr.write(f"{arguments.destination}: gpusense {stamp.version}, {files} ({what}), {stamp.content[:12]}\n")
+    where = terminal(arguments.destination)
+    sys.stderr.write(f"{where}: gpusense {stamp.version}, {files} ({what}), {stamp.content[:12]}\n")
     return 0
 
 
@@ -70,10 +71,10 @@ def _print_check(destination: str, core: bool) -> int:
         sys.stdout.write("whole package, not the core\n")
     for label, paths in zip(("changed", "missing", "added"), difference, strict=True):
         for path in paths:
-            sys.stdout.write(f"{label}: {path}\n")
+            sys.stdout.write(terminal(f"{label}: {path}\n"))
     state = "was edited" if difference else "is as it was copied"
     newer = "" if stamp.content == upstream(stamp.core) else f"; this is gpusense {__version__}, with other content"
-    sys.stderr.write(f"{destination}: gpusense {stamp.version}, {state}{newer}\n")
+    sys.stderr.write(terminal(f"{destination}: gpusense {stamp.version}, {state}{newer}\n"))
     return 1 if difference or whole else 0
 
 
@@ -171,8 +172,12 @@ def read_stamp(destination: str) -> Stamp:
     path = os.path.join(destination, STAMP)
     try:
         lines = _read(path).decode("utf-8").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        why = f"it has no file {STAMP}" if os.path.isdir(destination) else "there is no such folder"
+        raise VendorError(f"{destination} is no vendored copy: {why}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise VendorError(f"{destination} is no vendored copy: {path}: {error}") from None
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise VendorError(f"{path} cannot be read: {why}") from None
     head = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)
     files = {path: digest for digest, _, path in (line.partition("  ") for line in lines if line[:1] != "#") if path}
     if not {"version", "files", "content"} <= set(head) or not files:

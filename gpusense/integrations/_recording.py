@@ -11,7 +11,7 @@ _ANSWER_S = 10.0
 #: Counters of what is not in a session although it happened.
 LOSSES = (
     *("invalid", "dropped", "missed", "lost_markers", "bytes_dropped"),
-    *("failed_blocks", "shed_blocks", "ignored_records"),
+    *("failed_blocks", "shed_blocks", "ignored_records", "unread_at_end"),
 )
 #: How many recordings of a name there were.
 _named: dict[str, int] = {}

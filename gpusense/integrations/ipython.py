@@ -1,4 +1,4 @@
-"""``%load_ext PACKAGE.integrations.ipython``, then ``%%gpusense``: what a cell did on the GPU, as text and timeline."""
+"""``%load_ext PACKAGE``, then ``%%gpusense``: what a cell did on the GPU, as text and timeline."""
 
 import sys
 from typing import Any
@@ -64,8 +64,12 @@ def _waits_in_vain(shell: Any, cell: str) -> bool:
 
 
 def _run_silent(shell: Any, cell: str) -> Any:
-    """The result of the cell, whose error is not shown yet."""
+    """The result of the cell, whose error is not shown yet. A semicolon at its end keeps its value from being shown;
+    IPython would look for one at the end of the cell around it."""
     patches = Patches()
+    ends_in_semicolon = getattr(shell.displayhook, "semicolon_at_end_of_expression", None)
+    if ends_in_semicolon is not None and ends_in_semicolon(cell):
+        patches.put(shell.displayhook, "quiet", lambda: True)
     for name in ("showtraceback", "showsyntaxerror"):
         patches.put(shell, name, _nothing)
     try:

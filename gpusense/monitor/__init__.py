@@ -105,6 +105,7 @@ class Monitor(History):
         self.problem: str | None = None
         self._samplers: list[DeviceSampler] = []
         self._final: MonitorStats | None = None
+        self._follows: tuple[Opening, Devices] | None = None
         self._dispatcher: Dispatcher | None = None
         if settings.callback is not None:
             self._dispatcher = Dispatcher(settings.callback, settings.on_error, monotonic_ns=clock.monotonic_ns)
@@ -152,6 +153,8 @@ class Monitor(History):
             self._stopped = True
         if self._dispatcher is not None:
             self._dispatcher.stop(timeout)
+        if self._follows is not None:
+            self._follows[0].leave(self._adopt)
         self._final = self._final or self.stats()
         for sampler in samplers:
             shared.leave(self, sampler)
@@ -203,6 +206,25 @@ class Monitor(History):
             self._begin(opening.merged(), wanted)
         except ValueError as error:
             self.problem = str(error)
+        self._follow(opening, wanted)
+
+    def _follow(self, opening: Opening, wanted: Devices) -> None:
+        """Watches devices that come later, too."""
+        with self._lock:
+            if not self._stopped:
+                self._follows = opening, wanted
+                opening.follow(self._adopt)
+
+    def _adopt(self) -> None:
+        if self._follows is None or self._stopped:
+            return
+        opening, wanted = self._follows
+        try:
+            for device in _chosen(source := opening.merged(), wanted):
+                if not device_identity.is_among(device, self.devices):
+                    self._attach(source, device)
+        except (RuntimeError, ValueError) as error:
+            log.debug("new devices are not watched: %s", error)
 
     def at_exit(self) -> None:
         """Ends sampling without waiting for a driver call under way; NVML is left to the end of the process."""
@@ -212,7 +234,7 @@ class Monitor(History):
         """The child has none of our threads: this monitor is over, its history stays."""
         self._lock = threads.rlock()
         self._stopped = True
-        self._dispatcher = None
+        self._dispatcher = self._follows = None
         self.problem = "this process was forked; start a monitor of its own"
 
 
@@ -277,6 +299,8 @@ def start_background(
     shared.current = monitor
     if source is not None:
         monitor._begin(source, devices)
+        if opening is not None:
+            monitor._follow(opening, devices)
     elif opening is not None:
         monitor.problem = opening.problem or "no answer yet"
         log.once("monitor slow open", "gpusense monitor: %s; sampling begins when it does", monitor.problem)
@@ -325,7 +349,11 @@ def current() -> Monitor | None:
 
 
 def _chosen(source: MetricsSource, wanted: Devices) -> tuple[DeviceInfo, ...]:
-    return device_identity.chosen(wanted, source.devices(), os.environ.get(_VISIBLE))
+    def instances(device: DeviceInfo) -> list[str]:
+        found = ask(source, device, ("medium",), Clock()).instances
+        return [one.uuid for one in found or () if one.uuid is not None]
+
+    return device_identity.chosen(wanted, source.devices(), os.environ.get(_VISIBLE), instances)
 
 
 def why_none() -> tuple[Unavailable, ...]:
@@ -343,8 +371,13 @@ def _own(sample: GpuMetrics, pid: int) -> OwnUsage:
     if sample.processes is None:
         return OwnUsage(sample.device, pid, reason=sample.reason("processes"))
     for row in sample.processes:
-        if row.pid == pid and row.visible:
-            return OwnUsage(sample.device, pid, row.memory_used_bytes, row.gpu_percent)
+        if row.pid == pid and row.visible is not False:
+            why = (
+                "unsupported: the driver does not say how much a process uses"
+                if row.memory_used_bytes is None
+                else None
+            )
+            return OwnUsage(sample.device, pid, row.memory_used_bytes, row.gpu_percent, why)
     if any(row.visible is False and row.name is None for row in sample.processes):
         return OwnUsage(sample.device, pid, reason="denied: the driver's pids belong to another pid namespace")
     return OwnUsage(sample.device, pid, memory_used_bytes=0)

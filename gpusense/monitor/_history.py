@@ -18,6 +18,8 @@ from .._runtime import threads
 from ._sampler import SECOND, Clock
 
 _LONGEST_S = 1e9  # asked for; longer ones are as long
+_STRONGEST_WATTS = 20_000.0  # beyond which a step of an energy counter is none of energy
+_SCOPES = {"module": " of the whole module", "package": " of the package alone"}
 
 Point = tuple[int, float]  # monotonic nanoseconds, value
 
@@ -199,15 +201,9 @@ def window(
     longest_gap_ns: int,
     own_busy_share: float | None = None,
 ) -> Window:
-    """The statistics of one device's ``samples`` between two wall-clock times, in the order they were taken.
-
-    None: no bound, whatever the wall clock said in between.
-    """
-    inside = [
-        sample
-        for sample in samples
-        if (start_ns is None or start_ns <= sample.time_ns) and (end_ns is None or sample.time_ns <= end_ns)
-    ]
+    """The statistics of one device's ``samples``, in the order they were taken, between two wall-clock times; None: no
+    bound."""
+    inside = _between(samples, start_ns, end_ns, longest_gap_ns)
     if start_ns is None:
         start_ns = inside[0].time_ns if inside else end_ns or 0
     if end_ns is None:
@@ -232,6 +228,36 @@ def window(
         own,
         None if own is None else "estimate: the device's energy × this process's share of its busy time",
     )
+
+
+def _between(
+    samples: Sequence[GpuMetrics], start_ns: int | None, end_ns: int | None, longest_gap_ns: int
+) -> Sequence[GpuMetrics]:
+    """The samples from one wall-clock time to another, all that were taken in between whatever that clock did.
+
+    A time that the clock told twice, because it was set back, is the last such moment; the start lies before the end.
+    """
+    end = len(samples)
+    if end_ns is not None:
+        end = _last_crossing(samples, end_ns + 1, end, longest_gap_ns)
+    start = 0 if start_ns is None else _last_crossing(samples, start_ns, end, longest_gap_ns)
+    return samples[start:end]
+
+
+def _last_crossing(samples: Sequence[GpuMetrics], time_ns: int, end: int, longest_gap_ns: int) -> int:
+    """How many of the first ``end`` samples lie before the last moment at which the wall clock came to ``time_ns``."""
+    for place in range(end, 0, -1):
+        before = samples[place - 1]
+        if before.time_ns >= time_ns:
+            continue
+        # Up to the next sample the clock went on by as much as the monotonic one, or was set.
+        came_to = before.time_ns + longest_gap_ns
+        if place < len(samples):
+            after = samples[place]
+            came_to = max(after.time_ns, before.time_ns + after.monotonic_ns - before.monotonic_ns)
+        if came_to >= time_ns:
+            return place
+    return end if end and samples[end - 1].time_ns < time_ns else 0
 
 
 def statistic(points: Sequence[Point], longest_gap_ns: int) -> Statistic | None:
@@ -268,7 +294,8 @@ def energy_joules(samples: Sequence[GpuMetrics], longest_gap_ns: int) -> tuple[f
         (first, low), (last, high) = readings[0], readings[-1]
         edges = integral([p for p in powers if p[0] <= first], longest_gap_ns)
         edges += integral([p for p in powers if p[0] >= last], longest_gap_ns)
-        note = " of the whole module" if any(s.power.scope == "module" for s in samples) else ""
+        scopes = {s.power.scope for s in samples}
+        note = next((words for scope, words in _SCOPES.items() if scope in scopes), "")
         return high - low + edges, f"counter{note}, {(last - first) / 1e9:.1f} s; the edges integrated from power", None
     if len(powers) < 2:
         reasons = [s.reason("power.draw_watts") for s in samples]
@@ -288,13 +315,16 @@ def integral(points: Sequence[Point], longest_gap_ns: int) -> float:
 
 
 def _counter_readings(samples: Iterable[GpuMetrics]) -> list[Point]:
-    """Distinct readings of the energy counter; begins anew where it was reset."""
+    """Distinct readings of the energy counter; begins anew where it was reset or jumped."""
     readings: list[Point] = []
     for sample in samples:
         joules, when = sample.power.energy_joules, sample.power.energy_monotonic_ns
         if joules is None or when is None or when < sample.monotonic_ns - 60_000_000_000:
             continue
-        if readings and joules < readings[-1][1]:
+        if (
+            readings
+            and not 0 <= joules - readings[-1][1] <= _STRONGEST_WATTS * max(when - readings[-1][0], SECOND) / 1e9
+        ):
             readings = []
         if not readings or when > readings[-1][0]:
             readings.append((when, joules))

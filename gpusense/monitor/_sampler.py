@@ -8,6 +8,7 @@ from .._records.metrics import GROUPS, GpuMetrics, fill, finite, without_values
 from .._records.protocols import MetricsSource
 from .._records.records import DeviceInfo
 from .._runtime import log, threads
+from .._runtime.interrupts import is_the_programs
 from ._lane_threads import LaneThreads, Task
 
 SECOND = 1_000_000_000
@@ -151,8 +152,8 @@ class DeviceSampler:
         self._kept: dict[str, GpuMetrics] = {}  # the last sample of each background lane
         self._background: GpuMetrics | None = None
         self._sequence = self._cost_ns = self._max_cost_ns = 0
-        self._last_ns: int | None = None
-        self._suspended_ns = clock.suspended_ns()
+        self._last_ns: int | None = None  # when the device last answered
+        self._suspended_ns, self._slept_ns = clock.suspended_ns(), 0  # in all; since the device last answered
 
     # -- users ---------------------------------------------------------------------------------------------------
 
@@ -299,11 +300,18 @@ class DeviceSampler:
             self._counters = Schedule(every, self.fast.next_ns - self.fast.period_ns + every)
 
     def _tick(self, now: int) -> None:
-        sample = self._join(self._sample(self._fast_words), sequence=self._sequence, gap_ns=self._gap(now))
+        gap = self._gap(now)
+        if gap:
+            self._begin_anew(now)
+        found = self._sample((*self._fast_words, "anew") if gap else self._fast_words)
+        if found.state in ("lost", "degraded"):
+            gap = 0  # it lasts until the device answers
+        else:
+            self._last_ns, self._slept_ns = now, 0
+        sample = self._join(found, sequence=self._sequence, gap_ns=gap)
         self._cost_ns += sample.cost_ns
         self._max_cost_ns = max(self._max_cost_ns, sample.cost_ns)
         self._sequence += 1
-        self._last_ns = now
         for listener, due in self._listeners.items():
             # Half a period of tolerance: a listener at twice the period gets every second tick, not every third.
             if now >= due - self.fast.period_ns // 2:
@@ -336,14 +344,23 @@ class DeviceSampler:
         return fill(fast, self._background, **changed)
 
     def _gap(self, now: int) -> int:
-        """Nanoseconds before this sample in which nobody watched: late by more than a second, or the machine slept."""
+        """Nanoseconds before this sample in which nobody watched: the machine slept, a tick came more than a second
+        late, or the device did not answer."""
         suspended = self._clock.suspended_ns()
-        slept, self._suspended_ns = suspended - self._suspended_ns, suspended
+        self._slept_ns += suspended - self._suspended_ns
+        self._suspended_ns = suspended
         if self._last_ns is None:
             return 0
         unwatched = now - self._last_ns - self.fast.period_ns
         gap = unwatched if unwatched > max(SECOND, 2 * self.fast.period_ns) else 0
-        return gap + (slept if slept > 10_000_000 else 0)
+        return gap + (self._slept_ns if self._slept_ns > 10_000_000 else 0)
+
+    def _begin_anew(self, now: int) -> None:
+        """Nothing that the slower lanes said before a gap stands after it: they are due at once."""
+        self._kept.clear()
+        self._background = self._look_until_ns = None
+        self._medium.next_ns = self._slow.next_ns = self._traffic_ns = self._listing_ns = now
+        self.lanes.ask(self._tasks[1])
 
 
 def ask(source: Any, device: DeviceInfo, lanes: tuple[str, ...], clock: Clock) -> GpuMetrics:
@@ -352,7 +369,9 @@ def ask(source: Any, device: DeviceInfo, lanes: tuple[str, ...], clock: Clock) -
         found: GpuMetrics = source.sample(device, lanes)
         if not getattr(source, "checked", False):
             found = finite(found)
-    except Exception as error:  # noqa: BLE001  a foreign source; ours never raise
+    except Exception as error:  # a foreign source; ours never raise
+        if is_the_programs(error):
+            raise
         log.exception(f"source {type(source).__name__}", "a metrics source raised")
         bare = GpuMetrics(device, clock.time_ns(), clock.monotonic_ns())
         return without_values(bare, "lost", f"lost: {type(error).__name__}: {error}")
@@ -363,7 +382,9 @@ def _notify(source: Any, what: str) -> None:
     """Begins or ends watching for events, where ``source`` can; that may ask the driver."""
     try:
         getattr(source, what, bool)()
-    except Exception:  # noqa: BLE001  a foreign source; ours never raise
+    except Exception as error:  # a foreign source; ours never raise
+        if is_the_programs(error):
+            raise
         log.exception(f"source {type(source).__name__} {what}", "a metrics source raised")
 
 

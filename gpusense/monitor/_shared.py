@@ -42,6 +42,7 @@ class Shared:
         if not opening.ready.wait(timeout):
             log.once("monitor slow open", "gpusense monitor: %s", opening.problem)
             return None
+        opening.renew(timeout)
         return opening.merged()
 
     def attach(self, listener: Listener, source: MetricsSource, device: DeviceInfo, clock: Clock) -> DeviceSampler:

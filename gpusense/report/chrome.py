@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
+from .._runtime.text import well_formed
 from ..analysis.busy import window
 from ..analysis.facts import Facts
 from ..session import Session
@@ -35,8 +36,7 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
 
 def _json(event: dict[str, Any] | str) -> str:
     # Perfetto shows \\u escapes of names as they stand, so only what UTF-8 cannot hold is replaced.
-    text = _encode(event)
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    return well_formed(_encode(event))
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

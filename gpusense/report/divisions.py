@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .._records.records import standard_deviation
 from .._runtime.text import count_text, device_text, one_line, percent_text, time_text
 from ..analysis.anomalies import median
-from ..analysis.busy import DeviceKey, unseen
+from ..analysis.busy import DeviceKey
 from ..analysis.facts import Facts
 from ..analysis.families import family
 from ..analysis.intervals import Interval, intersect, total
@@ -61,7 +61,8 @@ def phase_text(name: str, steps: Steps | None = None) -> str:
 
 def steps_text(steps: Steps) -> str:
     """ "28 steps of 33.1 ms (± 400 µs)"; "2,518 launches of 260 µs"."""
-    length = f"{time_text(steps.median_ns)} (± {time_text(steps.spread_ns)})"
+    spread = f" (± {time_text(steps.spread_ns)})" if steps.spread_ns >= 1 else ""
+    length = time_text(steps.median_ns) + spread
     if steps.name == "launch":
         return f"{count_text(steps.number, 'launch', 'launches')} of {length}"
     named = "" if steps.name == "step" else f" (“{one_line(steps.name, 40)}”)"
@@ -145,14 +146,10 @@ class Divisions:
     def views(self) -> dict[tuple[str | None, DeviceKey], list[View]]:
         """Of each process and each device it used, busiest first, views of all phases in order."""
         found: dict[tuple[str | None, DeviceKey], list[View]] = {}
-        for judged in self._facts.views if self._facts.work.complete else ():
-            program, off = judged.program, unseen(self._facts.session, judged.key[0])
-            names = dict.fromkeys(phase.name for phase in program.phases)
-            found[program.root, judged.key] = [
-                judged
-                if name == judged.name
-                else View(program, judged.key, judged.walk, judged.work, judged.host, off, judged.allocations, name)
-                for name in names
+        for judged in () if self._facts.work.summed else self._facts.views:
+            names = dict.fromkeys(phase.name for phase in judged.program.phases)
+            found[judged.program.root, judged.key] = [
+                judged if name == judged.name else judged.of(name) for name in names
             ]
         return found
 

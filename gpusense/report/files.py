@@ -6,16 +6,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+from .._runtime.errors import NotWritten
+
 
 @contextmanager
 def output(target: "str | os.PathLike[str] | IO[Any]", *, binary: bool = False) -> Iterator[IO[Any]]:
     """A file open for writing. A path appears only once it is complete; an open file is left open.
 
     A link stays one: what it points to is replaced. A device or pipe (``/dev/stdout``, ``>(gzip)``) is written to.
+    What keeps a path from being written is raised as :class:`NotWritten`.
     """
     if not isinstance(target, (str, os.PathLike)):
         yield target
         return
+    try:
+        with _path(target, binary) as file:
+            yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _not_written(os.fspath(target), error) from error
+
+
+def _not_written(target: str, error: OSError) -> NotWritten:
+    folder = os.path.dirname(os.path.abspath(target))
+    why = error.strerror or str(error)
+    if os.path.isdir(target):
+        why = "it is a folder"
+    elif isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
+        why = f"there is no folder {folder}"
+    made = NotWritten(f"{target}: cannot be written: {why}")
+    made.errno = error.errno
+    return made
+
+
+@contextmanager
+def _path(target: "str | os.PathLike[str]", binary: bool) -> Iterator[IO[Any]]:
     mode, encoding = ("wb", None) if binary else ("w", "utf-8")
     newline = None if binary else "\n"
     path = os.fspath(target)
@@ -25,11 +51,7 @@ def output(target: "str | os.PathLike[str] | IO[Any]", *, binary: bool = False) 
         return
     path = os.path.realpath(path)
     partial = f"{path}.{os.getpid()}.part"
-    try:
-        file = open(partial, mode, encoding=encoding, newline=newline)  # noqa: SIM115 - what opening raises is handled alone
-    except OSError as error:  # of a name that nobody gave
-        error.filename = target
-        raise
+    file = open(partial, mode, encoding=encoding, newline=newline)  # noqa: SIM115 - nothing to remove where this raises
     try:
         with file:
             yield file

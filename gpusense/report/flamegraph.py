@@ -4,11 +4,11 @@ A stack is the path of blocks, then the operation: ``train;step;forward;gemm 123
 stacks count whole microseconds as those tools expect, speedscope's count nanoseconds.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from typing import IO
 
+from .._records.json_codec import dumps
 from .._runtime.text import printable
 from ..analysis.blocks import BlockNode, block_tree
 from ..analysis.operation import DEVICE_KINDS
@@ -50,7 +50,15 @@ def collapsed(session: Session) -> Iterator[str]:
         micros = (owed + 500) // 1000
         if micros > 0:
             owed -= micros * 1000
-            yield f"{';'.join(frame(name) for name in frames)} {micros}"
+            yield f"{_stack(frames)} {micros}"
+
+
+def _stack(frames: tuple[str, ...]) -> str:
+    """The frames of one line. Where the last name ends in a number of its own ("gemm 128") an underscore stands before
+    it, because readers take two numbers at the end of a line for two weights."""
+    stack = ";".join(map(frame, frames))
+    head, blank, tail = stack.rpartition(" ")
+    return f"{head}_{tail}" if blank and tail.replace(".", "", 1).isdigit() else stack
 
 
 def frame(name: str) -> str:
@@ -76,7 +84,7 @@ def speedscope(session: Session) -> str:
         "samples": samples,
         "weights": weights,
     }
-    return json.dumps(
+    return dumps(
         {
             "$schema": _SCHEMA,
             "exporter": f"gpusense {session.meta.get('version', '')}".strip(),
@@ -84,5 +92,6 @@ def speedscope(session: Session) -> str:
             "activeProfileIndex": 0,
             "shared": {"frames": [{"name": name} for name in numbers]},
             "profiles": [profile],
-        }
+        },
+        portable=True,
     )

@@ -6,6 +6,8 @@ eight bytes, 2 is a length and that many bytes.
 
 import struct
 
+from .._runtime.text import well_formed
+
 _DOUBLE = struct.Struct("<d")
 _FIXED64 = struct.Struct("<Q")
 
@@ -43,5 +45,5 @@ def message(field: int, body: bytes) -> bytes:
 
 
 def text(field: int, value: str) -> bytes:
-    """A string field; what UTF-8 cannot hold (lone surrogates) becomes a question mark."""
-    return message(field, value.encode("utf-8", "replace"))
+    """A string field."""
+    return message(field, well_formed(value).encode())

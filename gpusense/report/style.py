@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .._runtime.text import encodable
+from .._runtime.text import encodable, terminal
 
 _PLAIN_WIDTH = 100
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -25,20 +25,24 @@ class Style(NamedTuple):
 
     def line(self, text: str, *, paint: str = "") -> str:
         """``text``, on a screen cut to the width, in letters the encoding has, painted where colour is allowed."""
-        text = self.fit(text)
+        text = self._one(text)
         if self.cuts and len(text) > self.width:
             text = text[: self.width - 1] + self.fit("…")
         return self._painted(text, paint)
 
     def whole(self, text: str, *, paint: str = "") -> str:
         """As :meth:`line`, however long: a command is of use only whole."""
-        return self._painted(self.fit(text), paint)
+        return self._painted(self._one(text), paint)
+
+    def _one(self, text: str) -> str:
+        return self.fit(text.replace("\n", " "))
 
     def _painted(self, text: str, paint: str) -> str:
         return f"\x1b[{_CODES[paint]}m{text}\x1b[0m" if paint and self.color else text
 
     def fit(self, text: str) -> str:
-        """``text`` in letters that the encoding has."""
+        """``text`` in letters that the encoding has, none of which moves a cursor; lines stay lines."""
+        text = terminal(text)
         try:
             text.encode(self.encoding)
         except UnicodeEncodeError:

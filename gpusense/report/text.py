@@ -23,7 +23,7 @@ from .style import PLAIN, Style
 #: Counters that are shown where they are not 0.
 _LOST = (
     *("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors"),
-    *("failed_blocks", "shed_blocks", "ignored_records"),
+    *("failed_blocks", "shed_blocks", "ignored_records", "unsent_records", "unread_at_end"),
 )
 _MOST_LINES = 15
 _TOP = 5
@@ -285,13 +285,18 @@ def _top(divisions: Divisions, most: int = _TOP) -> list[str]:
     several = len({one.key for one in judged}) > 1
     head = f"% of {judged[0].of}"
     wide = len(head) + 1
-    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  kernel"]
+    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  {_called({row.backend for row in rows})}"]
     lines += [
         f"{percent_text(row.share):>{wide}}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
         f"  {_device(row) if several else ''}{one_line(row.name)}"
         for row in rows[:most]
     ]
     return lines
+
+
+def _called(backends: set[str]) -> str:
+    """What runs on these backends' devices: wgpu times passes, which may have many kernels or none."""
+    return "pass" if backends == {"wgpu"} else "kernel or pass" if "wgpu" in backends else "kernel"
 
 
 def _copies(divisions: Divisions) -> list[str]:
@@ -463,7 +468,8 @@ def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
         name = f"{device_text(time.device, time.backend)}: "
         yield (
             f"{name}busy {time_text(one.busy_ns)}, {percent_text(one.busy_share)} of the {one.of}{note}; "
-            f"kernels {time_text(time.kernel_ns)}, copies {time_text(time.transfer_ns)}"
+            f"{'passes' if time.backend == 'wgpu' else 'kernels'} {time_text(time.kernel_ns)}, "
+            f"copies {time_text(time.transfer_ns)}"
         )
         indent = " " * len(name)
         parts = indent + ", ".join(f"{PARTS[part]} {time_text(spent)}" for part, spent in one.parts.items())

@@ -3,6 +3,7 @@
 Work that overlaps on one track is spread over overflow lanes, because viewers drop or misplace overlapping slices.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from .._records.records import (
     GpuSync,
     Syscall,
 )
+from .._runtime.text import one_line
 from ..analysis.coverage import device_of
 from ..session import Session
 
@@ -61,10 +63,13 @@ def tracks(session: Session) -> list[Track]:
         if key is not None:
             rows.setdefault(key, []).append(record)
     found: list[Track] = []
+    names = _thread_names(session)
     for key in sorted(rows, key=_rank):
         device, process, what, detail = key
         group = process if device is None else group_name(session, device)
-        name = _name(what, detail) + (f" · {process}" if device is not None and process != "Host" else "")
+        name = _name(what, detail, names.get((process, detail))) + (
+            f" · {process}" if device is not None and process != "Host" else ""
+        )
         nested = what in ("blocks", "compute")
         records = sorted(rows.pop(key), key=lambda record: (record.start_ns, -end_of(record)))
         for lane, of in enumerate(nest(records) if nested else spread(records)):
@@ -109,14 +114,39 @@ def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return (device is not None, *where, *by_number, _ORDER[what], detail is not None, str(detail).rjust(20))
 
 
-def _name(what: str, detail: Any) -> str:
+def _thread_names(session: Session) -> dict[tuple[str, Any], str]:
+    """What to call threads: by their process and either of their numbers, Python's and the system's. With the number
+    where others have the same name, and with several names where a number was given again."""
+    meta = session.meta
+    rows = [
+        (
+            str(process.get("root") or "Host"),
+            row.get("thread"),
+            row.get("native_id"),
+            one_line(str(row.get("name")), 60),
+        )
+        for process in meta.get("processes") or [meta]
+        for row in process.get("threads") or ()
+    ]
+    having = Counter(
+        (process, name) for process, _, name in {(process, number, name) for process, number, _, name in rows}
+    )
+    found: dict[tuple[str, Any], dict[str, None]] = {}
+    for process, number, native, name in rows:
+        shown = name if having[process, name] == 1 else f"{name} ({number})"
+        for one in (number, native):
+            found.setdefault((process, one), {})[shown] = None
+    return {key: ", ".join(list(names)[:3]) + (" …" if len(names) > 3 else "") for key, names in found.items()}
+
+
+def _name(what: str, detail: Any, thread_name: str | None) -> str:
     if what == "copies":
         return DIRECTIONS.get(detail, str(detail))
     if what == "stream":
         return "no stream" if detail is None else f"stream {detail}"
     if what == "waits":
         return "waits for the GPU"
-    thread = "" if detail is None else f" · thread {detail}"
+    thread = "" if detail is None else f" · {thread_name or f'thread {detail}'}"
     return f"{what}{thread}"
 
 

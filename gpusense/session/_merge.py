@@ -182,7 +182,7 @@ def _root(session: Session, before: list[dict[str, Any]]) -> str | None:
 def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
-    names = ("rank", "world_size", "pid", "start_ns", "end_ns")
+    names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads")
     return [{"root": root, **{name: session.meta.get(name) for name in names}}]
 
 

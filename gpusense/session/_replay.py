@@ -134,7 +134,7 @@ class Replay:
             if newest is not None:
                 self.pipeline.boundary_after(boundary, newest)
                 continue
-            if corr or (corr is not None and boundary.op == CLOSE):  # while nothing could be marked: about here
+            if corr:  # while nothing could be marked: about here
                 corr = self.pipeline.widener.newest + 1
             self.pipeline.attribution.boundary(boundary, corr)
         if refused:
@@ -258,6 +258,8 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
         failed_blocks=outside.failed_blocks,
         shed_blocks=outside.shed_blocks,
         ignored_records=outside.ignored_records,
+        unsent_records=outside.unsent_records,
+        unread_at_end=outside.unread_at_end,
     )
     session.meta["threshold_ns"] = pipeline.limits.threshold_ns
     session.meta["trace_all"] = pipeline.limits.trace_all
@@ -273,11 +275,11 @@ class Following:
         self._path = path
         self._replay = Replay(_NEVER_NS, trace_all=False, max_records=_KEPT, watched=watched)
         self._at = file.FILE_HEADER.size
-        self._lock = threads.OwnedLock()
+        self._lock = threads.rlock()
 
     def bring_up_to_date(self, then: Callable[[], _Found]) -> _Found:
         """Adds what is new, and returns what ``then`` gives before anybody else adds."""
-        if self._lock.mine:  # a signal handler or finaliser asks while this thread reads
+        if threads.mine(self._lock):  # a signal handler or finaliser asks while this thread reads
             return then()
         with self._lock:
             try:

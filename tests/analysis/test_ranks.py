@@ -43,7 +43,7 @@ def test_the_slow_rank_is_named_and_the_others_waits_are_its_cost():
     assert (slow.last_arrivals, slow.waited_ns) == (20, 0)
     assert quick.waited_ns == computing[2] - computing[0]
     straggler, imbalance = rank_findings(sessions)
-    assert (straggler.kind, straggler.confidence, imbalance.kind) == ("straggler", "high", "imbalance")
+    assert (straggler.kind, straggler.confidence, imbalance.kind) == ("late_rank", "high", "imbalance")
     assert straggler.saving_ns == pytest.approx(10 * MS, rel=0.1)
 
 
@@ -99,7 +99,7 @@ def test_a_merged_session_is_split_again_and_has_the_ranks_among_its_findings():
     parts = split(together)
     assert [part.meta["rank"] for part in parts] == [0, 1, 2, 3]
     assert ranks(parts).ranks == ranks(job(4, slow=2)).ranks
-    assert {"straggler", "imbalance"} <= {finding.kind for finding in findings(together)}
+    assert {"late_rank", "imbalance"} <= {finding.kind for finding in findings(together)}
     alone = job(1)[0]
     assert split(alone) == [alone]
 

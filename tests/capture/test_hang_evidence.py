@@ -13,7 +13,7 @@ NAMES = {1: "done", 2: "stuck", 3: "queued", 4: "after"}
 @pytest.fixture
 def watch(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(_hang, "time_ns", lambda: T0 + 10_000_000_000)
+    monkeypatch.setattr(_hang, "now_ns", lambda: T0 + 10_000_000_000)
     watch = _hang.HangWatch(4.0, clock=lambda: clock.now)
     watch.clock = clock
     return watch

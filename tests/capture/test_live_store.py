@@ -96,7 +96,7 @@ def test_without_capture_blocks_are_known_and_have_no_place(sinks):
 
 def test_a_marker_that_the_device_has_done_is_lost_soon(store, capture, monkeypatch):
     now = [T0 + 10]
-    monkeypatch.setattr(live_store, "time_ns", lambda: now[0])
+    monkeypatch.setattr(live_store, "now_ns", lambda: now[0])
     store.boundary(opened(1, token=41), early=False)
     store.cycle(pause)
     now[0] += live_store.DONE_PATIENCE_NS + 10
@@ -112,7 +112,7 @@ def test_what_is_kept_goes_to_the_sinks_and_a_buffer_names_its_kernels(store, si
     store.add(view(kernel(T0, T0 + 9, 1, name=7)), 5, pause)
     assert store.name(7) == "kernel_7"
     store.cycle(pause)
-    sinks.hand_out()
+    assert sinks.hand_out(10)
     assert [(record.name, record.occupancy) for record in sinks.got] == [("kernel_7", 0.5)]
 
 

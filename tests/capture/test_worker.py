@@ -20,6 +20,7 @@ class Recorder:
 
     def __init__(self):
         self.spent_s = 0.0
+        self.steps = 0
         self.threads = []
         self.ticked = threading.Event()
         self.free = threading.Event()
@@ -215,3 +216,17 @@ def test_pauses_come_when_they_are_due(clock):
     now[0] += 499_999
     pause()
     assert slept == [_worker.PAUSE_S] * 3
+
+
+@pytest.mark.parametrize(("goes_on", "longest_s", "ended"), [(True, 60, True), (False, 60, False), (True, 0.2, False)])
+def test_the_end_has_time_as_long_as_it_goes_on(worker, recorder, goes_on, longest_s, ended):
+    over = threading.Event()
+
+    def end():
+        for _ in range(30):
+            recorder.steps += goes_on
+            if over.wait(0.05):
+                return
+
+    assert worker.finish(end, 0.4, longest_s) is ended
+    over.set()

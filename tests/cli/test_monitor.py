@@ -47,7 +47,7 @@ def test_once_json_is_one_line_with_every_device(source, capsys):
 @pytest.mark.parametrize("verb", ["monitor", "top"])
 def test_a_device_that_the_variable_hides_is_told_as_hidden(source, capsys, monkeypatch, verb):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert cli.main([verb, "--once", "--device", "visible"]) == 0
+    assert cli.main([verb, "--once", "--device", "visible"]) == 1
     assert "CUDA_VISIBLE_DEVICES: '' does not show any of the 2 devices of this machine" in " ".join(
         capsys.readouterr().out.split()
     )
@@ -117,9 +117,9 @@ def test_an_interval_that_makes_no_sense_is_an_error(source, capsys):
 @pytest.mark.parametrize("flags", [["--once"], []])
 def test_without_devices_the_reason_is_the_answer(flags, capsys, monkeypatch):
     with testing.fake_gpus(testing.ScriptedSource(0)):
-        assert cli.main(["monitor", *flags]) == 0
+        assert cli.main(["monitor", *flags]) == 1
         assert capsys.readouterr().out.startswith("no device: ")
-        assert cli.main(["monitor", *flags, "--json"]) == 0
+        assert cli.main(["monitor", *flags, "--json"]) == 1
     line = json.loads(capsys.readouterr().out)
     assert line["devices"] == []
     assert "unavailable" in line

@@ -43,6 +43,41 @@ def test_results(text, result):
     assert one(f"1 1700000000.0 {text}").result == result
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "77 1700000000.000123 ", "77<python3> 1700000000.000123 ", "77<CPU 0/worker> 1700000000.000123 ",
+        "77<a> 1.2 (b)> 1700000000.000123 ", "[pid 77] 1700000000.000123 ", "[pid    77<a b>] 1700000000.000123 ",
+        "77 1700000000.000123 (+     0.000409) ", "77 1700000000.000123 [   0] ", "77 1700000000.000123000 ",
+        "77 1700000000.000123 [00007fa0d3a95b74] ", "77<x> 1700000000.000123 (+ 0.1) [ 1] [????????????????] ",
+    ],
+)  # fmt: skip
+def test_what_options_put_before_a_call(head):
+    call = one(f"{head}ioctl(4, 0x7) = 0 <0.000250>")
+    assert (call.name, call.thread, call.start_ns, call.detail) == ("ioctl", 77, T + 123_000, "4, 0x7")
+
+
+def test_names_of_threads_do_not_part_a_call():
+    parser = Parser()
+    calls = parser.feed(
+        [
+            "7<CPU 0/worker> 1700000000.000100 futex(0x1, FUTEX_WAIT, 0, NULL <unfinished ...>",
+            "8<python3> 1700000000.000200 futex(0x1, FUTEX_WAKE, 1) = 1 <0.000008>",
+            "7<CPU 0/renamed> 1700000000.000300 <... futex resumed>) = 0 <0.000200>",
+            " > /usr/lib/libc.so.6(read+0x12) [0x20b74]",
+        ]
+    )
+    assert [(call.thread, call.duration_ns) for call in calls] == [(8, 8_000), (7, 200_000)]
+    assert parser.counters()["unreadable"] == 0
+
+
+def test_times_that_are_no_moment_give_no_record():
+    parser = Parser()
+    assert parser.feed(["7      0.000000 read(3) = 1 <0.1>", "7 1700000000 read(3) = 1 <0.1>", "nonsense"]) == []
+    assert parser.counters()["unreadable"] == 3
+    assert parser.why_not() == "the times are relative to the line before (-r)"
+
+
 def test_what_the_program_read_or_wrote_is_not_kept():
     call = one('1 1700000000.0 write(1, "se\\"cret"..., 6) = 6 <0.000010>')
     assert call.detail == '1, "…", 6'

@@ -44,11 +44,18 @@ def test_without_a_terminal_one_sample_is_printed(devices, capsys, flags):
 
 def test_no_gpu_is_an_answer(devices, capsys):
     devices(0)
-    assert cli.main(["top", "--once"]) == 0
+    assert cli.main(["top", "--once"]) == 1
     text = capsys.readouterr().out
     assert "no GPU to watch" in text
     assert "nvml: no driver" in text
     assert "amd_sysfs: no card" in text
+
+
+def test_where_there_is_no_device_the_exit_code_is_that_of_every_verb_that_prints_devices(capsys, monkeypatch):
+    monkeypatch.setattr("gpusense.backends.all_devices", lambda without: ((), ()))
+    with testing.fake_gpus(testing.ScriptedSource(0)):
+        assert {cli.main(words) for words in (["devices"], ["monitor", "--once"], ["top", "--once"])} == {1}
+    capsys.readouterr()
 
 
 def test_json_is_one_object_with_every_device(devices, capsys):
@@ -61,7 +68,7 @@ def test_json_is_one_object_with_every_device(devices, capsys):
 
 def test_json_without_a_gpu_says_why(devices, capsys):
     devices(0)
-    assert cli.main(["top", "--json"]) == 0
+    assert cli.main(["top", "--json"]) == 1
     row = json.loads(capsys.readouterr().out)
     assert row["devices"] == []
     assert row["unavailable"] == {"nvml": "no driver", "amd_sysfs": "no card"}

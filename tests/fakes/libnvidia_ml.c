@@ -158,7 +158,7 @@ int nvmlDeviceGetPciInfo_v3(device *d, void *out) {
     snprintf((char *)out + 36, 32, "00000000:%02X:00.0", 0x1b + i);
     return 0;
 }
-int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) { ASK("nvmlDeviceGetCudaComputeCapability"); *major = 9; *minor = 0; return 0; }
+int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) { ASK("nvmlDeviceGetCudaComputeCapability"); u64 both = value("capability", i, 90); *major = (int)(both / 10); *minor = (int)(both % 10); return 0; }
 U32(nvmlDeviceGetMemoryBusWidth, u32, 5120)
 U32(nvmlDeviceGetVirtualizationMode, u32, 0)
 U32_ARG(nvmlDeviceGetMaxClockInfo, 1980)
@@ -307,7 +307,7 @@ int nvmlDeviceGetRetiredPages_v2(device *d, u32 cause, u32 *n, u64 *pages, u64 *
 }
 int nvmlDeviceGetRemappedRows(device *d, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failed) {
     ASK("nvmlDeviceGetRemappedRows");
-    *corrected = 2; *uncorrected = 1; *pending = 0; *failed = 0;
+    *corrected = (u32)value("remapped", i, 2); *uncorrected = 1; *pending = 0; *failed = 0;
     return 0;
 }
 

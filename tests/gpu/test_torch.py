@@ -208,3 +208,19 @@ print(json.dumps({"states": sorted(states), "taken_out": taken_out, "overhead": 
     assert facts["inside"] > 100 * facts["outside"]
     assert (facts["lost"], facts["blocks"]) == (0, facts["steps"])
     assert facts["overhead"]["left"] == 0
+
+
+def test_compilers_and_exporters_give_the_same(run):
+    """The rows of ``tests/support/torch_rows.py``, with the models on the GPU."""
+    script = pathlib.Path(__file__).resolve().parents[1] / "support" / "torch_rows.py"
+    found = []
+    for order in ((), ("before",), ("after",)):
+        done = subprocess.run(
+            [sys.executable, str(script), "cuda", *order], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    without, *instrumented = found
+    for one in instrumented:
+        assert one["errors"] == []
+        assert {name for name, came in one["rows"].items() if came != without["rows"][name]} == set()

@@ -165,3 +165,37 @@ asyncio.run(notebook())
 """
     )
     assert 'use `with gpusense.trace("cell") as block: await …`' in out
+
+
+def test_a_semicolon_keeps_a_value_silent_as_without_us(run):
+    out = run(
+        """
+value = "'nee' + 'dle'"
+cells = [f"{value};", value, f"{value}  # no;", "x = 1\\n'needle;'", f"x = 1\\n{value};  # then", f"{value} +"]
+def shown(head):
+    found = []
+    for cell in cells:
+        with capture_output() as got:
+            shell.run_cell(head + cell, store_history=True)
+        found.append("'needle" in got.stdout)
+    return found
+assert shown("") == shown("%%gpusense --text\\n") == [False, True, True, True, False, False], shown("")
+print("compared")
+""".replace("\\\\n", "\\n")
+    )
+    assert out.endswith("compared\n")
+
+
+def test_the_packages_name_is_enough(run):
+    out = run(
+        """
+shell.run_line_magic("unload_ext", "gpusense.integrations.ipython")
+assert "gpusense" not in shell.magics_manager.magics["cell"]
+shell.run_line_magic("load_ext", "gpusense")
+assert "gpusense" in shell.magics_manager.magics["cell"]
+shell.run_line_magic("unload_ext", "gpusense")
+assert "gpusense" not in shell.magics_manager.magics["cell"]
+print("loaded")
+"""
+    )
+    assert out == "loaded\n"

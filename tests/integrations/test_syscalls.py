@@ -67,6 +67,44 @@ sys.exit(7)
     assert "records: " in done.err
 
 
+def test_calls_of_gpusense_itself_are_left_out(traced):
+    """Its threads wait with futex while the program sleeps, and its imports read hundreds of files."""
+    _, session = traced("import time; open('/dev/null').read(1); time.sleep(0.5)")
+    counts = session.meta["sources"]["strace"]
+    assert counts["before_the_program"] > 100
+    assert counts["own"] > 0
+    assert counts["calls"] == counts["own"] + counts["before_the_program"] + len(session.syscalls)
+    assert sum(call.duration_ns for call in session.syscalls if call.name == "futex") < 20_000_000
+    assert {call.thread for call in session.syscalls} == {session.meta["pid"]}
+
+
+@pytest.mark.parametrize("way", ["file", "live"])
+def test_calls_are_in_the_blocks_of_their_threads(traced, way):
+    options = ("--syscalls=pread64", "--trace-all", *(["--live"] if way == "live" else []))
+    _, session = traced(
+        """
+import os, threading, gpusense
+zero = os.open("/dev/zero", os.O_RDONLY)
+def work():
+    with gpusense.trace("worker"):
+        os.pread(zero, 2, 0)
+        with gpusense.trace("inner"):
+            os.pread(zero, 3, 0)
+    os.pread(zero, 4, 0)
+worker = threading.Thread(target=work)
+with gpusense.trace("main"):
+    worker.start()
+    worker.join()
+    os.pread(zero, 5, 0)
+""",
+        *options,
+    )
+    found = {call.result: (call.path, call.block_id) for call in session.syscalls if "zero" not in call.name}
+    ids = {one.path: one.block_id for one in session.blocks}
+    expected = {"2": ("worker",), "3": ("worker", "inner"), "4": (), "5": ("main",)}
+    assert {size: found[size] for size in expected} == {size: (path, ids.get(path)) for size, path in expected.items()}
+
+
 def test_other_calls_by_name(traced):
     _, session = traced("import os; os.mkdir('x') if False else os.getcwd()", "--syscalls=getcwd")
     assert {call.name for call in session.syscalls} == {"getcwd"}
@@ -113,7 +151,7 @@ def test_reading_the_trace_does_not_chase_its_own_calls(tmp_path):
 
     path_again = tmp_path / "again"
     path_again.hardlink_to(path)
-    trace = _syscalls.Trace(str(path))
+    trace = _syscalls.Trace(str(path), 0)
     trace.start(take)
     assert not path.exists()
     assert trace.flush(1.0)
@@ -153,16 +191,40 @@ def test_import_into_a_session(trace_file, tmp_path, capsys):
 
     base, out = tmp_path / "base.gpusense", tmp_path / "out.gpusense"
     start = 1_700_000_000_000_000_000
+    block = gpusense.BlockRecord("b", 3, None, ("a", "b"), start, start + 500_000, 140)
     kernel = gpusense.GpuKernel("k", start + 100, start + 500)
     counters = gpusense.Counters(seen=1, kept=1)
     meta = {"start_ns": start, "end_ns": start + 10**9, "threshold_ns": 25_000, "mode": "live"}
-    save(Session(records=[kernel], counters=counters, meta=meta), base)
+    meta["threads"] = [{"thread": 140, "native_id": 9, "name": "MainThread"}]
+    save(Session(records=[kernel, block], counters=counters, meta=meta), base)
     assert cli.main(["import", "strace", str(trace_file), "-o", str(out), "--into", str(base)]) == 0
     assert "3 calls, 1 outside the session" in capsys.readouterr().err
     session = gpusense.load(out)
     assert session.kernels == [kernel]
-    assert [call.name for call in session.syscalls] == ["ioctl", "read"]
+    assert [(call.name, call.block_id, call.path) for call in session.syscalls] == [
+        ("ioctl", 3, ("a", "b")),
+        ("read", None, ()),
+    ]
     assert session.counters.seen == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("9      0.500000 ioctl(4, 0x7) = 0 <0.000250>", "the times are relative to the line before (-r)"),
+        ("9 04:52:51.123456 ioctl(4) = 0 <0.000250>", "the times are of a day that is not named (-t, -tt)"),
+        ("9 1700000000 ioctl(4, 0x7) = 0 <0.000250>", "the times are whole seconds (-ttt writes microseconds)"),
+        ("9 ioctl(4, 0x7) = 0", "there are no times (no -ttt)"),
+        ("% time     seconds  usecs/call     calls    errors syscall", "this is a summary of calls (-c)"),
+    ],
+)
+def test_other_forms_of_time_are_refused_by_their_name(line, why, tmp_path, capsys):
+    path = tmp_path / "trace.txt"
+    path.write_text(line + "\n")
+    assert cli.main(["import", "strace", str(path), "-o", str(tmp_path / "o")]) == 1
+    said = f"gpusense import: no system call in 1 line: {why}; record with strace -f -ttt -T\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "o").exists()
 
 
 def test_import_of_something_else(tmp_path, capsys):

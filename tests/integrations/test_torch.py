@@ -85,6 +85,35 @@ def test_a_torch_whose_nodes_take_no_hooks_from_a_tensor(torch, tracer, monkeypa
     assert integration.statistics() == integration.Statistics(roots=1)
 
 
+def test_a_call_is_as_deep_as_without_a_block(torch, tracer):
+    """Modules may nest as deeply as without us: of a model, its parts and what has no block alike."""
+
+    def depths():
+        found.clear()
+        for _ in range(3):
+            model(fake_torch.Tensor())
+        return list(found)
+
+    model, found = model_of(torch), []
+    for module in (model, *model._modules.values()):
+        own = module.forward
+
+        def forward(*args, own=own):
+            frame, depth = sys._getframe(), 0
+            while frame is not None:
+                frame, depth = frame.f_back, depth + 1
+            found.append(depth)
+            return own(*args)
+
+        module.forward = forward
+    without = depths()
+    for depth in (1, 2):
+        integration.instrument(min_us=0, depth=depth)
+        assert depths() == without
+        integration.uninstrument()
+    assert len(without) > 3
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_calls_of_modules_without_a_block(torch, tracer, known):
     """Whatever ``nn.Module.__call__`` is: torch's own as it is known, or another, which is called."""
@@ -103,7 +132,7 @@ def test_calls_of_modules_without_a_block(torch, tracer, known):
     assert compiled(1, 2, y=3) == ((1, 2), {"y": 3})
     assert paths(tracer) == ["Sequential"]
     assert len(called) == (0 if known else 7)
-    assert _modules._is_known(integration._installed.now.modules.wrapper.__wrapped__) is known
+    assert _modules._is_known(torch.nn.Module.__call__.__wrapped__) is known
 
 
 def test_each_node_of_a_backward_pass_runs_in_its_module(torch, tracer):

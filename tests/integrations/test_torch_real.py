@@ -391,3 +391,28 @@ def test_data_parallel_over_gloo(real, tracer, tmp_path):
     assert all(torch.equal(parameter.grad, old) for parameter, old in zip(model.parameters(), alone, strict=True))
     assert paths(tracer)[0] == "Net"
     assert paths(tracer)[-1] == "backward / Net / body.0"
+
+
+def test_modules_nest_as_deeply_as_without_us(real, tracer):
+    torch = real
+
+    class Deep(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x, levels):
+            return self.layer(x) if levels == 0 else self(x, levels - 1)
+
+    def deepest():
+        model = Deep()
+        for levels in range(100, 400):
+            try:
+                model(torch.ones(1, 4), levels)
+            except RecursionError:  # noqa: PERF203
+                return levels
+        raise AssertionError("no limit")
+
+    without = deepest()
+    integration.instrument(min_us=0)
+    assert without - 5 <= deepest() <= without

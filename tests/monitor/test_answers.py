@@ -171,6 +171,31 @@ def test_snapshot_and_own_usage_over_a_source():
     assert unknown.reason == "sleeping: D3cold"
 
 
+@pytest.mark.parametrize("shown", ["MIG-aa-1", "MIG-AA", "MIG-bb-2"])
+def test_visible_is_the_device_of_the_mig_instance_that_cuda_shows(monkeypatch, shown):
+    source = testing.ScriptedSource(2)
+    source.set(0, {"instances": (monitor.Instance(uuid="MIG-bb-1"), monitor.Instance(uuid="MIG-bb-2"))})
+    source.set(1, {"instances": (monitor.Instance(uuid="MIG-aa-1"), monitor.Instance())})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    with testing.fake_gpus(source):
+        assert [one.device.index for one in monitor.snapshot("visible")] == [0 if "bb" in shown else 1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cc")
+    with testing.fake_gpus(source):
+        assert monitor.snapshot("visible") == ()
+
+
+@pytest.mark.parametrize(("memory", "reason"), [(1000, None), (None, "unsupported")])
+def test_own_usage_where_pids_need_no_namespace_and_the_driver_may_tell_no_memory(monkeypatch, memory, reason):
+    """On Windows the system owns the memory, and there are no namespaces: the row was passed over and told as 0."""
+    monkeypatch.setattr("os.getpid", lambda: 42)
+    source = testing.ScriptedSource(1)
+    source.set(0, {"processes": (monitor.ProcessUsage(42, memory, 7.0),)})
+    with testing.fake_gpus(source):
+        (mine,) = monitor.own_usage()
+    assert (mine.memory_used_bytes, mine.gpu_percent) == (memory, 7.0)
+    assert (mine.reason or "").partition(":")[0] == (reason or "")
+
+
 def test_own_usage_is_the_row_of_this_process(monkeypatch):
     monkeypatch.setattr("os.getpid", lambda: 42)
     source = testing.ScriptedSource(2)

@@ -78,6 +78,55 @@ def test_a_window_is_cut_at_its_times():
     assert "utilization.gpu_percent" not in cut.statistics
 
 
+def set_by(samples, place: int, seconds: float):
+    """The wall clock was set by ``seconds`` before ``samples[place]`` was taken."""
+    moved = [sample._replace(time_ns=sample.time_ns + int(seconds * S)) for sample in samples[place:]]
+    return [*samples[:place], *moved]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_window_that_a_step_of_the_clock_falls_into_has_every_sample(hours):
+    """Set back by an hour, its end was before its beginning."""
+    samples = set_by([at(i, 100) for i in range(20)], 10, hours * 3600)
+    found = over(samples, 5, 15 + hours * 3600)
+    assert (found.samples, found.covered_seconds, found.energy_joules) == (11, 10, 1000)
+    assert over(samples, 5, 8).samples == 4  # before the step
+    assert over(samples, 12 + hours * 3600, 15 + hours * 3600).samples == 4  # after it
+
+
+def test_a_window_that_began_between_a_sample_and_a_step_back_has_what_follows():
+    samples = set_by([at(i, 100) for i in range(20)], 10, -3600)
+    assert over(samples, 9.5, 15 - 3600).samples == 6
+
+
+def test_a_window_until_now_has_every_sample_after_a_small_step_back():
+    """The clock had been there before."""
+    samples = set_by([at(i, 100) for i in range(20)], 15, -8)
+    assert over(samples, 3, 11.5).samples == 17
+
+
+@given(
+    st.lists(st.integers(1, 3 * S), min_size=1, max_size=30),
+    st.integers(-5 * S, 100 * S),
+    st.integers(0, 100 * S),
+)
+def test_where_the_clock_was_not_set_a_window_has_the_samples_between_its_times(steps, start, length):
+    now, samples = 0, []
+    for step in steps:
+        now += step
+        samples.append(at(now / S, 1.0)._replace(time_ns=now, monotonic_ns=now))
+    inside = [sample for sample in samples if start <= sample.time_ns <= start + length]
+    assert window(samples, DEVICE, start, start + length, S).samples == len(inside)
+
+
+def test_a_jump_of_the_energy_counter_is_no_energy():
+    """It was told as 184 TW."""
+    samples = [at(i, 300, joules=joules) for i, joules in enumerate((100, 400, 1.84e14, 1.84e14 + 300, 1.84e14 + 600))]
+    joules, method, _ = energy_joules(samples, 2 * S)
+    assert joules == pytest.approx(1200)
+    assert method.startswith("counter, 2.0 s")
+
+
 def test_text_tuples_and_flags_have_no_statistic():
     samples = [at(i, 1.0, **{"memory.unified": True, "clocks.throttle_reasons": ("idle",)}) for i in range(3)]
     assert set(over(samples).statistics) == {"power.draw_watts", "power.draw_window_s"}

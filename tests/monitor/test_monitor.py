@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.devices import BUSY, Rig
 
 from gpusense import testing
-from gpusense._records.metrics import GpuMetrics
+from gpusense._records.metrics import GpuMetrics, Pcie
 from gpusense.cli.dashboard import dashboard
 from gpusense.monitor._sampler import SECOND, Clock, DeviceSampler, Schedule
 
@@ -309,6 +309,41 @@ def test_a_suspended_machine_leaves_a_gap_that_is_not_billed(rig):
     gaps = [sample.gap_ns for sample in running.history() if sample.gap_ns]
     assert gaps == [3600 * SECOND]
     assert running.window()[0].energy_joules == pytest.approx(before + 300)
+
+
+def test_a_device_that_was_lost_leaves_a_gap_with_its_first_answer(rig):
+    running = rig.start(interval=0.1)
+    rig.clock.advance(1)
+    rig.source.trouble(0, "lost", "lost: GPU_IS_LOST (15)")
+    rig.clock.advance(5)
+    rig.clock.suspend(60)
+    rig.clock.advance(5)
+    rig.source.set(0, BUSY)
+    rig.clock.advance(1)
+    gaps = [sample.gap_ns for sample in running.history() if sample.gap_ns]
+    assert gaps == [70 * SECOND]
+
+
+def test_what_the_slower_lanes_said_before_a_gap_does_not_stand_after_it(rig):
+    """The first sample after a night asleep had the PCIe rate of the evening."""
+    rates = [5e9]
+
+    class Slow(testing.ScriptedSource):
+        def sample(self, device, lanes=("fast", "medium")):
+            found = super().sample(device, lanes)
+            return found if "medium" not in lanes else found._replace(pcie=Pcie(rx_bytes_per_s=rates[0]))
+
+    rig.source = Slow(clock=rig.clock)
+    running = rig.start(interval=0.1, medium_interval=10.0)
+    rig.clock.advance(5.05)
+    assert running.latest()[0].pcie.rx_bytes_per_s == 5e9
+    rates[0] = 1e3
+    rig.clock.suspend(3600)
+    rig.clock.advance(0.3)
+    after = running.history(0.25)
+    assert [sample.gap_ns for sample in after] == [3600 * SECOND, 0, 0]
+    assert {sample.pcie.rx_bytes_per_s for sample in after} <= {None, 1e3}
+    assert after[-1].pcie.rx_bytes_per_s == 1e3
 
 
 def test_a_stopped_process_leaves_a_gap(rig):

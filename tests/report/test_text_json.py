@@ -122,7 +122,7 @@ def test_a_machine_without_a_gpu_gets_a_short_answer():
 def test_one_kernel_again_and_again_is_launches_and_no_steps():
     run = session(*(kernel("k", at * MS, at * MS + 900 * US, grid=(4, 1, 1)) for at in range(50)), end=60 * MS)
     _, said, *lines = text.summary(run)
-    assert re.match(r"4\d launches of 1\.00 ms \(± 0 ns\)", said)
+    assert said.startswith("50 launches of 1.00 ms; ")
     assert said.endswith("GPU 0 busy 90 % of the launches")
     assert any(line.startswith("% of launches") for line in map(str.strip, lines))
 

@@ -344,3 +344,18 @@ def test_a_copy_makes_copies(copied, tmp_path):
 def test_the_page_lists_what_the_core_leaves_out():
     page = (ROOT / "docs" / "howto" / "vendor.md").read_text("utf-8")
     assert page.split("```text\n")[1].split("```")[0].split() == list(vendor.NOT_CORE)
+
+
+def test_why_there_is_no_copy_is_a_sentence(tmp_path):
+    empty, unreadable = tmp_path / "empty", tmp_path / "unreadable"
+    empty.mkdir()
+    unreadable.mkdir()
+    (unreadable / vendor.STAMP).write_bytes(b"\xff\xfe")
+    for place, said in (
+        (tmp_path / "none", f"{tmp_path}/none is no vendored copy: there is no such folder"),
+        (empty, f"{empty} is no vendored copy: it has no file {vendor.STAMP}"),
+        (unreadable, f"{unreadable}/{vendor.STAMP} cannot be read: it is not text"),
+    ):
+        with pytest.raises(vendor.VendorError) as raised:
+            vendor.check(str(place))
+        assert str(raised.value) == said

@@ -41,7 +41,38 @@ def test_a_step_is_told_once_with_its_size(clocks, size):
     assert anchor.look() == 0
     ((when, told),) = anchor.steps
     assert told == pytest.approx(size, abs=1000)
-    assert when == pytest.approx(clocks.wall + clocks.now, abs=10_000)
+    assert when == pytest.approx(clocks.wall + clocks.now - size, abs=10_000)  # by the clock that knows of no step
+
+
+@pytest.mark.parametrize("size", [3_600_000 * MS, -3_600_000 * MS])
+def test_times_from_before_and_behind_a_step_are_brought_to_one_clock(clocks, size):
+    anchor = clock.Anchor()
+    before = clocks.time_ns()
+    assert anchor.of_wall(before) == before
+    clocks.now += 100 * MS
+    anchor.look()
+    late = clocks.time_ns()  # behind the last look that found no step, and before the step
+    clocks.wall += size
+    early = clocks.time_ns()  # not found yet
+    clocks.now += 100 * MS
+    anchor.look()
+    behind = clocks.time_ns()
+    times = [anchor.of_wall(time) for time in (before, late, early, behind)]
+    assert times == pytest.approx([before, late, early - size, behind - size], abs=1000)
+    assert times == sorted(times)
+    assert anchor.ahead_ns == pytest.approx(size, abs=1000)
+    assert anchor.now_ns() == pytest.approx(behind - size, abs=1000)
+    assert anchor.of_monotonic(clocks.monotonic_ns()) == pytest.approx(anchor.now_ns(), abs=1000)
+
+
+def test_steps_without_end_are_remembered_within_a_bound(clocks, monkeypatch):
+    monkeypatch.setattr(clock, "MAX_STEPS", 10)
+    anchor = clock.Anchor()
+    for _ in range(100):
+        clocks.wall += 5 * MS
+        anchor.look()
+    assert len(anchor.steps) == len(anchor._eras) == 10
+    assert anchor.of_wall(clocks.time_ns()) == pytest.approx(anchor.now_ns(), abs=1000)
 
 
 @pytest.mark.parametrize("times", [1, 2, clock.TRIES, 3 * clock.TRIES])

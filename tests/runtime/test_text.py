@@ -22,7 +22,9 @@ from gpusense._runtime.text import (
     printable,
     rate_text,
     size_text,
+    terminal,
     time_text,
+    well_formed,
 )
 
 TIMES = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
@@ -130,6 +132,26 @@ def test_encodable_text_can_be_written_and_keeps_what_the_encoding_has(text, enc
     assert len(shown) == len(text)
     kept = text.encode(encoding, "ignore").decode(encoding)
     assert [new for old, new in zip(text, shown, strict=True) if new == old or new != "?"] == list(kept)
+
+
+@given(anything)
+def test_a_terminal_gets_lines_of_printable_text(text):
+    shown = terminal(text)
+    assert len(shown) == len(text)
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert shown.count("\n") == text.count("\n")
+    assert all(new == old for new, old in zip(shown, text, strict=True) if old.isprintable())
+    assert terminal("40\xa0%\tof\x1b[2J\u202e") == "40 % of\ufffd[2J\ufffd"
+
+
+@given(anything)
+def test_well_formed_text_can_be_written_and_halves_of_a_pair_are_marked(text):
+    shown = well_formed(text)
+    assert shown.encode("utf-8").decode("utf-8") == shown
+    assert [char for char in shown if char != "\ufffd"] == [
+        char for char in text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore") if char != "\ufffd"
+    ]
+    assert well_formed("\ud83d\ude00 \ud83d") == "\U0001f600 \ufffd"
 
 
 @given(st.binary() | anything)

@@ -3,6 +3,7 @@
 import contextvars
 import sys
 import threading
+import time
 
 import pytest
 from support.machine import skip_without
@@ -109,15 +110,18 @@ def test_a_bell_is_silenced_by_who_hears_it():
     assert not bell.wait(0.0)
 
 
-def test_an_owned_lock_knows_its_owner():
-    lock, seen = threads.OwnedLock(), []
+def test_a_lock_knows_its_owner():
+    lock, seen = threads.rlock(), []
     with lock:
-        assert lock.mine
-        assert lock.acquire(0.0)
+        assert threads.mine(lock)
+        assert lock.acquire(timeout=0.0)
         lock.release()
-        threads.start(lambda: seen.append((lock.mine, lock.acquire(0.0))), "gpusense-test").join(WAIT_S)
+        other = threads.start(lambda: seen.append((threads.mine(lock), lock.acquire(timeout=0.0))), "gpusense-test")
+        other.join(WAIT_S)
     assert seen == [(False, False)]
-    assert not lock.mine
+    assert not threads.mine(lock)
+    with pytest.raises(RuntimeError):
+        lock.release()
 
 
 def test_a_count_is_exact_over_threads():
@@ -173,3 +177,23 @@ def test_the_system_knows_its_threads():
     thread = threads.system_id()
     assert sys.platform != "linux" or (thread and threads.exists(thread))
     assert not threads.exists(2**31 - 1)
+
+
+def test_threads_of_gpusense_are_known_by_number_and_time():
+    begun, go, numbers = time.time_ns(), threads.Event(), []
+
+    def work():
+        numbers.append(threads.system_id())
+        go.wait(10)
+
+    thread = threads.start(work, "gpusense-test")
+    while not numbers:
+        time.sleep(0.001)
+    during = time.time_ns()
+    assert threads.is_own(numbers[0], during)
+    assert not threads.is_own(numbers[0], begun - 1)
+    assert not threads.is_own(threads.system_id(), during)
+    go.set()
+    thread.join(10)
+    assert threads.is_own(numbers[0], during)
+    assert not threads.is_own(numbers[0], time.time_ns() + 1)

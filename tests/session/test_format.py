@@ -16,6 +16,7 @@ from gpusense._records.records import (
     Counters,
     GpuKernel,
 )
+from gpusense._runtime import threads
 from gpusense._runtime.errors import SessionError
 from gpusense.session import Session, load, save
 from gpusense.session import _format as file
@@ -269,6 +270,6 @@ def test_a_file_that_grows_is_read_on_from_where_it_was_whole(tmp_path):
 def test_nobody_adds_to_totals_while_they_are_copied(tmp_path):
     writer = Writer(tmp_path / "run")
     following = Following(writer.path, Watched())
-    assert following.bring_up_to_date(lambda: following._lock.mine) is True
+    assert following.bring_up_to_date(lambda: threads.mine(following._lock)) is True
     assert following.bring_up_to_date(lambda: following.bring_up_to_date(lambda: 5)) == 5  # a handler meanwhile
     writer.close()

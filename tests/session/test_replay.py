@@ -7,6 +7,7 @@ import time
 import pytest
 from support.cupti import STRIDES, T0, kernel, view
 
+from gpusense._attribution import attributor, timelines
 from gpusense._attribution.attributor import Attributor
 from gpusense._attribution.boundaries import CLOSE, ENDED, LEAVE, OPEN, PLACED, SWITCH, taken_apart
 from gpusense.session import _format as file
@@ -175,3 +176,14 @@ def test_blocks_nested_deeper_than_pythons_stack():
     for block in range(1, 5001):
         tree.know(block, block - 1 or None, str(block))
     assert tree.path(5000) == tuple(map(str, range(1, 5001)))
+
+
+def test_blocks_without_any_place_are_never_open_together(tmp_path, monkeypatch):
+    """Where no driver is there all boundaries are before everything: an end as well as a start."""
+    monkeypatch.setattr(attributor, "MAX_EVENTS", 1_000)
+    worked_out = []
+    irregular = timelines._irregular
+    monkeypatch.setattr(timelines, "_irregular", lambda *event: worked_out.append(event) or irregular(*event))
+    rows = [row(op, block, None, 2 * block + 1 - op, "a", corr=0) for block in range(1, 10_000) for op in (OPEN, CLOSE)]
+    assert write(tmp_path / "a.gpusense", rows, (10,)) == {10: ()}
+    assert worked_out == []

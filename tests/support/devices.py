@@ -70,6 +70,9 @@ class FakeNvml:
     def name(self, device: int, raw: bytes) -> None:
         self.library.fake_name(device, raw, len(raw))
 
+    def uuid(self, device: int, text: str) -> None:
+        self.library.fake_uuid(device, text.encode())
+
     def calls(self, function: str | None = None) -> int:
         return self.library.fake_all_calls() if function is None else self.library.fake_calls(function.encode())
 
@@ -175,9 +178,15 @@ class Tree:
         pci_id: str = "1002:73BF",
         files: "dict[str, str | bytes] | None" = None,
         hwmon: "dict[str, str] | None" = None,
+        behind: "dict[str, dict[str, str]] | None" = None,
     ) -> pathlib.Path:
-        """One PCI GPU as DRM card ``number``; returns its device folder."""
-        place = f"devices/pci0000:00/{pci}"
+        """One PCI GPU as DRM card ``number``; returns its device folder. ``behind``: the bridges on the way to it."""
+        place = "devices/pci0000:00"
+        for bridge, texts in (behind or {}).items():
+            place += f"/{bridge}"
+            for name, text in texts.items():
+                self.write(f"{place}/{name}", text)
+        place += f"/{pci}"
         vendor, _, product = pci_id.partition(":")
         self.write(
             f"{place}/uevent",

@@ -23,6 +23,11 @@ class Recording:
         return [record for record in self.records if type(record) is kind]
 
 
+def all_back(timer) -> bool:
+    """Whether every query that was made for the device can be lent again, once."""
+    return sorted(lent[0] for lent in timer.free) == [lent[0] for lent in timer.queries.all]
+
+
 INSTRUMENT = """
 import json, sys
 from gpusense.integrations import wgpu_py

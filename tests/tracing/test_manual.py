@@ -5,14 +5,16 @@ import collections.abc
 import inspect
 import io
 import json
+import time
 import types
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 from support.control import begun
 
 import gpusense
 from gpusense import GpuKernel, session
+from gpusense._records import fields
 from gpusense._runtime import log
 from gpusense._tracing import block as _block
 from gpusense._tracing import noop, summary
@@ -46,7 +48,6 @@ NO_RECORDS = {
     "an infinite time": lambda tracer: tracer.record_kernel("k", duration_ns=float("inf")),
     "no time at all": lambda tracer: tracer.record_compute_block("c", start_ns=float("nan"), end_ns=5),
     "elements that are a list": lambda tracer: tracer.record_compute_block("c", 1, 2, elements=[]),
-    "an unknown field": lambda tracer: tracer.record_kernel("k", duration_ns=5, nonsense=1),
     "a field twice": lambda tracer: tracer.record_kernel("k", duration_ns=5, device="first"),
     "what is no record": lambda tracer: tracer.record([5]),
     "nothing to iterate over": lambda tracer: tracer.record(None),
@@ -81,6 +82,66 @@ def test_what_is_no_record_is_ignored_counted_and_logged_once(tracer, case, capl
     assert [record.name for record in tracer.session().records] == ["good"]
     tracer.summary()
     tracer.export_json()
+
+
+WRONG_NAMES = {
+    "record_kernel() got an unexpected keyword argument 'duraton_ns'; did you mean 'duration_ns'?": lambda to: (
+        to.record_kernel("k", duraton_ns=3)
+    ),
+    "record_transfer() got an unexpected keyword argument 'sorce'; did you mean 'source'?": lambda to: (
+        to.record_transfer("k", "cpu_to_gpu", 4, duration_ns=3, sorce="pinned")
+    ),
+    "record_compute_block() got an unexpected keyword argument 'zzz'": lambda to: to.record_compute_block(
+        "k", 1, 2, zzz=3
+    ),
+}
+
+
+@pytest.mark.parametrize("said", WRONG_NAMES)
+def test_a_keyword_that_there_is_not_raises_on_and_off(tracer, said) -> None:
+    """Alike, or a program whose tests run without recording would raise where it is on."""
+    for to in (tracer, gpusense, noop.NoopTracer("off")):
+        with pytest.raises(TypeError) as raised:
+            WRONG_NAMES[said](to)
+        assert str(raised.value) == said
+    assert ignored(tracer) == 0
+
+
+def test_each_field_that_does_not_fit_is_logged_once_with_its_reason(tracer, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(log, "_said", set())
+    for _ in range(3):
+        gpusense.record_transfer("mesh", "cpu_to_gup", duration_ns=3)  # type: ignore[arg-type]
+        gpusense.record_transfer("mesh", "cpu_to_gpu", bytes=-1, duration_ns=3)
+        gpusense.record_kernel("k", duration_ns="3")  # type: ignore[arg-type]
+    assert ignored(tracer) == 9
+    said = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+    begin, directions = "gpusense: a record is ignored: ", ", ".join(get_args(gpusense.Direction))
+    assert said == [
+        f"{begin}direction of GpuMemoryTransfer 'mesh': 'cpu_to_gup' is none of {directions}",
+        f"{begin}bytes of GpuMemoryTransfer 'mesh': a negative number, -1",
+        f"{begin}times of GpuKernel 'k': '3' is no number",
+    ]
+
+
+#: Parameters of their own, and fields for which a caller may pass more than a record holds.
+PARAMETERS = {"name", "direction", "bytes", "start_ns", "end_ns"}
+WIDER = {"grid", "block", "attributes"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "known", "more"),
+    [
+        (GpuKernel, fields.KernelFields, set()),
+        (gpusense.GpuMemoryTransfer, fields.TransferFields, set()),
+        (gpusense.ComputeBlock, fields.ComputeFields, {"elements"}),
+    ],
+)
+def test_type_checkers_know_the_fields(kind, known, more) -> None:
+    expected = {name: of for name, of in kind.__annotations__.items() if name not in PARAMETERS | more}
+    assert list(known.__annotations__) == list(expected)
+    assert {name: of for name, of in known.__annotations__.items() if name not in WIDER} == {
+        name: of for name, of in expected.items() if name not in WIDER
+    }
 
 
 def test_numbers_of_other_types_become_whole_ones(tracer) -> None:
@@ -333,3 +394,15 @@ def test_a_record_that_no_file_can_hold_is_said(monkeypatch, tmp_path) -> None:
     with pytest.raises(gpusense.SessionError, match="too much for one chunk"):
         session.save(run, tmp_path / "run.gpusense")
     assert [record.name for record in session.load(tmp_path / "run.gpusense").records] == ["k", "last"]
+
+
+def test_times_of_another_clock_or_in_another_unit_are_refused_with_a_reason(tracer):
+    gpusense.record_kernel("perf_counter", start_ns=time.perf_counter_ns(), duration_ns=10_000_000)
+    gpusense.record_kernel("tomorrow", start_ns=time.time_ns() + 86_400 * 10**9, duration_ns=10_000_000)
+    gpusense.record_kernel("seconds", start_ns=time.time(), duration_ns=0.01)
+    gpusense.record_transfer("short", "cpu_to_gpu", 5, duration_ns=0.01)
+    gpusense.record_compute_block("ends tomorrow", end_ns=time.time_ns() + 86_400 * 10**9)
+    gpusense.record_kernel("empty", duration_ns=0)
+    gpusense.record_kernel("now", duration_ns=10_000_000)
+    assert [kernel.name for kernel in tracer.session().kernels] == ["now"]
+    assert tracer.session().counters.ignored_records == 5

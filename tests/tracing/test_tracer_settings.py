@@ -164,6 +164,31 @@ def test_a_mode_that_there_is_not_is_told(word):
         assert config.from_environment({"GPUSENSE": known}) == ({}, [])
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("threshold_us", "abc", "it must be a number"),
+        ("overhead_budget", "some", "it must be a number"),
+        ("hang_after", "5 s", "it must be a number"),
+        ("buffers", "1e3", "it must be a whole number"),
+        ("buffers", "9" * 5000, "it must be a whole number"),
+        ("devices", "0,x", "it must be a whole number"),
+        ("trace_all", "maybe", "it must be yes or no"),
+        ("threshold_us", "nan", "threshold_us must be a number, not nan"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_told_in_a_sentence(name, text, why):
+    variable = f"GPUSENSE_{name.upper()}"
+    assert config.from_environment({variable: text}) == ({}, [f"{variable}={text!r} is ignored: {why}"])
+
+
+@pytest.mark.parametrize("name", config.Settings._fields[1:])
+def test_no_variable_shows_an_error_of_python(name):
+    for text in ("abc", "", ",", "\x1b[2J", "-1", "0x10", "½"):
+        _, problems = config.from_environment({f"GPUSENSE_{name.upper()}": text})
+        assert not [said for said in problems if "convert" in said or "literal" in said or "invalid" in said]
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("name", ["buffers", "max_records", "threshold_us"])
 def test_a_setting_that_is_no_number(name, value):

@@ -8,6 +8,7 @@ import pytest
 from support.control import begun
 
 import gpusense
+from gpusense._capture import sinks
 
 
 def test_sink_gets_lists_and_one_that_raises_is_removed(tracer):
@@ -116,7 +117,7 @@ def test_a_sink_that_ends_gpusense_s_own_thread_is_removed(tracer, caplog, error
             assert tracer.flush(5)
         else:
             wait_until(lambda seen=number: len(others) > seen)
-    assert calls == ["gpusense"]
+    assert calls == ["gpusense sinks"]
     assert len(others) == 3
     assert tracer.session().counters.sink_errors == 1
 
@@ -167,7 +168,7 @@ def test_a_watcher_and_an_end_that_interrupt_themselves_leave_the_thread(tracer,
         raise error
 
     tracer._worker.add_watcher(interrupted)
-    assert tracer._worker.finish(interrupted, 10)
+    assert tracer._worker.finish(interrupted, 10, 10)
     wait_until(lambda: len(calls) == 2)
     for _ in range(3):
         tracer._worker.wake()
@@ -177,9 +178,11 @@ def test_a_watcher_and_an_end_that_interrupt_themselves_leave_the_thread(tracer,
     assert tracer._worker._thread.is_alive()
 
 
-def test_ctrl_c_in_a_sink_is_the_programs(tracer):
+def test_ctrl_c_in_a_sink_is_the_programs(tracer, monkeypatch):
+    """Where no thread can be started a sink runs on one of the program's."""
     tracer._worker.end()
     tracer._worker._thread.join(10)
+    monkeypatch.setattr(sinks.threads, "start", lambda target, name: None)
     calls = []
 
     def sink(records):

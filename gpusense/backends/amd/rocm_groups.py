@@ -18,19 +18,26 @@ THRESHOLDS = (
 )
 
 
+#: (library index, field) → when it is asked again, after 1, 2, 4 … 256 seconds, and how often it was refused.
+Refusals = dict[tuple[int, str], tuple[int, int]]
+_REFUSED_NS, _LONGEST_DOUBLINGS = 1_000_000_000, 8
+
+
 class Calls:
     """Calls for one device and sample; a failing one leaves its code as the reason of the field it was for."""
 
-    def __init__(self, api: Any, place: int, dead: set[tuple[int, str]]) -> None:
+    def __init__(self, api: Any, place: int, refusals: Refusals, now_ns: int = 0) -> None:
         self._api = api
         self._place = place
-        self._dead = dead
+        self._refusals = refusals
+        self._now_ns = now_ns
         self.reasons: dict[str, str] = {}
 
     def ask(self, field: str, name: str, *arguments: Any) -> bool:
         """Whether the call answered; what it wrote lies where the arguments point."""
         key = (self._place, field)
-        if field and key in self._dead:
+        due_ns, refused = self._refusals.get(key, (0, 0))
+        if field and self._now_ns < due_ns:
             self.reasons[field] = f"unsupported: {name} said so before"
             return False
         function = getattr(self._api, name)
@@ -39,10 +46,11 @@ class Calls:
             return False
         code: int = function(self._place, *arguments)
         if code == 0:
+            self._refusals.pop(key, None)
             return True
-        if code in capi.PERMANENT:
-            self._dead.add(key)
-        kind = "unsupported" if code in capi.PERMANENT else "denied" if code == capi.DENIED else "stale"
+        if code in capi.REFUSED:
+            self._refusals[key] = self._now_ns + (_REFUSED_NS << min(refused, _LONGEST_DOUBLINGS)), refused + 1
+        kind = "unsupported" if code in capi.REFUSED else "denied" if code == capi.DENIED else "stale"
         self.reasons[field] = f"{kind}: {name}: {capi.CODES.get(code, 'unknown code')} ({code})"
         return False
 

@@ -140,7 +140,7 @@ class RocmSmiSource:
         self._version_6 = capi.is_version_6(api)
         self._pid = os.getpid()
         self._folders = _amd_cards(root)
-        self._dead: set[tuple[int, str]] = set()  # (library index, field) answered for ever
+        self._refusals: rocm_groups.Refusals = {}
         self._products: dict[str, str] = {}
         self._places: dict[str, int] = {}
         self._infos = self._discover()
@@ -150,7 +150,7 @@ class RocmSmiSource:
 
     def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:
         started = time.monotonic_ns()
-        state, groups, reasons = self._groups(device.pci_bus_id or "", lanes)
+        state, groups, reasons = self._groups(device.pci_bus_id or "", lanes, started)
         cost = time.monotonic_ns() - started
         return GpuMetrics(
             device,
@@ -168,7 +168,7 @@ class RocmSmiSource:
         self._api.rsmi_num_monitor_devices(byref(count))
         infos = []
         for place in range(count.value):
-            calls = Calls(self._api, place, set())
+            calls = Calls(self._api, place, {})
             bdf = calls.value("", "rsmi_dev_pci_id_get", (), c_uint64)
             if bdf is None or capi.pci_address(bdf) in self._places:
                 continue  # a partition of a card already there
@@ -190,7 +190,7 @@ class RocmSmiSource:
         infos.sort(key=lambda info: info.pci_bus_id or "")
         return tuple(info._replace(index=index) for index, info in enumerate(infos))
 
-    def _groups(self, address: str, lanes: Sequence[str]) -> tuple[str, dict[str, Any], dict[str, str]]:
+    def _groups(self, address: str, lanes: Sequence[str], now_ns: int) -> tuple[str, dict[str, Any], dict[str, str]]:
         place = self._places.get(address)
         if place is None:
             return "lost", {}, _everything("lost: the library does not list it")
@@ -201,7 +201,7 @@ class RocmSmiSource:
         asleep = sysfs.sleeping(folder) if folder else None
         if asleep:
             return "sleeping", {}, _everything(asleep)
-        calls = Calls(self._api, place, self._dead)
+        calls = Calls(self._api, place, self._refusals, now_ns)
         fast, medium, slow = ("fast" in lanes, "medium" in lanes, "slow" in lanes)
         groups: dict[str, Any] = {"memory": rocm_groups.memory(calls, fast, medium)}
         if fast:
@@ -219,7 +219,9 @@ class RocmSmiSource:
             ("clocks.memory_mhz", capi.CLOCK_MEMORY, "pp_dpm_mclk"),
         ):
             table = self._levels(calls, field, folder, file, "rsmi_dev_gpu_clk_freq_get", kind)
-            found.append(None if table is None else table[1] / 1e6)
+            if table is not None and not table[1]:
+                calls.reasons[field] = "sleeping: rsmi_dev_gpu_clk_freq_get gave 0, the clock stands still"
+            found.append(table[1] / 1e6 if table is not None and table[1] else None)
         return Clocks(found[0], memory_mhz=found[1])
 
     def _levels(

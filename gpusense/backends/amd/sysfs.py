@@ -51,9 +51,9 @@ class AmdSysfsSource:
         listed = sysfs.cards(self._root)
         found = [] if isinstance(listed, str) else [card for name, folder in listed if (card := self._card(folder))]
         found.sort(key=lambda card: card.info.pci_bus_id or "")
+        cards = sysfs.still_there(self._cards, {card.info.pci_bus_id or "": card for card in found})
         self._cards = {
-            card.info.pci_bus_id or "": card._replace(info=card.info._replace(index=index))
-            for index, card in enumerate(found)
+            key: card._replace(info=card.info._replace(index=index)) for index, (key, card) in enumerate(cards.items())
         }
 
     def devices(self) -> tuple[DeviceInfo, ...]:
@@ -90,7 +90,7 @@ class AmdSysfsSource:
         groups, source_time = sysfs_groups.read(card, reader, lanes)
         if "medium" in lanes:
             usage = self._scanner.usage(now, card.info.driver, card.info.pci_bus_id)
-            groups["processes"] = usage.processes(self._scanner.proc)
+            groups["processes"] = usage.processes(reader, self._scanner.proc)
         return "ok", groups, sysfs.without_values(reader.reasons, groups), source_time
 
     def _awake(self, card: Card) -> Card:

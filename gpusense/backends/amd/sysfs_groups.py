@@ -168,21 +168,20 @@ def _power(reader: Reader, card: Card, table: GpuMetricsTable | None, fast: bool
 
 def _clocks(reader: Reader, card: Card, table: GpuMetricsTable | None) -> Clocks:
     hwmon = card.hwmon or "hwmon"
-    graphics = reader.number("clocks.graphics_mhz", f"{hwmon}/freq1_input", 1e6)
-    memory = reader.number("clocks.memory_mhz", f"{hwmon}/freq2_input", 1e6)
+    graphics = reader.clock("clocks.graphics_mhz", f"{hwmon}/freq1_input", 1e6)
+    memory = reader.clock("clocks.memory_mhz", f"{hwmon}/freq2_input", 1e6)
     steps = levels(reader.text("clocks.performance_state", "pp_dpm_sclk"))
-    active = next((place for place, level in enumerate(steps) if level[1]), None)
-    if active is None:
-        reader.note("clocks.performance_state", "unsupported: pp_dpm_sclk marks no active level")
-    elif graphics is None:
-        graphics = steps[active][0]
-    if memory is None:
-        memory = _active(reader, "clocks.memory_mhz", "pp_dpm_mclk")
-    video = _active(reader, "clocks.video_mhz", "pp_dpm_vclk")
+    places = [(place, level[1]) for place, level in enumerate(steps)]
+    active = _active(reader, "clocks.performance_state", "pp_dpm_sclk", places)
+    if active is not None and _is_unknown(reader, "clocks.graphics_mhz", graphics):
+        graphics = _running(reader, "clocks.graphics_mhz", "pp_dpm_sclk", steps[active][0])
+    if _is_unknown(reader, "clocks.memory_mhz", memory):
+        memory = _level(reader, "clocks.memory_mhz", "pp_dpm_mclk")
+    video = _level(reader, "clocks.video_mhz", "pp_dpm_vclk")
     if table is not None:
-        graphics = table.graphics_mhz if graphics is None else graphics
-        memory = table.memory_mhz if memory is None else memory
-        video = table.video_mhz if video is None else video
+        graphics = table.graphics_mhz if _is_unknown(reader, "clocks.graphics_mhz", graphics) else graphics
+        memory = table.memory_mhz if _is_unknown(reader, "clocks.memory_mhz", memory) else memory
+        video = table.video_mhz if _is_unknown(reader, "clocks.video_mhz", video) else video
     return Clocks(
         graphics,
         memory_mhz=memory,
@@ -192,12 +191,33 @@ def _clocks(reader: Reader, card: Card, table: GpuMetricsTable | None) -> Clocks
     )
 
 
-def _active(reader: Reader, field: str, name: str) -> float | None:
+def _is_unknown(reader: Reader, field: str, mhz: float | None) -> bool:
+    """False also for a clock that is known to stand still."""
+    return mhz is None and not reader.reasons.get(field, "").startswith("sleeping")
+
+
+def _running(reader: Reader, field: str, name: str, mhz: float) -> float | None:
+    if not mhz:
+        reader.reasons[field] = f"sleeping: the active level of {name} is 0, the clock stands still"
+    return mhz or None
+
+
+def _level(reader: Reader, field: str, name: str) -> float | None:
     steps = levels(reader.text(field, name))
-    found = next((mhz for mhz, active in steps if active), None)
-    if steps and found is None:
+    mhz: float | None = _active(reader, field, name, steps)
+    return None if mhz is None else _running(reader, field, name, mhz)
+
+
+def _active(reader: Reader, field: str, name: str, marked: Sequence[tuple[Any, bool]]) -> Any:
+    """What the line marked as the active one says. Some firmware marks several: where they differ, nobody knows."""
+    found = {value for value, is_active in marked if is_active}
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        reader.reasons[field] = f"out of range: {name} marks {len(found)} levels as active"
+    elif marked:
         reader.reasons[field] = f"unsupported: {name} marks no active level"
-    return found
+    return None
 
 
 def levels(text: str | None) -> list[tuple[float, bool]]:
@@ -218,10 +238,15 @@ def highest(clocks: list[tuple[float, bool]]) -> float | None:
 def _pcie(reader: Reader, medium: bool, slow: bool) -> Pcie:
     values: dict[str, Any] = {}
     if medium:
-        levels = _links(reader.text("pcie.generation", "pp_dpm_pcie"))
-        active = [link for link in levels if link[2]]
-        values["generation"], values["width"] = active[-1][:2] if active else _port(reader, "", "current")
-        values["max_generation"], values["max_width"] = levels[-1][:2] if levels else _port(reader, "max_", "max")
+        links = _links(reader.text("pcie.generation", "pp_dpm_pcie"))
+        active = _active(reader, "pcie.generation", "pp_dpm_pcie", [(link[:2], link[2]) for link in links])
+        if active is not None:
+            values["generation"], values["width"] = active
+        elif any(link[2] for link in links):
+            reader.note("pcie.width", reader.reasons["pcie.generation"])
+        else:
+            values["generation"], values["width"] = _port(reader, "", "current")
+        values["max_generation"], values["max_width"] = links[-1][:2] if links else _port(reader, "max_", "max")
     if slow:
         values["rx_bytes_per_s"], values["tx_bytes_per_s"] = _throughput(reader)
         values["replay_count"] = reader.whole("pcie.replay_count", "pcie_replay_count")

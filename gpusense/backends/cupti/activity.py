@@ -141,10 +141,17 @@ class CuptiActivity:
             absent = shared
         raise BackendUnavailable(str(absent))
 
-    def flush(self, forced: bool = False) -> None:
-        """Has everything that is finished shown before it returns. ``forced`` also cuts off what still runs."""
+    def flush(self, forced: bool = False) -> str:
+        """Has everything that is finished shown before it returns; "" or why that was not done. ``forced`` also cuts
+        off what still runs."""
+        if self._leave is None:
+            return "capture does not run"
+        return self._shared["flush"](forced) or ""  # an older copy may have made the hub, which does not say
+
+    def rouse(self) -> None:
+        """Work may come: has the thread that reads rest no longer."""
         if self._leave is not None:
-            self._shared["flush"](forced)
+            self._shared.get("rouse", bool)()  # a copy of another version may have made it
 
     def stop(self) -> None:
         """Ends the showing; what is finished is still shown before it returns. More than once is fine."""

@@ -26,6 +26,9 @@ ABI = 1  # of the state dict; raised when a copy could misread another's
 #: for records flushes.
 PERIOD_S = 0.5
 LOOK_S = 0.2  # between two looks at how many buffers are in use
+#: Between two looks, and half of the time between readings, once no buffer was read for so long that holds more than
+#: the markers by which members notice other profilers. A burst that comes first must fit into the buffers.
+QUIET_S, REST_S, FEW_BYTES = 5.0, 0.75, 256
 #: Where more and more buffers are needed they are read more often, before none is left. Each thread that launches has
 #: one of its own, so that a server with a thread for each request needs many that are nearly empty. The one that a
 #: thread has at every look is no sign of that: reading more often would only find it emptier.
@@ -70,7 +73,7 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer, wants) -> leave``, ``wants() -> list``,
     ``flush(forced)``, ``pause(reason)``, ``resume()``, ``pause_kinds(kinds, wants) -> bool``,
     ``pauses(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``,
-    ``newest() -> function or None``, ``step_aside(reason)``.
+    ``newest() -> function or None``, ``step_aside(reason)``, and ``rouse()``, which a copy of an older version lacks.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -130,7 +133,7 @@ class Hub:
         self._engine = engine
         self._lock = threads.lock()  # members and kinds
         self._registering = threads.lock()  # never asked for where CUPTI calls us
-        self._reading = threads.lock()  # the mailbox has one reader at a time
+        self._reading = threads.rlock()  # the mailbox has one reader at a time
         self._reader = 0  # thread that holds it
         self._members: list[_Member] = []
         self._kinds = Kinds(engine, self._lock)
@@ -147,6 +150,7 @@ class Hub:
         self._buffers = self._bytes = self._flushes = self._dropped_members = 0
         self._drain_cpu_ns = 0
         self._last_buffer_ns: int | None = None
+        self._busy_ns = 0  # when there was more than markers, or a member joined
         self._flushed_at = 0.0  # monotonic time of the last flush, whoever asked for it
         self._registered = False
         process.register(self)
@@ -171,6 +175,7 @@ class Hub:
             "status": self.status,
             "newest": self.newest,
             "step_aside": self.step_aside,
+            "rouse": self.rouse,
         }
 
     @property
@@ -192,6 +197,7 @@ class Hub:
         member = _Member(frozenset(kinds), on_buffer, wants)
         with self._lock:
             self._members.append(member)
+            self._busy_ns = time.monotonic_ns()
         try:
             self.pause_kinds(())  # whoever switched kinds off until now did not know of this member
             self._register()
@@ -290,8 +296,10 @@ class Hub:
         period, read = PERIOD_S, self._buffers
         self._flushed_at = time.monotonic()
         while True:
-            left = self._flushed_at + period - time.monotonic()
-            rung = self._wake.wait(min(max(left, SHORTEST_S), LOOK_S))
+            rests = self._rests()
+            pause = 2 * REST_S if rests else period
+            left = self._flushed_at + pause - time.monotonic()
+            rung = self._wake.wait(REST_S if rests else min(max(left, SHORTEST_S), LOOK_S))
             with self._lock:  # so that one who joins now either keeps this thread or starts another
                 if not self._members or not self.alive:
                     self._thread = None
@@ -301,7 +309,7 @@ class Hub:
                 return
             cpu = time.thread_time_ns()
             try:
-                if not rung and time.monotonic() < self._flushed_at + period and not self._crowded():
+                if not rung and time.monotonic() < self._flushed_at + pause and not self._crowded():
                     continue
                 self.flush()
             except Exception:  # noqa: BLE001 - without this thread nobody would read
@@ -309,6 +317,15 @@ class Hub:
             self._drain_cpu_ns += time.thread_time_ns() - cpu
             before, read = read, self._buffers
             period = self._period_after(period, read - before)
+
+    def rouse(self) -> None:
+        """Work may come: reads now, and looks as often as while there is some."""
+        self._busy_ns = time.monotonic_ns()
+        self._wake.set()
+
+    def _rests(self) -> bool:
+        """Whether nothing has been read for a while."""
+        return time.monotonic_ns() - self._busy_ns > QUIET_S * 1e9
 
     def _period_after(self, period: float, read: int) -> float:
         """Seconds until the next look, when ``read`` buffers were there after the last ``period``."""
@@ -323,37 +340,46 @@ class Hub:
         more = self._engine.in_use() - len(self._givers | self._givers_before)
         return more * CROWDED > self._count() - self._surplus()
 
-    def flush(self, forced: bool = False) -> None:
-        """Has CUPTI deliver what is finished and shows it to the members before returning. Any thread; never raises.
+    def flush(self, forced: bool = False) -> str:
+        """Has CUPTI deliver what is finished and shows it to the members before returning; "" or why that was not done.
+        Any thread; never raises.
 
         ``forced`` also returns buffers with work that still runs, whose records then never get an end.
         """
         self._flushed_at = time.monotonic()
         if not self.alive or self._paused:
-            return
-        if self._reader == self._get_ident():
-            return  # a member called from its on_buffer
+            return self._paused or "this process was forked from one that traced"
+        ident = self._get_ident()
+        if self._reader == ident:
+            return "it is being read"  # a member called from its on_buffer
+        refused = ""
         try:
             self._engine.flush(forced)
             self._flushes += 1
-            self._flush_error = ""
         except BackendError as error:
-            self._flush_error = str(error)
-        # With a limit: a member may be waiting, in on_buffer, for the thread that is here.
-        if not self._reading.acquire(timeout=CLOSE_WAIT_S):
-            return
-        self._reader = self._get_ident()
+            refused = str(error)
+        self._flush_error = refused
         try:
-            self._drain()
+            # With a limit: a member may be waiting, in on_buffer, for the thread that is here.
+            if not self._reading.acquire(timeout=CLOSE_WAIT_S):
+                return "another thread was reading records for long"
+            self._reader = ident
+            emptied = self._drain()
         finally:
-            self._reader = 0
-            self._reading.release()
+            if self._reader == ident:
+                self._reader = 0
+            try:
+                self._reading.release()
+            except RuntimeError:  # not got
+                pass
+        return refused or ("" if emptied else "the program launched faster than records can be read")
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
+        """Whether nothing is left to read."""
         for _ in range(DRAIN_LIMIT):
             full = self._engine.take()
             if full is None:
-                return
+                return True
             address, valid, thread = full
             try:
                 if valid:
@@ -361,9 +387,12 @@ class Hub:
                     self._buffers += 1
                     self._bytes += valid
                     self._last_buffer_ns = time.monotonic_ns()
+                    if valid > FEW_BYTES:
+                        self._busy_ns = self._last_buffer_ns
                     self._show(address, valid, thread)
             finally:
                 self._give_back(address)
+        return False
 
     def _give_back(self, address: int) -> None:
         """Buffers beyond what the strictest member allows stay here, empty."""
@@ -448,7 +477,7 @@ class Hub:
         self._thread = None
         self._lock = self._kinds.lock = threads.lock()
         self._registering = threads.lock()
-        self._reading = threads.lock()
+        self._reading = threads.rlock()
         self._reader = 0
         self._wake = threads.Bell()
 

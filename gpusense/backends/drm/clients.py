@@ -82,20 +82,25 @@ def _put_cycles(client: Client, engine: str, busy: str, total: str) -> None:
         client.engines_cycles[engine] = (int(busy), int(total))
 
 
-def scan(proc: str = "/proc", pids: Iterable[int] | None = None) -> Clients:
-    """Every client of every process this user may look into, or of ``pids``. One that ends meanwhile is passed over."""
+def scan(proc: str = "/proc", pids: Iterable[int] | None = None) -> tuple[Clients, int]:
+    """Every client of every process this user may look into, or of ``pids``, and how many other processes there are.
+
+    One that ends meanwhile is passed over.
+    """
     found: Clients = {}
+    hidden = 0
     for pid in _all_pids(proc) if pids is None else pids:
         folder = f"{proc}/{pid}"
         try:
             descriptors = os.listdir(f"{folder}/fd")
-        except OSError:
+        except OSError as error:
+            hidden += isinstance(error, PermissionError)
             continue
         for descriptor in descriptors:
             client = _client(folder, pid, descriptor)
             if client is not None:
                 found.setdefault((client.driver, client.device, client.client_id), client)
-    return found
+    return found, hidden
 
 
 def _all_pids(proc: str) -> list[int]:
@@ -143,11 +148,12 @@ def _share(shares: dict[str, float], engine: str, busy: int, total: int, client:
 class Usage:
     """What the clients of one device use. ``shares`` is None after the first scan: a share needs two."""
 
-    __slots__ = ("clients", "shares")
+    __slots__ = ("clients", "hidden", "shares")
 
-    def __init__(self, clients: Clients, shares: dict[Key, dict[str, float]] | None) -> None:
+    def __init__(self, clients: Clients, shares: dict[Key, dict[str, float]] | None, hidden: int = 0) -> None:
         self.clients = clients
         self.shares = shares
+        self.hidden = hidden  # processes that this user may not look into
 
     def engine_totals(self) -> dict[str, float]:
         """Busy percent of each engine class over all clients, at most 100."""
@@ -163,8 +169,14 @@ class Usage:
         known = [size for size in found if size is not None]
         return sum(known) if known else None
 
-    def processes(self, proc: str = "/proc") -> tuple[ProcessUsage, ...]:
-        """One row a process, largest memory first. Its share is that of its busiest engine class."""
+    def processes(self, reader: sysfs.Reader, proc: str = "/proc") -> tuple[ProcessUsage, ...] | None:
+        """One row a process, largest memory first. Its share is that of its busiest engine class.
+
+        None with a reason where no process that may be seen uses the device, and others may not be seen.
+        """
+        if not self.clients and self.hidden:
+            reader.note("processes", f"denied: {self.hidden} processes of other users may not be looked into")
+            return None
         rows: dict[int, ProcessUsage] = {}
         for key, client in self.clients.items():
             share = max((self.shares or {}).get(key, {}).values(), default=None)
@@ -196,6 +208,7 @@ class Scanner:
         self._searched_ns: int | None = None
         self._time_ns: int | None = None
         self._clients: Clients = {}
+        self._hidden = 0
         self._shares: dict[Key, dict[str, float]] | None = None
         self._lock = threads.lock()  # every device asks on a thread of its own
         self._pid = os.getpid()
@@ -211,7 +224,7 @@ class Scanner:
             finally:
                 self._lock.release()
         mine = {key: client for key, client in self._clients.items() if key[0] == driver and key[1] == device}
-        return Usage(mine, self._shares)
+        return Usage(mine, self._shares, self._hidden)
 
     def _renew(self, now_ns: int) -> None:
         before_ns = self._time_ns
@@ -224,9 +237,10 @@ class Scanner:
 
     def _scan(self, now_ns: int) -> Clients:
         if self._searched_ns is not None and now_ns - self._searched_ns < self._search_ns:
-            return scan(self.proc, {client.pid for client in self._clients.values()})
+            return scan(self.proc, {client.pid for client in self._clients.values()})[0]
         self._searched_ns = now_ns
-        return scan(self.proc)
+        found, self._hidden = scan(self.proc)
+        return found
 
 
 def _plus(left: Any, right: Any) -> Any:

@@ -13,7 +13,7 @@ from .clients import Usage
 #: Engine classes by what they are for; every other one computes or draws.
 _MEDIA = ("video", "video-enhance", "vcs", "vecs")
 _COPY = ("copy", "bcs", "dma")
-_HOTTEST = 150.0
+_HOTTEST, STRONGEST = 150.0, 10_000.0  # °C and W beyond which a value is a driver's mistake
 
 
 class Unit(NamedTuple):
@@ -26,6 +26,8 @@ class Unit(NamedTuple):
     hwmon: str | None = None
     sensors: tuple[tuple[str, str], ...] = ()
     load: str | None = None  # file with the load in per mille, or "37@800000000Hz"
+    fans: tuple[str, ...] = ()  # "fan1_input" …
+    energies: tuple[tuple[str, str], ...] = ()  # (number of the counter, its scope), the widest first
 
 
 def utilization(unit: Unit, reader: Reader, usage: Usage | None) -> Utilization:
@@ -83,7 +85,9 @@ def thermal(unit: Unit, reader: Reader) -> Thermal:
             for name, suffix in (("slowdown_celsius", "crit"), ("shutdown_celsius", "emergency")):
                 values[name] = reader.number(f"thermal.{name}", f"{hwmon}/{sensor}_{suffix}", 1e3, 1.0, _HOTTEST)
     reader.note("thermal.gpu_celsius", "unsupported: its driver has no temperature in hwmon")
-    return Thermal(**values, fan_rpm=reader.number("thermal.fan_rpm", f"{hwmon}/fan1_input"))
+    speeds = [reader.number("thermal.fan_rpm", f"{hwmon}/{fan}") for fan in unit.fans]
+    reader.note("thermal.fan_rpm", "unsupported: its driver has no fan in hwmon")
+    return Thermal(**values, fan_rpm=max((speed for speed in speeds if speed is not None), default=None))
 
 
 def _zone(unit: Unit, reader: Reader) -> float | None:
@@ -109,22 +113,36 @@ def rail_watts(root: str, reader: Reader) -> float | None:
     return None
 
 
+def energy(unit: Unit, reader: Reader) -> tuple[str, str | None, float | None]:
+    """(number, scope, joules) of the first counter that counts; some cards have one that stands at 0."""
+    field = "power.energy_joules"
+    for number, scope in unit.energies:
+        joules = reader.number(field, f"{unit.hwmon}/energy{number}_input", 1e6)
+        if joules:
+            return number, scope, joules
+        if joules == 0:
+            reader.reasons[field] = f"unsupported: energy{number}_input stands at 0"
+    reader.note(field, "unsupported: its driver has no energy counter in hwmon")
+    return "1", None, None
+
+
 def clocks(unit: Unit, reader: Reader) -> Clocks:
     field = "clocks.graphics_mhz"
     devfreq = sorted(glob.glob(os.path.join(glob.escape(unit.folder), "devfreq", "*", "cur_freq")))
     if devfreq:
-        return Clocks(reader.number(field, os.path.relpath(devfreq[0], unit.folder), 1e6))
+        return Clocks(reader.clock(field, os.path.relpath(devfreq[0], unit.folder), 1e6))
     if unit.driver == "xe":
         folder = "tile0/gt0/freq0"
         return Clocks(
-            reader.number(field, f"{folder}/act_freq"),
+            reader.clock(field, f"{folder}/act_freq"),
             throttle_reasons=_throttle(reader, f"{folder}/throttle/status", f"{folder}/throttle/reason_"),
         )
     if unit.driver == "i915":
         card = os.path.dirname(unit.folder)  # i915 puts them beside the link to the device
         gt = f"{card}/gt/gt0"
+        newer = f"{gt}/rps_act_freq_mhz"
         return Clocks(
-            reader.first(field, (f"{gt}/rps_act_freq_mhz", f"{card}/gt_act_freq_mhz")),
+            reader.clock(field, newer if os.path.exists(newer) else f"{card}/gt_act_freq_mhz"),
             throttle_reasons=_throttle(
                 reader, f"{card}/gt/gt0/throttle_reason_status", f"{card}/gt/gt0/throttle_reason_"
             ),
@@ -143,14 +161,41 @@ def _throttle(reader: Reader, status: str, prefix: str) -> tuple[str, ...] | Non
     return tuple(name for name in names if name != "status") or ("unnamed",)
 
 
-def pcie(reader: Reader) -> Pcie:
-    speed = reader.number("pcie.generation", "current_link_speed")
-    fastest = reader.number("pcie.max_generation", "max_link_speed")
-    width = reader.number("pcie.width", "current_link_width", low=1, high=32)
-    widest = reader.number("pcie.max_width", "max_link_width", low=1, high=32)
+def pcie(unit: Unit, reader: Reader) -> Pcie:
+    port = ""
+    if unit.info.vendor == "intel" and _is_inner_link(unit.folder):
+        upstream = _card_port(unit.folder)
+        if upstream is None:
+            for field in ("generation", "width", "max_generation", "max_width"):
+                reader.note(f"pcie.{field}", "unsupported: its bridge at the slot is hidden")
+            return Pcie()
+        port = upstream + os.sep
+    speed = reader.number("pcie.generation", f"{port}current_link_speed")
+    fastest = reader.number("pcie.max_generation", f"{port}max_link_speed")
+    width = reader.number("pcie.width", f"{port}current_link_width", low=1, high=32)
+    widest = reader.number("pcie.max_width", f"{port}max_link_width", low=1, high=32)
     return Pcie(
         sysfs.pcie_generation(speed),
         None if width is None else int(width),
         sysfs.pcie_generation(fastest),
         None if widest is None else int(widest),
     )
+
+
+def _is_inner_link(folder: str) -> bool:
+    """Whether it is that of an Arc chip to the bridge on its own card: generation 1, one lane, whatever the slot."""
+    speed, width = (sysfs.text_or_none(os.path.join(folder, f"current_link_{name}")) for name in ("speed", "width"))
+    return (speed or "").startswith("2.5 ") and width == "1"
+
+
+def _card_port(folder: str) -> str | None:
+    """Where the card meets its slot: the upstream port of Intel's bridge, two folders above the chip's."""
+    chip = os.path.realpath(folder)
+    downstream = os.path.dirname(chip)
+    upstream = os.path.dirname(downstream)
+    return upstream if _is_intel_bridge(downstream) and _is_intel_bridge(upstream) else None
+
+
+def _is_intel_bridge(folder: str) -> bool:
+    kind, vendor = (sysfs.text_or_none(os.path.join(folder, name)) for name in ("class", "vendor"))
+    return (kind or "").startswith("0x0604") and vendor == "0x8086"

@@ -63,7 +63,7 @@ class DrmSource:
         self._clock = clock
         self._proc = proc
         self._scanner = Scanner(proc)
-        self._energy: dict[str, tuple[int, float]] = {}
+        self._energy: dict[str, tuple[str, int, float]] = {}  # device → counter, when it last moved, joules
         self._units: dict[str, Unit] = {}
         self.rescan()
 
@@ -74,8 +74,9 @@ class DrmSource:
         found += _jetson_units(self._root)
         taken = {os.path.realpath(unit.folder) for unit in found}
         found += [unit for unit in _devfreq_units(self._root) if os.path.realpath(unit.folder) not in taken]
+        units = sysfs.still_there(self._units, {_key(unit.info): unit for unit in found})
         self._units = {
-            _key(unit.info): unit._replace(info=unit.info._replace(index=index)) for index, unit in enumerate(found)
+            key: unit._replace(info=unit.info._replace(index=index)) for index, (key, unit) in enumerate(units.items())
         }
 
     def devices(self) -> tuple[DeviceInfo, ...]:
@@ -83,6 +84,8 @@ class DrmSource:
 
     def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:
         started = self._clock()
+        if "anew" in lanes:  # nobody watched: an energy from before would be that of the time since
+            self._energy.pop(_key(device), None)
         state, groups, reasons = self._groups(device, lanes, started)
         cost = self._clock() - started
         return GpuMetrics(
@@ -110,7 +113,7 @@ class DrmSource:
         usage = self._usage(unit, reader, now) if medium and unit.kind == "drm" else None
         groups: dict[str, Any] = {}
         if usage is not None:
-            groups["processes"] = usage.processes(self._proc)
+            groups["processes"] = usage.processes(reader, self._proc)
         if fast or usage is not None:
             groups["utilization"] = _drm_groups.utilization(unit, reader, usage)
             groups["memory"] = self._memory(unit, reader, usage)
@@ -119,7 +122,7 @@ class DrmSource:
             groups["power"] = self._power(unit, reader, now)
             groups["clocks"] = _drm_groups.clocks(unit, reader)
         if medium and unit.info.pci_bus_id:
-            groups["pcie"] = _drm_groups.pcie(reader)
+            groups["pcie"] = _drm_groups.pcie(unit, reader)
         return "ok", groups, sysfs.without_values(reader.reasons, groups)
 
     def _usage(self, unit: Unit, reader: Reader, now: int) -> Usage:
@@ -129,8 +132,8 @@ class DrmSource:
         return usage
 
     def _awake(self, unit: Unit) -> Unit:
-        """``unit``, described again where it slept when it was found."""
-        if unit.kind != "drm" or unit.hwmon or not os.path.isdir(os.path.join(unit.folder, "hwmon")):
+        """``unit``, described again where it slept when it was found or where its hwmon got another number."""
+        if unit.kind != "drm" or os.path.isdir(os.path.join(unit.folder, unit.hwmon or "hwmon")) == bool(unit.hwmon):
             return unit
         fresh = _drm_unit(unit.folder)
         if fresh is not None:
@@ -150,23 +153,40 @@ class DrmSource:
         )
 
     def _power(self, unit: Unit, reader: Reader, now: int) -> Power:
-        """Watts from hwmon; where the driver only counts energy (i915, xe), its increase since the sample before."""
+        """Watts from hwmon; where the driver only counts energy (i915, xe), its increase since the sample before.
+
+        The counter of the card where it counts, else that of the package: the chip without the card's memory.
+        """
         if unit.kind == "jetson":
             return Power(_drm_groups.rail_watts(self._root, reader))
         hwmon = unit.hwmon or "hwmon"
         draw = reader.number("power.draw_watts", f"{hwmon}/power1_input", 1e6)
-        energy = reader.number("power.energy_joules", f"{hwmon}/energy1_input", 1e6)
-        average = None
-        if energy is not None:
-            then, before = self._energy.get(_key(unit.info), (now, energy))
-            self._energy[_key(unit.info)] = (now, energy)
-            if now > then and energy >= before:
-                average = (energy - before) / (now - then) * 1e9
-            else:
-                reader.note("power.average_watts", "stale: a difference of energies needs two samples")
-        limit = reader.first("power.limit_watts", (f"{hwmon}/power1_max", f"{hwmon}/power1_cap"), 1e6, 1e-6)
-        read_ns = None if energy is None else now
-        return Power(average if draw is None else draw, average, limit, energy, energy_monotonic_ns=read_ns)
+        number, scope, energy = _drm_groups.energy(unit, reader)
+        average = None if energy is None else self._average(unit, reader, number, energy, now)
+        if draw is None and average is None and energy is not None:
+            reader.reasons["power.draw_watts"] = reader.reasons["power.average_watts"]
+        limits = (f"{hwmon}/power{number}_max", f"{hwmon}/power{number}_cap")
+        return Power(
+            average if draw is None else draw,
+            average,
+            reader.first("power.limit_watts", limits, 1e6, 1e-6),
+            energy,
+            energy_monotonic_ns=None if energy is None else now,
+            scope=scope,
+        )
+
+    def _average(self, unit: Unit, reader: Reader, number: str, energy: float, now: int) -> float | None:
+        """Watts since the counter last moved."""
+        field, counter = "power.average_watts", f"energy{number}_input"
+        last, then, before = self._energy.get(_key(unit.info), ("", now, energy))
+        if last == number and energy == before and now > then:  # no powered card draws nothing
+            reader.note(field, f"stale: {counter} has not moved for {(now - then) / 1e9:.1f} s")
+            return None
+        self._energy[_key(unit.info)] = (number, now, energy)
+        if last != number or energy < before or now <= then:
+            reader.note(field, "stale: a difference of energies needs two samples")
+            return None
+        return reader.within(field, (energy - before) / (now - then) * 1e9, 0.0, _drm_groups.STRONGEST, counter)
 
 
 def _key(info: DeviceInfo) -> str:
@@ -201,7 +221,18 @@ def _drm_unit(folder: str) -> Unit | None:
     hwmon = sorted(glob.glob(os.path.join(glob.escape(folder), "hwmon", "hwmon*")))
     if not hwmon:
         return Unit(info, folder, "drm", driver)
-    return Unit(info, folder, "drm", driver, os.path.relpath(hwmon[0], folder), _sensors(hwmon[0]))
+    return Unit(
+        info,
+        folder,
+        "drm",
+        driver,
+        os.path.relpath(hwmon[0], folder),
+        _sensors(hwmon[0]),
+        fans=tuple(
+            os.path.basename(path) for path in sorted(glob.glob(os.path.join(glob.escape(hwmon[0]), "fan*_input")))
+        ),
+        energies=_energies(hwmon[0]),
+    )
 
 
 def _kind(vendor: str, pci: str | None) -> str:
@@ -222,6 +253,17 @@ def _sensors(hwmon: str) -> tuple[tuple[str, str], ...]:
         if field:
             found.append((field, sensor))
     return tuple(found)
+
+
+def _energies(hwmon: str) -> tuple[tuple[str, str], ...]:
+    scopes = {"card": "card", "pkg": "package", None: "gpu"}
+    found = []
+    for path in glob.glob(os.path.join(glob.escape(hwmon), "energy*_input")):
+        number = os.path.basename(path)[len("energy") : -len("_input")]
+        scope = scopes.get(sysfs.text_or_none(os.path.join(hwmon, f"energy{number}_label")))
+        if scope is not None:
+            found.append((number, scope))
+    return tuple(sorted(found, key=lambda one: (tuple(scopes.values()).index(one[1]), one[0])))
 
 
 def _jetson_units(root: str) -> list[Unit]:

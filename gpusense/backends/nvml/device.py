@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._capi import nvml as c
-from ..._records.metrics import GpuMetrics, without_values
+from ..._records.metrics import GpuMetrics, unanswered, without_values
 from ..._records.records import DeviceInfo
 from ..._runtime import log
 from ..sysfs import asleep, may_sleep, never_sleeps
 from .events import Events
 from .fast import Fast
-from .lanes import PCIE_LANE, Board, Medium, Mig, Rare, Shared, Slow, Traffic, Users
+from .lanes import PCIE_LANE, Board, Medium, Mig, Rare, Shared, Slow, Traffic, Users, is_unified
 from .library import DeviceGone, LibraryGone, Nvml, NvmlError, as_text
 from .reader import Packed, Reader
 
@@ -40,9 +40,9 @@ def describe(nvml: Nvml, handle: int, index: int, nvml_index: int | None, code: 
     total = None if answer else memory.members()[0]
     bus = _bus_id(nvml, handle)
     name = nvml.text(api.nvmlDeviceGetName, handle) or "NVIDIA GPU"
+    capability = _capability(nvml, handle)
     virtual = nvml.number(api.nvmlDeviceGetVirtualizationMode, handle) == 2
-    # A device that shares the host's memory has none of its own to report; a lost one says nothing about its kind.
-    unified = Shared(name, "").unified or answer == c.NOT_SUPPORTED
+    unified = is_unified(name, capability)
     return DeviceInfo(
         index,
         name,
@@ -51,12 +51,12 @@ def describe(nvml: Nvml, handle: int, index: int, nvml_index: int | None, code: 
         uuid=nvml.text(api.nvmlDeviceGetUUID, handle),
         pci_bus_id=bus and normal_bus_id(bus),
         memory_total_bytes=total if total and total < 1 << 50 else None,
-        compute_capability=_capability(nvml, handle),
+        compute_capability=capability,
         clock_max_mhz=nvml.number(api.nvmlDeviceGetMaxClockInfo, handle, 1),
         memory_clock_max_mhz=nvml.number(api.nvmlDeviceGetMaxClockInfo, handle, 2),
         driver=nvml.version,
         nvml_index=nvml_index,
-        kind="virtual" if virtual else "integrated" if unified else None if answer else "discrete",
+        kind="virtual" if virtual else "integrated" if unified else None if answer else "discrete",  # lost, or refused
         memory_bus_width_bits=nvml.number(api.nvmlDeviceGetMemoryBusWidth, handle),
     )
 
@@ -84,7 +84,7 @@ class Device:
         self._nvml = nvml
         self._events = events
         self._sysfs = sysfs
-        self._shared = Shared(info.name, procfs)
+        self._shared = Shared(info, procfs)
         api = nvml.api
         self._fast, self._traffic = Fast(api, self._shared), Traffic(api, self._shared)
         self._medium, self._seldom = Medium(api), (Board(api), Rare(api), Mig(api))
@@ -92,8 +92,9 @@ class Device:
         self._readers = (self._fast, self._traffic, self._medium, *self._seldom, self._users, self._slow)
         self._plans: dict[tuple[str, ...], tuple[Step, ...]] = {}
         self._generation = 0
-        self._life = 0  # what readers learned before a trouble is not believed after it
+        self._life = 0  # what readers learned before a trouble, a sleep or a gap is not believed after it
         self._may_sleep = may_sleep(info.pci_bus_id, sysfs) and not never_sleeps(info.pci_bus_id, procfs)
+        self._slept = False
         self._trouble: tuple[str, str] | None = None  # (state, reason) while the device is not asked
         self._retry_ns = 0
         self._pause_s = _FIRST_PAUSE_S
@@ -112,7 +113,11 @@ class Device:
         if self._may_sleep:
             why = asleep(self.info.pci_bus_id, self._sysfs)
             if why is not None:
+                self._slept = True
                 return self._nothing("sleeping", why, start, wall)
+        if self._slept or "anew" in lanes:
+            self._slept = False
+            self._life += 1
         trouble = self._trouble
         if trouble is not None and start < self._retry_ns:
             return self._nothing(*trouble, start, wall)
@@ -146,7 +151,7 @@ class Device:
             try:
                 now = time.monotonic_ns()
                 if not (may_rest and reader.rests(handle, life, now)):
-                    reader.begin(handle, life)
+                    reader.begin(handle, life, now)
                     reader.lean = lean
                     if feeding and reader is self._traffic:
                         self._traffic.feed(now)
@@ -164,7 +169,7 @@ class Device:
         if "slow" in lanes:
             reasons = self._add_xid(values, reasons, handle)
         cost = time.monotonic_ns() - start
-        return GpuMetrics(
+        sample = GpuMetrics(
             self.info,
             wall + cost // 2,
             start,
@@ -174,6 +179,8 @@ class Device:
             out_of_range=sum([reader.out_of_range for reader in self._readers]),
             **values,
         )
+        # What one reader lacks another may have: the PCIe rates come from three.
+        return sample if len(lanes) == 1 else sample._replace(reasons=unanswered(sample, reasons))
 
     def _plan(self, lanes: tuple[str, ...]) -> tuple[Step, ...]:
         """What these lanes read: all that is in them or, with "lean", what is dear only where it is named."""
@@ -212,7 +219,7 @@ class Device:
         if self.info.uuid is None:  # it slept, or was lost, when the devices were listed
             known = describe(self._nvml, handle, self.info.index, self.info.nvml_index)
             self.info = known._replace(pci_bus_id=known.pci_bus_id or self.info.pci_bus_id)
-            self._shared.identify(self.info.name)
+            self._shared.identify(self.info)
         nvml, api = self._nvml, self._nvml.api
         fastest = nvml.number(api.nvmlDeviceGetMaxPcieLinkGeneration, handle)
         width = nvml.number(api.nvmlDeviceGetMaxPcieLinkWidth, handle)
@@ -232,9 +239,14 @@ class Device:
         code = c.NOT_FOUND
         for function, key in ways:
             code, handle = nvml.handle(function, key)
-            if not code:
+            if not code and self._is_here(handle):
                 return 0, handle
-        return code, 0
+        return code or c.NOT_FOUND, 0
+
+    def _is_here(self, handle: int) -> bool:
+        """False for another board with the same UUID."""
+        bus = _bus_id(self._nvml, handle) if self.info.pci_bus_id is not None else None
+        return bus is None or normal_bus_id(bus) == self.info.pci_bus_id
 
     def _set_trouble(self, state: str, why: str, now_ns: int, wall_ns: int) -> GpuMetrics:
         """Leaves the device alone for a while, longer each time, and forgets what the lanes learned. Logged once."""

@@ -55,7 +55,7 @@ class Fast(Reader):
         self._planned = -1  # the version of what is silent that the plan was made for
         self._seen: tuple[Any, ...] = ()
         self._utilization, self._clocks = Utilization(), Clocks()
-        self._memory: Memory | None = None  # None: the system's
+        self._memory = Memory()
         self._degrees: int | None = None
 
     def read(self, now_ns: int, gpm: bool = False) -> Parts:
@@ -65,7 +65,7 @@ class Fast(Reader):
             self._convert(block)
         parts: Parts = {
             "utilization": self._utilization,
-            "memory": self._memory or self._unified(),
+            "memory": self._unified() if self._shared.unified else self._memory,
             "thermal": self._read_thermal(fields),
             "power": self._read_power(fields),
             "clocks": self._clocks,
@@ -156,7 +156,8 @@ class Fast(Reader):
             encoder_percent=percent("utilization.encoder_percent", encoder),
             decoder_percent=percent("utilization.decoder_percent", decoder),
         )
-        self._memory = self._read_memory(block)
+        if not self._shared.unified:
+            self._memory = self._read_memory(block)
         self._degrees = self._either("~temperature_v", new, "thermal.gpu_celsius", old)
         self._clocks = Clocks(
             graphics_mhz=mhz("clocks.graphics_mhz", graphics),
@@ -177,7 +178,12 @@ class Fast(Reader):
         return self.within(field, value, 0, 100, 1.0) if field not in self._silent else None
 
     def _mhz(self, field: str, value: int) -> float | None:
-        return self.within(field, value, 0, 50_000, 1.0) if field not in self._silent else None
+        if field in self._silent:
+            return None
+        if value == 0:
+            self.odd(field, "sleeping: the clock stands still")
+            return None
+        return self.within(field, value, 1, 50_000, 1.0)
 
     def _read_state(self, state: int) -> int | None:
         if not self._known("clocks.performance_state"):
@@ -197,9 +203,7 @@ class Fast(Reader):
             words = self._throttle[mask] = c.throttle_words(mask)
         return words
 
-    def _read_memory(self, block: tuple[Any, ...]) -> Memory | None:
-        if self._shared.unified:
-            return None
+    def _read_memory(self, block: tuple[Any, ...]) -> Memory:
         if self._known("~memory_v2"):
             total, reserved, free, used = block[17:21]
         elif self._known("memory"):
@@ -207,7 +211,7 @@ class Fast(Reader):
             reserved = None
             self.odd("memory.reserved_bytes", "unsupported: this driver counts the reserved memory as used")
         else:
-            return None if "NOT_SUPPORTED" in (self.why("memory") or "") else Memory()
+            return Memory()
         ceiling = min(total, _MEMORY_LIMIT) if total else _MEMORY_LIMIT
         return Memory(
             total_bytes=self.count("memory.total_bytes", total, _MEMORY_LIMIT),
@@ -218,7 +222,7 @@ class Fast(Reader):
         )
 
     def _unified(self) -> Memory:
-        """Device and host share one memory: the driver says "not supported", or a number that is not the whole."""
+        """The memory that device and host share: the driver refuses, or has a number that is not the whole."""
         system = meminfo(self._shared.procfs)
         if system is None:
             return Memory(unified=True)
@@ -231,8 +235,8 @@ class Fast(Reader):
             self.odd("thermal.memory_celsius", "unsupported: this board has no memory sensor")
             memory = None
         return Thermal(
-            gpu_celsius=self.within("thermal.gpu_celsius", self._degrees, -60, 200),
-            memory_celsius=self.within("thermal.memory_celsius", memory, -60, 200),
+            gpu_celsius=self.celsius("thermal.gpu_celsius", self._degrees),
+            memory_celsius=self.celsius("thermal.memory_celsius", memory),
         )
 
     def _read_power(self, fields: Fields) -> Power:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..._capi import nvml as c
 from ..._records.metrics import Health, Links, Memory, Pcie, Power, Thermal, Utilization
+from ..._records.records import DeviceInfo
 from .gpm import Gpm
 from .mig import instances
 from .processes import Processes
@@ -21,7 +22,10 @@ Parts = dict[str, Any]
 #: Bytes a second and lane of PCIe, by generation, after encoding.
 PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _PCIE_PEAK_AT_MOST = 16 * 16e9  # where the driver does not say what link there is
+#: Devices that share the host's memory, by name and by compute capability: no other device has one of these. What NVML
+#: answers about memory does not tell: a device with memory of its own may refuse, too.
 _UNIFIED_NAMES = ("GB10", "Thor", "Orin", "Xavier", "Tegra", "Jetson", "DGX Spark")
+_UNIFIED_CAPABILITIES = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
 _MODULE_NAMES = ("GH200", "GB200", "GB300")
 _BOARD_REST_NS = 5_000_000_000
 _RARE_REST_NS = 9_500_000_000  # every tenth second, even if that pass comes a moment early
@@ -30,20 +34,25 @@ _ALWAYS_NS = 1 << 62
 _THROUGHPUT_WINDOW_S = 0.02
 
 
+def is_unified(name: str, capability: tuple[int, int] | None) -> bool:
+    """Whether a device has no memory of its own."""
+    return capability in _UNIFIED_CAPABILITIES or any(word in name for word in _UNIFIED_NAMES)
+
+
 class Shared:
     """What the lanes of one device know of each other."""
 
-    def __init__(self, name: str, procfs: str) -> None:
-        self.identify(name)
+    def __init__(self, info: DeviceInfo, procfs: str) -> None:
+        self.identify(info)
         self.procfs = procfs
         self.pcie_peak: float | None = None  # bytes a second one way
         self.pcie_by_field = True
         self.pcie_by_gpm = False  # the fast lane has the rates from GPM: nobody need read the counters
         self.wraps = True  # the PCIe byte counters have 32 bits, as far as is known
 
-    def identify(self, name: str) -> None:
-        self.unified = any(word in name for word in _UNIFIED_NAMES)
-        self.scope = "module" if any(word in name for word in _MODULE_NAMES) else "gpu"
+    def identify(self, info: DeviceInfo) -> None:
+        self.unified = is_unified(info.name, info.compute_capability)
+        self.scope = "module" if any(word in info.name for word in _MODULE_NAMES) else "gpu"
 
 
 class Traffic(Reader):
@@ -148,7 +157,7 @@ class Board(Reader):
 
     def forget(self) -> None:
         super().forget()
-        self._fixed: dict[str, int | None] = {}
+        self._fixed: dict[str, int] = {}
 
     def read(self, now_ns: int, gpm: bool = False) -> Parts:
         limit = self.u32("power.limit_watts", self.api.nvmlDeviceGetEnforcedPowerLimit)
@@ -162,7 +171,7 @@ class Board(Reader):
         """A value that does not change while the driver is loaded."""
         if field not in self._fixed:
             value = self.u32(field, function, *arguments)
-            if value is None and self.supported(field):
+            if value is None:
                 return None
             self._fixed[field] = value
         return self._fixed[field]
@@ -211,7 +220,7 @@ class Rare(Reader):
             if code is None:
                 break
             total += 1
-            up += code
+            up += code == 1
         return Links(nvlink_count=up, nvlink_total=total) if total else Links()
 
     def _link_state(self, link: int) -> int | None:
@@ -313,7 +322,7 @@ class Slow(Reader):
         return Pcie(
             rx_bytes_per_s=self.within("pcie.rx_bytes_per_s", received, 0, 1e9, 1000),
             tx_bytes_per_s=self.within("pcie.tx_bytes_per_s", sent, 0, 1e9, 1000),
-            replay_count=self.count("pcie.replay_count", replays),
+            replay_count=self.count("pcie.replay_count", replays, c.ALL_BITS - 1),
             rate_window_s=None if received is None else _THROUGHPUT_WINDOW_S,
             rate_monotonic_ns=None if received is None else now_ns,
         )
@@ -337,7 +346,9 @@ class Slow(Reader):
 
     def _remapped(self) -> tuple[int, int, int, int] | None:
         names = ("remapped_rows", "remapped_rows_uncorrected", "remap_pending", "remap_failed")
-        return self.four(",".join(f"health.{name}" for name in names), self.api.nvmlDeviceGetRemappedRows)
+        field = ",".join(f"health.{name}" for name in names)
+        rows = self.four(field, self.api.nvmlDeviceGetRemappedRows)
+        return None if rows is None or self.within(field, max(rows), 0, c.ALL_BITS - 1) is None else rows
 
     def _retired(self) -> int | None:
         """Pages retired for single-bit (cause 0) and double-bit (1) errors; asked with room for none."""

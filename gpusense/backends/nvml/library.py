@@ -109,7 +109,7 @@ class Nvml:
         if code == c.FUNCTION_NOT_FOUND and self.api.nvmlInitWithFlags:
             call = "nvmlInitWithFlags"
             code = self.api.nvmlInitWithFlags(flags)
-        if code in c.PERMANENT and not self.attach:  # a driver without the flag
+        if code in c.ABSENT | c.REFUSED and not self.attach:  # a driver without the flag
             call = "nvmlInit_v2"
             code = self.api.nvmlInit_v2()
         if code != c.SUCCESS:

@@ -52,7 +52,7 @@ def _instance(reader: Reader, handle: int, gpm: Gpm | None, now_ns: int) -> Inst
 
 def _number(function: object, handle: int) -> int | None:
     value = ctypes.c_uint()
-    if function(handle, ctypes.byref(value)) == c.SUCCESS:  # type: ignore[operator]
+    if function(handle, ctypes.byref(value)) == c.SUCCESS and value.value != c.ALL_BITS:  # type: ignore[operator]
         return value.value
     return None
 

@@ -14,6 +14,7 @@ _ROOM = 64  # rows at first; grows as the driver asks
 _MOST = 1 << 16
 _SPARE = 8  # processes may start between asking for the size and reading
 _STRIDES = (24, 32, 16)  # v2 and v3, a v3 that some 525 and 535 drivers widened, v1
+_UNKNOWN_LAYOUT = "out of range: the driver's process list has a layout we do not know"
 _HIGHEST_PID = 1 << 22 if sys.platform == "linux" else 1 << 32
 
 _KINDS = {
@@ -39,20 +40,21 @@ class Processes:
         self._kept_ns = 0
 
     def read(self, now_ns: int, rest_ns: int) -> tuple[ProcessUsage, ...] | None:
-        """One row a process, largest memory first; None with a reason where the driver tells nothing.
+        """One row a process, largest memory first; None with a reason where the driver does not tell of all.
 
         Shares of the SMs cost 2.6 ms: those not yet ``rest_ns`` old serve again.
         """
         memory: dict[int, int | None] = {}
-        listed = False
         for kind, names in _KINDS.items():
-            rows = self._rows("processes" if kind == "compute" else f"~processes_{kind}", names)
-            listed = listed or rows is not None
+            field = "processes" if kind == "compute" else f"~processes_{kind}"
+            rows = self._rows(field, names)
+            if rows is None and (kind == "compute" or self._reader.supported(field)):
+                if (why := self._reader.why(field)) is None or kind != "compute":
+                    self._reader.odd("processes", why or _UNKNOWN_LAYOUT)
+                return None  # a list that lacks some would say that there are no others
             for pid, used in rows or ():
                 known = memory.get(pid)
                 memory[pid] = used if known is None else max(known, used or 0)
-        if not listed:
-            return None
         if self._kept is None or now_ns - self._kept_ns >= rest_ns:
             self._kept, self._kept_ns = self._shares(), now_ns
         shares = self._kept
@@ -81,21 +83,20 @@ class Processes:
             reader.fail(field, code, function.__name__)
             return None
         reader.good += 1
-        return self._parse(field, min(self._count.value, self._room), 16 if function.__name__ == names[-1] else 24)
+        return self._parse(min(self._count.value, self._room), 16 if function.__name__ == names[-1] else 24)
 
     def _grow(self, rows: int) -> None:
         self._room = min(max(rows, self._room * 2), _MOST)
         self._buffer = ctypes.create_string_buffer(32 * self._room)
 
-    def _parse(self, field: str, count: int, stride: int) -> list[tuple[int, int | None]]:
+    def _parse(self, count: int, stride: int) -> list[tuple[int, int | None]] | None:
         """Rows at the stride that makes every pid possible; the documented one first."""
         for step in (stride, *(other for other in _STRIDES if other != stride)):
             rows = [struct.unpack_from(c.PROCESS_V1, self._buffer, place * step) for place in range(count)]
             if all(0 < pid < _HIGHEST_PID for pid, _ in rows):
                 return [(pid, self._bytes(used)) for pid, used in rows]
         self._reader.out_of_range += 1
-        self._reader.odd(field, "out of range: the driver's process list has a layout we do not know")
-        return []
+        return None
 
     def _bytes(self, used: int) -> int | None:
         """WDDM and WSL give all bits set: the system, not the driver, owns the memory."""

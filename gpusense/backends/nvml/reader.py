@@ -9,6 +9,7 @@ from ..._runtime import threads
 from .library import DeviceGone, LibraryGone
 
 _LONGEST_BACK_OFF = 64  # ticks
+_REFUSED_NS, _LONGEST_DOUBLINGS = 1_000_000_000, 8
 
 #: Field id → (value, bits of the counter's type).
 Fields = dict[int, tuple[int | float, int]]
@@ -18,7 +19,8 @@ class Reader:
     """One thread at a time. Fields are dotted names; a call that feeds several names them with commas; a name that
     begins with "~" is one of several ways to the same value and is not reported.
 
-    A permanent refusal ("not supported") is asked once; anything else is asked again after 1, 2, 4 … 64 ticks.
+    What the library lacks is asked once. A refusal ("not supported") may be that of a mode, or of a driver that still
+    starts: it is asked again after 1, 2, 4 … 256 seconds. Anything else is asked again after 1, 2, 4 … 64 ticks.
     """
 
     def __init__(self, api: Any) -> None:
@@ -37,7 +39,10 @@ class Reader:
         self.out_of_range = 0  # ever
         self._silent: dict[str, str] = {}  # field → reason; not asked while it is here
         self._until: dict[str, int] = {}  # field → tick at which it is asked again
-        self._failures: dict[str, int] = {}
+        self._refused: dict[str, int] = {}  # field → when it is asked again
+        self._failures: dict[str, int] = {}  # field → in a row
+        self._retried: list[str] = []  # asked again in this sample, after a pause
+        self._now_ns = 0
         self._odd: dict[str, str] = {}  # reasons of this sample only
         self._reasons: tuple[tuple[str, str], ...] | None = ()
         self._tick = 0
@@ -45,9 +50,10 @@ class Reader:
         self._at32, self._at32b = ctypes.byref(self._u32), ctypes.byref(self._u32b)
         self._at64 = ctypes.byref(self._u64)
 
-    def begin(self, handle: int, life: tuple[int, int]) -> None:
+    def begin(self, handle: int, life: tuple[int, int], now_ns: int) -> None:
         """Starts a sample. What was learned with another handle or in another life is forgotten."""
         self._tick += 1
+        self._now_ns = now_ns
         self.good = self.transient = 0
         if self._odd:
             self._odd.clear()
@@ -56,11 +62,21 @@ class Reader:
             self.reborn = life[0] != self._life[0]
             self.handle, self._life = handle, life
             self.forget()
-        elif self._until:
-            for field in [name for name, tick in self._until.items() if tick <= self._tick]:
-                del self._until[field], self._silent[field]
-                self.version += 1
-                self._reasons = None
+        elif self._failures:
+            self._end_pauses()
+
+    def _end_pauses(self) -> None:
+        for field in self._retried:
+            if field not in self._silent:
+                del self._failures[field]
+        self._retried = [name for name, tick in self._until.items() if tick <= self._tick]
+        self._retried += [name for name, due_ns in self._refused.items() if due_ns <= self._now_ns]
+        for field in self._retried:
+            self._until.pop(field, None)
+            self._refused.pop(field, None)
+            del self._silent[field]
+            self.version += 1
+            self._reasons = None
 
     def rests(self, handle: int, life: tuple[int, int], now_ns: int) -> bool:
         """Whether the last sample's groups, with their reasons, still stand."""
@@ -78,7 +94,9 @@ class Reader:
     def forget(self) -> None:
         self._silent.clear()
         self._until.clear()
+        self._refused.clear()
         self._failures.clear()
+        self._retried = []
         self.parts = None
         self.version += 1
         self._reasons = None
@@ -97,7 +115,7 @@ class Reader:
         return self._silent.get(field)
 
     def supported(self, field: str) -> bool:
-        """Whether it is worth asking again: False where a field has no value for good."""
+        """False where the library lacks it or the device refuses it."""
         return field not in self._silent or field in self._until
 
     def call(self, field: str, function: Any, *arguments: Any) -> bool:
@@ -167,13 +185,18 @@ class Reader:
             raise DeviceGone(call, code)
         if code in c.LIBRARY_GONE:
             raise LibraryGone(call, code)
-        if code in c.PERMANENT:
+        if code in c.ABSENT:
             self._silence(field, f"unsupported: {call}: {c.code_name(code)}")
+            return
+        earlier = self._failures.get(field, 0)
+        self._failures[field] = earlier + 1
+        if code in c.REFUSED:
+            self._silence(field, f"unsupported: {call}: {c.code_name(code)}")
+            self._refused[field] = self._now_ns + (_REFUSED_NS << min(earlier, _LONGEST_DOUBLINGS))
             return
         word = "denied" if code == c.NO_PERMISSION else "stale"
         self.transient += word == "stale"
-        failures = self._failures[field] = self._failures.get(field, 0) + 1
-        pause = _LONGEST_BACK_OFF if word == "denied" else min(1 << (failures - 1), _LONGEST_BACK_OFF)
+        pause = _LONGEST_BACK_OFF if word == "denied" else min(1 << earlier, _LONGEST_BACK_OFF)
         self._silence(field, f"{word}: {call}: {c.code_name(code)}")
         self._until[field] = self._tick + pause
 
@@ -195,6 +218,10 @@ class Reader:
     def count(self, field: str, value: int | None, high: int = 1 << 62) -> int | None:
         """As :func:`within`, for whole numbers."""
         return None if self.within(field, value, 0, high) is None else value
+
+    def celsius(self, field: str, value: float | None) -> float | None:
+        """A temperature. With all 32 bits set, which is -1, drivers say that they do not know."""
+        return self.within(field, c.ALL_BITS if value == -1 else value, -60, 200)
 
     def _silence(self, field: str, why: str) -> None:
         self._silent[field] = why

@@ -34,7 +34,7 @@ def open(*, sysfs: str = "/sys", procfs: str = "/proc") -> Backend | Unavailable
         nvml = Nvml(bound(loaded.library, loaded.path), loaded.path)
         source = _sources.setdefault(key, NvmlSource(nvml, sysfs=sysfs, procfs=procfs))
     try:
-        source.devices()
+        source.rescan()
     except LibraryGone as error:
         return Unavailable("nvml", str(error), c.HINTS.get(error.code, ""))
     if not source.devices():
@@ -70,14 +70,35 @@ class NvmlSource:
         """
         return tuple(device.info for device in self._known().values())
 
+    def rescan(self) -> None:
+        """Looks for devices that have come since. Those that were known stay, also where they are lost now.
+
+        Raises :class:`LibraryGone` where NVML cannot be initialised.
+        """
+        known = self._known()
+        if known and not set(pci_gpus(_VENDOR, self._sysfs)) - {device.info.pci_bus_id for device in known.values()}:
+            return
+        with self._lock:
+            found = self._find()
+            lost = {device.info.nvml_index for device in known.values() if device.info.pci_bus_id is None}
+            fresh = [
+                device
+                for device in found.values()
+                if self._device(device.info) is None and device.info.nvml_index not in lost
+            ]
+            for place, device in enumerate(fresh, len(known)):
+                device.info = device.info._replace(index=place)
+            self._devices = {**known, **{_key(device.info): device for device in fresh}}
+
     def sample(self, device: DeviceInfo, lanes: Sequence[str] = ("fast", "medium")) -> GpuMetrics:
         """Lanes: "fast", "medium", "slow", "counters" (only feeds the PCIe rate) and, on request, "gpm" beside one.
 
         With "lean" beside them, as a running monitor asks, "fast" leaves the PCIe counters alone and "medium" repeats
-        PCIe rates, processes and what changes by hand, unless "pcie" or "processes" asks for them.
+        PCIe rates, processes and what changes by hand, unless "pcie" or "processes" asks for them. "anew" comes after a
+        time in which nobody watched: nothing is repeated, and no rate reaches back before it.
         """
         try:
-            known = self._known().get(_key(device))
+            known = self._device(device)
         except LibraryGone as error:
             return self._nothing(device, f"lost: {error}")
         if known is None:
@@ -86,7 +107,7 @@ class NvmlSource:
 
     def counter_period_s(self, device: DeviceInfo) -> float | None:
         """How often "counters" must be read so that no byte counter wraps twice unseen; None where none can."""
-        known = self._known().get(_key(device))
+        known = self._device(device)
         return known.counter_period_s() if known is not None else None
 
     def watch(self) -> None:
@@ -103,6 +124,11 @@ class NvmlSource:
     def close(self) -> None:
         """Balances our nvmlInit. The next call initialises again."""
         self._nvml.close()
+
+    def _device(self, info: DeviceInfo) -> Device | None:
+        key, known = _key(info), self._known()
+        # One that was lost or asleep when it was listed has got its name since.
+        return known.get(key) or next((one for one in known.values() if _key(one.info) == key), None)
 
     def _known(self) -> dict[str, Device]:
         if self._pid != os.getpid():  # a forked child: no thread of ours is here, locks may be held for ever
@@ -166,4 +192,5 @@ class NvmlSource:
 
 
 def _key(device: DeviceInfo) -> str:
-    return device.uuid or device.pci_bus_id or f"nvml:{device.nvml_index}"
+    """By the address: boards in a series may have been given one UUID."""
+    return device.pci_bus_id or device.uuid or f"nvml:{device.nvml_index}"

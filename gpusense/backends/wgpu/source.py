@@ -8,14 +8,17 @@ The records are those of a binding of wgpu, whose passes an integration times: i
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..._capi import libraries
 from ..._capi.loading import load
 from ..._capi.wgpu import VENDORS, open_api
+from ..._records import device_identity as identity
 from ..._records.protocols import Backend, OnRecords
 from ..._records.records import DeviceInfo, Unavailable
 from . import child
+from .vulkan import Card
 
 KINDS = {"discrete": "discrete", "integrated": "integrated", "cpu": "cpu"}
 
@@ -61,6 +64,7 @@ class Timing(Protocol):
 
 class _Local(threading.local):
     quiet = False  # inside a transfer that is recorded as a whole
+    waited_ns = 0  # of it, for a buffer to be mapped
 
 
 class WgpuSource:
@@ -74,8 +78,10 @@ class WgpuSource:
     def __init__(self) -> None:
         self.here = _Local()
         self._devices: tuple[DeviceInfo, ...] = ()
+        self._used: dict[int, DeviceInfo] = {}
         self._on_records: OnRecords = _drop
         self._timing: Timing | None = None
+        self._refusal = ""
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """What :func:`open` found last; nothing before."""
@@ -84,6 +90,14 @@ class WgpuSource:
     def found(self, devices: tuple[DeviceInfo, ...]) -> None:
         """These are there."""
         self._devices = devices
+
+    def used_devices(self) -> tuple[DeviceInfo, ...]:
+        """Those that records name by ``index``, so far."""
+        return tuple(self._used.values())
+
+    def used(self, device: DeviceInfo) -> None:
+        """Records name it from now on."""
+        self._used[device.index] = device
 
     # --- for a tracer -----------------------------------------------------------------------------------------------
 
@@ -102,9 +116,15 @@ class WgpuSource:
         return timing is None or timing.flush(timeout_s)
 
     def status(self) -> dict[str, Any]:
-        """As :meth:`Timing.status`; empty where nobody times anything."""
+        """As :meth:`Timing.status`; ``reason`` says why nobody times anything, where that was wanted."""
         timing = self._timing
-        return {} if timing is None else timing.status()
+        if timing is None:
+            return {"reason": self._refusal} if self._refusal else {}
+        return timing.status()
+
+    def refused(self, reason: str) -> None:
+        """Why passes of a program that uses wgpu are not timed."""
+        self._refusal = reason
 
     # --- for an integration -----------------------------------------------------------------------------------------
 
@@ -137,6 +157,38 @@ def merge(adapters: list[dict[str, Any]], cards: list[dict[str, Any]]) -> tuple[
             home.append(adapter)
     left = list(cards)
     return tuple(_device(index, group, _take_card(group[0], left)) for index, group in enumerate(groups))
+
+
+def numbered(cards: Sequence[Card], cuda: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """Vulkan's cards as devices, in its order; ``index`` is that of :func:`gpusense.devices`, and of ``cuda``'s devices
+    the ordinal. Without a live CUDA NVIDIA's come first, by their PCI addresses, as NVML has them."""
+    found = [_of_card(card) for card in cards]
+    by_address = sorted((one for one in found if one.vendor == "nvidia"), key=lambda one: one.pci_bus_id or "~")
+    found = [one._replace(nvml_index=by_address.index(one) if one in by_address else None) for one in found]
+    merged = identity.merge({"cuda": cuda, "wgpu": found})
+    homes = [next(one for one in merged if identity.same(one, mine) or _alike(one, mine)) for mine in found]
+    return tuple(home._replace(nvml_index=None) for home in homes)
+
+
+def _alike(one: DeviceInfo, other: DeviceInfo) -> bool:
+    """For cards that have neither an address nor an id, such as the processor."""
+    return other.pci_bus_id is None and other.uuid is None and (one.vendor, one.name) == (other.vendor, other.name)
+
+
+def _of_card(card: Card) -> DeviceInfo:
+    vendor = vendor_of(card.vendor_id, card.name)
+    return DeviceInfo(
+        index=0,
+        name=card.name,
+        vendor=vendor,
+        backend="wgpu",
+        # On NVIDIA Vulkan's device UUID is the one NVML prints; elsewhere nothing else knows it.
+        uuid=f"GPU-{card.uuid}" if card.uuid and vendor == "nvidia" else None,
+        pci_bus_id=card.pci_bus_id,
+        memory_total_bytes=sum(heap.size_bytes for heap in card.heaps if heap.device_local) or None,
+        kind=card.kind,
+        sources=("wgpu",),
+    )
 
 
 def _library() -> tuple[str, str] | Unavailable:

@@ -39,6 +39,10 @@ class Card(NamedTuple):
     pci_bus_id: str | None = None
     uuid: str | None = None  # of 32 hexadecimal digits with dashes, no prefix
     calibrated: bool = False  # has VK_EXT_calibrated_timestamps
+    kind: str | None = None  # as in DeviceInfo
+
+
+_KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 
 
 class Sample(NamedTuple):
@@ -165,6 +169,7 @@ def _card(api: Any, handle: c_void_p) -> Card:
         pci_bus_id=address if vk.EXT_PCI in extensions else None,
         uuid="-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
         calibrated=vk.EXT_CALIBRATED in extensions,
+        kind=_KINDS.get(facts.deviceType),
     )
 
 

@@ -112,13 +112,13 @@ class Replay:
         selected = view.selected % len(latest)
         mine, end = self._devices[selected], ends[selected]
         history = mine[bisect_right(mine, time_ns - HISTORY_S * _SECOND, key=_time) : end]
-        done, whole = ((moment - self.start_ns) / _SECOND for moment in (time_ns, self.end_ns))
+        at = _position((time_ns - self.start_ns) / _SECOND, (self.end_ns - self.start_ns) / _SECOND)
         return State(
             latest,
             history,
             selected,
             time_ns,
-            f"gpusense top, replay {done:.0f} s of {whole:.0f} s",
+            f"gpusense top, replay {at}",
             view.paused,
             keys=f"{_keys(latest)}  left/right {_SEEK_S} s",
             allocations=self._allocated(time_ns),
@@ -136,6 +136,14 @@ class Replay:
         place = bisect_right(self._live, time_ns, key=lambda row: row[0])
         _, count, size = self._live[place - 1] if place else (0, 0, 0)
         return f"{count} live, {mib_number(size)} MiB"
+
+
+def _position(done_s: float, whole_s: float) -> str:
+    """Where a replay stands, as finely as its length asks for."""
+    if not whole_s:
+        return "of one moment"
+    digits = 0 if whole_s >= 10 else 1 if whole_s >= 1 else 3
+    return f"{done_s:.{digits}f} s of {whole_s:.{digits}f} s"
 
 
 def _joined(before: tuple[GpuMetrics, ...], after: tuple[GpuMetrics, ...]) -> tuple[GpuMetrics, ...]:

@@ -138,7 +138,7 @@ def _body(state: State, width: int, height: int, theme: Theme, graphs: Graphs) -
     users = _processes(metrics.processes, width, theme)
     drawn = _graphs(state, metrics, width, min(max(room - min(len(users), 6), 0), 16), theme, graphs)
     lines += drawn
-    lines += users[: max(room - len(drawn), 0)]
+    lines += _shortened(users, room - len(drawn), width, theme)
     return lines
 
 
@@ -147,7 +147,11 @@ def _trouble(metrics: GpuMetrics) -> str:
 
 
 def _overview(latest: tuple[GpuMetrics, ...], selected: int, width: int, rows: int, theme: Theme) -> list[str]:
-    """One row a device, scrolled so that the selected one shows."""
+    """One row a device, scrolled so that the selected one shows; the last row says how many there are no rows for."""
+    hidden = 0
+    if len(latest) > rows > 1:
+        rows -= 1
+        hidden = len(latest) - rows
     first = min(max(selected - rows + 1, 0), max(len(latest) - rows, 0))
     names = min(max([cells(m.device.name) for m in latest]), max(width - 52, 0))
     lines = []
@@ -158,7 +162,7 @@ def _overview(latest: tuple[GpuMetrics, ...], selected: int, width: int, rows: i
             lines.append(paint([*head, (metrics.state, "warm")], width, theme))
             continue
         lines.append(paint([*head, *_overview_values(metrics, width, theme)], width, theme))
-    return lines
+    return [*lines, _more(hidden, "GPUs", width, theme)] if hidden else lines
 
 
 def _overview_head(selected: bool, device: DeviceInfo, names: int, theme: Theme) -> tuple[Segment, ...]:
@@ -403,6 +407,19 @@ def _processes(users: tuple[ProcessUsage, ...] | None, width: int, theme: Theme)
     names = max(width - 28, 0)
     head = paint([(f"{'PID':>8} {pad('PROCESS', names)} {'MEMORY':>9} {'GPU':>6}", "dim")], width, theme)
     return head, *[paint([(_process_text(usage, names, theme), "")], width, theme) for usage in users]
+
+
+def _shortened(users: tuple[str, ...], room: int, width: int, theme: Theme) -> tuple[str, ...]:
+    """The rows of processes that there is room for; the last says how many more there are."""
+    if len(users) <= room or room < 1:
+        return users[: max(room, 0)]
+    kept = users[: room - 1]
+    hidden = len(users) - max(len(kept), 1)  # the first row is the heading
+    return (*kept, _more(hidden, "processes", width, theme))
+
+
+def _more(count: int, what: str, width: int, theme: Theme) -> str:
+    return _plain_line(f"    +{count} more {what}", "dim", width, theme)
 
 
 def _process_text(usage: ProcessUsage, names: int, theme: Theme) -> str:

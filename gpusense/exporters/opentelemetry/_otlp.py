@@ -10,6 +10,7 @@ from typing import Any
 from opentelemetry.trace import StatusCode
 
 from ..._runtime import log
+from ._answers import Answer, read
 
 _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
@@ -54,8 +55,9 @@ class Otlp:
         self.url = signal_url(endpoint, signal) if endpoint else None
         self._timeout_s = timeout_s
         self._exporter: Any = None
-        self._status: int | None = None
+        self._answer: Answer | None = None  # to the last request
         self.why = ""  # something was not taken, last
+        self.warned = ""  # of the endpoint, which took all, last
         self.largest: int | None = None  # spans a request, once a receiver refused more
         self._encoding: Any = None
 
@@ -68,9 +70,10 @@ class Otlp:
             if self.largest is not None and len(batch) > self.largest:
                 pending += [batch[self.largest :], batch[: self.largest]]
                 continue
-            if self._send(batch):
-                continue
-            if self._status == 413 and len(batch) > 1:
+            rejected = self._send(batch)
+            if rejected is not None:
+                failed += min(rejected, len(batch))
+            elif self._answer is not None and self._answer.status == 413 and len(batch) > 1:
                 self.largest = max(len(batch) // 2, 1)
                 pending.append(batch)
             else:
@@ -78,7 +81,8 @@ class Otlp:
         return failed
 
     def export_metrics(self, data: Any) -> bool:
-        return self._send(data)
+        """Whether every data point was taken."""
+        return self._send(data) == 0
 
     @property
     def preferred_temporality(self) -> Any:
@@ -94,18 +98,36 @@ class Otlp:
         self._exporter = self._encoding = None
         _quiet_threads.clear()
 
-    def _send(self, batch: Any) -> bool:
-        self._status = None
+    def _send(self, batch: Any) -> int | None:
+        """How many parts of ``batch`` were rejected; None where it was not taken as a whole."""
+        self._answer = None
         try:
             result = self._quietly(lambda: self._export(batch))
         except Exception as error:  # noqa: BLE001 - an exporter may fail in any way; it must cost its batch alone
             self._say(type(error).__name__ + ": " + str(error))
-            return False
+            return None
+        answer = self._answer
         # The exporter takes a redirection for success, and follows none: what was sent is nowhere.
-        if getattr(result, "name", "") == "SUCCESS" and (self._status is None or 200 <= self._status < 300):
-            return True
-        self._say(f"status {self._status}" if self._status else "no answer")
-        return False
+        taken = getattr(result, "name", "") == "SUCCESS" and (answer is None or answer.rejected is not None)
+        if answer is None:
+            if not taken:
+                self._say("no answer")
+            return 0 if taken else None
+        if not taken:
+            self._say(answer.text + self._hint(answer.status))
+        elif answer.rejected:
+            self._say(answer.text, "not all accepted")
+        elif answer.message:
+            self.warned = answer.text
+            log.once(f"otlp-{self.signal}-warned", "%s says: %s", self.url or "the endpoint", answer.text)
+        return answer.rejected if taken else None
+
+    @staticmethod
+    def _hint(status: int) -> str:
+        """What to look at first, where it is the program's own setting."""
+        names = [f"OTEL_EXPORTER_OTLP{signal}_COMPRESSION" for signal in ("", "_TRACES", "_METRICS")]
+        found = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name, "").strip()]
+        return f" ({', '.join(found)}: does it read that?)" if status in (400, 415) and found else ""
 
     def _export(self, batch: Any) -> Any:
         """Through the exporter's own client with what :class:`Encoding` makes, where it has one, else as ever."""
@@ -114,7 +136,9 @@ class Otlp:
         if data is None:
             return exporter.export(batch)
         result = exporter._client.export(data)
-        self._status = self._status or getattr(result, "status_code", None)
+        status = getattr(result, "status_code", None)
+        if self._answer is None and status:
+            self._answered(status, "", b"")
         return _RESULTS[bool(result.success)]
 
     def _encoded(self, exporter: Any, batch: Any) -> bytes | None:
@@ -138,9 +162,9 @@ class Otlp:
         most = getattr(exporter, "_max_request_size", None)
         return None if most and len(data) > most > 0 else data
 
-    def _say(self, why: str) -> None:
+    def _say(self, why: str, what: str = "not accepted") -> None:
         self.why = why
-        log.once(f"otlp-{self.signal}", "%s are not accepted by %s: %s", self.signal, self.url or "the endpoint", why)
+        log.once(f"otlp-{self.signal}", "%s are %s by %s: %s", self.signal, what, self.url or "the endpoint", why)
 
     def prepare(self) -> None:
         """Makes the exporter ahead: its imports run ``eval``, which in an interpreter that is ending changes the exit
@@ -168,8 +192,8 @@ class Otlp:
             if wanted:
                 return
 
-    def _answered(self, response: Any, *_arguments: Any, **_named: Any) -> None:
-        self._status = response.status_code
+    def _answered(self, status: int, content_type: str, body: bytes) -> None:
+        self._answer = read(self.signal, status, content_type, body)
 
     @staticmethod
     def _quietly(call: Callable[[], Any]) -> Any:
@@ -203,7 +227,7 @@ def _make(signal: str, url: str | None, timeout_s: float | None, answered: Calla
 
 
 def _session(answered: Callable[..., None]) -> Any:
-    """A requests session that reports the status to us, which the exporter keeps to itself, and follows no redirection:
+    """A requests session that reports answers to us, which the exporter keeps to itself, and follows no redirection:
     earlier exporters would, with a request that has lost its body. A credential provider named in the environment makes
     the exporter's own session, so none is passed then.
     """
@@ -214,7 +238,15 @@ def _session(answered: Callable[..., None]) -> Any:
     except ImportError:
         return None
     session: Any = requests.Session()
-    session.hooks["response"].append(answered)
+
+    def hook(response: Any, *_arguments: Any, **_named: Any) -> None:
+        try:
+            body = response.content
+        except Exception:  # noqa: BLE001 - what cannot be unpacked says nothing; its status does
+            body = b""
+        answered(response.status_code, response.headers.get("content-type", ""), body)
+
+    session.hooks["response"].append(hook)
     session.get_redirect_target = lambda _response: None
     return session
 

@@ -29,7 +29,7 @@ BATCH = 512
 class Replayed(NamedTuple):
     """``sent``: spans the endpoint took, the session's own among them; ``refused``: spans it did not take; ``skipped``:
     records without a valid time, by reason; ``only_counted``: operations below the threshold, which have no times;
-    ``why``: spans were refused, last."""
+    ``why``: spans were refused, last; ``warned``: what the endpoint said though it took all, last."""
 
     sent: int
     refused: int
@@ -37,6 +37,7 @@ class Replayed(NamedTuple):
     only_counted: int
     trace_id: str
     why: str = ""
+    warned: str = ""
 
 
 def replay(
@@ -59,7 +60,8 @@ def replay(
         otlp.close()
     counted = sum(row.count for row in session.aggregates)
     trace_id = format(source.root.trace_id, "032x")
-    return Replayed(total - refused, refused, dict(source.skipped), counted, trace_id, otlp.why if refused else "")
+    why = otlp.why if refused else ""
+    return Replayed(total - refused, refused, dict(source.skipped), counted, trace_id, why, otlp.warned)
 
 
 def _send(source: "_Source", otlp: Otlp) -> tuple[int, int]:

@@ -2,10 +2,10 @@
 
 ``nn.Module.__call__`` is wrapped, instead of using torch's global hooks: those put every module on the slow path
 (2 µs a call and more, for all modules), make ``torch.compile``'d modules warn at each call, and are not called when
-Ctrl-C leaves a module. A wrapped call of a module without a block costs about 0.3 µs. Dynamo is told to look past it.
+Ctrl-C leaves a module. A wrapped call of a module without a block costs about 0.3 µs. The wrapper takes the place of
+torch's ``_wrapped_call_impl``, with nothing between it and ``_call_impl``: modules nest as deeply as without it.
 """
 
-import sys
 import weakref
 from collections.abc import Callable
 from time import time_ns
@@ -15,6 +15,7 @@ from ..._attribution.boundaries import FRAME_ENDED, FRAME_OPENED, Frame
 from ..._attribution.open_blocks import LAST_ID, block_ids, innermost, running
 from ..._runtime import threads
 from .._hosts import Patches
+from ._dynamo import Dynamo, wrap
 from ._nodes import Hook
 from ._state import State, Thread, around, frame_of
 
@@ -28,7 +29,6 @@ CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
 _OF_CODE = (
     "co_code", "co_names", "co_consts", "co_varnames", "co_freevars", "co_flags", "co_argcount", "co_kwonlyargcount",
 )  # fmt: skip
-_DYNAMO, _UNPATCHED = "torch._dynamo.variables.nn_module", "unpatched_nn_module_call"
 _get_ident = threads.thread_id()
 _WARM_UP, _TRIAL = 2, 8  # calls that are not looked at, and calls after which a module may be found too short
 
@@ -68,31 +68,22 @@ class Modules:
         self.watch = watch
         self.too_short: list[str] = []
         self.roots = 0
+        self._dynamo = Dynamo()
         self._places: dict[int, Place | None] = {}
         self._watch: dict[int, weakref.ref[Any]] = {}
 
     def install(self, patches: Patches) -> None:
         """Calls of modules have blocks from now on, and dynamo looks past the wrapper."""
-        torch = self.state.host.torch
-        wrapper = self.wrapper = patches.wrap(torch.nn.Module, "__call__", self._wrap)
-        skip = getattr(getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None), "skip_code", None)
-        if skip is not None:
-            skip(wrapper.__code__)
-        # Dynamo goes straight to ``forward`` where a module's __call__ is the one that it saw when it was imported.
-        dynamo = sys.modules.get(_DYNAMO)
-        if dynamo is not None and getattr(dynamo, _UNPATCHED, None) is wrapper.__wrapped__:
-            patches.put(dynamo, _UNPATCHED, wrapper)
+        self._dynamo.install(patches, wrap(patches, self.state.host.torch.nn.Module, "__call__", self._wrap))
 
     def uninstall(self, patches: Patches) -> None:
-        """For a dynamo that was imported in between: it took our wrapper for torch's own."""
-        dynamo = sys.modules.get(_DYNAMO)
-        if dynamo is not None:
-            patches.undo_too(dynamo, _UNPATCHED, self.wrapper, self.wrapper.__wrapped__)
+        """What ``patches`` does not know of."""
+        self._dynamo.uninstall(patches)
 
     def _wrap(self, original: Any) -> Callable[..., Any]:  # noqa: C901
         """What calls a module, in its block where it has one. A closure reaches what it needs fastest."""
         get, unknown, known = self._places.get, _UNKNOWN, _is_known(original)
-        slowly, left, watch, fail = self._slowly(original), self._left, self.watch, self.state.fail
+        begin, end, left, watch, fail = self._begin, self._end, self._left, self.watch, self.state.fail
         get_ident, get_innermost, new, ids, find = _get_ident, innermost.get, Frame.__new__, block_ids, running.get
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: C901 - see the head of open_blocks
@@ -105,45 +96,54 @@ class Modules:
                 if self._compiled_call_impl is not None:
                     return self._compiled_call_impl(*args, **kwargs)
                 return self._call_impl(*args, **kwargs)
-            run = find(get_ident())
-            # The usual case: a module that is known, inside another one. Its block is a frame.
-            if run is None or not run.calls or not place.steady or get_innermost() is not run.base:
-                return slowly(place, self, args, kwargs)
+            run: Any = find(get_ident())
+            frame: Any = None
             opened = False
             try:
-                try:
-                    frame = new(Frame)
-                    frame.number, frame.place, frame.block = next(ids), place, None
-                    frame.run, frame.outer = run, run.frame
-                    frame.start_ns = time_ns()
-                    corr = frame.corr = run.newest()
-                    if corr <= LAST_ID:
-                        opened = True
-                        run.append((FRAME_OPENED, frame))
-                        run.frame = frame
-                except Exception:  # noqa: BLE001 - the program's forward pass goes on
-                    fail("modules")
-                if opened:
-                    if known and self._compiled_call_impl is None:  # as above
-                        output = self._call_impl(*args, **kwargs)
-                    else:
-                        output = original(self, *args, **kwargs)
+                # The usual case: a module that is known, inside another one. Its block is a frame.
+                if run is not None and run.calls and place.steady and get_innermost() is run.base:
+                    try:
+                        frame = new(Frame)
+                        frame.number, frame.place, frame.block = next(ids), place, None
+                        frame.run, frame.outer = run, run.frame
+                        frame.start_ns = time_ns()
+                        corr = frame.corr = run.newest()
+                        if corr <= LAST_ID:
+                            opened = True
+                            run.append((FRAME_OPENED, frame))
+                            run.frame = frame
+                        else:
+                            run.calls = False
+                    except Exception:  # noqa: BLE001 - the program's forward pass goes on
+                        fail("modules")
+                if not opened:
+                    frame = begin(place, self)
+                if not known:
+                    output = original(self, *args, **kwargs)
+                elif self._compiled_call_impl is None:  # as above
+                    output = self._call_impl(*args, **kwargs)
+                else:
+                    output = self._compiled_call_impl(*args, **kwargs)
             except BaseException as error:
                 if opened:
                     left(frame, error)
+                elif frame is not None:
+                    end(frame, self, error)
                 raise
+            if frame is None:
+                return output
             if not opened:
-                run.calls = False
-                return slowly(place, self, args, kwargs)
-            try:
-                if frame.block is None and run.lean and (corr := run.newest()) <= LAST_ID:
-                    run.append((FRAME_ENDED, frame, time_ns(), corr))
-                    run.frame = frame.outer
-                else:
-                    left(frame, None)
-            except Exception:  # noqa: BLE001
-                run.calls = False
-                fail("modules")
+                end(frame, self, None)
+            else:
+                try:
+                    if frame.block is None and run.lean and (corr := run.newest()) <= LAST_ID:
+                        run.append((FRAME_ENDED, frame, time_ns(), corr))
+                        run.frame = frame.outer
+                    else:
+                        left(frame, None)
+                except Exception:  # noqa: BLE001
+                    run.calls = False
+                    fail("modules")
             watch(frame, args, kwargs, output)
             return output
 
@@ -162,31 +162,17 @@ class Modules:
         except Exception:  # noqa: BLE001
             self.state.fail("modules")
 
-    def _slowly(self, original: Any) -> Callable[..., Any]:
-        state, end, watch = self.state, self._end, self.watch
-        on, local = state.on, state.local
+    def _begin(self, place: Any, module: Any) -> Frame | None:
+        """The block of a call that is not the usual case; None where there is none."""
+        if not self.state.on["modules"]:
+            return None
+        try:
+            return self._open(place, module, self.state.local.thread)
+        except Exception:  # noqa: BLE001 - the program's forward pass goes on
+            self.state.fail("modules")
+            return None
 
-        def slowly(place: Any, module: Any, args: Any, kwargs: Any) -> Any:
-            begun = None
-            if on["modules"]:
-                try:
-                    begun = self._begin(place, module, local.thread)
-                except Exception:  # noqa: BLE001 - the program's forward pass goes on
-                    state.fail("modules")
-            if begun is None:
-                return original(module, *args, **kwargs)
-            try:
-                output = original(module, *args, **kwargs)
-            except BaseException as error:
-                end(begun, module, error)
-                raise
-            end(begun, module, None)
-            watch(begun, args, kwargs, output)
-            return output
-
-        return slowly
-
-    def _begin(self, place: Any, module: Any, here: Thread) -> Frame | None:
+    def _open(self, place: Any, module: Any, here: Thread) -> Frame | None:
         state, outer = self.state, around(here.frame)
         if place is _UNKNOWN:
             place = self._discover(module)

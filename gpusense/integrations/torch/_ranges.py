@@ -12,6 +12,7 @@ from typing import Any
 from ... import get_tracer
 from ..._tracing.block import Block
 from .._hosts import Patches, close_block
+from ._dynamo import wrap
 from ._state import State
 
 _OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)#(.+)")
@@ -37,13 +38,13 @@ class Ranges:
     def install(self, patches: Patches) -> None:
         """What the program or torch names has blocks from now on."""
         torch = self.state.host.torch
-        patches.wrap(torch.autograd.profiler.record_function, "__enter__", self._enter)
-        patches.wrap(torch.autograd.profiler.record_function, "__exit__", self._exit)
+        wrap(patches, torch.autograd.profiler.record_function, "__enter__", self._enter)
+        wrap(patches, torch.autograd.profiler.record_function, "__exit__", self._exit)
         nvtx = getattr(torch.cuda, "nvtx", None)
         if nvtx is not None:
-            patches.wrap(nvtx, "range_push", self._push)
-            patches.wrap(nvtx, "range_pop", self._pop)
-        patches.wrap(torch, "compile", self._compile)
+            wrap(patches, nvtx, "range_push", self._push)
+            wrap(patches, nvtx, "range_pop", self._pop)
+        wrap(patches, torch, "compile", self._compile)
 
     # --- record_function --------------------------------------------------------------------------------------------
 

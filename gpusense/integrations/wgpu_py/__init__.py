@@ -13,7 +13,7 @@ from ..._aggregation.same_kernels import expanded
 from ..._attribution.open_blocks import here
 from ..._records.protocols import RecordSource
 from ..._records.records import Record, Unavailable
-from ..._runtime import import_hook
+from ..._runtime import import_hook, log
 from .._hosts import MARK, Installed, Patches
 
 _MODULE = "wgpu.backends.wgpu_native._api"
@@ -25,6 +25,7 @@ class Statistics(NamedTuple):
     timed: int = 0  # passes and GPU-side copies with device times
     transfers: int = 0  # host-side transfers and map waits
     untimed: dict[str, int] = {}  # noqa: RUF012 - passes without a record, by reason
+    not_run: int = 0  # passes that the program dropped unsubmitted: nothing is missing
     errors: int = 0
     clocks: tuple[tuple[str, str], ...] = ()  # (adapter, how its ticks reach the wall clock, or why they do not)
 
@@ -41,7 +42,7 @@ _waiting = Installed[Any]()  # for the program to import wgpu
 
 def instrument(
     *,
-    copies: bool = False,
+    copies: bool | None = None,
     when_imported: bool = False,
     emit: Callable[[list[Record]], Any] | None = None,
     block: Callable[[], Any] | None = None,
@@ -49,17 +50,20 @@ def instrument(
     """True when wgpu-py's passes and transfers are recorded from now on, else why not. Twice is once.
 
     Devices made before are timed if they have the ``timestamp-query`` feature; later ones get it added where the
-    adapter has it. ``copies`` also times copies between GPU resources, two time stamps each. ``when_imported`` waits
-    for the program to import wgpu and is true at once; a later call without it ends the waiting. ``emit(records)`` and
-    ``block()`` replace the tracer.
+    adapter has it. ``copies`` also times copies between GPU resources and clears, two time stamps each; without it the
+    setting ``wgpu_copies`` says whether. ``when_imported`` waits for the program to import wgpu and is true at once; a
+    later call without it ends the waiting. ``emit(records)``, called on the program's threads and on one of
+    gpusense's, and ``block()`` replace the tracer.
     """
     if _installed.now is not None:
-        return True
+        return _again(_installed.now, copies)
     if when_imported and _MODULE not in sys.modules:
 
         def ready() -> None:
             _waiting.take()
-            instrument(copies=copies, emit=emit, block=block)
+            answer = instrument(copies=copies, emit=emit, block=block)
+            if isinstance(answer, Unavailable):
+                _tell(answer)
 
         if _waiting.now is None:
             _waiting.now = import_hook.watch(_MODULE, ready)
@@ -71,7 +75,7 @@ def instrument(
     from ._hooks import Asked
 
     if emit is not None:
-        return _install(api, Asked(block or _no_block, object, _always), copies, _Receiver(emit))
+        return _install(api, Asked(block or _no_block, object, _always), bool(copies), _Receiver(emit))
     if not get_tracer().active and not enable():
         return Unavailable("wgpu_py", "gpusense is off (GPUSENSE=off)")
     tracer = get_tracer()
@@ -79,7 +83,28 @@ def instrument(
     if wanted is not None and "wgpu" not in wanted:
         return Unavailable("wgpu_py", f"the setting backends={','.join(wanted)} leaves wgpu out")
     near: Callable[[], Any] = here if block is None else object
-    return _install(api, Asked(block or tracer.current_block, near, _recording), copies, tracer)
+    wanted_copies = tracer.config.wgpu_copies if copies is None else copies
+    return _install(api, Asked(block or tracer.current_block, near, _recording), wanted_copies, tracer)
+
+
+def _again(installed: _Instrumentation, copies: bool | None) -> bool:
+    """Copies are timed from now on, too, if they are asked for; all else stays as it is."""
+    if copies and not installed.hooks.copies:
+        from . import _copies
+
+        installed.hooks.copies = True
+        _copies.install(installed.hooks, installed.patches)
+    return True
+
+
+def _tell(why: Unavailable) -> None:
+    """Nobody looks at what an import has led to: the log says it, and the session."""
+    from ...backends.wgpu.source import SOURCE
+
+    log.once("wgpu refused", "gpusense: wgpu is not traced: %s", why.reason)
+    SOURCE.refused(why.reason)
+    if get_tracer().active:
+        get_tracer().add_source(SOURCE)
 
 
 def _install(api: Any, asked: Any, copies: bool, tracer: Any) -> bool | Unavailable:
@@ -181,6 +206,6 @@ def _host_module() -> Any:
     absent = [name for name in needed if not hasattr(api, name)]
     if absent:
         return Unavailable("wgpu_py", f"this wgpu-py has no {', '.join(absent)}", "update gpusense")
-    if hasattr(api.GPUQueue.submit, MARK):
+    if hasattr(api.libf.wgpuQueueSubmit, MARK):
         return Unavailable("wgpu_py", "another copy of gpusense in this process times wgpu already")
     return api

@@ -14,7 +14,7 @@ Pass = list[Any]
 
 KIND = 0  # "compute", "render", or the copy's method
 SOURCE = 1  # of the name: "pass", "encoder", "pipeline", "entry_point" or "line"
-NAME = 2  # None: its first pipeline may still name it; "": nothing does
+NAME = 2  # None: its first pipeline may still name it; of a "line" what stands behind it
 DISPATCHES = 3
 GRID = 4  # of the last dispatch, as the program gave it
 BYTES = 5  # of a copy
@@ -29,6 +29,7 @@ OWN = 11  # the program's own query set and indices
 #: a compute pass without a label that has them.
 Lent = tuple[int, Any, Any, Any]
 
+CLEAR = "clear_buffer"  # the one :data:`KIND` of those with bytes that is no copy
 POINTER = {"compute": 1, "render": 2}  # in :data:`Lent`
 PLAIN = 3
 
@@ -72,7 +73,7 @@ class Batch:
         for timed in passes:
             kind, source, name, dispatches, grid, size, block, code, at, queries, _, _ = timed
             key: tuple[Any, ...] = (kind, source, name, dispatches, grid, size)
-            if block is not None or not name:
+            if block is not None or source == "line":
                 key = (*key, id(block), id(code), at)  # ``kinds`` holds what has these ids
             if key != last:
                 number = numbers.get(key, -1)

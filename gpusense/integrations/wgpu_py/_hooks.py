@@ -11,15 +11,18 @@ from ..._aggregation.same_kernels import SameKernels
 from ..._records.records import Record
 from ..._runtime import log, process
 from ...backends.wgpu.source import WgpuSource
-from ._batch import Pass, Timed
+from ._batch import LENT, Pass, Timed
 from ._host import Host
+from ._poller import ROUND_S, SOON_S, Poller
 from ._records import Staged, kernels, transfers
-from ._timer import DeviceTimer
+from ._timer import DeviceTimer, Passes
 
 STAGE = 64  # transfers are handed on in lists of this length
 MAX_ERRORS = 20
 IDLE_NS = 200_000_000
 ATTRIBUTE = "_gpusense"
+#: Passes not submitted yet, by the handle of their command buffer; also those of an instrumentation that has ended.
+FINISHED: "dict[Any, weakref.ref[Passes]]" = {}
 
 
 class Asked(NamedTuple):
@@ -37,13 +40,20 @@ class Hooks:
         self.host, self.source, self.copies = host, source, copies
         self.block, self.near, self._recording = asked
         self.on = True
+        self.failed = False  # off because of errors of ours
         self.here = source.here
         self.waiting: dict[Any, Pass] = {}  # passes on their way to the native call, by their encoder's handle
+        self.finished = FINISHED
+        self.entries: dict[str, str] = {}  # entry points that name passes, and which pipeline each stands for
         self.staged: deque[tuple[Any, ...]] = deque()  # fields of Staged
         self.pending: set[DeviceTimer] = set()
         self.counts: Counter[str] = Counter()
         self.untimed: Counter[str] = Counter()
         self._timers: weakref.WeakSet[DeviceTimer] = weakref.WeakSet()
+        self._by_queue: weakref.WeakValueDictionary[Any, DeviceTimer] = weakref.WeakValueDictionary()
+        self._unsubmitted: deque[int] = deque()  # passes of each encoder or command buffer that died so
+        self._not_run = 0
+        self._poller = Poller(self._look)
         self._lock = threading.RLock()  # a lost device is reported in the middle of a call made under it
         self._errors = 0
         process.register(self)
@@ -56,10 +66,15 @@ class Hooks:
             with self._lock:
                 found = getattr(device, ATTRIBUTE, None)
                 if found is None:
-                    found = DeviceTimer(self.host, device, self.deliver, self.miss, self.pending)
+                    found = DeviceTimer(self.host, device, self)
                     setattr(device, ATTRIBUTE, found)
                     self._timers.add(found)
+                    self._by_queue[found.queue] = found
         return found
+
+    def timer_of(self, queue: Any) -> DeviceTimer | None:
+        """That of the device with this native queue, if it has one."""
+        return self._by_queue.get(queue)
 
     def timers(self) -> list[DeviceTimer]:
         """Those of all devices that live."""
@@ -69,18 +84,29 @@ class Hooks:
     def stage(self, item: Staged) -> None:
         """A transfer, which becomes a record with some others."""
         self.staged.append(item)
-        if len(self.staged) >= STAGE:
-            self.hand_on()
+        number = len(self.staged)
+        if number == 1 or number >= STAGE:
+            self.staged_some(number)
 
-    def hand_on(self) -> None:
-        """Staged transfers become records. Any thread; each item is taken once."""
-        taken = []
+    def staged_some(self, number: int) -> None:
+        """The first transfer is staged, or so many that they are handed on."""
+        if number >= STAGE:
+            self.hand_on()
+        else:
+            self.wake()
+
+    def hand_on(self, all_of_them: bool = False) -> None:
+        """Staged transfers become records, once it is known on which device. Any thread; each item is taken once."""
+        taken: list[Any] = []
         take = self.staged.popleft
         try:
             while True:
                 taken.append(take())
         except IndexError:
             pass
+        if not all_of_them and any(item[-1] is not None and not item[-1].clock.ready for item in taken):
+            self.staged.extendleft(reversed(taken))
+            return
         if taken:
             self._emit(transfers(taken), "transfers")
 
@@ -97,29 +123,47 @@ class Hooks:
         with self._lock:
             self.untimed[reason] += number
 
+    def never_ran(self, passes: Passes) -> None:
+        """Passes that the program dropped unsubmitted: no GPU time is missing for them. Called by finalizers."""
+        passes.timer.give_back([*passes.void, *(timed[LENT] for timed in passes if timed[LENT] is not None)])
+        if passes:
+            self._unsubmitted.append(len(passes))
+        if passes.native is not None:
+            known = self.finished.get(passes.native)
+            if known is not None and known() is passes:  # the handle may be another command buffer's by now
+                del self.finished[passes.native]
+
+    def wake(self) -> None:
+        """There is something that a program which goes quiet would leave."""
+        self._poller.wake()
+
+    def hurry(self) -> None:
+        """A device is let go: what is under way on it is read at once. Called in the middle of anything."""
+        if self.pending:
+            self._poller.hurry()
+
     def fail(self, where: str) -> None:
         """An error of ours: logged once a place; after a few of them the wrappers only pass through."""
         self._errors += 1
         log.exception(f"wgpu {where}", "gpusense: tracing wgpu failed in %s", where)
         if self._errors >= MAX_ERRORS and self.on:
+            self.failed = True
             self._off()
             log.once("wgpu off", "gpusense: wgpu tracing is off after %d errors", self._errors)
 
     def pump(self, timer: DeviceTimer) -> None:
-        """Moves ``timer`` along, and those whose programs have not submitted for a while."""
+        """Moves ``timer`` along, and hands on what is staged."""
         timer.pump()
         if self.staged:
             self.hand_on()
-        if len(self.pending) > 1:
-            for other in list(self.pending):
-                if other is not timer and other.idle_ns(time.time_ns()) > IDLE_NS:
-                    other.poll()
-                    other.pump(force=True)
 
     def drain(self, timers: list[DeviceTimer], timeout_s: float) -> bool:
-        """Waits, without blocking in a driver, until everything submitted has been read. False: it was too long."""
+        """Waits, without blocking in a driver, until everything submitted has been read. False: it was too long, or a
+        poll does not return."""
         deadline = time.monotonic() + timeout_s
-        self.hand_on()
+        for timer in timers if self.staged else ():
+            timer.clock.wait(max(0.0, deadline - time.monotonic()))
+        self.hand_on(all_of_them=True)
         for timer in timers:
             pause = 0.0002
             while True:
@@ -127,12 +171,13 @@ class Hooks:
                     timer.pump(force=True)
                 except Exception:  # noqa: BLE001 - what failed has been given up; the next step is another one
                     self.fail("flush")
-                if timer.idle:
-                    break
                 left = deadline - time.monotonic()
+                if timer.over(left):
+                    break
                 if left <= 0:
                     return False
-                timer.poll()
+                if not self._poller.run(timer.poll, left):
+                    return False
                 if not timer.events:  # what has arrived is the next step's at once
                     timer.settle(min(pause, left))
                     pause = min(pause * 2, 0.005)
@@ -154,10 +199,13 @@ class Hooks:
         """The fields of ``Statistics``."""
         with self._lock:
             untimed = dict(self.untimed)
+            while self._unsubmitted:
+                self._not_run += self._unsubmitted.popleft()
         return {
             "timed": self.counts["timed"],
             "transfers": self.counts["transfers"],
             "untimed": untimed,
+            "not_run": self._not_run,
             "errors": self._errors,
             "clocks": tuple((str(timer.info.get("device")), timer.clock_text()) for timer in self.timers()),
         }
@@ -165,6 +213,7 @@ class Hooks:
     def close(self) -> None:
         """Wrappers only pass through from now on; devices made so far are as they were before."""
         self._off()
+        self._poller.end()
         self.source.timed_by(None)
         for timer in self.timers():
             device = timer.device_ref()
@@ -176,6 +225,7 @@ class Hooks:
         if self.on and not self.host.exiting:
             self.flush(1.0)
         self._off()
+        self._poller.end()
         self.host.exiting = True
 
     def after_fork_in_child(self) -> None:
@@ -183,6 +233,23 @@ class Hooks:
         self._lock = threading.RLock()
         self._off()
         self.host.exiting = True
+
+    def _look(self) -> float:
+        """The poller's step: takes those of devices whose programs have not submitted for a while. When the next is
+        due, in seconds; 0: nothing is left to do."""
+        if not self.on:
+            return 0
+        for timer in list(self.pending):
+            if timer.orphan or timer.idle_ns(time.time_ns()) > IDLE_NS:
+                timer.poll()
+                try:
+                    timer.pump(force=True)
+                except Exception:  # noqa: BLE001 - what failed has been given up
+                    self.fail("poll")
+        if self.staged:
+            self.hand_on()
+        left = list(self.pending)
+        return (SOON_S if any(timer.orphan for timer in left) else ROUND_S) if left else 0
 
     def _off(self) -> None:
         self.on = False

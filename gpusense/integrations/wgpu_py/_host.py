@@ -6,6 +6,7 @@ Callbacks run on whatever thread polls; they look up what to do by number. The c
 what was asked for before ``uninstrument()`` may be answered long after it.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -15,6 +16,10 @@ from ..._runtime import log
 #: (query set, first query, count, offset in the resolve buffer)
 Run = tuple[Any, int, int, int]
 
+FEATURES = {
+    "timestamp-query": "WGPUFeatureName_TimestampQuery",
+    "timestamp-query-inside-encoders": "WGPUNativeFeature_TimestampQueryInsideEncoders",
+}
 WORK_DONE, MAP = "wgpuQueueOnSubmittedWorkDone", "wgpuBufferMapAsync"
 USAGE_QUERY_RESOLVE, USAGE_COPY_SRC, USAGE_COPY_DST, USAGE_MAP_READ = 0x200, 0x4, 0x8, 0x1
 
@@ -25,13 +30,14 @@ class Handle:
     ``keep``: what must outlive the native object, above all the device's error callbacks.
     """
 
-    __slots__ = ("_host", "_internal", "_keep", "_release")
+    __slots__ = ("__weakref__", "_host", "_internal", "_keep", "_release", "kind")
 
     def __init__(self, host: "Host", kind: str, internal: Any, keep: Any) -> None:
         self._host = host
         self._internal = internal
         self._keep = keep
-        self._release = getattr(host.lib, f"wgpu{kind}Release")
+        self.kind, self._release = kind, getattr(host.lib, f"wgpu{kind}Release")
+        host.handles.add(self)
 
     def __del__(self) -> None:
         if not self._host.exiting:  # wgpu-native's thread-locals may be gone by then (wgpu-native#512)
@@ -53,7 +59,10 @@ class Host:
     def __init__(self, api: Any) -> None:
         self.api = api
         self.ffi, self.lib, self.checked = api.ffi, api.lib, api.libf
+        self.refusal = getattr(getattr(api, "classes", None), "GPUError", ())  # what wgpu-native answers to a mistake
+        self._submit = api.libf.wgpuQueueSubmit  # without our wrapper, which is for the program's
         self.exiting = False
+        self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._callbacks = _callbacks(api)
         self._encoder_info = self.ffi.new("WGPUCommandEncoderDescriptor *")
 
@@ -63,6 +72,19 @@ class Host:
             return float(self.lib.wgpuQueueGetTimestampPeriod(queue)) or None
         except AttributeError:
             return None
+
+    def share(self, kind: str, internal: Any, keep: Any) -> Handle | None:
+        """One more reference to a native object of the program's; None before wgpu-native 24."""
+        share = getattr(self.lib, f"wgpu{kind}AddRef", None)
+        if share is None:
+            return None
+        share(internal)
+        return Handle(self, kind, internal, keep)
+
+    def has_feature(self, device: Any, name: str) -> bool:
+        """Whether the native device has it: :attr:`GPUDevice.features` lists what its program asked for."""
+        number = getattr(self.lib, FEATURES[name], None)
+        return number is not None and bool(self.lib.wgpuDeviceHasFeature(device._internal, number))
 
     def query_set(self, device: Any, queries: int, keep: Any) -> Handle:
         """Of time stamps."""
@@ -129,7 +151,7 @@ class Host:
         commands = self.ffi.new("WGPUCommandBuffer[]", [command])
         usable = alive()
         if usable:
-            checked.wgpuQueueSubmit(queue, 1, commands)
+            self._submit(queue, 1, commands)
         lib.wgpuCommandBufferRelease(command)
         return usable
 

@@ -9,15 +9,16 @@ costs more than all it does here. A wrapper that the program still holds after `
 """
 
 import sys
+import weakref
 from collections.abc import Callable
 from time import time_ns
 from types import CodeType
 from typing import Any
 
 from .._hosts import Patches
-from ._batch import DISPATCHES, GRID, LENT, NAME, PLAIN, POINTER, SOURCE, WRITES, Pass
+from ._batch import DISPATCHES, GRID, KIND, LENT, NAME, PLAIN, POINTER, SOURCE, WRITES, Lent, Pass
 from ._hooks import ATTRIBUTE, Hooks
-from ._timer import BATCH, Passes
+from ._timer import BATCH, DeviceTimer, Passes
 
 UNDEFINED = 0xFFFFFFFF  # WGPU_QUERY_SET_INDEX_UNDEFINED: no time stamp at this end
 #: What carries passes on its way: none so far, so that the wrappers need not ask whether there is such an attribute.
@@ -41,6 +42,21 @@ PLAIN_NAMES = frozenset(
         "_device",
     ]
 )
+#: And every constant in it: one that is not among them may be a label or a check that ours would leave out.
+PLAIN_CONSTANTS = frozenset(
+    [
+        None,
+        "ComputePassTimestampWrites",
+        "WGPUComputePassDescriptor *",
+        "WGPUComputePassTimestampWrites *",  # before wgpu-native 29
+        "WGPUPassTimestampWrites *",
+        "query_set",
+        "beginning_of_pass_write_index",
+        "end_of_pass_write_index",
+        ("querySet", "beginningOfPassWriteIndex", "endOfPassWriteIndex"),
+        ("label", "timestampWrites"),
+    ]
+)
 PLAIN_ARGUMENTS = ("self", "label", "timestamp_writes")
 
 
@@ -57,8 +73,9 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.wrap(owner, "set_pipeline", _set_pipeline)
     patches.wrap(api.GPUComputePassEncoder, "dispatch_workgroups", _dispatch)
     patches.wrap(api.GPUComputePassEncoder, "dispatch_workgroups_indirect", _dispatch_somehow)
-    patches.wrap(api.GPUCommandEncoder, "finish", _finish)
-    patches.wrap(api.GPUQueue, "submit", lambda function: _submit(hooks, function))
+    patches.wrap(api.GPUCommandEncoder, "finish", lambda function: _finish(hooks, function))
+    patches.wrap(api.GPUQueue, "submit", _submit)
+    patches.wrap(api.libf, "wgpuQueueSubmit", lambda function: _native_submit(hooks, function))
 
 
 def passes_of(hooks: Hooks, encoder: Any) -> Passes:
@@ -69,10 +86,19 @@ def passes_of(hooks: Hooks, encoder: Any) -> Passes:
             raise IndexError
         device = encoder._device
         passes = Passes()
+        passes.void = []
         timer = passes.timer = getattr(device, ATTRIBUTE, None) or hooks.timer(device)
-        passes.lend, passes.own, passes.submitted_ns = timer.free.popleft, False, 0
+        passes.lend, passes.native, passes.own, passes.submitted_ns = timer.free.popleft, None, False, 0
         encoder._gpusense = passes
     return passes
+
+
+def more(passes: Passes) -> Lent:
+    """Queries for a pass where none were left: those of another set. IndexError when there are no more."""
+    lent = passes.timer.more()
+    if lent is None:
+        raise IndexError
+    return lent
 
 
 def _begin(hooks: Hooks, kind: str) -> Callable[[Any], Any]:
@@ -105,7 +131,11 @@ def _begin_compute(hooks: Hooks) -> Callable[[Any], Any]:
                 passes = self._gpusense
                 if passes is None:
                     passes = passes_of(hooks, self)
-                frame, current, lent = frame_of(1), near() and block(), passes.lend()
+                frame, current = frame_of(1), near() and block()
+                try:
+                    lent = passes.lend()
+                except IndexError:
+                    lent = more(passes)
             except Exception as error:  # noqa: BLE001
                 _untimed(hooks, self, error)
                 return function(self)
@@ -130,10 +160,13 @@ def plain_code(function: Any) -> CodeType | None:
 
     It makes a descriptor with an empty label, calls the native function and wraps its answer. Half of the time of an
     unlabelled pass goes into that descriptor, in which only our queries differ from pass to pass; so one lies ready for
-    every two queries. A wgpu-py that does anything else has other names in that function, and is called as before.
+    every two queries. A wgpu-py that does anything else has other names or constants in that function, and is called as
+    before.
     """
     code: CodeType | None = getattr(function, "__code__", None)
     if code is None or frozenset(code.co_names) != PLAIN_NAMES or function.__defaults__:
+        return None
+    if not PLAIN_CONSTANTS.issuperset(code.co_consts):
         return None
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     known = arguments == PLAIN_ARGUMENTS and function.__kwdefaults__ == {"label": "", "timestamp_writes": None}
@@ -178,7 +211,11 @@ def _open(hooks: Hooks, kind: str, encoder: Any, kwargs: dict[str, Any]) -> Pass
     passes, own = encoder._gpusense, kwargs.get("timestamp_writes")
     lent = writes = queries = code = None
     if own is None:
-        block, lent = hooks.near() and hooks.block(), passes.lend()
+        block = hooks.near() and hooks.block()
+        try:
+            lent = passes.lend()
+        except IndexError:
+            lent = more(passes)
         writes = lent[POINTER[kind]]
     elif not passes.timer.lending:
         raise IndexError
@@ -199,6 +236,8 @@ def _open(hooks: Hooks, kind: str, encoder: Any, kwargs: dict[str, Any]) -> Pass
 def _untimed(hooks: Hooks, encoder: Any, error: Exception) -> None:
     """Why a pass is begun without queries. Inside the handler of ``error``: IndexError, if none could be lent."""
     if not hooks.on:
+        if hooks.failed:
+            hooks.miss("tracing wgpu was given up after errors of gpusense's")
         return
     passes: Passes | None = getattr(encoder, ATTRIBUTE, None)
     if type(error) is not IndexError or passes is None or passes.timer.free:
@@ -255,8 +294,11 @@ def _set_pipeline(function: Any) -> Any:
                 # Now, and not when the record is made: the pipeline may die before.
                 if name := pipeline._label:
                     timed[NAME], timed[SOURCE] = name, "pipeline"
-                elif name := pipeline._gpusense_entry:
-                    timed[NAME], timed[SOURCE] = name, "entry_point"
+                elif named := pipeline._gpusense_named:
+                    if timed[KIND] == "compute":
+                        timed[NAME], timed[SOURCE] = named.name, "entry_point"
+                    else:
+                        timed[NAME] = named.suffix
                 else:
                     timed[NAME] = ""
         except AttributeError:  # uninstrumented meanwhile, or no pipeline, for wgpu-py to report
@@ -298,13 +340,17 @@ def _dispatch_somehow(function: Any) -> Any:
     return dispatch
 
 
-def _finish(function: Any) -> Any:
+def _finish(hooks: Hooks, function: Any) -> Any:
+    finished, reference = hooks.finished, weakref.ref
+
     def finish(self: Any, *args: Any, **kwargs: Any) -> Any:
         commands = function(self, *args, **kwargs) if args or kwargs else function(self)
         try:
             passes = self._gpusense
-            if passes:
+            if passes or (passes is not None and passes.void):
                 self._gpusense, commands._gpusense = None, passes
+                passes.native = native = commands._internal
+                finished[native] = reference(passes)
         except AttributeError:  # uninstrumented meanwhile
             pass
         return commands
@@ -312,21 +358,36 @@ def _finish(function: Any) -> Any:
     return finish
 
 
-def _submit(hooks: Hooks, function: Any) -> Any:
+def _submit(function: Any) -> Any:
     def submit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hooks.on:
-            return function(self, *args, **kwargs)
         commands: Any = args[0] if args else kwargs.get("command_buffers")
         if type(commands) is not list and type(commands) is not tuple and hasattr(commands, "__iter__"):
-            commands = list(commands)  # a generator can be read only once
-            if args:
-                args = (commands, *args[1:])
-            else:
-                kwargs["command_buffers"] = commands
+            commands = list(commands)  # what a generator makes would be gone before it is submitted
+            args, kwargs = ((commands, *args[1:]), kwargs) if args else ((), {**kwargs, "command_buffers": commands})
+        return function(self, *args, **kwargs)
+
+    return submit
+
+
+def _native_submit(hooks: Hooks, function: Any) -> Any:
+    """Below wgpu-py, where each submit comes by: also that of a method which the program took before."""
+    here = hooks.here
+
+    def submit(queue: Any, number: int, commands: Any) -> Any:
+        if not hooks.on:
+            return function(queue, number, commands)
+        timer = hooks.timer_of(queue)
+        if timer is not None and timer.own_waits:
+            try:
+                timer.read_own()
+            except Exception:  # noqa: BLE001
+                hooks.fail("submit")
         start = time_ns()
-        result = function(self, *args, **kwargs) if kwargs else function(self, *args)
+        result = function(queue, number, commands)
         try:
-            _submitted(hooks, self._device, commands or (), start)
+            if here.quiet:  # of a read, which may wait for earlier work in its submit, too
+                here.waited_ns += time_ns() - start
+            _submitted(hooks, timer, [commands[at] for at in range(number)], start)
         except Exception:  # noqa: BLE001
             hooks.fail("submit")
         return result
@@ -334,19 +395,20 @@ def _submit(hooks: Hooks, function: Any) -> Any:
     return submit
 
 
-def _submitted(hooks: Hooks, device: Any, commands: Any, start_ns: int) -> None:
-    timer = getattr(device, ATTRIBUTE, None)
-    for buffer in commands:
-        passes = getattr(buffer, ATTRIBUTE, None)
-        if passes:
-            buffer._gpusense = None
-            if passes.timer is timer:
+def _submitted(hooks: Hooks, timer: DeviceTimer | None, commands: list[Any], start_ns: int) -> None:
+    finished = hooks.finished
+    for native in commands:
+        reference = finished.pop(native, None)
+        passes = reference() if reference is not None else None
+        if passes is not None:
+            device = passes.timer.device_ref()
+            if passes.timer is timer and device is not None:
                 timer.submitted(device, passes, start_ns)
             else:
                 hooks.miss("the pass was begun before uninstrument()", len(passes))
-                passes.clear()  # its death counts nothing any more
+                passes.submitted_ns = start_ns  # its death counts nothing any more
     if timer is None:
         if hooks.staged:
             hooks.hand_on()
-    elif start_ns >= timer.look_ns or timer.events or timer.queued >= BATCH or timer.hurry:
+    elif start_ns >= timer.look_ns or timer.events or timer.queued >= BATCH:
         hooks.pump(timer)

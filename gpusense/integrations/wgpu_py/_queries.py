@@ -8,6 +8,8 @@ from ._host import Handle, Host, Run
 QUERIES = 4096  # the most one set may have; two a pass
 #: wgpu looks through the whole set for each render pass that has some of its queries: 3 µs for the largest.
 A_SET = 512
+#: In all sets of a device: 512 KiB on the GPU, and some 8 MiB here once they have all been lent at a time.
+MOST = 65536
 RESOLVE_ALIGNMENT = 256
 
 
@@ -20,22 +22,35 @@ class Places(NamedTuple):
 
 
 class Queries:
-    """``lent`` are numbered through all sets. ``one_set``: Metal allows few sets a process."""
+    """``lent`` are numbered through all sets, of which there is none until :meth:`more`. ``one_set``: Metal allows few
+    sets a process."""
 
     def __init__(self, host: Host, device: Any, keep: Any, one_set: bool) -> None:
-        self.size = QUERIES if one_set else A_SET
+        self.size, self._most = (QUERIES, QUERIES) if one_set else (A_SET, MOST)
         self.sets: list[Handle] = []
         self.all: list[Lent] = []
+        self._host, self._device, self._keep = host, device, keep
         self._arrays: list[Any] = []  # that the pointers point into
-        kinds = host.write_kinds()
-        for first in range(0, QUERIES, self.size):
-            query_set = host.query_set(device, self.size, keep)
-            self.sets.append(query_set)
-            made = {name: host.writes(name, query_set, self.size // 2) for name in set(kinds.values())}
-            compute, render = made[kinds["compute"]], made[kinds["render"]]
-            kept, plain = host.plain_passes(compute[1])
-            self._arrays.append((compute[0], render[0], kept))
-            self.all += zip(range(first, first + self.size, 2), compute[1], render[1], plain, strict=True)
+        self._kinds = host.write_kinds()
+
+    def more(self) -> list[Lent]:
+        """Another set's; empty when there are as many as there may be. Raises what making it raises."""
+        first, host, kinds = self.size * len(self.sets), self._host, self._kinds
+        if first >= self._most:
+            return []
+        query_set = host.query_set(self._device, self.size, self._keep)
+        made = {name: host.writes(name, query_set, self.size // 2) for name in set(kinds.values())}
+        compute, render = made[kinds["compute"]], made[kinds["render"]]
+        kept, plain = host.plain_passes(compute[1])
+        lent = list(zip(range(first, first + self.size, 2), compute[1], render[1], plain, strict=True))
+        self._arrays.append((compute[0], render[0], kept))
+        self.sets.append(query_set)
+        self.all += lent
+        return lent
+
+    def no_more(self) -> None:
+        """Another set could not be made, and is not asked for again."""
+        self._most = 0
 
     def place(self, lent: Lent) -> tuple[Handle, int]:
         """The set and the index in it of the first of the two."""
@@ -80,6 +95,30 @@ class Queries:
                 first = number
             last = number
         return [*ranges, (first, last + 2 - first)]
+
+
+def own_places(owned: list[tuple[Any, int, int]]) -> Places:
+    """Where the values of the program's own queries will be: set, begin and end of each pass. Neighbours of one set are
+    resolved together, and nothing between them that no pass wrote."""
+    sets = {id(query_set): query_set for query_set, _, _ in owned}
+    indices: dict[int, set[int]] = {number: set() for number in sets}
+    for query_set, begin, end in owned:
+        indices[id(query_set)].update((begin, end))
+    found, at, offset = Places([], [], []), {}, 0
+    for number, query_set in sets.items():
+        last = first = -2
+        for index in sorted(indices[number]):
+            if index != last + 1:
+                first, offset = index, aligned(offset)
+                found.runs.append((query_set._internal, first, 0, offset))
+            at[number, index] = offset >> 3
+            found.runs[-1] = (query_set._internal, first, index + 1 - first, found.runs[-1][3])
+            last, offset = index, offset + 8
+    for query_set, begin, end in owned:
+        for index, places in ((begin, found.begins), (end, found.ends)):
+            place = at[id(query_set), index]
+            places.append(slice(place, place + 1))
+    return found
 
 
 def aligned(offset: int) -> int:

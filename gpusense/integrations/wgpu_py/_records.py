@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from ..._aggregation.same_kernels import SameKernels
 from ..._capi.wgpu_usage import usage_text
-from ..._records.records import GpuKernel, GpuMemoryTransfer, GpuSync, Record
-from ._batch import AT, BLOCK, BYTES, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass, Timed, whole
+from ..._records.records import GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Record
+from ._batch import AT, BLOCK, BYTES, CLEAR, CODE, DISPATCHES, GRID, KIND, NAME, SOURCE, Pass, Timed, whole
 from ._gpu_clock import GpuClock
 from ._timer import DeviceTimer
 
@@ -32,6 +32,7 @@ class Staged(NamedTuple):
     texture: bool = False
     wait_ns: int | None = None
     block: Any = None
+    timer: Any = None  # of the device; None where that is not known
 
 
 _make: Callable[[Any, Any], Any] = tuple.__new__  # of a record out of a row that is known to be complete
@@ -48,22 +49,28 @@ def transfers(staged: Iterable[tuple[Any, ...]]) -> list[Record]:
     """Host-side records of :class:`Staged`: the time of the call, which for a write is the staging copy and no bus."""
     made: list[Record] = []
     rows: dict[tuple[Any, ...], list[Any]] = {}  # of a program's transfers most are like one before
-    for method, direction, size, start, end, label, usage, texture, wait, block in staged:
+    numbers: dict[int, int | None] = {}
+    for method, direction, size, start, end, label, usage, texture, wait, block, timer in staged:
+        if id(timer) not in numbers:
+            numbers[id(timer)] = None if timer is None else timer.number()
+        number = numbers[id(timer)]
         if direction is None:
             path, block_id = _place(block)
             name = f"{method}({label})" if label else method
-            made.append(GpuSync(name, start, end, backend="wgpu", path=path, block_id=block_id))
+            made.append(GpuSync(name, start, end, device=number, backend="wgpu", path=path, block_id=block_id))
             continue
-        key = (method, label, usage, texture, id(block))
+        key = (method, label, usage, texture, id(block), number)
         row = rows.get(key)
         if row is None:
-            row = rows[key] = _transfer_row(method, direction, label, usage, texture, block)
+            row = rows[key] = _transfer_row(method, direction, label, usage, texture, block, number)
         row[_T_BYTES], row[_T_START], row[_T_END], row[_T_WAIT] = size, start, end, wait
         made.append(_make(GpuMemoryTransfer, row))
     return made
 
 
-def _transfer_row(method: str, direction: Any, label: str, usage: int, texture: bool, block: Any) -> list[Any]:
+def _transfer_row(
+    method: str, direction: Any, label: str, usage: int, texture: bool, block: Any, device: int | None
+) -> list[Any]:
     path, block_id = _place(block)
     return list(
         GpuMemoryTransfer(
@@ -72,6 +79,7 @@ def _transfer_row(method: str, direction: Any, label: str, usage: int, texture: 
             0,
             0,
             0,
+            device=device,
             backend="wgpu",
             label=label or None,
             usage=usage_text(usage, texture) if usage else None,
@@ -105,13 +113,20 @@ def kernels(timer: DeviceTimer, chunk: Timed, now_ns: int) -> Outcome:
                 refused[reason] = refused.get(reason, 0) + 1
         if not good:
             return [], refused
-        which, starts, durations = ([column[at] for at in good] for column in (which, starts, durations))
-    common = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}
+        columns = (which, starts, durations, submitted)
+        which, starts, durations, submitted = ([column[at] for at in good] for column in columns)
+    common, device = {"adapter": timer.info.get("device"), **clock.quality(now_ns)}, timer.number()
     if all(timed[BYTES] is None for timed in batch.kinds):
-        return [SameKernels([_kernel(timed, common) for timed in batch.kinds], which, starts, durations)], refused
-    kinds: list[Any] = [(_kernel if timed[BYTES] is None else _copy)(timed, common) for timed in batch.kinds]
-    rows = zip(which, starts, durations, strict=True)
-    records = [kinds[number]._replace(start_ns=start, end_ns=start + duration) for number, start, duration in rows]
+        passes = [_kernel(timed, common, device) for timed in batch.kinds]
+        return [SameKernels(passes, which, starts, durations, submitted)], refused
+    kinds: list[Any] = [(_kernel if timed[BYTES] is None else _copy)(timed, common, device) for timed in batch.kinds]
+    rows = zip([kinds[at] for at in which], starts, durations, submitted, strict=True)
+    records = [
+        kind._replace(
+            start_ns=start, end_ns=start + duration, attributes={**(kind.attributes or {}), "submitted_ns": since}
+        )
+        for kind, start, duration, since in rows
+    ]
     records.sort(key=_start)
     return records, refused
 
@@ -129,10 +144,13 @@ def _teach(clock: GpuClock, chunk: Timed) -> None:
             clock.observe(begin, end, submitted[index], seen)
 
 
-def _kernel(timed: Pass, common: dict[str, Any]) -> GpuKernel:
+def _kernel(timed: Pass, common: dict[str, Any], device: int | None) -> GpuKernel:
     """Everything of a pass's record but its times."""
-    name, source = (timed[NAME], timed[SOURCE]) if timed[NAME] else _fallback(timed)
+    name, source = timed[NAME], timed[SOURCE]
     attributes = {"operation": timed[KIND], "label_source": source, **common}
+    if source == "line":
+        name, line = _fallback(timed)
+        attributes |= {"line": line} if line else {"label_source": "kind"}
     if timed[DISPATCHES]:
         attributes["dispatches"] = timed[DISPATCHES]
     path, block_id = _place(timed[BLOCK])
@@ -140,9 +158,10 @@ def _kernel(timed: Pass, common: dict[str, Any]) -> GpuKernel:
         name,
         0,
         0,
+        device=device,
         backend="wgpu",
         grid=whole(timed[GRID]) if timed[DISPATCHES] == 1 and timed[GRID] else None,  # type: ignore[arg-type]
-        label=name if source != "line" else None,
+        label=name if attributes["label_source"] not in ("line", "kind") else None,
         path=path,
         block_id=block_id,
         attributes=attributes,
@@ -156,15 +175,25 @@ def _place(block: Any) -> tuple[tuple[str, ...], int | None]:
     return block.path, block.block_id
 
 
-def _copy(timed: Pass, common: dict[str, Any]) -> GpuMemoryTransfer:
-    """Everything of a copy's record but its times."""
+def _copy(timed: Pass, common: dict[str, Any], device: int | None) -> GpuMemoryTransfer | GpuMemset:
+    """Everything of a copy's or a clear's record but its times."""
     path, block_id = _place(timed[BLOCK])
+    name = f"{timed[KIND]}({timed[NAME]})" if timed[NAME] else timed[KIND]
+    if timed[KIND] == CLEAR:
+        return GpuMemset(
+            *(name, timed[BYTES], 0, 0, device, "wgpu"),
+            value=0,
+            path=path,
+            block_id=block_id,
+            attributes={"operation": timed[KIND], **common},
+        )
     return GpuMemoryTransfer(
-        f"{timed[KIND]}({timed[NAME]})" if timed[NAME] else timed[KIND],
+        name,
         "on_device",
         timed[BYTES],
         0,
         0,
+        device=device,
         backend="wgpu",
         label=timed[NAME] or None,
         timing="device",
@@ -175,10 +204,15 @@ def _copy(timed: Pass, common: dict[str, Any]) -> GpuMemoryTransfer:
 
 
 def _fallback(timed: Pass) -> tuple[str, str]:
-    """A name for a pass without one, and where it comes from: the line that began the pass."""
+    """A name for a pass without one, and the line that began it, where that is known: that line in the program's own
+    code; of a library the function, whose line is another one in the next version and says nothing here."""
     code, at = timed[CODE], timed[AT]
     lines = code.co_lines() if code is not None else ()
     line = next((line for first, end, line in lines if first <= at < end and line is not None), None)
     if code is None or line is None:
-        return timed[KIND], "kind"
-    return f"{timed[KIND]}@{code.co_filename.replace(chr(92), '/').rpartition('/')[2]}:{line}", "line"
+        return timed[KIND] + (timed[NAME] or ""), ""
+    path = code.co_filename.replace(chr(92), "/")
+    where = f"{path.rpartition('/')[2]}:{line}"
+    library = "/site-packages/" in path or "/dist-packages/" in path
+    place = getattr(code, "co_qualname", code.co_name) if library else where
+    return f"{timed[KIND]}@{place}{timed[NAME] or ''}", where

@@ -1,7 +1,7 @@
 """Wrappers around transfers: the host's time of each call, its bytes, label and usage.
 
-A write's time is the copy into staging memory, not the bus. A read first waits for earlier work by itself, so that its
-record can say which part was waiting; the read would have waited for the same work a moment later.
+A write's time is the copy into staging memory, not the bus. A read waits for its data by mapping a buffer: how long is
+taken from there, so that its record can say which part was waiting, and nobody waits twice.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from time import time_ns
 from typing import Any
 
 from .._hosts import Patches
-from ._hooks import STAGE, Hooks
+from ._hooks import ATTRIBUTE, STAGE, Hooks
 from ._records import Staged
 
 
@@ -59,9 +59,12 @@ def _write_buffer(hooks: Hooks, function: Any) -> Any:
                 number = int(size) if size else number - int(offset)
             # A plain tuple in the order of Staged, and no call: programs write a buffer several times a draw.
             current = near() and block()
-            put(("write_buffer", "cpu_to_gpu", number, start, end, buffer._label, buffer._usage, False, None, current))
-            if len(staged) >= STAGE:
-                hooks.hand_on()
+            timer = getattr(self._device, ATTRIBUTE, None)
+            label, usage = buffer._label, buffer._usage
+            put(("write_buffer", "cpu_to_gpu", number, start, end, label, usage, False, None, current, timer))
+            number = len(staged)
+            if number == 1 or number >= STAGE:
+                hooks.staged_some(number)
         except Exception:  # noqa: BLE001
             hooks.fail("write_buffer")
         return result
@@ -91,6 +94,7 @@ def _write_texture(hooks: Hooks, function: Any) -> Any:
                     True,
                     None,
                     hooks.block(),
+                    getattr(self._device, ATTRIBUTE, None),
                 )
             )
         except Exception:  # noqa: BLE001
@@ -110,12 +114,7 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
         except Exception:  # noqa: BLE001 - the program's mistake, for wgpu-py to report
             return function(self, *args, **kwargs)
         start = time_ns()
-        wait_ns = None
-        try:
-            if _wait_for_earlier_work(hooks, source):
-                wait_ns = time_ns() - start
-        except Exception:  # noqa: BLE001
-            hooks.fail(method)
+        hooks.here.waited_ns = 0
         hooks.here.quiet = True
         try:
             result = function(self, *args, **kwargs)
@@ -134,8 +133,9 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
                     source.label,
                     usage,
                     texture,
-                    wait_ns,
+                    hooks.here.waited_ns,
                     hooks.block(),
+                    getattr(self._device, ATTRIBUTE, None),
                 )
             )
         except Exception:  # noqa: BLE001
@@ -143,15 +143,6 @@ def _read(hooks: Hooks, function: Any, method: str, source_of: Callable[[Any, An
         return result
 
     return read
-
-
-def _wait_for_earlier_work(hooks: Hooks, source: Any) -> bool:
-    """False where there is no live device to ask."""
-    device = getattr(source, "_device", None)
-    if device is None or device._internal is None or hooks.timer(device).gone:
-        return False
-    hooks.host.poll(device._internal, True)
-    return True
 
 
 def _buffer_of(args: Any, kwargs: Any) -> Any:
@@ -190,43 +181,45 @@ def _mapped(hooks: Hooks, buffer: Any, method: str, direction: str, data: Any, s
     end = time_ns()
     try:
         usage = int(buffer.usage)
-        hooks.stage(
-            Staged(method, direction, size_of(data), start, end, buffer.label, usage, False, None, hooks.block())
-        )
+        size, timer = size_of(data), getattr(buffer._device, ATTRIBUTE, None)
+        hooks.stage(Staged(method, direction, size, start, end, buffer.label, usage, False, None, hooks.block(), timer))
     except Exception:  # noqa: BLE001
         hooks.fail(method)
 
 
 def _map(hooks: Hooks, function: Any) -> Any:
     def map_buffer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hooks.on or hooks.here.quiet:
-            return function(self, *args, **kwargs)
-        start = time_ns()
-        hooks.here.quiet = True
-        try:
-            result = function(self, *args, **kwargs)
-        finally:
-            hooks.here.quiet = False
-        _waited(hooks, self.label, start)
-        return result
+        return (
+            _waiting(hooks, self.label, function, self, args, kwargs) if hooks.on else function(self, *args, **kwargs)
+        )
 
     return map_buffer
 
 
 def _promise_wait(hooks: Hooks, function: Any) -> Any:
     def sync_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mapping = hooks.on and getattr(self, "_title", "") == "buffer.map" and not hooks.here.quiet
-        start = time_ns()
-        result = function(self, *args, **kwargs)
-        if mapping:
-            _waited(hooks, "", start)
-        return result
+        if hooks.on and getattr(self, "_title", "") == "buffer.map":
+            return _waiting(hooks, "", function, self, args, kwargs)
+        return function(self, *args, **kwargs)
 
     return sync_wait
 
 
-def _waited(hooks: Hooks, label: str, start: int) -> None:
+def _waiting(hooks: Hooks, label: str, function: Any, self: Any, args: Any, kwargs: Any) -> Any:
+    """Waits for a buffer to be mapped: a record of its own, or a part of the read that it is made for."""
+    here, start = hooks.here, time_ns()
+    if here.quiet:
+        try:
+            return function(self, *args, **kwargs)
+        finally:
+            here.waited_ns += time_ns() - start
+    here.quiet = True
+    try:
+        result = function(self, *args, **kwargs)
+    finally:
+        here.quiet = False
     try:
         hooks.stage(Staged("map_buffer", None, 0, start, time_ns(), label, block=hooks.block()))
     except Exception:  # noqa: BLE001
         hooks.fail("map_buffer")
+    return result

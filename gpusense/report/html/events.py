@@ -138,7 +138,7 @@ def _phases(divisions: Divisions, start_ns: int) -> dict[str, Any]:
 
 def _short(facts: Facts) -> "dict[tuple[str, int | None], list[int]]":
     """Rows of each device with work that is summed and not listed: of those devices all rows, else none."""
-    if not facts.session.counters.aggregated or not facts.work.complete:
+    if not facts.session.counters.aggregated or facts.work.summed:
         return {}
     summed = {
         (row.backend, row.device) for row in facts.session.aggregates if row.kind in ("kernel", "transfer", "memset")

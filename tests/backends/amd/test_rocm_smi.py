@@ -8,6 +8,7 @@ import pathlib
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -194,12 +195,28 @@ def test_every_code_is_a_reason(source, monkeypatch, code):
         assert metrics.utilization.memory_controller_percent is not None
         return
     assert metrics.utilization.memory_controller_percent is None
-    kind = "unsupported" if code in capi.PERMANENT else "denied" if code == 4 else "stale"
+    kind = "unsupported" if code in capi.REFUSED else "denied" if code == 4 else "stale"
     name = capi.CODES.get(code, "unknown code")
     assert metrics.reason(field) == f"{kind}: rsmi_dev_memory_busy_percent_get: {name} ({code})"
 
 
-def test_what_is_never_supported_is_asked_once(source, monkeypatch, tmp_path):
+def test_what_is_refused_is_asked_again_after_a_while(source, monkeypatch, tmp_path):
+    log = tmp_path / "calls"
+    monkeypatch.setenv("FAKE_RSMI_CALLS", str(log))
+    now = [10**9]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    scripted(monkeypatch, "code:rsmi_dev_fan_rpms_get=2")
+    device = source.devices()[0]
+    for _ in range(60):
+        now[0] += 10**9
+        source.sample(device)
+    assert log.read_text().split().count("rsmi_dev_fan_rpms_get") == 6  # after 1, 2, 4, 8 and 16 seconds
+    scripted(monkeypatch, "")
+    now[0] += 32 * 10**9
+    assert source.sample(device).thermal.fan_rpm is not None
+
+
+def test_what_is_not_supported_is_not_asked_each_time(source, monkeypatch, tmp_path):
     log = tmp_path / "calls"
     monkeypatch.setenv("FAKE_RSMI_CALLS", str(log))
     scripted(monkeypatch, "code:rsmi_dev_fan_rpms_get=2,code:rsmi_dev_power_cap_get=16")

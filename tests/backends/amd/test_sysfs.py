@@ -219,6 +219,30 @@ def test_levels_of_every_generation(tree, text, state):
     assert sample(tree).clocks.performance_state == state
 
 
+def test_a_clock_that_stands_still_is_not_a_measured_zero(tree):
+    tree.amd(pp_dpm_mclk="0: 0Mhz *\n1: 456Mhz", **{"hwmon/freq1_input": "0", "hwmon/freq2_input": None})
+    metrics = sample(tree)
+    assert (metrics.clocks.graphics_mhz, metrics.clocks.memory_mhz) == (None, None)
+    assert metrics.reason("clocks.graphics_mhz") == "sleeping: freq1_input is 0, the clock stands still"
+    assert (
+        metrics.reason("clocks.memory_mhz") == "sleeping: the active level of pp_dpm_mclk is 0, the clock stands still"
+    )
+
+
+def test_of_two_active_levels_nobody_knows_which(tree):
+    two = "0: 500Mhz *\n1: 1800Mhz *\n2: 2575Mhz"
+    links = "0: 2.5GT/s, x1 81Mhz *\n1: 16.0GT/s, x16 619Mhz *"
+    tree.amd(
+        pp_dpm_sclk=two, pp_dpm_mclk=two, pp_dpm_pcie=links, **{"hwmon/freq1_input": None, "hwmon/freq2_input": None}
+    )
+    metrics = sample(tree)
+    assert metrics.clocks[:3] == (None, None, None)
+    assert metrics.clocks.performance_state is None
+    assert metrics.reason("clocks.performance_state") == "out of range: pp_dpm_sclk marks 2 levels as active"
+    assert (metrics.pcie.generation, metrics.pcie.width, metrics.pcie.max_generation) == (None, None, 4)
+    assert metrics.reason("pcie.width") == "out of range: pp_dpm_pcie marks 2 levels as active"
+
+
 def metrics_table(gfx=0xFFFF, energy=0xFFFFFFFFFFFFFFFF, clock=123456789, hotspot=0xFFFF, power=0xFFFF):
     """A v1.4 table, the one of Instinct cards: 288 bytes, everything not named "not available"."""
     table = bytearray(b"\xff" * 288)
@@ -403,6 +427,20 @@ def test_a_reloaded_driver_may_give_hwmon_another_number(tree):
     (device,) = backend.devices.devices()
     (folder / "hwmon/hwmon0").rename(folder / "hwmon/hwmon7")
     assert backend.metrics.sample(device).thermal.gpu_celsius == 55
+
+
+def test_a_card_that_is_plugged_in_is_found_and_one_that_went_stays_as_lost(tree):
+    tree.amd(0, "0000:03:00.0")
+    backend = amd_sysfs.open(str(tree.root), "", str(tree.root))
+    (first,) = backend.devices.devices()
+    (tree.root / "class/drm/card0").unlink()
+    tree.amd(1, "0000:0a:00.0")
+    backend.metrics.rescan()
+    assert [device.pci_bus_id for device in backend.devices.devices()] == ["0000:03:00.0", "0000:0a:00.0"]
+    assert [backend.metrics.sample(device).state for device in backend.devices.devices()] == ["lost", "ok"]
+    (tree.root / "class/drm/card2").symlink_to("../../devices/pci0000:00/0000:03:00.0/drm/card0")  # another number
+    backend.metrics.rescan()
+    assert backend.metrics.sample(first).state == "ok"
 
 
 def test_cards_are_ordered_and_keyed_by_pci_address(tree):

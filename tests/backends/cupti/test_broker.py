@@ -8,6 +8,7 @@ import pytest
 from support.cupti import COPIES, KERNELS, MEMSETS, SYNCS, Engine
 
 from gpusense._records.records import Unavailable
+from gpusense._runtime import threads
 from gpusense._runtime.errors import BackendError
 from gpusense.backends.cupti import activity as cupti
 from gpusense.backends.cupti import broker
@@ -93,7 +94,7 @@ def test_no_lock_of_ours_is_held_while_cupti_is_called(hub, engine):
 
     def probe():
         assert not hub._lock.locked()
-        assert not hub._reading.locked()
+        assert not threads.mine(hub._reading)
 
     engine.in_flush = probe
     hub.flush()
@@ -127,7 +128,7 @@ def test_a_buffer_is_given_back_even_when_the_receiver_is_interrupted(hub, engin
     with pytest.raises(KeyboardInterrupt):
         hub.flush()
     assert engine.given == [4096]
-    assert not hub._reading.locked()
+    assert not threads.mine(hub._reading)
     assert hub.status()["members"] == 1
 
 

@@ -107,6 +107,24 @@ def test_buffers_are_read_early_where_many_are_in_use(hub, engine, limit):
     assert hub._crowded()
 
 
+def test_a_hub_that_nothing_comes_to_rests_until_there_is_work_or_somebody_expects_some(hub, engine, monkeypatch):
+    hub.join({KERNELS}, lambda *_: None)
+    assert not hub._rests()
+    monkeypatch.setattr(broker, "QUIET_S", 0)
+    assert hub._rests()
+    monkeypatch.setattr(broker, "QUIET_S", 60)
+    hub._busy_ns = 0
+    engine.full.append((4096, broker.FEW_BYTES, 7))  # a marker by which a member notices other profilers
+    hub.flush()
+    assert hub._rests()
+    engine.full.append((4096, broker.FEW_BYTES + 1, 7))
+    hub.flush()
+    assert not hub._rests()
+    hub._busy_ns = 0
+    hub.shared()["rouse"]()
+    assert not hub._rests()
+
+
 def test_the_thread_reads_when_it_is_time_or_many_are_in_use(monkeypatch):
     monkeypatch.setattr(broker, "LOOK_S", 0.01)
     monkeypatch.setattr(broker, "SHORTEST_S", 0.01)

@@ -1,5 +1,7 @@
 """fdinfo, hwmon, devfreq and Jetson files over made-up trees."""
 
+import errno
+import os
 import threading
 
 import pytest
@@ -210,6 +212,146 @@ def test_xe_counts_cycles_and_names_its_throttling(tree, proc, clock):
     assert metrics.memory.unified is False
 
 
+BRIDGE = {"class": "0x060400", "vendor": "0x8086"}
+INNER_LINK = {
+    "current_link_speed": "2.5 GT/s PCIe",
+    "current_link_width": "1",
+    "max_link_speed": "2.5 GT/s PCIe",
+    "max_link_width": "1",
+}
+#: What four Intel machines said, in figures: an Arc A380 under i915 and under xe, an Arc B580 under Linux 6.16, and the
+#: GPU of a Comet Lake processor.
+INTEL = {
+    "a380-i915": {
+        "driver": "i915",
+        "pci_id": "8086:56A5",
+        "pci": "0000:0b:00.0",
+        "files": {"current_link_speed": "2.5 GT/s PCIe", "current_link_width": "1"},
+        "hwmon": {
+            "name": "i915", "temp1_input": "55000", "fan1_input": "0", "energy1_input": "25637161804",
+            "power1_max": "55000000", "power1_rated_max": "0", "in0_input": "603",
+        },
+    },
+    "a380-xe": {
+        "driver": "xe",
+        "pci_id": "8086:56A5",
+        "pci": "0000:08:00.0",
+        "files": {**INNER_LINK, "tile0/gt0/freq0/act_freq": "0"},
+        "hwmon": {
+            "name": "xe", "temp2_label": "pkg", "temp2_input": "56000", "temp3_label": "vram", "temp3_input": "54000",
+            "fan1_input": "945", "fan2_input": "0", "energy2_label": "pkg", "energy2_input": "59540970520",
+            "power2_label": "pkg", "power2_max": "55000000",
+        },
+    },
+    "b580": {
+        "driver": "xe",
+        "pci_id": "8086:E20B",
+        "pci": "0000:0b:00.0",
+        "files": {**INNER_LINK, "tile0/gt0/freq0/act_freq": "400"},
+        "hwmon": {
+            "name": "xe", "temp2_label": "pkg", "temp2_input": "46000", "temp3_label": "vram", "temp3_input": "48000",
+            "fan1_input": "0", "fan2_input": "418", "fan3_input": "0", "energy1_label": "card", "energy1_input": "0",
+            "energy2_label": "pkg", "energy2_input": "29523753173", "power1_label": "card", "power1_crit": "380000000",
+        },
+    },
+    "cometlake": {
+        "driver": "i915",
+        "pci_id": "8086:9B41",
+        "pci": "0000:00:02.0",
+        "files": {"current_link_speed": "Unknown", "current_link_width": "0", "drm/card0/gt_act_freq_mhz": "300"},
+        "hwmon": None,
+    },
+}  # fmt: skip
+
+
+def after_a_second(source, device, clock, folder, **steps):
+    """The sample a second later, in which the files of hwmon have grown."""
+    source.sample(device)
+    clock.now += 1_000_000_000
+    for name, step in steps.items():
+        (file,) = folder.glob(f"hwmon/hwmon*/{name}")
+        file.write_text(f"{int(file.read_text()) + step}\n")
+    return source.sample(device)
+
+
+@pytest.mark.parametrize(
+    ("name", "counter", "power", "fan", "celsius", "mhz"),
+    [
+        ("a380-i915", "energy1_input", (31.5, 55, "gpu"), 0, (55, None), None),
+        ("a380-xe", "energy2_input", (31.5, 55, "package"), 945, (56, 54), None),
+        ("b580", "energy2_input", (31.5, None, "package"), 418, (46, 48), 400),
+        ("cometlake", None, (None, None, None), None, (None, None), 300),
+    ],
+)
+def test_recorded_intel_gpus(tree, proc, clock, name, counter, power, fan, celsius, mhz):
+    folder = tree.card(**INTEL[name])
+    source, device = opened(tree, proc, clock)
+    found = after_a_second(source, device, clock, folder, **({counter: 31_500_000} if counter else {}))
+    watts, *others = power
+    assert found.power.draw_watts == (watts and pytest.approx(watts))
+    assert [found.power.limit_watts, found.power.scope] == others
+    assert found.thermal.fan_rpm == fan
+    assert (found.thermal.gpu_celsius, found.thermal.memory_celsius) == celsius
+    assert found.clocks.graphics_mhz == mhz
+    assert (found.pcie.generation, found.pcie.width) == (None, None)
+    for field in ("power.draw_watts", "power.limit_watts", "thermal.fan_rpm", "clocks.graphics_mhz", "pcie.width"):
+        group, _, last = field.partition(".")
+        if getattr(getattr(found, group), last) is None:
+            assert found.reason(field).startswith(("unsupported: ", "sleeping: ", "out of range: ")), field
+    if name == "a380-xe":
+        assert found.reason("clocks.graphics_mhz") == "sleeping: act_freq is 0, the clock stands still"
+
+
+def test_the_link_of_an_arc_card_is_that_of_its_own_bridge_with_the_slot(tree, proc, clock):
+    """The chip's port has generation 1 and one lane, whatever the slot."""
+    slot = {"current_link_speed": "16.0 GT/s PCIe", "current_link_width": "8", "max_link_width": "8"}
+    tree.card(
+        **INTEL["b580"],
+        behind={
+            "0000:00:01.0": BRIDGE,
+            "0000:09:00.0": {**BRIDGE, **slot, "max_link_speed": "16.0 GT/s PCIe"},
+            "0000:0a:01.0": {**BRIDGE, **INNER_LINK},
+        },
+    )
+    source, device = opened(tree, proc, clock)
+    assert source.sample(device).pcie[:4] == (4, 8, 4, 8)
+
+
+def test_a_counter_that_jumps_is_out_of_range_and_the_next_difference_is_true(tree, proc, clock):
+    folder = tree.card(**INTEL["a380-i915"])
+    source, device = opened(tree, proc, clock)
+    jumped = after_a_second(source, device, clock, folder, energy1_input=7 * 10**14)
+    assert jumped.power.draw_watts is None
+    assert jumped.reason("power.draw_watts").startswith("out of range: energy1_input")
+    assert after_a_second(source, device, clock, folder, energy1_input=20_000_000).power.draw_watts == pytest.approx(20)
+
+
+def test_a_counter_that_stands_still_is_no_zero_watts(tree, proc, clock):
+    folder = tree.card(**INTEL["a380-i915"])
+    source, device = opened(tree, proc, clock)
+    still = after_a_second(source, device, clock, folder)
+    assert still.power.draw_watts is None
+    assert still.reason("power.draw_watts") == "stale: energy1_input has not moved for 1.0 s"
+    assert after_a_second(source, device, clock, folder, energy1_input=30_000_000).power.draw_watts == pytest.approx(15)
+
+
+def test_after_a_gap_no_energy_of_before_it_counts(tree, proc, clock):
+    folder = tree.card(**INTEL["a380-i915"])
+    source, device = opened(tree, proc, clock)
+    after_a_second(source, device, clock, folder, energy1_input=20_000_000)
+    clock.now += 1_000_000_000
+    (folder / "hwmon/hwmon0/energy1_input").write_text("26000000000\n")
+    assert source.sample(device, ("fast", "anew")).reason("power.draw_watts").startswith("stale: ")
+
+
+def test_a_driver_bound_again_may_give_hwmon_another_number(tree, proc, clock):
+    folder = tree.card(**INTEL["a380-xe"])
+    source, device = opened(tree, proc, clock)
+    assert source.sample(device).thermal.gpu_celsius == 56
+    (folder / "hwmon/hwmon0").rename(folder / "hwmon/hwmon7")
+    assert source.sample(device).thermal.gpu_celsius == 56
+
+
 def test_panfrost_on_a_platform_bus_with_devfreq(tree, proc, clock):
     place = "devices/platform/ff9a0000.gpu"
     tree.write(f"{place}/uevent", "DRIVER=panfrost\nOF_COMPATIBLE_0=rockchip,rk3399-mali\nOF_FULLNAME=/gpu@ff9a0000")
@@ -293,10 +435,27 @@ def test_clients_are_scanned_once_for_all_devices(tree, proc, clock, monkeypatch
     tree.card(1, "0000:04:00.0", "xe", "8086:E20B")
     backend = drm_files.open(str(tree.root), str(proc.root), clock)
     scans = []
-    monkeypatch.setattr(clients, "scan", lambda proc, pids=None: scans.append(proc) or {})
+    monkeypatch.setattr(clients, "scan", lambda proc, pids=None: scans.append(proc) or ({}, 0))
     for device in backend.devices.devices():
         backend.metrics.sample(device)
     assert len(scans) == 1
+
+
+def test_a_list_that_lacks_the_processes_of_others_is_not_an_empty_one(tree, proc, clock, monkeypatch):
+    tree.card(driver="xe", pci_id="8086:E20B")
+    proc.client(50, 3, XE.format(client=1, busy=0, total=0))
+    listdir = os.listdir
+
+    def refused(path):
+        if path.endswith("/50/fd"):
+            raise PermissionError(errno.EACCES, "denied")
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refused)
+    source, device = opened(tree, proc, clock)
+    found = source.sample(device)
+    assert found.processes is None
+    assert found.reason("processes") == "denied: 1 processes of other users may not be looked into"
 
 
 def test_every_process_is_searched_every_five_seconds_and_known_ones_each_time(tree, proc, clock):
@@ -334,7 +493,7 @@ def test_devices_that_ask_at_once_share_one_scan(monkeypatch):
             began.set()
             assert go.wait(10)
         busy = (0, 500_000_000, 800_000_000)[number]
-        return {("d", "card", "1"): client(engines_ns={"render": busy})}
+        return {("d", "card", "1"): client(engines_ns={"render": busy})}, 0
 
     monkeypatch.setattr(clients, "scan", scan)
     scanner = clients.Scanner()

@@ -143,8 +143,18 @@ def test_a_device_lost_before_the_start_is_listed_and_never_touched_without_a_ha
     assert [source.sample(device, EVERYTHING).state for device in devices] == ["ok", "lost", "ok"]
 
 
-@pytest.mark.parametrize(("code", "kind"), [(c.GPU_IS_LOST, None), (c.NOT_SUPPORTED, "integrated"), (0, "discrete")])
-def test_a_device_without_memory_of_its_own_is_integrated_one_that_does_not_answer_is_not(fake, code, kind):
+@pytest.mark.parametrize(
+    ("code", "capability", "kind"),
+    [
+        (c.GPU_IS_LOST, 90, None),
+        (c.NOT_SUPPORTED, 90, None),
+        (0, 90, "discrete"),
+        (c.NOT_SUPPORTED, 121, "integrated"),
+        (0, 121, "integrated"),
+    ],
+)
+def test_what_a_device_is_decides_whether_it_is_integrated_not_what_it_refuses(fake, code, capability, kind):
+    fake.value("capability", capability)
     fake.code("nvmlDeviceGetMemoryInfo", code)
     (device,) = fake.source().devices()
     assert device.kind == kind
@@ -213,7 +223,60 @@ def test_a_library_that_stays_gone_is_lost_and_tried_again_later(fake, monkeypat
 def test_a_device_nobody_knows_is_lost_not_an_error(fake):
     source = fake.source()
     (device,) = source.devices()
-    assert source.sample(device._replace(uuid="GPU-other"), ("fast",)).state == "lost"
+    other = device._replace(uuid="GPU-other", pci_bus_id="0000:f0:00.0")
+    assert source.sample(other, ("fast",)).state == "lost"
+
+
+def test_devices_that_come_later_are_found_when_it_is_opened_again(fake):
+    fake.devices(0)
+    assert not fake.open()
+    fake.devices(1)
+    fake.pci("0000:1b:00.0")
+    source = fake.source()
+    (first,) = source.devices()
+    fake.devices(2)
+    assert source.devices() == (first,)
+    fake.pci("0000:1c:00.0")
+    assert fake.source() is source
+    assert [device.index for device in source.devices()] == [0, 1]
+    assert [source.sample(device, ("fast",)).state for device in source.devices()] == ["ok", "ok"]
+    calls = fake.calls()
+    fake.open()  # nothing new: nobody is asked
+    assert fake.calls() == calls
+
+
+def test_a_device_without_a_name_is_not_found_twice(fake):
+    fake.devices(2)
+    for bus in ("0000:1b:00.0", "0000:1c:00.0"):
+        fake.pci(bus)
+    fake.code("nvmlDeviceGetHandleByIndex_v2", c.GPU_IS_LOST, device=1)
+    source = fake.source()
+    assert len(source.devices()) == 2
+    fake.code("nvmlDeviceGetHandleByIndex_v2", 0, device=1)
+    assert fake.source() is source
+    assert [source.sample(device, ("fast",)).state for device in source.devices()] == ["ok", "ok"]
+
+
+def test_three_boards_with_one_uuid_are_three_devices(fake):
+    fake.devices(3)
+    for place in range(3):
+        fake.uuid(place, "GPU-00000000-0000-0000-0000-000000000000")
+        fake.value("utilization/gpu", 10 * (place + 1), device=place)
+    source = fake.source()
+    devices = source.devices()
+    assert [device.pci_bus_id for device in devices] == ["0000:1b:00.0", "0000:1c:00.0", "0000:1d:00.0"]
+    assert [source.sample(device, ("fast",)).utilization.gpu_percent for device in devices] == [10, 20, 30]
+
+
+def test_a_device_that_was_lost_when_it_was_listed_is_found_under_its_name(fake):
+    fake.devices(2)
+    fake.code("nvmlDeviceGetHandleByIndex_v2", c.GPU_IS_LOST, device=1)
+    source = fake.source()
+    fake.code("nvmlDeviceGetHandleByIndex_v2", 0, device=1)
+    assert source.sample(source.devices()[1], ("fast",)).state == "ok"
+    named = source.devices()[1]
+    assert named.uuid is not None
+    assert source.sample(named, ("fast",)).state == "ok"
 
 
 @pytest.mark.parametrize(("status", "power"), [("suspended", "D3cold"), ("suspended", "unknown"), ("active", "D3hot")])
@@ -299,6 +362,7 @@ def test_lanes_on_two_threads_never_pass_on_a_handle_that_was_lost_meanwhile(fak
     monkeypatch.setattr("gpusense.backends.nvml.device._FIRST_PAUSE_S", 0.0)
     source = fake.source()
     (device,) = source.devices()
+    sampled = source._device(device)
     states, stop = set(), threading.Event()
 
     def lane(name):
@@ -310,7 +374,7 @@ def test_lanes_on_two_threads_never_pass_on_a_handle_that_was_lost_meanwhile(fak
         thread.start()
     for turn in range(60):
         fake.code("nvmlDeviceGetUtilizationRates", c.GPU_IS_LOST if turn % 2 else 0)
-        source._known()[device.uuid]._pause_s = 0.0
+        sampled._pause_s = 0.0
         states.add(source.sample(device, ("fast",)).state)
     stop.set()
     for thread in threads:

@@ -50,6 +50,23 @@ def test_the_process_list_grows_as_the_driver_asks(fake):
     assert {row.pid for row in processes} == set(range(4000, 4500))
 
 
+def test_a_process_list_that_cannot_be_read_is_not_an_empty_one(fake):
+    fake.value("process/rows", 1)
+    fake.value("process/pid", 0)
+    sample = fake.sample()
+    assert sample.processes is None
+    assert sample.reason("processes").startswith("out of range: ")
+    assert sample.out_of_range == 1
+
+
+@pytest.mark.parametrize(("code", "listed"), [(c.NOT_SUPPORTED, True), (c.TIMEOUT, False)])
+def test_a_list_without_the_processes_of_one_kind_is_no_list_unless_there_is_no_such_kind(fake, code, listed):
+    fake.code("nvmlDeviceGetGraphicsRunningProcesses_v3", code)
+    sample = fake.sample()
+    assert (sample.processes is not None) == listed
+    assert listed or sample.reason("processes").startswith("stale: nvmlDeviceGetGraphicsRunningProcesses")
+
+
 @pytest.mark.parametrize("stride", [24, 32, 16])
 def test_a_process_list_of_another_stride_is_recognised(fake, stride):
     """Drivers 525 and 535 widened the struct under the same name: pids became nonsense elsewhere."""

@@ -25,6 +25,10 @@ GIB = 1 << 30
         ("memory/total", -1, "memory.total_bytes"),
         ("memory/used", -1, "memory.used_bytes"),
         ("nvmlDeviceGetTemperatureV", 0x7FFFFFFF, "thermal.gpu_celsius"),
+        ("nvmlDeviceGetTemperatureV", 0xFFFFFFFF, "thermal.gpu_celsius"),
+        ("field/82", 0xFFFFFFFF, "thermal.memory_celsius"),
+        ("nvmlDeviceGetPcieReplayCounter", 0xFFFFFFFF, "pcie.replay_count"),
+        ("remapped", 0xFFFFFFFF, "health.remapped_rows"),
         ("field/186", 0xFFFFFFFF, "power.draw_watts"),
         ("nvmlDeviceGetClockInfo", 0xFFFFFFFF, "clocks.sm_mhz"),
         ("nvmlDeviceGetTotalEnergyConsumption", -1, "power.energy_joules"),
@@ -42,6 +46,13 @@ def test_a_sentinel_becomes_none_and_is_counted(fake, what, value, field):
     assert getattr(getattr(sample, group), name) is None
     assert sample.reason(field).startswith(("out of range", "unsupported"))
     assert sample.out_of_range >= 1
+
+
+def test_a_clock_that_stands_still_is_not_a_measured_zero(fake):
+    fake.value("nvmlDeviceGetClockInfo/1", 0)
+    sample = fake.sample()
+    assert (sample.clocks.sm_mhz, sample.clocks.graphics_mhz) == (None, 1755)
+    assert sample.reason("clocks.sm_mhz") == "sleeping: the clock stands still"
 
 
 def test_an_unknown_performance_state_is_not_a_number(fake):
@@ -138,13 +149,57 @@ def test_unified_memory_is_the_systems(fake, refused):
     assert sample.device.kind == "integrated"
 
 
-def test_a_device_without_memory_information_is_unified_whatever_its_name(fake):
+def test_a_device_of_an_integrated_kind_is_unified_whatever_its_name(fake):
+    fake.value("capability", 121)
     fake.procfs.mkdir()
     (fake.procfs / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 100 kB\n")
     fake.code("nvmlDeviceGetMemoryInfo", c.NOT_SUPPORTED)
     fake.code("nvmlDeviceGetMemoryInfo_v2", c.NOT_SUPPORTED)
     memory = fake.sample().memory
     assert (memory.total_bytes, memory.free_bytes, memory.unified) == (1024000, 102400, True)
+
+
+@pytest.mark.parametrize("answered_before", [True, False])
+def test_a_refusal_never_makes_the_hosts_memory_that_of_a_device_with_its_own(fake, monkeypatch, answered_before):
+    """An H100 whose memory was refused once had the host's, for the life of the process."""
+    now = [10**9]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    fake.procfs.mkdir()
+    (fake.procfs / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 100 kB\n")
+    source = fake.source()
+    (device,) = source.devices()
+    if answered_before:
+        assert source.sample(device, ("fast",)).memory.total_bytes == 85520809984
+    fake.code("nvmlDeviceGetMemoryInfo", c.NOT_SUPPORTED)
+    fake.code("nvmlDeviceGetMemoryInfo_v2", c.NOT_SUPPORTED)
+    for _ in range(600):
+        now[0] += 10**9
+        sample = source.sample(device, ("fast",))
+        assert sample.memory.total_bytes is None
+        assert sample.memory.unified is not True
+    assert sample.reason("memory.total_bytes").startswith("unsupported: nvmlDeviceGetMemoryInfo")
+
+
+def test_what_was_refused_is_asked_again_after_growing_pauses_and_may_answer(fake, monkeypatch):
+    """While MIG is on, or a driver starts, much is refused that is answered later."""
+    now = [10**9]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    source = fake.source()
+    (device,) = source.devices()
+    fake.code("nvmlDeviceGetUtilizationRates", c.NOT_SUPPORTED)
+    for _ in range(6000):  # ten minutes
+        now[0] += 10**8
+        sample = source.sample(device, ("fast",))
+    assert 8 <= fake.calls("nvmlDeviceGetUtilizationRates") <= 11
+    assert sample.reason("utilization.gpu_percent").startswith("unsupported: nvmlDeviceGetUtilizationRates")
+    fake.code("nvmlDeviceGetUtilizationRates", 0)
+    now[0] += 256 * 10**9
+    assert source.sample(device, ("fast",)).utilization.gpu_percent == 87
+    fake.code("nvmlDeviceGetUtilizationRates", c.NOT_SUPPORTED)  # a new refusal, after an answer, is a first one
+    assert source.sample(device, ("fast",)).utilization.gpu_percent is None
+    fake.code("nvmlDeviceGetUtilizationRates", 0)
+    now[0] += 10**9
+    assert source.sample(device, ("fast",)).utilization.gpu_percent == 87
 
 
 @pytest.mark.parametrize("unknown", ["nvmlDeviceGetMaxPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkWidth"])

@@ -160,6 +160,20 @@ def test_a_replay_shows_what_was_true_at_each_moment():
     assert state.title == "gpusense top, replay 20 s of 20 s"
 
 
+@pytest.mark.parametrize(
+    ("length_ns", "title"),
+    [
+        (400_000_000, "replay 0.100 s of 0.400 s"),
+        (4 * SECOND, "replay 1.0 s of 4.0 s"),
+        (0, "replay of one moment"),
+    ],
+)
+def test_a_short_replay_says_where_it_stands_as_finely_as_it_is_long(length_ns, title):
+    samples = [sample(0, 1000 * SECOND + place * length_ns // 4) for place in range(5 if length_ns else 1)]
+    replay = Replay(Session(metrics=samples))
+    assert replay.at(1000 * SECOND + length_ns // 4, View()).title == f"gpusense top, {title}"
+
+
 def test_a_replay_runs_pauses_seeks_and_stops_at_its_ends():
     clock = Clock()
     replay = Replay(recorded(), clock.ns)

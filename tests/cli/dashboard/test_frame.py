@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.devices import SECOND, device, sample
+from support.devices import GIB, SECOND, device, sample
 
 from gpusense._records.metrics import Clocks, GpuMetrics, Memory, Pcie, Power, ProcessUsage, Thermal, Utilization
 from gpusense.cli.dashboard.frame import State, band, frame
@@ -139,6 +139,26 @@ def test_a_low_screen_scrolls_the_list_to_the_selected_gpu():
     lines = frame(State(samples, (), 7), 100, 14, PLAIN)
     assert any(line.startswith("▶7") for line in lines)
     assert row(lines, "GPU")
+
+
+@pytest.mark.parametrize("selected", [0, 4, 7])
+def test_eighty_by_twenty_four_says_how_many_gpus_and_processes_it_does_not_show(selected):
+    users = tuple(ProcessUsage(100 + place, GIB, 5.0, "train") for place in range(30))
+    samples = tuple(sample(index, processes=users) for index in range(8))
+    lines = frame(State(samples, (), selected), 80, 24, PLAIN)
+    listed = [line for line in lines[1:9] if re.match(r"[▶ ]\d ", line)]
+    assert any(line.startswith(f"▶{selected}") for line in listed)
+    assert f"    +{8 - len(listed)} more GPUs" in lines
+    shown = sum(line.strip().startswith("1") and "train" in line for line in lines)
+    assert f"    +{30 - shown} more processes" in lines
+
+
+def test_what_fits_has_no_line_of_what_does_not_and_no_heading_stands_alone():
+    users = tuple(ProcessUsage(100 + place, GIB, 5.0, "train") for place in range(2))
+    pictures = ["\n".join(frame(State((sample(processes=users),)), 80, height, PLAIN)) for height in range(10, 30)]
+    assert any("+2 more processes" in picture for picture in pictures)
+    assert " more" not in pictures[-1]
+    assert all("train" in picture or "more processes" in picture for picture in pictures if "PID" in picture)
 
 
 def test_without_a_gpu_the_reasons_are_told_whole():

@@ -3,7 +3,7 @@
 import torch
 import truth
 
-SIZE, ITERATIONS = truth.scaled(8192), 36
+SIZE, ITERATIONS = truth.scaled(12288), 36
 
 half = torch.randn(SIZE, SIZE, device="cuda") / SIZE**0.5
 matrix = half @ half.T + 0.01 * torch.eye(SIZE, device="cuda")

@@ -45,9 +45,9 @@ def read_body(request):
 
 
 @contextmanager
-def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, unknown=None):
+def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, unknown=None, body=b""):
     """Answers ``status``; 413 above ``limit`` bytes; ``fail_first=(count, status)`` for the first requests; 404 for
-    paths that end in ``unknown``.
+    paths that end in ``unknown``. ``body``: of each answer.
     """
     got = Received()
 
@@ -55,12 +55,12 @@ def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, u
         protocol_version = "HTTP/1.1"
 
         def do_POST(self):
-            body = read_body(self)
+            sent = read_body(self)
             got.requests += 1
             answer = status
             if fail_first is not None and got.requests <= fail_first[0]:
                 answer = fail_first[1]
-            elif limit is not None and len(body) > limit:
+            elif limit is not None and len(sent) > limit:
                 answer = 413
             if unknown is not None and self.path.endswith(unknown):
                 answer = 404
@@ -68,13 +68,14 @@ def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, u
                 time.sleep(delay_s)
             if answer == 200:
                 got.paths.append(self.path)
-                got.sizes.append(len(body))
-                got.take(self.path, body)
+                got.sizes.append(len(sent))
+                got.take(self.path, sent)
             self.send_response(answer)
             for name, value in headers:
                 self.send_header(name, value)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *_):
             pass

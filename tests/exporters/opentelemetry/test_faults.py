@@ -87,6 +87,101 @@ def test_a_redirection_has_taken_nothing(otel, tracer, caplog, monkeypatch, answ
     assert said.getMessage() == f"traces are not accepted by {got.url}/v1/traces: status {answer}"
 
 
+PROTOBUF = [("Content-Type", "application/x-protobuf")]
+
+
+def partly(rejected, message):
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse as Response
+
+    answer = Response()
+    answer.partial_success.rejected_spans = rejected
+    answer.partial_success.error_message = message
+    return answer.SerializeToString()
+
+
+def test_rejected_spans_of_a_request_that_was_taken_are_counted(otel, tracer, caplog, monkeypatch):
+    from gpusense._runtime import log
+
+    monkeypatch.setattr(log, "_said", set())
+    with receiver(headers=PROTOBUF, body=partly(5, "no such tenant")) as got:
+        status = run(otel, tracer, got.url)
+        assert (status["exported"], status["dropped"]) == (16, {"export_failed": 5})
+        assert not otel.uninstrument()
+        (said,) = caplog.records
+        assert said.getMessage() == f"traces are not all accepted by {got.url}/v1/traces: no such tenant"
+
+
+def test_the_export_verb_says_what_was_rejected(tmp_path, capsys):
+    from support.sessions import kernel, session
+
+    import gpusense.session
+    from gpusense.cli import main
+
+    path = tmp_path / "run.gpusense"
+    gpusense.session.save(session(kernel("sgemm", 0, 1_000_000), kernel("copy", 0, 1_000_000)), path)
+    with receiver(headers=PROTOBUF, body=partly(2, "no such \x1b[31mtenant")) as got:
+        assert main(["export", str(path), "--otlp", got.url]) == 1
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith("1 span sent, 2 refused, trace ")
+    assert second == "refused: no such \ufffd[31mtenant"
+    with receiver(headers=PROTOBUF, body=partly(0, "slow down")) as got:
+        assert main(["export", str(path), "--otlp", got.url]) == 0
+    assert "\nthe endpoint says: slow down\n" in capsys.readouterr().err
+
+
+def test_a_warning_costs_nothing_and_is_said(otel, tracer, caplog, monkeypatch):
+    from gpusense._runtime import log
+
+    monkeypatch.setattr(log, "_said", set())
+    with receiver(headers=PROTOBUF, body=partly(0, "names are long")) as got:
+        assert run(otel, tracer, got.url)["dropped"] == {}
+        assert otel.uninstrument()
+        (said,) = caplog.records
+        assert said.getMessage() == f"{got.url}/v1/traces says: names are long"
+
+
+def test_more_rejected_than_sent_is_all(otel, tracer):
+    with receiver(headers=PROTOBUF, body=partly(1 << 40, "")) as got:
+        status = run(otel, tracer, got.url)
+    assert (status["exported"], status["dropped"]) == (0, {"export_failed": 21})
+
+
+def test_a_page_that_answers_200_has_taken_nothing(otel, tracer):
+    page = [("Content-Type", "text/html; charset=utf-8")]
+    with receiver(headers=page, body=b"<html>Please log in</html>") as got:
+        assert run(otel, tracer, got.url)["dropped"] == {"export_failed": 21}
+
+
+@pytest.mark.parametrize(("content", "body"), [("text/plain", b"ok"), ("application/json", b"{}"), ("", b"\xff\xff")])
+def test_a_body_that_says_nothing_costs_nothing(otel, tracer, content, body):
+    with receiver(headers=[("Content-Type", content)], body=body) as got:
+        assert run(otel, tracer, got.url)["dropped"] == {}
+
+
+def test_an_answer_that_cannot_be_unpacked_costs_nothing(otel, tracer):
+    with receiver(headers=[*PROTOBUF, ("Content-Encoding", "gzip")], body=b"no gzip") as got:
+        run(otel, tracer, got.url)
+        assert got.spans
+
+
+@pytest.mark.parametrize("status", [400, 415])
+def test_a_refusal_of_compressed_requests_names_the_setting(status, monkeypatch):
+    from opentelemetry.sdk.metrics.export import MetricsData
+
+    from gpusense._runtime import log
+    from gpusense.exporters.opentelemetry._otlp import Otlp
+
+    monkeypatch.setattr(log, "_said", set())
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    with receiver(status=status, headers=[("Content-Type", "text/plain")], body=b"invalid byte 0x1f") as got:
+        otlp = Otlp("metrics", got.url)
+        assert not otlp.export_metrics(MetricsData(resource_metrics=[]))
+        assert otlp.why == (
+            f"status {status}: invalid byte 0x1f (OTEL_EXPORTER_OTLP_COMPRESSION=gzip: does it read that?)"
+        )
+        otlp.close()
+
+
 def test_a_redirection_of_metrics_is_told(monkeypatch):
     from opentelemetry.sdk.metrics.export import MetricsData
 
@@ -106,7 +201,7 @@ def test_an_exporter_that_follows_redirections_sends_nothing_elsewhere():
     from gpusense.exporters.opentelemetry import _otlp
 
     statuses = []
-    session = _otlp._session(lambda response, *_, **__: statuses.append(response.status_code))
+    session = _otlp._session(lambda status, *_: statuses.append(status))
     with receiver() as other, receiver(status=302, headers=[("Location", other.url)]) as got, session:
         assert session.post(got.url + "/v1/traces", data=b"").status_code == 302
         assert other.requests == 0

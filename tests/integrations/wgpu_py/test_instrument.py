@@ -7,10 +7,11 @@ import time
 import weakref
 
 import pytest
-from support.wgpu_traced import Recording
+from support.wgpu_traced import Recording, all_back
 
 from gpusense._records.records import GpuKernel, GpuMemoryTransfer, GpuSync
 from gpusense.integrations import wgpu_py
+from gpusense.integrations.wgpu_py import _queries
 
 pytestmark = pytest.mark.usefixtures("settled")
 
@@ -41,7 +42,7 @@ def test_everything_is_put_back(wgpu, programs) -> None:
     wgpu_py.uninstrument()
     assert methods() == before
     changed = {key for key in during if during[key] is not before.get(key)}
-    assert ("GPUQueue", "submit") in changed
+    assert ("libf", "wgpuQueueSubmit") in changed
     assert len(changed) > 20
     wgpu_py.uninstrument()
 
@@ -238,7 +239,7 @@ def test_features_the_program_asked_for_stay(recording, programs) -> None:
     asked = ["float32-filterable"]
     gpu = programs.device(required_features=asked)
     assert asked == ["float32-filterable"]
-    assert {"float32-filterable", "timestamp-query"} <= set(gpu.features)
+    assert "float32-filterable" in gpu.features
     with pytest.raises(KeyError, match="no-such-feature"):
         programs.device(required_features=["no-such-feature"])
     assert wgpu_py.statistics().errors == 0
@@ -279,7 +280,19 @@ def test_uninstrument_hands_on_what_is_pending(wgpu, programs) -> None:
     assert wgpu_py.flush() is True
 
 
-def test_more_passes_than_queries(recording, programs) -> None:
+def test_thousands_of_passes_in_one_encoder(recording, programs) -> None:
+    gpu = programs.device()
+    encoder = gpu.create_command_encoder()
+    for number in range(5000):
+        encoder.begin_compute_pass(label=str(number)).end()
+    gpu.queue.submit([encoder.finish()])
+    assert [kernel.name for kernel in recording.of(GpuKernel)] == [str(number) for number in range(5000)]
+    assert wgpu_py.statistics().untimed == {}
+    assert all_back(gpu.__dict__["_gpusense"])
+
+
+def test_more_passes_than_queries(recording, programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_queries, "MOST", 4096)
     gpu = programs.device()
     encoder = gpu.create_command_encoder()
     for _ in range(3000):
@@ -305,8 +318,8 @@ def test_commands_never_submitted_give_their_queries_back(recording, programs) -
             gc.collect()
             work.run()
     assert len(recording.of(GpuKernel)) == 60
-    assert wgpu_py.statistics().untimed == {"its commands were never submitted": 6000}
-    assert len(gpu.__dict__["_gpusense"].free) == 2048
+    assert (wgpu_py.statistics().not_run, wgpu_py.statistics().untimed) == (6000, {})
+    assert all_back(gpu.__dict__["_gpusense"])
 
 
 def test_a_pass_that_wgpu_refuses_gives_its_queries_back(recording, programs) -> None:
@@ -316,7 +329,7 @@ def test_a_pass_that_wgpu_refuses_gives_its_queries_back(recording, programs) ->
         encoder.begin_compute_pass(nonsense=1)
     with pytest.raises(Exception, match=r"."):
         encoder.begin_render_pass(color_attachments=[{"view": None}])
-    assert len(gpu.__dict__["_gpusense"].free) == 2048
+    assert all_back(gpu.__dict__["_gpusense"])
     programs.Compute(gpu).run()
     assert len(recording.of(GpuKernel)) == 1
 
@@ -500,7 +513,7 @@ def test_nothing_is_left_behind_by_ten_thousand_passes(recording, programs) -> N
     recording.records.clear()
     gc.collect()
     assert len(gc.get_objects()) - before < 200
-    assert len(timer.free) == 2048
+    assert all_back(timer)
     assert timer.idle
 
 
@@ -529,7 +542,7 @@ def test_another_tools_time_stamps_stay(recording, programs) -> None:
     """A wrapper below ours that times the pass itself: its queries are written, ours go back unresolved."""
     from wgpu.backends.wgpu_native import _api
 
-    gpu = programs.device()
+    gpu = programs.device(required_features=["timestamp-query"])
     work = programs.Compute(gpu)
     queries = gpu.create_query_set(type="timestamp", count=2)
     target = gpu.create_buffer(size=16, usage=programs.U.QUERY_RESOLVE | programs.U.COPY_SRC)
@@ -549,7 +562,7 @@ def test_another_tools_time_stamps_stay(recording, programs) -> None:
     assert 0 < begin < end
     assert recording.of(GpuKernel) == []
     assert wgpu_py.statistics().untimed == {"another tool times the pass": 1}
-    assert len(gpu.__dict__["_gpusense"].free) == 2048
+    assert all_back(gpu.__dict__["_gpusense"])
 
 
 def test_a_setting_that_leaves_wgpu_out(wgpu, monkeypatch: pytest.MonkeyPatch) -> None:

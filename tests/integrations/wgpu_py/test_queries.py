@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense.integrations.wgpu_py._queries import A_SET, QUERIES, Queries, taken
+from gpusense.integrations.wgpu_py._queries import A_SET, MOST, QUERIES, Queries, own_places, taken
 
 
 class Host:
@@ -29,7 +29,14 @@ class Host:
         return None, [("plain", *write) for write in writes]
 
 
-MADE = {one_set: Queries(Host(), None, None, one_set) for one_set in (False, True)}
+def made(one_set: bool) -> Queries:
+    queries = Queries(Host(), None, None, one_set)
+    while len(queries.all) < QUERIES // 2:
+        assert queries.more()
+    return queries
+
+
+MADE = {one_set: made(one_set) for one_set in (False, True)}
 
 
 def resolved(runs, size):
@@ -80,3 +87,37 @@ def test_each_knows_its_set() -> None:
             assert compute == ("A", query_set._internal, index)
             assert render == ("B", query_set._internal, index)
             assert plain == ("plain", *compute)
+
+
+@pytest.mark.parametrize(("one_set", "most"), [(False, MOST), (True, QUERIES)])
+def test_there_are_as_many_as_are_asked_for_and_then_no_more(one_set: bool, most: int) -> None:
+    queries = Queries(Host(), None, None, one_set)
+    assert queries.all == []
+    sizes = []
+    while lent := queries.more():
+        sizes.append(len(lent))
+    assert 2 * sum(sizes) == most
+    assert [lent[0] for lent in queries.all] == list(range(0, most, 2))
+    assert queries.more() == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=30))
+def test_the_programs_own_queries_are_found_again_and_no_others_are_read(owned: list[tuple[int, int, int]]) -> None:
+    sets = [SimpleNamespace(_internal=number) for number in range(3)]
+    places = own_places([(sets[which], begin, end) for which, begin, end in owned])
+    stamps: dict[int, tuple[int, int]] = {}
+    for query_set, first, count, offset in places.runs:
+        assert offset % 256 == 0
+        for number in range(count):
+            assert stamps.setdefault((offset >> 3) + number, (query_set, first + number)) == (query_set, first + number)
+    assert set(stamps.values()) == {(which, index) for which, *both in owned for index in both}
+    assert len(places.runs) <= len(stamps)
+    column = [stamps.get(at) for at in range(max(stamps) + 1)]
+    assert taken(column, places.begins) == [(which, begin) for which, begin, _ in owned]
+    assert taken(column, places.ends) == [(which, end) for which, _, end in owned]
+
+
+def test_neighbours_of_one_set_are_one_run() -> None:
+    query_set = SimpleNamespace(_internal=7)
+    places = own_places([(query_set, 2 * number, 2 * number + 1) for number in range(100)])
+    assert places.runs == [(7, 0, 200, 0)]

@@ -98,5 +98,9 @@ print(gpusense.get_tracer().bottlenecks()[0].no_such_field)  # type: ignore[attr
 gpusense.configure(thresold_us=3)  # type: ignore[arg-type]
 gpusense.configure(threshold_us="3")  # type: ignore[arg-type]
 gpusense.record_transfer("mesh", "upwards", bytes=3)  # type: ignore[arg-type]
+gpusense.record_kernel("k", duraton_ns=3)  # type: ignore[call-arg]
+gpusense.record_kernel("k", duration_ns=3, device="first")  # type: ignore[arg-type]
+gpusense.record_kernel("k", duration_ns=3, device=0, grid=(8, 1, 1), attributes={"pass": 1})
+gpusense.get_tracer().record_transfer("mesh", "cpu_to_gpu", sorce="pinned")  # type: ignore[call-arg]
 print(gpusense.compute_block("sort").no_such_field)  # type: ignore[attr-defined]
 forward("text")  # type: ignore[arg-type]

@@ -1,0 +1,34 @@
+"""Python's names of the program's threads: by them people look for one, and not by its number.
+
+Pure reading of what ``threading`` keeps, once a cycle: a thread that comes and goes between two cycles stays a number.
+"""
+
+import sys
+from time import time_ns
+from typing import Any
+
+from .._runtime import threads
+
+_MOST = 4096
+
+
+class ThreadNames:
+    """Threads that were seen: their numbers in Python and in the system, and their names."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int | None, str], None] = {}
+
+    def look(self) -> None:
+        """Takes note of the threads that there are now. For one thread at a time."""
+        active = getattr(sys.modules.get("threading"), "_active", None)
+        if active is None:
+            return
+        for number, thread in list(active.items()):
+            native, name = getattr(thread, "native_id", None), str(getattr(thread, "name", ""))
+            key = (number, native, name)
+            if key not in self._seen and len(self._seen) < _MOST and not threads.is_own(native or 0, time_ns()):
+                self._seen[key] = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """For ``meta``, in the order in which they were seen."""
+        return [{"thread": number, "native_id": native, "name": name} for number, native, name in list(self._seen)]
