@@ -4,7 +4,6 @@ There is one denominator a division: the phase, as far as it was seen. ``parts``
 """
 
 from array import array
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -303,13 +302,11 @@ _Reaching = dict[str, list[Interval]]
 def _reaching(views: list[View]) -> _Reaching:
     found: _Reaching = {}
     for view in views:
-        gaps = view.walk.gaps
-        for _, end in view.spans:
-            number = bisect_left(gaps.start, end) - 1
-            if number >= 0 and gaps.end[number] > end:
-                cause = next((one.name for one in view.causes.values() if number in one.gaps), None)
-                if cause is not None and cause != "unseen":
-                    found.setdefault(cause, []).append((end, gaps.end[number]))
+        ends = view.walk.gaps.end
+        for number, ns in view.beyond.items():
+            cause = next((one.name for one in view.causes.values() if number in one.gaps), None)
+            if cause is not None and cause != "unseen":
+                found.setdefault(cause, []).append((ends[number] - ns, ends[number]))
     return {cause: sorted(pieces) for cause, pieces in found.items()}
 
 
@@ -317,12 +314,9 @@ def _parts(view: View, reaching: _Reaching) -> dict[str, int]:
     """What the phase is made of: of a gap that ends in another phase what lies in this one."""
     parts = view.parts
     found = {"compute": parts.compute, "collective": parts.collective_alone, "copy": parts.copy_alone}
-    beyond = _reaching([view])
     for name, cause in view.causes.items():
         if name != "unseen":  # which is no part of what was seen
-            found[name] = (
-                cause.total_ns - total(beyond.get(name, ())) + total(intersect(reaching.get(name, []), view.spans))
-            )
+            found[name] = cause.total_ns + total(intersect(reaching.get(name, []), view.spans))
     found["none"] = view.length_ns - sum(found.values())
     return found
 

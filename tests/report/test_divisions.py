@@ -95,6 +95,21 @@ def test_each_phase_is_what_was_put_into_it():
     assert {row.name: row.count for row in start.operations} == {"cpu_to_gpu": 1, "gemm_kernel": 1, "init": 1}
 
 
+def test_a_gap_counts_in_each_phase_as_far_as_it_lies_in_it():
+    """Of steps that were busy 64 % of the time it was said that they waited for the host 64 % of it."""
+    run = looped()
+    records = [record for record in run.records if not record.name.startswith("evaluate_6")]
+    facts = Facts(session(*records, end=run.duration_ns))
+    (view,) = facts.views
+    (steady,) = Divisions(facts).of("steady")
+    (between,) = Divisions(facts).of("interlude")
+    assert view.beyond
+    lost = sum(cause.total_ns for name, cause in view.causes.items() if name != "unseen")
+    assert lost + view.parts.busy == view.length_ns == steady.length_ns
+    assert sum(view.gap_by_step(view.causes["host"].gaps)) == view.causes["host"].total_ns == steady.parts["host"]
+    assert "none" not in between.parts  # the rest of the gap has its reason there, too
+
+
 def test_the_same_numbers_stand_on_every_page():
     run = looped()
     facts = Facts(run)
