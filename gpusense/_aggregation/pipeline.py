@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._attribution.boundaries import Boundary, Placed
+from .._attribution.boundaries import LIT, Boundary, Placed
 from .._decode import layouts
 from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids, Launches, Widener
@@ -98,6 +98,9 @@ class Pipeline:
         self.launches = Launches()  # how much CUPTI slowed them
         self.lines = Lines()  # of synchronising calls; each comes before its records
         self.widener = Widener()  # of correlation ids
+        self._early_markers: list[tuple[int, int, int]] = []  # time, token, id of those that came before a LIT's
+        self._marker_context: int | None = None  # once a marker was met that is certainly one
+        self._newest_before = 0  # the newest id as that LIT was made
         self._waiting: deque[Work] = deque()
         self._seen = self._invalid = self._pre_session = self._unknown = 0
 
@@ -127,7 +130,7 @@ class Pipeline:
         """Blocks that are open stay open, and correlation ids keep their upper half."""
         self._placer.go_on_from(old._placer)
         self.attribution, self.watched = old.attribution, old.watched
-        self.widener, self.lines = old.widener, old.lines
+        self.widener, self.lines, self._early_markers = old.widener, old.lines, old._early_markers
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -153,6 +156,8 @@ class Pipeline:
             self._unknown += tally.unknown_kinds
             if pause is not None:
                 pause()
+            if self.attribution.light is not None:  # its marker may say that ids have begun anew
+                found.sort(key=lambda batch: batch.kind != layouts.MEMSET)
             for batch in found:
                 self._take(buffer, batch, thread, names, now_ns, pause)
             if pause is not None:
@@ -161,11 +166,29 @@ class Pipeline:
     def boundary_after(self, event: Boundary, newest: int) -> None:
         """A block was opened or closed, where the newest correlation id at that moment was read: launches from the next
         id on come after it. ``newest`` has 32 bits, 0 where nothing was launched before."""
+        if event.op == LIT and self.attribution.began_anew((newest + 1) & 0xFFFFFFFF):
+            self.restart_ids()
         self.attribution.boundary(event, self.widener.widen_one((newest + 1) & 0xFFFFFFFF))
 
     def boundaries_after(self, items: Iterable[Placed]) -> None:
         """As :meth:`boundary_after` for many."""
         self.attribution.boundaries_after(items, self.widener)
+
+    def boundary_marked(self, event: Boundary) -> None:
+        """As :meth:`boundary_after`, where the record with its token is to say its place."""
+        if event.op == LIT and self.attribution.light is None:
+            self._newest_before = self.widener.newest
+        self.attribution.boundary(event)
+
+    def boundary_about(self, event: Boundary) -> None:
+        """As :meth:`boundary_after`, where nothing could say its place."""
+        place = self.attribution.unplaced
+        self.attribution.boundary(event, self.widener.newest + 1 if place is None else place)
+
+    def restart_ids(self) -> None:
+        """The correlation ids that come begin anew."""
+        self.widener.restart()
+        self.lines.clear()
 
     def record(self, records: Iterable[Record | SameKernels], now_ns: int = 0) -> None:
         """Finished records of any source: threshold, counts, sinks."""
@@ -199,6 +222,8 @@ class Pipeline:
         """Attributes what can be attributed now and hands kept records on. ``final``: no marker will come any more.
         ``pause``: as for :meth:`feed`."""
         self.attribution.give_up(now_ns + 1 if final else now_ns - (patience_ns or MARKER_PATIENCE_NS))
+        if self._early_markers and self.attribution.light is None:  # it was given up
+            self._place_early_markers(0)
         limit = self.attribution.waiting_since()
         waiting = self._waiting
         for _ in range(len(waiting)):
@@ -229,7 +254,7 @@ class Pipeline:
             kept=self.ledger.stored,
             aggregated=self.ledger.counted,
             invalid=self._invalid + self._placer.invalid,
-            pre_session=self._pre_session,
+            pre_session=self._pre_session + self._placer.unseen,
             ambiguous=self._placer.ambiguous,
             unknown_kinds=self._unknown,
             lost_markers=self.attribution.lost_markers,
@@ -319,17 +344,59 @@ class Pipeline:
         assert marker is not None
         others = []
         rows = zip(batch.key, batch.stream, batch.correlation, batch.thread, batch.start, strict=True)
+        sizes = batch.bytes if batch.kind == layouts.MEMSET else [MARKER_BYTES] * batch.count
         for i, (key, stream, correlation, caller, start) in enumerate(rows):
             ours = (marker.tokens or key == marker.key) and (marker.stream is None or stream == marker.stream)
             if ours and marker.tokens:
-                corr = self.widener.widen([correlation])[1]
-                ours = self.attribution.token(key, corr) or marker.stream is not None
+                known = self._token(key, correlation)
+                ours = known or (
+                    # Other contexts, also of other devices, have streams with the same number.
+                    marker.stream is not None
+                    and sizes[i] == MARKER_BYTES
+                    and self._marker_context in (None, batch.context[i])
+                )
+                self._marker_context = batch.context[i] if known else self._marker_context
             elif ours:
                 corr = self.widener.widen([correlation])[1]
                 ours = self.attribution.marker(thread or caller, start, corr)
             if not ours:
                 others.append(i)
         return self._leave_out(batch, others)
+
+    def _token(self, token: int, correlation: int) -> bool:
+        """The marker of a boundary has come; False if it is none of ours."""
+        attribution, light = self.attribution, self.attribution.light
+        if light is None or light.token != token:
+            issued = attribution.issued_ns(token)
+            if light is None or issued < attribution.light_since_ns:
+                return attribution.token(token, self.widener.widen([correlation])[1])
+            # Whether its id is of those that began anew is not known yet.
+            self._early_markers.append((issued, token, correlation))
+            return True
+        if attribution.began_anew(correlation, self._newest_before):
+            self._begin_anew(light)
+        attribution.token(token, self.widener.widen([correlation])[1])
+        self._place_early_markers(light.before_ns)
+        return True
+
+    def _place_early_markers(self, since_ns: int) -> None:
+        """Of those made before ``since_ns`` nobody will know."""
+        early, self._early_markers = self._early_markers, []
+        for issued, token, correlation in early:
+            if issued >= since_ns:
+                self.attribution.token(token, self.widener.widen([correlation])[1])
+            else:
+                self.attribution.lose(token)
+
+    def _begin_anew(self, light: Boundary) -> None:
+        """Ids began anew before ``light``: also those of work that waits for it."""
+        dark, since_ns = self.attribution.unplaced or 0, self.attribution.light_since_ns
+        self.restart_ids()
+        for at, work in enumerate(self._waiting):
+            if work.batch.earliest >= light.before_ns:  # launched since, or just before
+                self._waiting[at] = work._replace(ids=self.widener.ids(list(work.batch.correlation)))
+            elif work.newest_ns >= since_ns:  # which of it is older nobody knows
+                self._waiting[at] = work._replace(ids=Ids([dark] * work.batch.count, dark, dark, 0, True))
 
     def _without_others_markers(self, batch: Batch) -> Batch:
         if self.others_markers.isdisjoint(batch.stream):

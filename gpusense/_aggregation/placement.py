@@ -67,7 +67,7 @@ class Placer:
         self.watched = watched or Watched()
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
         self.kernels = KernelMaker(occupancy)
-        self.ambiguous = self.inherited = self.invalid = 0
+        self.ambiguous = self.inherited = self.invalid = self.unseen = 0
         self._ledger = ledger
         self._threshold = threshold
         self._contexts: dict[int | None, int] = {}  # context → device
@@ -81,18 +81,18 @@ class Placer:
     def place(self, work: Work, pause: Callable[[], None] | None = None) -> None:
         """Keeps what was chosen of ``work`` and counts the others; all markers of its blocks have come, or never will.
         ``pause``: see :meth:`Pipeline.feed`."""
+        if self.attribution.unseen(work.ids.low, work.ids.high):
+            work = self._seen(work)
+            if not work.batch.count:
+                return
         batch, kind, ledger = work.batch, work.kind, self._ledger
         self._learn_devices(batch)
         if kind == "kernel":
             ledger.sums.know(work.names)
         if kind in ("kernel", "transfer", "memset"):
             ledger.occupy(kind == "kernel", batch)
-        columns: list[list[Any]] = [batch.key, batch.duration]
-        if kind in WITH_BYTES:
-            columns.append(batch.bytes)
         where = self._shared_where(batch) if work.owners is None else None
-        if where is None:
-            columns.append(self._each_where(batch, work.owners))
+        columns = self._columns(work, where)
         counted = bytearray(b"\1") * batch.count
         for i in work.kept:
             counted[i] = 0
@@ -125,6 +125,32 @@ class Placer:
     def _path_number(self, innermost: Candidates) -> int:
         blocks = self._certain(innermost)
         return self.table.path_of(self.attribution.path(blocks[0])) if blocks else 0
+
+    def _columns(self, work: Work, where: Where | None) -> list[list[Any]]:
+        """Of what is counted; with device, stream and owner of each, where these differ."""
+        batch = work.batch
+        columns: list[list[Any]] = [batch.key, batch.duration]
+        if work.kind in WITH_BYTES:
+            columns.append(batch.bytes)
+        if where is None:
+            columns.append(self._each_where(batch, work.owners))
+        return columns
+
+    def _seen(self, work: Work) -> Work:
+        """Without what was launched while boundaries had no place."""
+        ids, unseen = work.ids, self.attribution.unseen
+        wide = [corr + ids.base for corr in ids.corrs]
+        seen = [i for i, corr in enumerate(wide) if not unseen(corr, corr)]
+        if work.kind not in HELPERS:
+            self.unseen += work.batch.count - len(seen)
+        corrs = [wide[i] for i in seen]
+        return work._replace(
+            batch=work.batch.pick(seen),
+            ids=Ids(corrs, min(corrs, default=0), max(corrs, default=0), 0, ids.ascend),
+            kept={at: work.kept[i] for at, i in enumerate(seen) if i in work.kept},  # type: ignore[arg-type]
+            owners=[work.owners[i] for i in seen] if work.owners is not None else None,
+            rows=[work.rows[i] for i in seen] if work.rows is not None else None,
+        )
 
     def _shared_where(self, batch: Batch) -> Where | None:
         """Of all records, or None where they differ."""

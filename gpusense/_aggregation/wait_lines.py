@@ -104,6 +104,10 @@ class Lines:
             for key in list(islice(self._lines, excess + MAX_CALLS // 8)):
                 del self._lines[key]
 
+    def clear(self) -> None:
+        """Correlation ids begin anew."""
+        self._lines.clear()
+
     def of(self, correlations: Iterable[int]) -> list[str | None]:
         """The line of each call; None for one that was not noted."""
         return list(map(self._lines.get, correlations))

@@ -20,7 +20,7 @@ from operator import gt
 
 from .._decode.correlation_ids import Widener
 from .._records.records import Path
-from .boundaries import CLOSE, OPEN, Boundary, Placed
+from .boundaries import CLOSE, DARK, GONE, LEAVE, LIT, OPEN, Boundary, Placed
 from .timelines import ENDED, UNCERTAIN, Candidates, Events, Forgotten, Threads, Timeline, chain
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
@@ -64,6 +64,13 @@ class Attributor:
         self._tokens: dict[int, Boundary] = {}  # in the order of issue
         self._failed: set[int] = set()  # of them: no record will come
         self._stay = 0  # blocks that had to stay when some were forgotten last
+        self._dark: list[tuple[int, int]] = []  # from the one id on, and up to before the other, nothing is seen
+        self._dark_from: int | None = None  # where that lasts
+        self.light: Boundary | None = None  # a LIT that waits for its record
+        self.light_since_ns = 0  # when the first one was made of which no record came
+        self._lit_at: int | None = None  # the place of the first LIT
+        self._dark_since_ns = 0  # when that began, where the place of the DARK is not known
+        self._lit_late = False  # whether it ends with the next boundary that has a place
         self.lost_markers = 0
 
     def boundary(self, event: Boundary, corr: int | None = None) -> None:
@@ -82,6 +89,9 @@ class Attributor:
             self._place(event, corr)
         elif event.token:
             self._tokens[event.token] = event
+            if event.op == LIT:
+                self.light_since_ns = event.before_ns if self.light is None else self.light_since_ns
+                self.light = event
         else:
             self._pending.setdefault(event.thread & THREAD_MASK, deque()).append(event)
 
@@ -97,8 +107,10 @@ class Attributor:
                 homes[block] = thread
                 if parent is None:
                     self._rooted.add(thread & THREAD_MASK)
-            row = time_ns, op, block, parent
             corr = widen((newest + 1) & 0xFFFFFFFF)
+            if op == GONE or (op == OPEN and parent is None and self._kept.ends):
+                op = self._lives(op, thread, corr)
+            row = time_ns, op, block, parent
             if op == CLOSE and (home := homes.pop(block, thread)) != thread:
                 corrs, rows = threads.get(home) or threads.setdefault(home, ([], []))
                 corrs.append(corr)
@@ -114,6 +126,14 @@ class Attributor:
             self._kept.added += len(events[0])
         self._all.extend(*every)
         self._forget()
+
+    def _lives(self, op: int, thread: int, corr: int) -> int:
+        """A thread ended, or opened a block without a parent. Gives what that is on its timeline."""
+        if op == GONE:
+            self._kept.end(thread & THREAD_MASK, corr)
+            return LEAVE
+        self._kept.root(thread & THREAD_MASK, corr)
+        return op
 
     def _timeline(self, thread: int) -> Timeline:
         return self._threads.get(thread & THREAD_MASK) or self._kept.begin(thread & THREAD_MASK)
@@ -178,6 +198,13 @@ class Attributor:
 
     def _place(self, event: Boundary, corr: int, flag: int = 0) -> None:
         op, block, parent, thread, before_ns, _, _, _ = event
+        if op in (DARK, LIT):
+            self._see(event, corr, bool(flag))
+            return
+        if op == GONE or (op == OPEN and parent is None and self._kept.ends):
+            op = self._lives(op, thread, corr)
+        if (self._lit_late or self._dark_since_ns) and not flag:
+            self._see(event, corr, False)
         timeline = self._threads.get(thread & THREAD_MASK) or self._timeline(thread)
         timeline.insert(corr, before_ns, op | flag, block, parent)
         if block:
@@ -225,6 +252,69 @@ class Attributor:
         self.lost_markers += 1
         self._place(event, self._kept.placed_before(event.thread & THREAD_MASK, event.before_ns), UNCERTAIN)
 
+    # --- where boundaries have no place -----------------------------------------------------------------------------
+
+    def _see(self, event: Boundary, corr: int, lost: bool) -> None:
+        """Nothing is seen from a DARK to its LIT. Where the place of one is not known: from the last boundary on that
+        has a place, or up to the next one."""
+        op, dark = event.op, self._dark_from
+        if op == DARK:
+            if dark is None:
+                self._dark_from = self._last_place() if lost else corr
+                self._dark_since_ns = event.before_ns if lost else 0
+            return
+        if op == LIT:
+            self.light = None
+        elif dark is not None and event.before_ns < self._dark_since_ns:  # its record came late
+            self._dark_from = max(dark, corr)
+            return
+        elif not self._lit_late:
+            return
+        if self._dark_from is None:
+            self._lit_at = 0 if lost else corr
+        elif lost:
+            self._lit_late = True
+        elif op == LIT or corr > self._dark_from:
+            self._dark.append((self._dark_from, max(corr, self._dark_from)))
+            self._dark_from, self._lit_late, self._dark_since_ns = None, False, 0
+
+    def _last_place(self) -> int:
+        return max((0, *self._all.corrs[-1:], *(end for _, end in self._dark[-1:])))
+
+    @property
+    def unplaced(self) -> int | None:
+        """Where a boundary belongs that has no place of its own: in the last time in which nothing is seen, or before
+        the first LIT. None: there is no such place."""
+        if self._dark_from is not None:
+            return self._dark_from
+        if self._dark:
+            return self._dark[-1][0]
+        return 0 if self.light is not None else self._lit_at
+
+    def began_anew(self, corr: int, newest: int = 0) -> bool:
+        """Whether ids began anew since the last DARK, where ``corr``, 32 bits, is that of its LIT. ``newest``: of
+        those from before."""
+        dark = self._dark_from
+        return dark is not None and (corr - max(dark, newest)) & 0xFFFFFFFF >= 0x80000000
+
+    def issued_ns(self, token: int) -> int:
+        """When the marker call was made whose record is waited for; 0 where none is."""
+        event = self._tokens.get(token)
+        return event.before_ns if event is not None else 0
+
+    def unseen(self, low: int, high: int) -> bool:
+        """Whether some of the ids from ``low`` to ``high`` are not seen."""
+        if self._dark_from is not None and high >= self._dark_from:
+            return True
+        for begin, end in reversed(self._dark):
+            if end <= low:
+                return False
+            if begin <= high:
+                return True
+        return False
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
     def _waiting(self) -> set[int]:
         """Threads of boundaries without a place."""
         return {event.thread & THREAD_MASK for event in self._tokens.values()}.union(self._pending)
@@ -242,7 +332,7 @@ class Attributor:
         thread &= THREAD_MASK
         own = self._threads.get(thread)
         if own is not None and corr >= own.since:
-            return (own, False) if thread in self._rooted else (self._all, True)
+            return (own, False) if self._kept.owns(thread, corr) else (self._all, True)
         forgotten = self._kept.forgotten(thread)
         return (forgotten, not forgotten.owned) if forgotten is not None else (self._all, True)
 
@@ -261,6 +351,8 @@ class Attributor:
 
     def constant(self, thread: int, low: int, high: int) -> tuple[Candidates, bool] | None:
         """As :meth:`resolve` for every id in ``low``…``high``, or None where a boundary lies between."""
+        if thread & THREAD_MASK in self._kept.ends:
+            return None
         timeline, inherits = self._view(thread, low)
         if timeline.index(low) != timeline.index(high):
             return None
@@ -279,9 +371,11 @@ class Attributor:
         """
         timeline, inherits = self._view(thread, first)
         if ascend and type(timeline) is Timeline:
-            own = self._threads.get(thread & THREAD_MASK) if inherits and timeline is self._all else None
-            if own is not None:
-                return self._own_or_all(own, corrs, last, base)
+            key = thread & THREAD_MASK
+            some = (inherits and timeline is self._all) or key in self._kept.ends
+            own = self._threads.get(key) if some else None
+            if own is not None and first >= own.since:
+                return self._own_or_all(key, own, corrs, last, base)
             return timeline.segments(corrs, last, base, inherits)
         same = self.constant(thread, first, last)
         return (
@@ -289,13 +383,14 @@ class Attributor:
         )
 
     def _own_or_all(
-        self, own: Timeline, corrs: Sequence[int], last: int, base: int
+        self, thread: int, own: Timeline, corrs: Sequence[int], last: int, base: int
     ) -> list[tuple[int, int, tuple[Candidates, bool]]]:
         """As :meth:`segments`, for ids that ascend, of a thread whose blocks lie in those of others: its own ones where
         one is open."""
         found: list[tuple[int, int, tuple[Candidates, bool]]] = []
         for low, high, place in own.segments(corrs, last, base, False):
-            if place[0] or own.decides(corrs[low] + base):
+            corr = corrs[low] + base
+            if place[0] or own.decides(corr) or self._kept.owns(thread, corr):
                 found.append((low, high, place))
             else:
                 rest = self._all.segments(corrs[low:high], corrs[high - 1] + base, base, True)
@@ -307,11 +402,11 @@ class Attributor:
     ) -> Iterator[tuple[int, int, tuple[Candidates, bool]]]:
         """As :meth:`segments`, for any ids."""
         timeline, inherits = self._view(thread, first)
-        simple = not inherits and type(timeline) is Timeline
+        simple = not inherits and type(timeline) is Timeline and thread & THREAD_MASK not in self._kept.ends
         own = self._threads.get(thread & THREAD_MASK) if not simple else None
         cuts = set(timeline.between(first, last))
         if own is not None:
-            cuts.update(own.between(first, last))
+            cuts.update(own.between(first, last), self._all.between(first, last))
         ordered = [cut - base for cut in sorted(cuts)]
 
         def resolve(corr: int) -> tuple[Candidates, bool]:

@@ -1,19 +1,21 @@
 """Blocks and switches from before anything could be marked. Pure."""
 
-from .boundaries import CLOSE, LEAVE, OPEN, SWITCH, Boundary
+from .boundaries import CLOSE, GONE, LEAVE, OPEN, SWITCH, Boundary
 
 
 class Unmarked:
     """What is left of them when marking begins: the blocks that are open, and where each thread that runs tasks is."""
 
-    __slots__ = ("_opens", "_threads")
+    __slots__ = ("_opens", "_threads", "crossed")
 
     def __init__(self) -> None:
+        self.crossed = False  # whether there were any since somebody set this to False
         self._opens: dict[int, Boundary] = {}
         self._threads: dict[int, Boundary] = {}  # thread → its last switch
 
     def add(self, event: Boundary) -> bool:
         """False for the end of a block whose start is not known."""
+        self.crossed = True
         if event.op == OPEN:
             self._opens[event.block_id] = event
             return True
@@ -21,6 +23,11 @@ class Unmarked:
             opened = self._opens.pop(event.block_id, None)
             self._closed(event, opened.parent_id if opened is not None else None)
             return opened is not None
+        if event.op == GONE:
+            self._threads.pop(event.thread, None)
+            if any(opened.thread == event.thread for opened in self._opens.values()):
+                self._threads[event.thread] = event
+            return True
         self._goes_on(event)
         return True
 

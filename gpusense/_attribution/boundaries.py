@@ -15,6 +15,11 @@ CLOSE: Final = 0
 OPEN: Final = 1
 SWITCH: Final = 2
 LEAVE: Final = 3
+#: Of no block and no thread: boundaries have no place from here on, and from here on they have one again.
+DARK: Final = 4
+LIT: Final = 5
+#: A thread has ended; one that begins later may have its id.
+GONE: Final = 6
 
 #: A call that has not returned yet is taken to end within this time after it began.
 OPEN_ENDED_NS = 50_000_000
@@ -27,10 +32,12 @@ class Boundary(NamedTuple):
     Where switches between tasks are seen, ``parent_id`` of CLOSE and SWITCH is the block that the thread is in from
     here on (0: none), until a SWITCH with None: from then on order decides, with all that is open. LEAVE: order
     decides, and of the blocks of the thread only ``parent_id`` and those around it count as open.
+
+    What was launched between DARK and LIT is not seen: blocks began and ended there, and nobody knows where.
     """
 
     op: int
-    block_id: int  # 0 for SWITCH and LEAVE, which open and close nothing
+    block_id: int  # 0 where nothing is opened or closed
     parent_id: int | None
     thread: int
     before_ns: int

@@ -19,10 +19,16 @@ from .boundaries import CLOSE, FRAME_ENDED, PLACED, Frame, Item
 #: The innermost open block of each thread and task, but for frames.
 innermost: ContextVar[Any] = ContextVar("gpusense_block", default=None)
 block_ids = count(1)
+_tokens = count()
 
 LAST_ID = 0xFFFFFFFF  # more from ``newest()``: it may have missed some
 
 _get_ident = threads.thread_id()
+
+
+def next_token() -> int:
+    """Of a marker call: 32 bits, never 0."""
+    return next(_tokens) % 0xFFFFFFFF + 1
 
 
 class Run:

@@ -57,6 +57,8 @@ class Capture:
         self._losses_before: dict[str, int] | None = None
         self._limits: dict[int, Any] = {}
         self._cuda_live_ns: int | None = None
+        self._kinds: set[int] = set()  # that the library can record
+        self._opened = False  # whether work is recorded, too, and not markers alone
         self.kinds: frozenset[int] | None = None  # CUPTI's numbers for what was asked for, once capture has begun
         self.sharing = Sharing()
         self.epoch = 0  # times CUPTI was taken out of the process before: correlation ids begin anew with each
@@ -89,8 +91,9 @@ class Capture:
 
     # --- attach -----------------------------------------------------------------------------------------------------
 
-    def try_attach(self, on_view: OnView) -> UnseenInterval | None:
-        """Begins capture if CUDA is live: the time in which work was not seen (without reason: none), else None."""
+    def try_attach(self, on_view: OnView, joins: Callable[[], None]) -> UnseenInterval | None:
+        """Begins capture if CUDA is live: the time in which work was not seen, else None. Only markers are recorded
+        until :meth:`open`. ``joins`` is called before the first buffer is shown."""
         if self.state != "armed" or monotonic() < self._retry_at:
             return None
         if not self._is_live():
@@ -106,7 +109,7 @@ class Capture:
             return None
         self._backend, self._activity = backend, backend.activity
         try:
-            self._begin(on_view)
+            self._begin(on_view, joins)
         except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
             self._refused(str(error) or type(error).__name__, "")
             return None
@@ -126,15 +129,14 @@ class Capture:
             self._cuda = cuda.SOURCE
         return bool(self._cuda.is_live())
 
-    def _begin(self, on_view: OnView) -> None:
+    def _begin(self, on_view: OnView, joins: Callable[[], None]) -> None:
         # All that is needed later: by then the program may have changed folders, limits or what can be imported.
         from .._capi import demangle  # noqa: F401
         from .._decode import names  # noqa: F401
         from .._records import occupancy  # noqa: F401
         from ..backends.cupti import markers, synchronize, watch  # noqa: F401
 
-        chosen = self.settings.kinds
-        kinds = set(layouts.chosen(chosen))
+        kinds = set(layouts.chosen(self.settings.kinds))
         self.kinds = frozenset(kinds)
         activity = self._activity
         if self._plan is None:
@@ -143,16 +145,42 @@ class Capture:
         if not activity.can_select_api():
             kinds.discard(layouts.DRIVER)
         size, buffers = self.settings.buffer_size, self.settings.buffers
-        wants = self.sharing.begin(kinds, size * buffers)
-        activity.start(kinds, on_view, buffer_size=size, buffers=buffers, wants=wants)
-        self.sharing.met(activity.shared)
+        activity.meet(size, buffers)
         self.strides = dict(activity.strides)
-        status = activity.status()
-        self.per_thread = bool(status.get("per_thread_buffers"))
-        self.epoch = int(status.get("detached") or 0)
-        self._select_launches()
-        if "sync_lines" in chosen:
-            activity.note_lines(self.settings.line_packages)
+        self.epoch = int(activity.status().get("detached") or 0)
+        joins()
+        wants = self.sharing.begin(kinds, size * buffers)
+        self._kinds, self._opened = kinds, False
+        first = {layouts.MEMSET} if activity.can_want else kinds
+        activity.start(first, on_view, buffer_size=size, buffers=buffers, wants=wants)
+        self.sharing.met(activity.shared)
+        self.per_thread = bool(activity.status().get("per_thread_buffers"))
+
+    def open(self) -> bool:
+        """After :meth:`try_attach`, and after a pause: work is recorded from now on, if it is not yet. False where
+        CUPTI refuses: capture has ended."""
+        if self._opened or self.state != "running":
+            return True
+        try:
+            self._activity.want(self._kinds)
+            self._select_launches()
+            if "sync_lines" in self.settings.kinds and self._activity.lines is None:
+                self._activity.note_lines(self.settings.line_packages)
+        except Exception as error:  # noqa: BLE001 - as in try_attach
+            self.close()
+            self._activity.stop()
+            self.state = "armed"
+            self._refused(str(error) or type(error).__name__, "")
+            return False
+        self._opened = True
+        return True
+
+    def close(self) -> None:
+        """The opposite of :meth:`open`: only markers are recorded from now on. Before :meth:`stop`, so that all that
+        was recorded has blocks around it that could be marked."""
+        self._opened = False
+        if self._activity is not None and self.state == "running":
+            self._activity.want({layouts.MEMSET})
 
     def _select_launches(self) -> None:
         """Of the driver's functions only those that launch; enabling the kind wants them all."""
@@ -199,6 +227,10 @@ class Capture:
         self._watch_at = now + WATCH_S
         from ..backends.cupti import watch
 
+        if self.state == "paused" and self._opened:
+            self._opened = False
+            self._activity.want({layouts.MEMSET})  # for when it goes on; :meth:`open` asks for the others
+
         verdict = watch.look(self._activity, paused=self.state == "paused")
         if (verdict or self.reason) == watch.TAKEN_OVER:
             self._watch_at = now + TAKEN_OVER_S
@@ -211,7 +243,6 @@ class Capture:
         if self.state == "running":
             self.state, self.reason, self._paused_ns = "paused", verdict, self._alive_ns[0]
             return None
-        self._select_launches()
         self.newest = None
         if self.marker is not None:
             self._read_instead()

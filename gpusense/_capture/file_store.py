@@ -151,10 +151,13 @@ class FileStore:
             self._sinks.put([*taken_apart(items)[1]])
         return []
 
-    def boundary(self, event: Boundary, early: bool) -> None:
+    def boundary(self, event: Boundary, early: bool = False, newest: int | None = None) -> None:
         if self._packer:
             self._write_boundaries()
-        self._rows.append([*event, None if event.token else 0 if early else 1])
+        if newest is not None:
+            self._rows.append([*event, None, newest])
+        else:
+            self._rows.append([*event, None if event.token else 0 if early else 1])
 
     def know(self, event: Boundary) -> None:
         """A record says the path of its block."""

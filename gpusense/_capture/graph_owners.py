@@ -73,7 +73,9 @@ class GraphOwners:
             self.overflowed += overflowed
             recorder = self._tracer.recorder
             known, fresh = recorder.store.owners, dict[int, Path]()
-            for index, node in enumerate(nodes):
+            for index, node in enumerate(nodes):  # counted as they were made, also those without an id
+                if not node.node_id:
+                    continue
                 if node.original_id:
                     owner = fresh.get(node.original_id) or known.get(node.original_id)
                 else:

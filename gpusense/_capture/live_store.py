@@ -63,7 +63,7 @@ class LiveStore:
         pipeline.occupancy, pipeline.marker = capture.occupancy, capture.marker_shape
         if capture.epoch > self._epoch:
             self._epoch = capture.epoch
-            pipeline.widener.restart()
+            pipeline.restart_ids()
 
     def configure(self, settings: Settings) -> None:
         self._settings = settings
@@ -102,13 +102,17 @@ class LiveStore:
         self.pipeline.boundaries_after(boundaries)
         return records
 
-    def boundary(self, event: Boundary, early: bool) -> None:
+    def boundary(self, event: Boundary, early: bool = False, newest: int | None = None) -> None:
         if event.token:
-            self.pipeline.attribution.boundary(event)
+            self.pipeline.boundary_marked(event)
+        elif newest is not None:
+            self.pipeline.boundary_after(event, newest)
         elif self._capture is None:
             self.know(event)
+        elif early:
+            self.pipeline.attribution.boundary(event, 0)
         else:
-            self.pipeline.attribution.boundary(event, 0 if early else self.pipeline.widener.newest + 1)
+            self.pipeline.boundary_about(event)
 
     def know(self, event: Boundary) -> None:
         if event.op == OPEN:

@@ -18,8 +18,11 @@ from .._aggregation.same_kernels import SameKernels
 from .._attribution.before_capture import Unmarked
 from .._attribution.boundaries import (
     CLOSED,
+    DARK,
     LAST_PLACED,
+    LIT,
     LOST,
+    OPEN_ENDED_NS,
     RECORD,
     Boundary,
     PlacedItem,
@@ -28,7 +31,7 @@ from .._attribution.boundaries import (
     on_clock,
     record_of,
 )
-from .._attribution.open_blocks import end_frames
+from .._attribution.open_blocks import LAST_ID, end_frames, next_token
 from .._decode.walk import restamped
 from .._records.device_identity import same
 from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, UnseenInterval
@@ -127,6 +130,7 @@ class Recorder:
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
         self._marked = False  # whether blocks were marked once: else nothing was launched that we saw
+        self._began: UnseenInterval | None = None  # the time until capture, while it begins
         self._unmarked = Unmarked()  # boundaries until then
         self._pauses = Pauses()
         self.steps = 0  # parts of the work that are done: it goes on as long as they grow
@@ -282,25 +286,72 @@ class Recorder:
 
     def _try(self, capture: Capture) -> None:
         if not capture.running:
-            unseen = capture.try_attach(self.on_buffer)
-            if unseen is None:
+            self._began = capture.try_attach(self.on_buffer, lambda: self._joins(capture))
+            if self._began is None:
                 self.armed = capture.waiting
                 return
-            with self._lock:
-                if unseen.reason:
-                    self._add_unseen(unseen)
-                self._consume()
-                self.store.attached(capture)
-        if not capture.prepare_marker():
-            return  # still armed: blocks are marked once there is a context
         with self._lock:
             self._consume()
-            self._marked = True
-            for event in self._unmarked.drain():
-                self.store.boundary(event, early=True)
-            self.store.attached(capture)
+            self._unmarked.crossed = False
+        if capture.prepare_marker():
+            self._light(capture)
             self.armed = False
+        # Work last, and first where there is no context yet, or no room for what marks blocks.
+        if not capture.open():
+            self._go_dark(capture)
+            self.armed = capture.waiting
+        elif self._began is not None:
+            with self._lock:
+                self._add_unseen(self._began._replace(end_ns=now_ns()))
+            self._began = None
+
+    def _joins(self, capture: Capture) -> None:
+        """Before the first buffer is shown."""
+        with self._lock:
+            self._consume()
+            self.store.attached(capture)
+
+    def _light(self, capture: Capture) -> None:
+        """Boundaries have a place among the launches from now on."""
+        with self._lock:
+            self._consume()
+            self.store.attached(capture)
             self._mark_with(capture)
+            self._place(LIT, 0, None, "")
+            if self._marked:
+                return
+            # A block whose thread has crossed no boundary since there was no context holds all that was launched.
+            self._marked, crossed = True, self._unmarked.crossed
+            for event in self._unmarked.drain():
+                if crossed:
+                    self._place(event.op, event.block_id, event.parent_id, event.name, event.thread)
+                else:
+                    self.store.boundary(event, early=True)
+
+    def _place(self, op: int, block_id: int, parent_id: int | None, name: str, thread: int = 0) -> None:
+        """A boundary that is here among the launches, as blocks have them. Under the lock."""
+        marker, newest, now = self.marker, self.newest, now_ns()
+        event = Boundary(op, block_id, parent_id, thread, now, now + OPEN_ENDED_NS, name)
+        corr = newest() if marker is not None and newest is not None else LAST_ID + 1
+        if corr <= LAST_ID:
+            self.store.boundary(event._replace(after_ns=now), newest=corr)
+        elif marker is None:
+            self.store.boundary(event)
+        else:
+            token = next_token()
+            self.store.boundary(event._replace(token=token))
+            if marker(token):
+                self.store.lose(token)
+
+    def _go_dark(self, capture: Capture | None) -> None:
+        """Boundaries have no place from now on. ``capture`` None: another profiler has CUPTI, and no call is made."""
+        if self.marker is None:
+            return
+        with self._lock:
+            if self.newest is None and capture is None:
+                self._mark_no_more()
+            self._place(DARK, 0, None, "")
+            self._mark_no_more()
 
     def _add_unseen(self, unseen: UnseenInterval) -> None:
         """Of a pause the second part, without CUPTI, continues the first; and so do all where there are very many."""
@@ -315,15 +366,18 @@ class Recorder:
 
     def _watch(self, capture: Capture) -> None:
         change = capture.watch()
-        if change is not None:
-            self._add_unseen(change)
-        # While another profiler has CUPTI our markers would only be noise in its records.
-        self._mark_with(capture if capture.running else None)
-
-    def _mark_with(self, capture: Capture | None) -> None:
-        if capture is None:
-            self._mark_no_more()
+        if not capture.running:
+            self._go_dark(None)  # our markers would only be noise in the records of another profiler
             return
+        if self.marker is None and capture.prepare_marker():
+            self._light(capture)
+        if not capture.open():
+            self._go_dark(capture)
+            self.armed = capture.waiting
+        elif change is not None:
+            self._add_unseen(change._replace(end_ns=now_ns()))
+
+    def _mark_with(self, capture: Capture) -> None:
         if capture.newest is not self.newest:
             self._mark_no_more()  # never the new marker with the old way of reading
             self.newest = capture.newest
@@ -356,7 +410,8 @@ class Recorder:
         with self._attaching:
             if self.disabled or self._budget.outside or not capture.running:
                 return  # another thread was faster
-            self._mark_no_more()
+            capture.close()
+            self._go_dark(capture)
             self.armed = False
             refused = capture.pause_outside(BUDGET)
             with self._lock:
@@ -393,7 +448,9 @@ class Recorder:
         self._read_all(monotonic() + 0.5)
         with self._attaching:
             outside = self._budget.outside
-            self._mark_no_more()
+            if self.capture is not None:
+                self.capture.close()
+            self._go_dark(self.capture)
             self.armed = False
             self.disabled = True
             if self.capture is not None and (self.capture.attached or outside):
@@ -423,7 +480,9 @@ class Recorder:
         with self._attaching:
             if capture is not None and capture.waiting and self._end_ns is None:
                 self._never_captured(capture)
-            self._mark_no_more()
+            if capture is not None:
+                capture.close()
+            self._go_dark(capture)
             self.armed = False
             if capture is not None and capture.attached:
                 capture.flush()

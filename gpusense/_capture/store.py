@@ -86,9 +86,9 @@ class Store(Protocol):
         """Boundaries where the newest correlation id was read; gives the records of blocks that ended there and are
         still to be recorded."""
 
-    def boundary(self, event: Boundary, early: bool) -> None:
-        """Its place is where its token comes, if it has one; else before all launches (``early``), or behind those
-        that were read so far."""
+    def boundary(self, event: Boundary, early: bool = False, newest: int | None = None) -> None:
+        """Its place is where its token comes, if it has one; or behind the id ``newest``; else before all launches
+        (``early``), or in the last time in which boundaries had no place."""
 
     def know(self, event: Boundary) -> None:
         """A boundary that may get its place later."""

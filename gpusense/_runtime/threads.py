@@ -68,6 +68,20 @@ def thread_id() -> Callable[[], int]:
     return found
 
 
+def local() -> Any:
+    """An object whose attributes each thread of the system has for itself, as long as it lives."""
+    return native("_local")()
+
+
+def ends_with_python() -> bool:
+    """Whether the calling thread began in Python. Of others, what :func:`local` keeps goes each time they leave it."""
+    threading, here = sys.modules.get("threading"), thread_id()()
+    if threading is None:
+        return False
+    began = (thread for thread in threading.enumerate() if type(thread).__name__ != "_DummyThread")
+    return any(thread.ident == here for thread in began)
+
+
 def system_id() -> int:
     """The number by which the system knows the calling thread; 0 where it names none."""
     return int(_thread.get_native_id()) if hasattr(_thread, "get_native_id") else 0

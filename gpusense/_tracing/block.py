@@ -12,7 +12,6 @@ item being left there is no call, and whoever finds ``end_ns`` None after an exc
 """
 
 from collections.abc import Callable
-from itertools import count
 from time import time_ns
 from typing import Any
 from weakref import ref
@@ -21,6 +20,7 @@ from .._attribution.boundaries import (
     CLOSE,
     CLOSED,
     ENDED,
+    GONE,
     LOST,
     MARKED,
     OPEN,
@@ -31,7 +31,17 @@ from .._attribution.boundaries import (
     Item,
     MarkerCall,
 )
-from .._attribution.open_blocks import LAST_ID, block_ids, end_frames, entered, here, innermost, left, running
+from .._attribution.open_blocks import (
+    LAST_ID,
+    block_ids,
+    end_frames,
+    entered,
+    here,
+    innermost,
+    left,
+    next_token,
+    running,
+)
 from .._capture.recorder import Recorder
 from .._records.validate import attributes_of
 from .._runtime import log, threads
@@ -42,7 +52,6 @@ from .summary import block_summary
 from .tasks import TaskSwitches
 
 _get_ident = threads.thread_id()
-_tokens = count(1)
 
 #: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted. Blocks in
 #: others look at every 64th.
@@ -197,6 +206,17 @@ class TimedBlock:
         return compute_decorated(function, self._name, self._elements, self._attributes)
 
 
+class _ThreadEnd:
+    """Goes with its thread, and says so then: a later thread may get the same id."""
+
+    tell: Callable[[int], None] | None = None
+    thread = 0
+
+    def __del__(self) -> None:
+        if self.tell is not None:
+            self.tell(self.thread)
+
+
 class Blocks:
     """The blocks of a tracer: what happens to them goes into the queue of its ``recorder``.
 
@@ -214,6 +234,7 @@ class Blocks:
         self._share = 1 - 1e-9  # so that the first block is opened
         self._shed = threads.Count()
         self._crowded = False  # at the last look whether there is room for more
+        self._each_thread = threads.local()  # ``end``: of a thread that opened a block outside all others
 
     # --- with -------------------------------------------------------------------------------------------------------
 
@@ -237,7 +258,7 @@ class Blocks:
         if outer is None:
             parent = block.parent_id = None
             block.path = (name,)
-            recorded = self._sample()
+            recorded = self._root(thread)
         else:
             parent = block.parent_id = outer.block_id
             block.path = (*outer.path, name)
@@ -260,6 +281,8 @@ class Blocks:
     def end(self, block: Block) -> None:
         """A recorded block has been closed; it may be on another thread than its own."""
         recorder = self.recorder
+        if recorder.armed:  # what was launched inside may already be recorded
+            recorder.poke()
         inside = self._tasks.closes(block) if self._tasks is not None else None
         thread = _get_ident()
         marker, newest = recorder.marker, recorder.newest
@@ -294,6 +317,12 @@ class Blocks:
         if self._crowded:
             self._shed.add()
         return not self._crowded
+
+    def _root(self, thread: int) -> bool:
+        """Whether a block outside all others is recorded. Its thread is followed to its end from then on."""
+        if not hasattr(self._each_thread, "end"):
+            self._follow(thread)
+        return self._sample()
 
     def _sample(self) -> bool:
         if len(self.recorder.events) > MAX_WAITING:
@@ -340,6 +369,8 @@ class Blocks:
                 block.parent_id, block.path = outer.block_id, (*outer.path, name)
             else:
                 block.parent_id, block.path = None, (name,)
+                if not hasattr(self._each_thread, "end"):
+                    self._follow(thread)
             block.is_open = block.recorded = True
             innermost.set(block)
             if (corr := newest()) > LAST_ID:  # from now on it is another way, which this block's start takes, too
@@ -444,7 +475,7 @@ class Blocks:
         name: str,
     ) -> int:
         """Leaves a boundary in the queue, around a call of ``marker``; gives the time after it."""
-        token = (next(_tokens) - 1) % 0xFFFFFFFF + 1  # 32 bits, never 0
+        token = next_token()
         call = MarkerCall(token)
         # Before the call: its record may be read before it returns.
         self._append((MARKED, op, block_id, parent_id, thread, before_ns, name, call))
@@ -456,6 +487,22 @@ class Blocks:
             if failed:
                 self._append((LOST, token))
         return call.ended_ns
+
+    def _follow(self, thread: int) -> None:
+        """The calling thread opened a block outside all others for the first time."""
+        if not threads.ends_with_python():
+            self._each_thread.end = None
+            return
+        end = self._each_thread.end = _ThreadEnd()
+        end.thread = thread
+        end.tell = self._thread_ended  # an interrupt may have come before
+
+    def _thread_ended(self, thread: int) -> None:
+        """Called on it, at its end."""
+        try:
+            self._boundary(GONE, 0, None, thread, time_ns(), "")
+        except Exception:  # noqa: BLE001 - the thread ends all the same
+            self.failed_blocks += 1
 
     def _switched(self, op: int, thread: int, inside: int | None) -> bool:
         """Launches of ``thread`` belong to another block from now on; see :data:`Mark`."""

@@ -15,7 +15,7 @@ from .._attribution.boundaries import (
     ENDED,
     FRAME_FOLLOWED,
     FRAME_OPENED,
-    LEAVE,
+    GONE,
     OPEN,
     PLACED,
     Ended,
@@ -189,7 +189,7 @@ def _entry(item: Any, shared: dict[Path, Path]) -> tuple[Any, Any]:
 
 def _check(op: int, block: int, parent: int | None, newest: int) -> None:
     """As of boundaries on their own: a block has a lower number than those inside it, so no chain is a circle."""
-    if op > LEAVE:
+    if op > GONE:
         raise ValueError("no boundary of a block")
     if op == OPEN and parent is not None and parent >= block:
         raise ValueError(f"block {block} is inside block {parent}, which is not older")

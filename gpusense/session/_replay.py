@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from .._aggregation.block_totals import Watched
 from .._aggregation.pipeline import Limits, Marker, Pipeline
 from .._aggregation.placement import with_owner
-from .._attribution.boundaries import CLOSE, LEAVE, OPEN, Boundary
+from .._attribution.boundaries import CLOSE, GONE, OPEN, Boundary
 from .._capi import demangle
 from .._decode.names import NameCache, Names
 from .._records.records import GpuKernel, Path
@@ -120,7 +120,7 @@ class Replay:
         epoch = facts.get("epoch", 0)
         if epoch > self._epoch:
             self._epoch = epoch
-            pipeline.widener.restart()
+            pipeline.restart_ids()
         pipeline.others_markers = frozenset(facts.get("others_markers", ()))
 
     def take_boundaries(self, chunk: file.Chunk) -> None:
@@ -135,8 +135,11 @@ class Replay:
                 self.pipeline.boundary_after(boundary, newest)
                 continue
             if corr:  # while nothing could be marked: about here
-                corr = self.pipeline.widener.newest + 1
-            self.pipeline.attribution.boundary(boundary, corr)
+                self.pipeline.boundary_about(boundary)
+            elif corr is None and boundary.token:
+                self.pipeline.boundary_marked(boundary)
+            else:
+                self.pipeline.attribution.boundary(boundary, corr)
         if refused:
             self.damage.append(rows_left_out(refused, chunk, reason))
 
@@ -203,7 +206,7 @@ def _boundary(row: Any) -> tuple[Boundary, int | None, int | None]:
         type(None),
     }:
         raise ValueError("a number is missing")
-    if type(found.name) is not str or not CLOSE <= found.op <= LEAVE or min(numbers) < 0:
+    if type(found.name) is not str or not CLOSE <= found.op <= GONE or min(numbers) < 0:
         raise ValueError("no boundary of a block")
     if found.op == OPEN and found.parent_id is not None and not 0 <= found.parent_id < found.block_id:
         raise ValueError(f"block {found.block_id} is inside block {found.parent_id}, which is not older")

@@ -12,7 +12,7 @@ from support.sessions import watch
 
 from gpusense._aggregation import placement
 from gpusense._aggregation.pipeline import Limits, Marker, Pipeline
-from gpusense._attribution.boundaries import CLOSE, OPEN, PLACED, SWITCH, Boundary
+from gpusense._attribution.boundaries import CLOSE, DARK, LIT, OPEN, PLACED, SWITCH, Boundary
 from gpusense._records.records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
 
 MAIN, AUTOGRAD = 0x7001, 0x7002
@@ -671,3 +671,79 @@ def test_a_pipeline_sums_what_it_does_not_keep(asked, batches, slow, copies, cut
     if asked and len(edges) >= 4:
         rows = [row for (kind, _), row in made.totals(2).rows.items() if kind == "kernel"]
         assert [sum(row[0] for row in rows), sum(row[1] for row in rows)] == inside
+
+
+MEMSET = struct.Struct("<IIQQQIIIIHHIQQIIII")
+
+
+def memset(start, correlation, *, value=0, size=4, context=1, stream=5):
+    rest = 0, context, stream, correlation, *[0] * 9
+    return MEMSET.pack(2, value, size, start, start + 10, *rest)
+
+
+def memsets(*records):
+    """What is left of them, where stream 5 is the one of markers and boundary 41 has been met."""
+    made = Pipeline(Limits(trace_all=True), start_ns=T0, marker=Marker(2, 0, None, 5, tokens=True))
+    made.boundary_marked(Boundary(OPEN, 1, None, MAIN, T0, T0 + 5, "a", 41))
+    strides = {**STRIDES, 2: MEMSET.size}
+    made.feed(view(memset(T0 + 1, 1, value=41), *records), MAIN, strides, names, now_ns=T0)
+    made.cycle(T0, final=True)
+    return [record.bytes for record in made.kept]
+
+
+def test_streams_of_other_contexts_have_the_same_numbers():
+    ours = memset(T0 + 20, 2)  # as a canary
+    assert memsets(ours, memset(T0 + 30, 3, size=1 << 20), memset(T0 + 40, 4, context=2)) == [1 << 20, 4]
+
+
+# --- where boundaries have no place -----------------------------------------------------------------------------------
+
+
+def whose(made):
+    made.cycle(T0 + 10**9, final=True)
+    return {record.correlation_id & 0xFFFFFFFF: record.path for record in made.kept}
+
+
+def test_what_was_launched_while_boundaries_had_no_place_is_not_seen():
+    made, _ = pipeline(trace_all=True)
+    made.boundaries_after([(PLACED, OPEN, 1, None, MAIN, T0, "a", 0)])
+    made.boundary_after(Boundary(DARK, 0, None, 0, T0, T0), 3)
+    made.boundary_about(Boundary(CLOSE, 1, None, MAIN, T0, T0))
+    made.boundary_about(Boundary(OPEN, 2, None, MAIN, T0, T0, "b"))
+    made.boundary_after(Boundary(LIT, 0, None, 0, T0, T0), 6)
+    feed(made, *(kernel(T0 + 10 * i, T0 + 10 * i + 5, i) for i in (2, 7, 5, 3, 4, 8, 6)))
+    assert whose(made) == {2: ("a",), 3: ("a",), 7: ("b",), 8: ("b",)}
+    counters = made.counters()
+    assert (counters.seen, counters.kept, counters.pre_session) == (7, 4, 3)
+
+
+def test_ids_that_began_anew_while_another_had_cupti_are_later_than_all_before():
+    made, _ = pipeline(trace_all=True)
+    made.boundaries_after([(PLACED, OPEN, 1, None, MAIN, T0, "a", 0), (PLACED, CLOSE, 1, None, MAIN, T0 + 1, "", 90)])
+    made.lines.add([(5, "before")])
+    made.boundary_after(Boundary(DARK, 0, None, 0, T0 + 2, T0 + 2), 95)
+    made.boundary_after(Boundary(LIT, 0, None, 0, T0 + 3, T0 + 3), 4)
+    made.boundaries_after([(PLACED, OPEN, 2, None, MAIN, T0 + 4, "b", 4)])
+    assert not made.lines  # they were of other calls
+    feed(made, kernel(T0 + 10, T0 + 20, 5), kernel(T0 + 30, T0 + 40, 91))
+    assert whose(made) == {5: ("b",), 91: ("b",)}
+
+
+@pytest.mark.parametrize("work_first", [False, True])
+def test_a_marker_may_say_that_ids_began_anew_when_work_behind_it_has_come(work_first):
+    made = Pipeline(Limits(trace_all=True), start_ns=T0, marker=Marker(2, 0, None, 5, tokens=True))
+    made.boundary_marked(Boundary(OPEN, 1, None, MAIN, T0, T0 + 1, "a", 41))
+    strides = {**STRIDES, 2: MEMSET.size}
+    made.feed(view(memset(T0, 10, value=41), kernel(T0 + 1, T0 + 2, 11)), MAIN, strides, names, now_ns=T0)
+    made.boundary_about(Boundary(DARK, 0, None, 0, T0 + 5, T0 + 5))
+    made.boundary_marked(Boundary(LIT, 0, None, 0, T0 + 10, T0 + 11, "", 42))
+    made.boundary_marked(Boundary(OPEN, 2, 1, AUTOGRAD, T0 + 12, T0 + 13, "b", 43))
+    buffers = [
+        (MAIN, memset(T0 + 10, 3, value=42)),
+        (AUTOGRAD, memset(T0 + 12, 4, value=43), kernel(T0 + 20, T0 + 21, 5)),
+    ]
+    for thread, *records in reversed(buffers) if work_first else buffers:
+        made.feed(view(*records), thread, strides, names, now_ns=T0)
+    found = whose(made)
+    assert found[5] == ("a", "b")
+    assert made.idle

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpusense._attribution import attributor as _attribution
 from gpusense._attribution.attributor import Attributor
-from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
+from gpusense._attribution.boundaries import CLOSE, GONE, LEAVE, OPEN, PLACED, SWITCH, Boundary
 from gpusense._decode.correlation_ids import Widener
 
 MOST = 120
@@ -292,3 +292,67 @@ def test_boundaries_that_come_or_are_lost_too_late_decide_nothing_that_is_kept()
     attributor.boundary(Boundary(OPEN, 10**6 + 1, 10**6, 6, 26, 26, "late"), 26)
     assert attributor.resolve(6, 27) == ((0, 10**6 + 1), True)
     assert attributor.resolve(6, 442) == ((440,), False)
+
+
+# --- ids that are used again ------------------------------------------------------------------------------------------
+
+
+def lived(widener, *rows):
+    attributor = Attributor()
+    attributor.boundaries_after([(PLACED, *row) for row in rows], widener)
+    return attributor
+
+
+def test_the_rights_of_a_thread_end_with_it():
+    """A thread without blocks, as autograd's, gets the id of one that had some: what it launches lies in the only
+    block that is open."""
+    attributor = lived(
+        Widener(),
+        (OPEN, 1, None, 5, 10, "warm up", 0),
+        (CLOSE, 1, None, 5, 20, "", 3),
+        (GONE, 0, None, 5, 30, "", 4),
+        (OPEN, 2, None, 6, 40, "step", 4),
+        (CLOSE, 2, None, 6, 50, "", 9),
+    )
+    assert attributor.resolve(5, 2) == ((1,), False)
+    assert attributor.resolve(5, 4) == ((), False)  # its last launch
+    assert attributor.resolve(5, 7) == ((2,), True)
+    assert attributor.resolve(5, 10) == ((), True)
+    corrs = [2, 4, 6, 7, 10]
+    found = [attributor.resolve(5, corr) for corr in corrs]
+    for ascend in (False, True):
+        segments = attributor.segments(5, corrs, 2, 10, 0, ascend)
+        assert [place for low, high, place in segments for _ in range(low, high)] == found
+    mixed = [10, 2, 7, 4]
+    segments = attributor.segments(5, mixed, 2, 10)
+    assert [place for low, high, place in segments for _ in range(low, high)] == [
+        attributor.resolve(5, corr) for corr in mixed
+    ]
+
+
+def test_the_next_thread_with_its_id_has_rights_of_its_own():
+    attributor = lived(
+        Widener(),
+        (OPEN, 1, None, 5, 10, "a", 0),
+        (GONE, 0, None, 5, 20, "", 3),  # left its block open
+        (OPEN, 2, None, 5, 30, "b", 3),
+        (CLOSE, 2, None, 5, 40, "", 6),
+        (GONE, 0, None, 5, 50, "", 6),
+        (GONE, 0, None, 5, 60, "", 6),  # one that did nothing
+        (OPEN, 3, None, 6, 70, "c", 7),
+    )
+    assert attributor.resolve(5, 3) == ((1,), False)
+    assert attributor.resolve(5, 4) == ((2,), False)
+    assert attributor.resolve(5, 8) == ((1, 3), True)  # what was left open may be anybody's
+
+
+def test_many_lives_of_one_id_are_not_all_remembered():
+    widener, attributor = Widener(), Attributor()
+    for life in range(500):
+        corr = 10 * life
+        rows = ((OPEN, life + 1, None, 5, 1, "a", corr), (CLOSE, life + 1, None, 5, 2, "", corr + 5))
+        attributor.boundaries_after([(PLACED, *row) for row in (*rows, (GONE, 0, None, 5, 3, "", corr + 5))], widener)
+    assert len(attributor._kept.ends[5]) <= 64
+    assert attributor.resolve(5, 4993) == ((500,), False)
+    assert attributor.resolve(5, 5001) == ((), True)
+    assert attributor.resolve(5, 8) == ((), False)

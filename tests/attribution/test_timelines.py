@@ -21,7 +21,7 @@ class Naive:
 
     def insert(self, corr, row):
         self.events.append((corr, row))
-        self.events.sort(key=lambda event: (event[0], event[1][0]))
+        self.events.sort(key=lambda event: event[0])  # several at one place stay in their order: clocks may go back
 
     def ancestors(self, block):
         while (block := self.parents.get(block)) is not None:

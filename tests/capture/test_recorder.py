@@ -11,6 +11,8 @@ from gpusense._aggregation.block_totals import Watched
 from gpusense._aggregation.threshold import Threshold
 from gpusense._attribution.boundaries import (
     CLOSE,
+    DARK,
+    LIT,
     LOST,
     MARKED,
     OPEN,
@@ -57,6 +59,11 @@ class ScriptedStore:
         return [name for name, *_ in calls], calls
 
 
+def mark(token):
+    """A marker call that works."""
+    return 0
+
+
 class Capture:
     """Attaches when the gate is opened."""
 
@@ -64,15 +71,31 @@ class Capture:
 
     def __init__(self):
         self.inside, self.gate = threading.Event(), threading.Event()
-        self.marker, self.marker_shape, self.newest = len, None, None
+        self.marker, self.marker_shape, self.newest = mark, None, None
         self.has_context = True
+        self.refuses, self.recorder, self.steps = False, None, []
         self.sharing = SimpleNamespace(agree=lambda budget, spent: (None, spent, True), pauses=lambda: ([], None))
 
-    def try_attach(self, on_view):
+    def try_attach(self, on_view, joins):
         self.inside.set()
         self.gate.wait(60)
-        self.running = True
-        return UnseenInterval(0, 0, "")
+        joins()
+        self.running = self.attached = True
+        return UnseenInterval(0, 0, "before")
+
+    def open(self):
+        self.steps.append(("open", self.recorder and self.recorder.marker))
+        return not self.refuses
+
+    def close(self):
+        self.steps.append(("close", self.recorder and self.recorder.marker))
+
+    def stop(self):
+        self.steps.append(("stop", self.recorder and self.recorder.marker))
+
+    def flush(self, forced=False): ...
+
+    def unseen_now(self): ...
 
     def prepare_marker(self):
         return self.has_context
@@ -143,17 +166,87 @@ def test_blocks_that_are_open_when_marking_begins_come_first():
     store.take()
     recorder.tick()
     names, _ = store.take()
-    assert names == ["know"] * 4 + ["records", "attached", "records", "cycle", "beside"]
+    assert names == ["know"] * 4 + ["records", "attached", "records", "records", "cycle", "beside"]
     assert recorder.armed
     capture.has_context = True
     recorder.tick()
     names, calls = store.take()
-    assert names == ["records", "boundary", "boundary", "attached", "records", "cycle", "beside"]
-    assert [(call[1].block_id, call[2]) for call in calls[1:3]] == [(1, True), (2, True)]
-    assert recorder.marker is len
+    assert names == ["records", "records", "attached", *["boundary"] * 3, "records", "cycle", "beside"]
+    assert [(call[1].block_id, call[2]) for call in calls[4:6]] == [(1, True), (2, True)]
+    assert recorder.marker is mark
     recorder.events.append(opened(4))  # another profiler has CUPTI meanwhile
     recorder._consume()
     assert store.take()[1][0][2] is False
+
+
+@pytest.fixture
+def switched():
+    """A recorder whose capture reads ids, and has a context from the start."""
+    capture = Capture()
+    capture.gate.set()
+    capture.newest = iter((70, 80, 90)).__next__
+    recorder = capture.recorder = Recorder(config.Settings(), capture, ScriptedStore)
+    recorder.store.take()
+    return recorder
+
+
+def placed(store):
+    return [(call[1].op, call[1].block_id, call[-1]) for call in store.take()[1] if call[0] == "boundary"]
+
+
+def test_work_is_recorded_last_and_ends_first(switched):
+    recorder, capture, store = switched, switched.capture, switched.store
+    recorder.poke()
+    assert capture.steps == [("open", mark)]  # boundaries have a place by then
+    assert placed(store) == [(LIT, 0, 70)]
+    capture.steps.clear()
+    recorder.pause_capture()
+    assert capture.steps[-2:] == [("close", mark), ("stop", None)]
+    assert placed(store) == [(DARK, 0, 80)]
+    (before, disabled) = recorder.unseen
+    assert (before.reason, disabled.reason) == ("before", "recording was disabled")
+    capture.running, capture.rearm = False, lambda: True
+    recorder.resume_capture()
+    recorder._last_poke = 0.0
+    recorder.poke()
+    assert placed(store) == [(LIT, 0, 90)]
+
+
+def test_nothing_has_a_place_where_work_is_refused(switched):
+    recorder, capture = switched, switched.capture
+    capture.refuses = True
+    recorder.poke()
+    assert recorder.marker is None
+    assert recorder.armed
+    assert placed(recorder.store) == [(LIT, 0, 70), (DARK, 0, 80)]
+    assert recorder.unseen == []
+
+
+def test_blocks_come_behind_what_was_launched_where_some_were_crossed_meanwhile(switched):
+    recorder, capture = switched, switched.capture
+    recorder.events += [opened(1), opened(2, 1)]
+    real = capture.prepare_marker
+
+    def prepare():
+        recorder.events.append((UNPLACED, CLOSE, 2, None, 5, 110, ""))
+        return real()
+
+    capture.prepare_marker = prepare
+    recorder.poke()
+    assert placed(recorder.store) == [(LIT, 0, 70), (OPEN, 1, 80)]
+
+
+def test_a_marker_says_where_boundaries_end_and_begin_where_ids_are_not_read(switched):
+    recorder, capture, store = switched, switched.capture, switched.store
+    capture.newest, marked = None, []
+    capture.marker = lambda token: marked.append(token) or token == marked[0]
+    recorder.poke()
+    recorder.pause_capture()
+    calls = store.take()[1]
+    lit, dark = (call[1] for call in calls if call[0] == "boundary")
+    assert [(lit.op, lit.token), (dark.op, dark.token)] == [(LIT, marked[0]), (DARK, marked[1])]
+    assert ("lose", marked[0]) in calls  # this call failed
+    assert recorder.marker is None
 
 
 def test_what_was_in_the_queue_comes_before_the_buffer(recorder):
@@ -283,7 +376,7 @@ def test_a_block_waits_for_the_thread_that_attaches(attaching):
     assert not marked
     attaching.gate.set()
     opener.join(20)
-    assert marked == [len]
+    assert marked == [mark]
 
 
 def test_blocks_wait_no_longer_than_a_while_in_all(attaching):

@@ -46,6 +46,10 @@ with gpusense.trace("build"):
         made(0x200)
         with gpusense.trace("layer"):
             made(0x300)
+            cupti.fake_cupti_fail(b"cuptiGetGraphNodeId", 1)
+            made(0x310)                      # without an id: those behind it keep their places
+            made(0x320)
+            cupti.fake_cupti_fail(b"cuptiGetGraphNodeId", 0)
         made(0x210)
     helper = threading.Thread(target=made, args=(0x400,))   # a thread without blocks, as autograd's
     with gpusense.trace("backward"):

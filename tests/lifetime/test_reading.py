@@ -205,7 +205,7 @@ judge(tracer.session(), paused=paused, boundaries=boundaries, made=made)
     )
     assert found["paused"] == "paused"
     assert found["boundaries"] == "read"
-    assert found["missing"] == 0  # the scripted library records whoever asks
+    assert found["missing"] == 1  # launched while another had CUPTI: that time is not seen
     assert found["made"] < 20
 
 

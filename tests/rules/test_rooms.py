@@ -37,8 +37,7 @@ COVERED_BY = {
     "analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
     "backends/amd/test_sysfs.py": "backends.amd.sysfs_groups",
-    "backends/cupti/test_activity.py": "backends.cupti.engine backends.cupti.graph_nodes backends.cupti.kinds "
-    "backends.cupti.markers",
+    "backends/cupti/test_activity.py": "backends.cupti.engine backends.cupti.graph_nodes backends.cupti.markers",
     "backends/cupti/test_mailbox.py": "_capi.machine.graph_code _capi.machine.mailbox_aarch64 "
     "_capi.machine.mailbox_x86_64",
     "backends/cupti/test_refusals.py": "_capi.cupti",

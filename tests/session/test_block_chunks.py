@@ -205,7 +205,7 @@ def payload(rows, entries='[["step",null],[["step"],null]]'):
     [
         ((OPEN, 3, 3 + 1, 5, T0, 1, 1, 0), "block 3 is inside block 3, which is not older"),
         ((OPEN, 3, 9 + 1, 5, T0, 1, 1, 0), "block 3 is inside block 9, which is not older"),
-        ((4, 3, 0, 5, T0, 1, 1, 0), "no boundary of a block"),
+        ((7, 3, 0, 5, T0, 1, 1, 0), "no boundary of a block"),
         ((OPEN, 3, 0, 5, T0, 2**32, 1, 0), "no correlation id"),
         ((OPEN, 3, 0, 5, T0, 1, 3, 0), "list index out of range"),
         ((CLOSE, 3, 0, 5, T0, 1, 1, T0 - 5), "a block without a path"),

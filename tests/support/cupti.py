@@ -111,7 +111,7 @@ class Engine:
 
     def __init__(self):
         self.calls, self.full, self.given, self.refuse = [], deque(), [], {}
-        self.used = 0
+        self.used, self.older = 0, ()
         self.in_flush = None
 
     def _call(self, name, *arguments):
@@ -120,7 +120,7 @@ class Engine:
         if code:
             raise BackendError(name, code, "refused")
 
-    def register(self):
+    def register(self, after_another=False):
         self._call("register")
 
     def enable(self, kind):
@@ -142,6 +142,9 @@ class Engine:
 
     def discard(self, address):
         self._call("discard", address)
+        return address not in self.older
+
+    def forget_newest(self): ...
 
     def in_use(self):
         return self.used

@@ -17,6 +17,7 @@ from support.sessions import blocks
 import gpusense
 from gpusense import session as session_module
 from gpusense._aggregation import block_totals
+from gpusense._attribution import open_blocks
 from gpusense._attribution.boundaries import OPEN
 from gpusense._capture.recorder import Recorder
 from gpusense._records.records import GpuMemoryTransfer
@@ -392,7 +393,7 @@ def test_a_copy_of_a_block_that_cannot_be_made_prints_nothing(tracer, monkeypatc
 
 def test_tokens_have_32_bits_also_after_four_billion(tracer, monkeypatch):
     """The one after 2**32 - 1 has 33 bits, and its record another value."""
-    monkeypatch.setattr(_block, "_tokens", count(0xFFFFFFFF))
+    monkeypatch.setattr(open_blocks, "_tokens", count(0xFFFFFFFE))
     tokens = []
     for _ in range(3):
         tracer._mark(tokens.append, OPEN, 1, None, 5, 0, "a")

@@ -17,7 +17,7 @@ from ..._capi.binding import bind
 from ..._capi.libraries import CUDA, CUPTI
 from ..._capi.loading import Loaded, load, locate
 from ..._decode import layouts
-from ..._records.protocols import Backend, OnView
+from ..._records.protocols import Backend, OnBuffer, OnView
 from ..._records.records import Unavailable
 from ..._runtime import threads
 from ..._runtime.errors import BackendError, BackendUnavailable
@@ -70,6 +70,7 @@ class CuptiActivity:
         self._api: Any = None
         self._shared: broker.Shared = {}
         self._leave: Callable[[], None] | None = None
+        self._on_buffer: OnBuffer | None = None
         self.last_heartbeat: Heartbeat | None = None
         self.suspects = False  # whether a canary has not shown up yet: another look is to come soon
         self.canaries_in_pauses = False  # whether markers were seen to be recorded while work is not
@@ -126,6 +127,15 @@ class CuptiActivity:
         """
         if self._leave is not None:
             self.stop()
+        self.meet(buffer_size, buffers)
+        more = (wants,) if wants is not None and "pauses" in self._shared else ()
+        self._on_buffer = viewer(on_view)
+        self._leave = self._shared["join"](self._known(kinds), self._on_buffer, *more)
+        attend(self.path)
+
+    def meet(self, buffer_size: int = DEFAULT_BUFFER_SIZE, buffers: int = DEFAULT_BUFFERS) -> None:
+        """What :meth:`start` does before any buffer is shown: strides and :meth:`status` are known then. Raises as
+        that does."""
         if not cuda.SOURCE.is_live():
             raise BackendUnavailable("CUDA is not live in this process, and CUPTI must not be touched before")
         absent = self.load()
@@ -133,13 +143,22 @@ class CuptiActivity:
             shared = broker.meet(lambda: engine.Engine(self._api, buffer_size, buffers, strides=self.strides))
             if not isinstance(shared, Unavailable):
                 self._shared = shared
-                known = [kind for kind in kinds if kind in self.strides]
-                more = (wants,) if wants is not None and "pauses" in shared else ()
-                self._leave = shared["join"](known, viewer(on_view), *more)
-                attend(self.path)
                 return
             absent = shared
         raise BackendUnavailable(str(absent))
+
+    def _known(self, kinds: Iterable[int]) -> list[int]:
+        return [kind for kind in kinds if kind in self.strides]
+
+    @property
+    def can_want(self) -> bool:
+        """Whether :meth:`want` is of use: an older copy may have made the hub."""
+        return "want" in self._shared
+
+    def want(self, kinds: Iterable[int]) -> None:
+        """After :meth:`start`: other kinds from now on. Raises :class:`BackendError` where CUPTI refuses."""
+        if self._leave is not None and self.can_want:
+            self._shared["want"](self._on_buffer, self._known(kinds))
 
     def flush(self, forced: bool = False) -> str:
         """Has everything that is finished shown before it returns; "" or why that was not done. ``forced`` also cuts
@@ -204,6 +223,12 @@ class CuptiActivity:
         find = self._shared.get("newest")
         found: Callable[[], int] | None = find() if find is not None else None
         return found
+
+    def forget_newest(self) -> None:
+        """Another profiler took CUPTI out of the process: the ids that come begin anew."""
+        forget = self._shared.get("forget_newest")
+        if forget is not None:
+            forget()
 
     def was_interrupted(self) -> bool:
         """Whether work of the device went unrecorded since CUPTI came into the process."""

@@ -46,15 +46,17 @@ class Engine(Switches, Protocol):
     """What the hub drives: CUPTI and the mailbox, or a fake. Calls that CUPTI refuses raise :class:`BackendError`.
 
     ``register``: true where all buffers are other ones from now on. ``discard``: what a taken buffer holds takes no
-    memory from now on. ``status(ask)``: as builtins; without a call to CUPTI unless ``ask``.
+    memory from now on; False, and it has to be given back, where it is one of those before. ``status(ask)``: as
+    builtins; without a call to CUPTI unless ``ask``.
     """
 
-    def register(self) -> bool | None: ...
+    def register(self, after_another: bool = False) -> bool | None: ...
     def flush(self, forced: bool) -> None: ...
     def take(self) -> tuple[int, int, int] | None: ...
     def give(self, address: int) -> None: ...
     def newest(self) -> Callable[[], int] | None: ...
-    def discard(self, address: int) -> None: ...
+    def forget_newest(self) -> None: ...
+    def discard(self, address: int) -> bool: ...
     def finalize(self) -> None: ...
     def let_go(self, kinds: Iterable[int]) -> None: ...
     def lent(self) -> int: ...
@@ -73,7 +75,8 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     Keys: ``abi``, ``pid``, ``version``, ``lock``, ``join(kinds, on_buffer, wants) -> leave``, ``wants() -> list``,
     ``flush(forced)``, ``pause(reason)``, ``resume()``, ``pause_kinds(kinds, wants) -> bool``,
     ``pauses(after) -> (count, ended, lasting)``, ``cpu_ns() -> int``, ``status() -> dict``, ``detach()``,
-    ``newest() -> function or None``, ``step_aside(reason)``, and ``rouse()``, which a copy of an older version lacks.
+    ``newest() -> function or None``, ``step_aside(reason)``, ``want(on_buffer, kinds)``, ``forget_newest()``, and
+    ``rouse()``, which a copy of an older version lacks.
     """
     place = interpreter_dict()
     if isinstance(place, Unavailable):
@@ -120,8 +123,8 @@ def interpreter_dict() -> dict[str, Any] | Unavailable:
 class _Member:
     __slots__ = ("kinds", "on_buffer", "wants")
 
-    def __init__(self, kinds: frozenset[int], on_buffer: OnBuffer, wants: Wants | None) -> None:
-        self.kinds = kinds
+    def __init__(self, on_buffer: OnBuffer, wants: Wants | None) -> None:
+        self.kinds: frozenset[int] = frozenset()
         self.on_buffer = on_buffer
         self.wants = wants
 
@@ -176,6 +179,8 @@ class Hub:
             "newest": self.newest,
             "step_aside": self.step_aside,
             "rouse": self.rouse,
+            "want": self.want,
+            "forget_newest": self._engine.forget_newest,
         }
 
     @property
@@ -194,7 +199,7 @@ class Hub:
             raise BackendError("cuptiActivityEnable", 999, "this process was forked from one that traced")
         if self._paused:
             raise BackendError("cuptiSubscribe", 39, self._paused)
-        member = _Member(frozenset(kinds), on_buffer, wants)
+        member = _Member(on_buffer, wants)
         with self._lock:
             self._members.append(member)
             self._busy_ns = time.monotonic_ns()
@@ -205,19 +210,37 @@ class Hub:
             self._forget(member)
             raise
         try:
-            self._kinds.claim(member.kinds)
+            self._switch(member, frozenset(kinds))
         except BaseException:
             self._remove(member)
             raise
         self._start_thread()
         return lambda: self._leave(member)
 
+    def want(self, on_buffer: OnBuffer, kinds: Iterable[int]) -> None:
+        """The member that ``on_buffer`` is of wants ``kinds`` from now on. Raises as :meth:`join` does; it stays a
+        member."""
+        for member in list(self._members):
+            if member.on_buffer is on_buffer and self.alive:
+                self._switch(member, frozenset(kinds))
+
+    def _switch(self, member: _Member, kinds: frozenset[int]) -> None:
+        with self._lock:
+            if member not in self._members:
+                return
+            self._kinds.change(member.kinds, kinds)
+            member.kinds = kinds
+        self._kinds.settle()
+        refusal = self._kinds.refusal(kinds)
+        if refusal is not None:
+            raise refusal
+
     def _register(self, anew: bool = False) -> None:
         """One thread at a time; who waited meanwhile finds it done. With a limit: CUPTI may not come back."""
         locked = self._registering.acquire(timeout=CLOSE_WAIT_S)
         try:
             if anew or not self._registered:
-                if self._engine.register():
+                if self._engine.register(anew):
                     self._held_back = []
                 self._registered = True
         finally:
@@ -230,8 +253,10 @@ class Hub:
                 self._members.remove(member)
 
     def _leave(self, member: _Member) -> None:
-        """What is finished still reaches the member; then it is gone. A second call does nothing."""
+        """Its kinds go off, and what is finished still reaches the member; then it is gone. A second call does
+        nothing."""
         if member in self._members and self.alive:
+            self._switch(member, frozenset())
             self.flush()
             self._remove(member)
 
@@ -240,16 +265,17 @@ class Hub:
             if member not in self._members:
                 return
             self._members.remove(member)
-            unused = self._kinds.release(member.kinds)
+            self._kinds.change(member.kinds, frozenset())
+            member.kinds = frozenset()
             lasting = self._kinds.lasting
-            its_pause = lasting is not None and (lasting[2] is member.wants or not self._members)
-            paused = self._paused
+            its_pause = lasting is not None and lasting[2] is member.wants
             if not self._members:
+                if self._paused:
+                    self._kinds.let_be()
                 # Until someone joins again another profiler may have put in its own callbacks.
                 self._registered, self._paused = False, ""
                 self._wake.set()
-        if not paused:  # else another profiler may have enabled them for itself
-            self._kinds.switch_off(unused)
+        self._kinds.settle()
         if its_pause:
             self.pause_kinds(())
 
@@ -266,10 +292,11 @@ class Hub:
         began = time.time_ns()
         with self._lock:
             blinds = by is None or any(member.wants is None for member in self._members)
-            if not self.alive or self._paused or (wanted and blinds and len(self._members) != 1):
+            gone = by is not None and not any(member.wants is by for member in self._members)
+            if not self.alive or self._paused or (wanted and (gone or (blinds and len(self._members) != 1))):
                 return False
-            changed = self._kinds.begin_pause(wanted)
-        self._kinds.follow_pause(changed, began, by)
+            self._kinds.begin_pause(wanted)
+        self._kinds.follow_pause(began, by)
         return True
 
     def pauses(self, after: int) -> tuple[int, list[Pause], Pause | None]:
@@ -397,9 +424,8 @@ class Hub:
     def _give_back(self, address: int) -> None:
         """Buffers beyond what the strictest member allows stay here, empty."""
         surplus = self._surplus()
-        if len(self._held_back) < surplus:
+        if len(self._held_back) < surplus and self._engine.discard(address):
             self._held_back.append(address)
-            self._engine.discard(address)
             return
         self._engine.give(address)
         while len(self._held_back) > surplus:
@@ -432,7 +458,7 @@ class Hub:
 
     def pause(self, reason: str) -> None:
         """Makes no call to CUPTI any more: another profiler has it. Kinds stay as they are, they may be its by now."""
-        self._kinds.interrupted = True
+        self._kinds.interrupted = self._kinds.held = True
         self._paused = reason
 
     def step_aside(self, reason: str) -> None:
@@ -451,7 +477,7 @@ class Hub:
         if not self.alive:
             return
         self._register(anew=True)
-        self._kinds.switch_all_on()
+        self._kinds.switch_all_on()  # members may want more of them once their blocks have a place
         self._paused = ""
 
     def detach(self) -> None:
@@ -475,7 +501,8 @@ class Hub:
         """CUDA and CUPTI do not work in the child: no call, only forget. ``shared["pid"]`` tells other copies."""
         self._members = []
         self._thread = None
-        self._lock = self._kinds.lock = threads.lock()
+        self._lock = threads.lock()
+        self._kinds.forget_in_child(self._lock)
         self._registering = threads.lock()
         self._reading = threads.rlock()
         self._reader = 0

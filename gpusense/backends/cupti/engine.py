@@ -46,13 +46,13 @@ class Engine:
         self._finalized = 0  # times CUPTI was taken out
         self._clocks = 0  # times another tool's clock was replaced
 
-    def register(self) -> bool:
+    def register(self, after_another: bool = False) -> bool:
         """Makes our callbacks CUPTI's; true where all buffers are other ones from now on. Raises :class:`BackendError`
-        where another profiler holds it."""
+        where another profiler holds it. ``after_another``: one had CUPTI meanwhile, and maybe buffers of ours."""
         self._ask_whether_free()
         self._ask_for_buffers_per_thread()
         self._hand_over(self.mailbox)
-        renewed = self._registrations > 0 and self._renew()
+        renewed = after_another and self._registrations > 0 and self._renew()
         self._registrations += 1
         if keep_wall_clock(self._api, timestamp_ns(self._api)):
             self._clocks += 1
@@ -122,8 +122,12 @@ class Engine:
             if box is not None and box.holds(address):
                 box.give(address)
 
-    def discard(self, address: int) -> None:
+    def discard(self, address: int) -> bool:
+        """As of the mailbox; False where the buffer is of one that is not in use any more."""
+        if not self.mailbox.holds(address):
+            return False
         self.mailbox.discard(address)
+        return True
 
     def _ask_whether_free(self) -> None:
         """Callbacks are never taken from a profiler that holds CUPTI.
@@ -167,11 +171,16 @@ class Engine:
 
     def lent(self) -> int:
         """Buffers that CUPTI has and will return: not those that another profiler was given."""
-        return self.mailbox.lent()[0] - self._lost
+        return self.mailbox.lent()[0] - self._gone()
+
+    def _gone(self) -> int:
+        """Buffers that another profiler was given and that have not come back since."""
+        self._lost = min(self._lost, self.mailbox.lent()[0])
+        return self._lost
 
     def in_use(self) -> int:
         """Buffers that cannot be lent now, without those that another profiler was given."""
-        return self.mailbox.in_use() - self._lost
+        return self.mailbox.in_use() - self._gone()
 
     def flush(self, forced: bool) -> None:
         """Has CUPTI return buffers: of finished work, or all of them. Raises :class:`BackendError`."""
@@ -194,8 +203,14 @@ class Engine:
                 refused, 7, "before CUDA 12.6 this crashes a process with CUDA graphs, which cannot be ruled out"
             )
         capi.check(refused, self._api.cuptiFinalize())
-        self.mailbox.forget_newest()
+        self.forget_newest()
         self._finalized += 1
+
+    def forget_newest(self) -> None:
+        """Ids begin anew; those that stand in buffers by now are passed over."""
+        if self.mailbox.newest is not None:
+            self.mailbox.newest()
+        self.mailbox.forget_newest()
 
     def status(self, ask: bool) -> dict[str, Any]:
         """Counters and facts, as builtins; what only CUPTI knows is asked anew where ``ask``."""
@@ -212,7 +227,7 @@ class Engine:
             "completed": counters.completed,
             "missed": counters.missed,
             "foreign_buffers": counters.foreign,
-            "buffers_lost": self._lost_before + self._lost,
+            "buffers_lost": self._lost_before + self._gone(),
             "dropped": self._count_dropped(ask),
             "registrations": self._registrations,
             "detached": self._finalized,

@@ -27,7 +27,7 @@ EVENTS = (
 class Node(NamedTuple):
     """One node of a CUDA graph, as it was made."""
 
-    node_id: int
+    node_id: int  # 0: CUPTI does not tell it
     original_id: int  # 0: it is no clone
     thread: int  # as threading.get_ident()
 
@@ -93,7 +93,7 @@ class NodeLog:
         first = code.CONTROL_BYTES // 8
         numbers = self._words[first : first + min(count, ROOM) * code.ROW_NUMBERS]
         rows = zip(numbers[0::4], numbers[1::4], numbers[2::4], strict=True)
-        nodes = [Node(node, original, thread + self._distance) for node, original, thread in rows if node]
+        nodes = [Node(node, original, thread + self._distance) for node, original, thread in rows]
         return nodes, max(0, count - ROOM)
 
 

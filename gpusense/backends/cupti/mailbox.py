@@ -254,11 +254,13 @@ class Mailbox:
             states = enumerate(self._states())
             idle = [self.arena + i * self.buffer_size for i, state in states if state in (layout.FREE, layout.LENT)]
         for address in idle:
-            self.discard(address)
+            self._libc.madvise(address, self.buffer_size, _MADV_DONTNEED)  # none is lent again
 
     def discard(self, address: int) -> None:
-        """Gives the memory of a taken buffer back to the system until it is filled again."""
-        self._libc.madvise(address, self.buffer_size, _MADV_DONTNEED)
+        """Gives the memory of a taken buffer back to the system until it is filled again. Where the program has locked
+        its memory, that is refused: then it is clean at least."""
+        if self._libc.madvise(address, self.buffer_size, _MADV_DONTNEED) != 0:
+            ctypes.memset(address, 0, self.buffer_size)
         if self.mode != "ctypes":
             self._words[layout.VALID // 8 + (address - self.arena) // self.buffer_size] = 0  # it is clean already
 

@@ -90,13 +90,16 @@ class Memset:
         newest: Callable[[], int] | None = self.activity.newest()
         if newest is None:
             return None
-        for _ in range(TRIALS):
-            before = newest()
-            if self.call(0):
-                return None
-            if not 0 < (newest() - before) & 0xFFFFFFFF < 0x80000000 or newest() >= MISSING:
-                return None
-        return newest
+        before = newest()
+        if self.call(0):
+            return None
+        if newest() == before:  # it may be an old one: another profiler took CUPTI out, and ids begin anew
+            self.activity.forget_newest()
+        return newest if all(self._moves(newest) for _ in range(TRIALS)) else None
+
+    def _moves(self, newest: Callable[[], int]) -> bool:
+        before = newest()
+        return not self.call(0) and 0 < (newest() - before) & 0xFFFFFFFF < 0x80000000 and newest() < MISSING
 
     def idle(self) -> bool:
         """Whether the device has done every marker that was given to it."""

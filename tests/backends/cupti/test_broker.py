@@ -31,7 +31,7 @@ def test_callbacks_are_registered_once_and_kinds_counted(hub, engine):
 def test_two_that_join_at_once_are_registered_once(hub, engine):
     inside, second = [], threading.Event()
 
-    def register():
+    def register(after_another=False):
         inside.append(threading.get_ident())
         if len(inside) == 2:
             second.set()
@@ -53,7 +53,7 @@ def test_who_is_refused_beside_another_leaves_its_kinds_on(hub, engine, monkeypa
     monkeypatch.setattr(broker, "CLOSE_WAIT_S", 0.01)
     both, joined, refused = threading.Barrier(2), threading.Event(), []
 
-    def register():
+    def register(after_another=False):
         both.wait(20)
         if threading.current_thread() is last:
             assert joined.wait(20)
@@ -270,7 +270,7 @@ def test_a_member_that_leaves_with_copies_leaves_memsets_on(hub, engine):
     leave = hub.join({KERNELS, COPIES}, print, {})
     engine.calls.clear()
     leave()
-    assert engine.calls[-2:] == [("disable", MEMSETS), ("enable", MEMSETS)]
+    assert engine.calls[-3:] == [("disable", MEMSETS), ("enable", MEMSETS), ("flush", False)]
 
 
 def test_a_kind_that_cannot_be_switched_on_stays_paused(hub, engine):
@@ -342,13 +342,38 @@ def test_a_forked_child_waits_for_no_thread_that_it_does_not_have(hub, monkeypat
     assert not done.is_alive()
 
 
-def test_the_exit_hook_flushes_and_disables(hub, engine):
+def test_the_exit_hook_disables_and_flushes(hub, engine):
     shown = []
     hub.join({KERNELS}, lambda *full: shown.append(full))
-    engine.full.append((4096, 216, 7))
+    engine.in_flush = lambda: engine.full.append((4096, 216, 7))
     hub.at_exit()
     assert len(shown) == 1
-    assert engine.calls[-1] == ("disable", KERNELS)
+    assert engine.calls[-2:] == [("disable", KERNELS), ("flush", False)]
+
+
+def test_a_member_may_want_other_kinds(hub, engine):
+    seen = []
+    leave = hub.join({MEMSETS}, seen.append)
+    hub.want(seen.append, {MEMSETS, KERNELS})  # a bound method is made anew each time
+    hub.want(print, {SYNCS})
+    assert hub.status()["kinds"] == [MEMSETS]
+    receiver = print
+    leave()
+    leave = hub.join({MEMSETS}, receiver)
+    engine.calls.clear()
+    hub.want(receiver, {MEMSETS, KERNELS})
+    hub.want(receiver, {MEMSETS})
+    assert engine.calls == [("enable", KERNELS), ("disable", KERNELS)]
+    engine.refuse["enable", KERNELS] = 7
+    with pytest.raises(BackendError, match="refused"):
+        hub.want(receiver, {MEMSETS, KERNELS})
+    engine.refuse.clear()
+    hub.want(receiver, {MEMSETS, KERNELS})  # nobody wanted them since: tried again
+    assert hub.status()["kinds"] == [MEMSETS, KERNELS]
+    assert hub.status()["refused_kinds"] == {}
+    leave()
+    hub.want(receiver, {KERNELS})  # it has gone
+    assert hub.status()["kinds"] == []
 
 
 def test_leaving_and_joining_at_once_never_loses_the_drain_thread(monkeypatch):
@@ -397,3 +422,13 @@ def test_a_free_threaded_build_is_refused_with_and_without_the_gil(monkeypatch, 
         assert "free-threaded" in broker.interpreter_dict().reason
     monkeypatch.setattr(sys, "platform", "linux")
     assert cupti.open() == broker.FREE_THREADED  # for doctor, without a look at any library
+
+
+def test_a_buffer_of_before_is_given_back_and_not_held_back(hub, engine):
+    engine.status = lambda ask: {"buffer_count": 8, "buffer_size": 4096}
+    hub.join({KERNELS}, print, {"buffer_bytes": 4096 * 4})
+    engine.older = (4096,)
+    engine.full += [(4096, 216, 7), (8192, 216, 7)]
+    hub.flush()
+    assert engine.given == [4096]
+    assert hub.status()["buffers_held_back"] == 1

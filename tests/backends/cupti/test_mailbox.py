@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 from hypothesis import given
@@ -455,3 +456,14 @@ def test_memory_given_back_to_the_system_is_not_cleared_again():
     assert ask(box)[0] == address
     write(address, 10, 8)
     assert box.newest() == 8
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_buffer_that_is_lent_again_is_clean_also_where_memory_is_locked(monkeypatch, locked):
+    box = boxes.Mailbox(1, 4096)
+    if locked:  # as after mlockall
+        refusing = types.SimpleNamespace(madvise=lambda *_: -1)
+        monkeypatch.setattr(box, "_libc", refusing)
+    ctypes.memset(box.arena, 0x5A, 4096)
+    box.discard(box.arena)
+    assert ctypes.string_at(box.arena, 4096) == bytes(4096)
