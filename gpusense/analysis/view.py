@@ -69,6 +69,12 @@ class View:
         self._off = intersect(self.spans, off)
         self._unknown = off
 
+    def of(self, name: str) -> "View":
+        """The same device in another phase."""
+        return View(
+            self.program, self.key, self.walk, self.work, self.host, self._unknown, self.allocations, name
+        )  # fmt: skip
+
     @property
     def device(self) -> int | None:
         return self.key[1]
@@ -212,10 +218,21 @@ class View:
         return intervals[len(intervals) // 4] * len(self.rows) < self.parts.busy
 
     def gap_ns(self, numbers: Sequence[int]) -> int:
-        """How long some gaps are together."""
+        """How long some gaps, in order, are together, as far as they lie in the phase."""
         gaps = self.walk.gaps
         ends, starts = map(gaps.end.__getitem__, numbers), map(gaps.start.__getitem__, numbers)
-        return sum(map(sub, ends, starts))
+        whole: int = sum(map(sub, ends, starts))
+        return whole - sum(ns for at, ns in self.beyond.items() if _holds(numbers, at))
+
+    @cached_property
+    def beyond(self) -> dict[int, int]:
+        """Of gaps that begin in the phase and end after it how much lies after it."""
+        gaps, found = self.walk.gaps, dict[int, int]()
+        for _, end in self.spans:
+            last = bisect_left(gaps.start, end) - 1
+            if last >= 0 and gaps.end[last] > end:
+                found[last] = gaps.end[last] - end
+        return found
 
     def _compiled(self, found: "dict[str, array[int]]") -> None:
         """What a compiler does takes several gaps: in the steps in which something new ran, the host's long ones are
@@ -296,7 +313,7 @@ class View:
         for number in numbers:
             at = bisect_right(steps.starts, gaps.start[number]) - 1
             if 0 <= at < steps.number:
-                spent[at] += gaps.end[number] - gaps.start[number]
+                spent[at] += gaps.end[number] - gaps.start[number] - self.beyond.get(number, 0)
         return spent
 
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
@@ -334,6 +351,12 @@ class View:
 def _between(times: "Sequence[int]", low: int, high: int) -> int:
     """How many moments lie between two."""
     return bisect_right(times, high) - bisect_left(times, low)
+
+
+def _holds(numbers: Sequence[int], one: int) -> bool:
+    """Whether numbers in order have one among them."""
+    at = bisect_left(numbers, one)
+    return at < len(numbers) and numbers[at] == one
 
 
 def _some(numbers: Sequence[int]) -> Sequence[int]:
