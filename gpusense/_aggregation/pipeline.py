@@ -17,7 +17,7 @@ from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids, Launches, Widener
 from .._decode.kinds import Kinds
 from .._decode.names import Described, Named, NameOf, Names
-from .._decode.record import KernelMaker, Row, kernel_rows
+from .._decode.record import KernelMaker, Row, directions, kernel_rows
 from .._decode.record import record as decode_record
 from .._decode.walk import batches, numbers
 from .._records.records import BlockRecord, Counters, GpuKernel, GpuSync, Path, Record
@@ -289,15 +289,14 @@ class Pipeline:
         kind = _KIND_NAMES.get(batch.kind)
         if kind in HELPERS:
             batch = self._help(batch)
-        if kind is None or not batch.count:
-            return
-        batch = self._select(batch)
-        if not batch.count:
+        if kind is None or not batch.count or not (batch := self._select(batch)).count:
             return
         ids = self._ids(batch)
         known, short = _described(names, frozenset(batch.key)) if kind == "kernel" else ({}, {})
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
-        if lines is not None and kind == "sync":
+        if kind == "transfer":
+            batch = batch.with_keys(directions(buffer, batch))
+        elif kind == "sync" and lines is not None:
             batch = batch.with_keys(self.ledger.sums.keys_with_lines(batch.key, lines))
         slow = self._slow(batch, now_ns)
         kept: dict[int, Record] | dict[int, Row]
