@@ -747,6 +747,33 @@ def test_a_copy_has_one_direction_kept_counted_and_in_the_table(at_once):
         assert Counter(made.work.kinds[kind].direction for kind in made.work.kind) == each
 
 
+def test_markers_are_told_by_their_context_where_none_carries_a_token():
+    """As where ids are read: a canary is all that is there. Another copy's markers beside them."""
+    made = Pipeline(Limits(trace_all=True), start_ns=T0, marker=Marker(2, 0, 1, 5, tokens=True))
+    made.others_markers = frozenset({(2, 6), (None, 8)})
+    strides = {**STRIDES, 2: MEMSET.size}
+    places = [(context, stream) for context in (1, 2) for stream in (5, 6, 8)]
+    records = [memset(T0 + 10 * i, i, context=context, stream=stream) for i, (context, stream) in enumerate(places, 1)]
+    records.append(memset(T0 + 100, 9, context=2, stream=6, size=8))
+    made.feed(view(*records), MAIN, strides, names, now_ns=T0)
+    made.cycle(T0, final=True)
+    assert [(row.context, row.stream, row.bytes) for row in made.kept] == [(1, 6, 4), (2, 5, 4), (2, 6, 8)]
+
+
+@pytest.mark.parametrize("context", [None, 1])
+def test_waits_on_a_stream_of_another_context_are_the_programs(context):
+    made = Pipeline(Limits(trace_all=True), start_ns=T0, marker=Marker(2, 0, context, 5, tokens=True))
+    made.feed(
+        view(sync(T0 + 1, T0 + 2, 1, stream=5), sync(T0 + 3, T0 + 4, 2, stream=7)), MAIN, STRIDES, names, now_ns=T0
+    )
+    other = bytearray(sync(T0 + 5, T0 + 6, 3, stream=5))
+    struct.pack_into("<I", other, 28, 2)
+    made.feed(view(other), MAIN, STRIDES, names, now_ns=T0)
+    made.cycle(T0, final=True)
+    assert [row.correlation_id for row in made.kept] == ([2, 3] if context else [2])
+    assert made.counters().seen == len(made.kept)
+
+
 # --- where boundaries have no place -----------------------------------------------------------------------------------
 
 
