@@ -542,7 +542,7 @@ class Recorder:
                 self._slowed_ns += launches.take()
                 capture = self.capture
                 if self._hang is not None and capture is not None:
-                    self._hang.read(view, capture.strides, self.store.name, capture.marker_shape)
+                    self._hang.read(view, capture.strides, self.store.name, capture.own_streams)
                 self._read_ns = now_ns()
             except BaseException as error:
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")
