@@ -9,6 +9,7 @@ from typing import Any
 
 from .._decode import layouts
 from .._decode.batch import Batch
+from .._decode.record import DIRECTIONS
 from .._records.records import KINDS, Aggregate, DeviceBusy, Record
 from .busy import Busy
 from .groups import GroupKey, Groups, key_of
@@ -124,8 +125,7 @@ class Ledger:
 def operation_name(kind: str, key: int) -> tuple[str, str | None]:
     """Name of an operation that is no kernel, and a copy's direction."""
     if kind == "transfer":
-        direction = layouts.COPY_DIRECTIONS.get(key) or ("gpu_to_gpu" if key == layouts.COPY_PEER else "on_device")
-        return direction, direction
+        return DIRECTIONS[key], DIRECTIONS[key]
     if kind == "sync":
         return layouts.SYNC_TYPES.get(key, f"synchronize_{key}"), None
     if kind == "launch":

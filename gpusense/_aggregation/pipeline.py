@@ -8,7 +8,7 @@ that were opened or closed before it have arrived, because only then launch orde
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._attribution.boundaries import LIT, Boundary, Placed
@@ -17,7 +17,7 @@ from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids, Launches, Widener
 from .._decode.kinds import Kinds
 from .._decode.names import Described, Named, NameOf, Names
-from .._decode.record import KernelMaker, Row, kernel_rows
+from .._decode.record import KernelMaker, Row, directions, kernel_rows
 from .._decode.record import record as decode_record
 from .._decode.walk import batches, numbers
 from .._records.records import BlockRecord, Counters, GpuKernel, GpuSync, Path, Record
@@ -59,6 +59,21 @@ class Marker(NamedTuple):
     tokens: bool = False  # the key of each record is the token of its boundary
 
 
+#: The context, where that is known, and the stream of calls of gpusense's own: streams are numbered in each context.
+OwnStream = tuple[int | None, int]
+
+
+def on_own_streams(own: Collection[OwnStream], batch: Batch) -> list[bool] | None:
+    """Which records of ``batch`` are on one of these; None where none is."""
+    streams = {stream for _, stream in own}
+    if streams.isdisjoint(batch.stream):
+        return None
+    return [
+        stream in streams and (context is None or (context, stream) in own or (None, stream) in own)
+        for context, stream in zip(batch.context, batch.stream, strict=True)
+    ]
+
+
 class Limits(NamedTuple):
     """What is kept one by one."""
 
@@ -94,7 +109,7 @@ class Pipeline:
         self._kinds = Kinds(self.work)
         self._placer = Placer(self.ledger, self.threshold, occupancy, watched, self.work)
         self.attribution, self.watched = self._placer.attribution, self._placer.watched
-        self.others_markers: frozenset[int] = frozenset()  # streams on which other copies of gpusense mark their blocks
+        self.others_markers: frozenset[OwnStream] = frozenset()  # where other copies of gpusense mark their blocks
         self.launches = Launches()  # how much CUPTI slowed them
         self.lines = Lines()  # of synchronising calls; each comes before its records
         self.widener = Widener()  # of correlation ids
@@ -289,15 +304,14 @@ class Pipeline:
         kind = _KIND_NAMES.get(batch.kind)
         if kind in HELPERS:
             batch = self._help(batch)
-        if kind is None or not batch.count:
-            return
-        batch = self._select(batch)
-        if not batch.count:
+        if kind is None or not batch.count or not (batch := self._select(batch)).count:
             return
         ids = self._ids(batch)
         known, short = _described(names, frozenset(batch.key)) if kind == "kernel" else ({}, {})
         lines = self.lines.of(batch.correlation) if self.lines and kind in _WITH_LINES else None
-        if lines is not None and kind == "sync":
+        if kind == "transfer":
+            batch = batch.with_keys(directions(buffer, batch))
+        elif kind == "sync" and lines is not None:
             batch = batch.with_keys(self.ledger.sums.keys_with_lines(batch.key, lines))
         slow = self._slow(batch, now_ns)
         kept: dict[int, Record] | dict[int, Row]
@@ -353,7 +367,7 @@ class Pipeline:
                     # Other contexts, also of other devices, have streams with the same number.
                     marker.stream is not None
                     and sizes[i] == MARKER_BYTES
-                    and self._marker_context in (None, batch.context[i])
+                    and self._own_context in (None, batch.context[i])
                 )
                 self._marker_context = batch.context[i] if known else self._marker_context
             elif ours:
@@ -398,20 +412,25 @@ class Pipeline:
             elif work.newest_ns >= since_ns:  # which of it is older nobody knows
                 self._waiting[at] = work._replace(ids=Ids([dark] * work.batch.count, dark, dark, 0, True))
 
+    @property
+    def _own_context(self) -> int | None:
+        """Of the markers, where it is known."""
+        return self._marker_context or (self.marker.context if self.marker is not None else None)
+
     def _without_others_markers(self, batch: Batch) -> Batch:
-        if self.others_markers.isdisjoint(batch.stream):
+        theirs = on_own_streams(self.others_markers, batch)
+        if theirs is None:
             return batch
-        rows = enumerate(zip(batch.stream, batch.bytes, strict=True))
-        ours = self.others_markers
-        return self._leave_out(batch, [i for i, (stream, size) in rows if stream not in ours or size != MARKER_BYTES])
+        rows = enumerate(zip(theirs, batch.bytes, strict=True))
+        return self._leave_out(batch, [i for i, (their, size) in rows if not their or size != MARKER_BYTES])
 
     def _without_own_waits(self, batch: Batch) -> Batch:
         """A look at how far the stream of the markers has come leaves a record as a wait of the program does."""
         marker = self.marker
-        ours = marker.stream if marker is not None and marker.kind != batch.kind else None
-        if ours is None or ours not in batch.stream:
+        if marker is None or marker.kind == batch.kind or marker.stream is None:
             return batch
-        return self._leave_out(batch, [i for i, stream in enumerate(batch.stream) if stream != ours])
+        ours = on_own_streams({(self._own_context, marker.stream)}, batch)
+        return self._leave_out(batch, [i for i, own in enumerate(ours) if not own]) if ours is not None else batch
 
     def _leave_out(self, batch: Batch, left: Sequence[int]) -> Batch:
         """Only ``left`` is work that this session sees."""

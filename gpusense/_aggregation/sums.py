@@ -1,8 +1,8 @@
 """Durations on their way into sums. Pure.
 
 A sum over one long list costs a tenth of sums over many short ones, and a block of a training step has few records of
-each name. So durations are only appended at first, by place and key (the address of a kernel's name, a copy kind), and
-summed up when there are many, when a name moves, or when someone asks.
+each name. So durations are only appended at first, by place and key (the address of a kernel's name, a copy's
+direction), and summed up when there are many, when a name moves, or when someone asks.
 """
 
 from collections import defaultdict

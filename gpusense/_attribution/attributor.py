@@ -464,6 +464,8 @@ class Attributor:
         """Blocks that enclose every candidate, innermost first."""
         shared = self.chain(candidates[0])
         for block_id in candidates[1:]:
+            if not shared:
+                break
             others = set(self.chain(block_id))
-            shared = tuple(block for block in shared if block in others)
+            shared = tuple([block for block in shared if block in others])
         return shared

@@ -217,13 +217,18 @@ class Timeline:
         self._states.clear()
         self._crowd = None
 
-    def _work_out(self) -> list[Step | None]:
+    def _work_out(self, count: int) -> list[Step | None]:
+        """The steps after the first ``count`` events, and after those behind them as long as they are chains: who asks
+        for one asks for the next soon, and a crowd is of use while it stands there."""
         steps = self._steps
         step = steps[-1] if steps else self._before
         crowd = self._crowd_after(len(steps)) if step is None else None
-        rest = iter(self._rows[4 * len(steps) :])
+        self._crowd = None  # Ctrl-C may come before it says where it stands
+        rest = iter(self._rows[4 * len(steps) : 4 * count if step is None else None])
         for _, op, block, parent in zip(rest, rest, rest, rest, strict=True):
             if step is None:
+                if len(steps) >= count:
+                    break
                 assert crowd is not None
                 crowd.goes_on(op, block, parent)
                 step = crowd.chained()
@@ -249,10 +254,13 @@ class Timeline:
 
     def _crowd_after(self, count: int) -> Crowd:
         """After ``count`` events, as far as they are worked out; it is a crowd."""
-        last = bisect_right(self._kept_at, count) - 1
         at, crowd = self._at, self._crowd
+        if crowd is not None and at == count:
+            return crowd
+        last = bisect_right(self._kept_at, count) - 1
         if crowd is None or not self._kept_at[last] <= at <= count:
             at, crowd = self._kept_at[last], Crowd(self._known, self._kept[last])
+        self._crowd = None  # as above
         rest = iter(self._rows[4 * at : 4 * count])
         for _, op, block, parent in zip(rest, rest, rest, rest, strict=True):
             crowd.goes_on(op, block, parent)
@@ -307,7 +315,7 @@ class Timeline:
         if i == 0:
             return NOTHING
         steps = self._steps
-        return steps[i - 1] if i <= len(steps) else self._work_out()[i - 1]
+        return steps[i - 1] if i <= len(steps) else self._work_out(i)[i - 1]
 
     def after(self, count: int) -> Candidates:
         """What is open after the first ``count`` events."""
@@ -348,7 +356,7 @@ class Timeline:
     def forget_before(self, keep: int) -> None:
         drop = len(self.corrs) - keep
         if drop > 0:
-            self._before = self._work_out()[drop - 1]
+            self._before = self._step(drop)
             before = self._crowd_after(drop).snapshot() if self._before is None else None
             del self.corrs[:drop], self._rows[: 4 * drop], self._steps[:drop]
             gone = bisect_right(self._kept_at, drop)

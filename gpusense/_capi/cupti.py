@@ -34,6 +34,7 @@ PROTOTYPES = prototypes(
     cuptiUnsubscribe=(c_int, c_void_p),
     cuptiEnableCallback=(c_int, c_uint32, c_void_p, c_int, c_uint32),
     cuptiGetCallbackName=(c_int, c_int, c_uint32, POINTER(c_char_p)),
+    cuptiGetContextId=(c_int, c_void_p, POINTER(c_uint32)),
     cuptiGetStreamIdEx=(c_int, c_void_p, c_void_p, c_uint8, POINTER(c_uint32)),
     # graphs
     cuptiGetGraphNodeId=(c_int, c_void_p, POINTER(c_uint64)),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from .._aggregation.pipeline import Marker
+from .._aggregation.pipeline import Marker, OwnStream
 from .._decode import layouts
 from .._records.records import DeviceInfo, GpuKernel, Unavailable, UnseenInterval
 from .._runtime.clock import now_ns as time_ns
@@ -87,6 +87,13 @@ class Capture:
     @property
     def cuda_was_live(self) -> bool:
         return self._cuda_live_ns is not None
+
+    @property
+    def own_streams(self) -> frozenset[OwnStream]:
+        """Where this copy marks blocks, and where others do."""
+        shape = self.marker_shape
+        own = {(shape.context, shape.stream)} if shape is not None and shape.stream is not None else ()
+        return self.sharing.others_markers.union(own)
 
     @property
     def near(self) -> bool:
@@ -213,7 +220,8 @@ class Capture:
             except NotYet:
                 return False
             self._activity.canary = self._plan
-            self.sharing.marks(self.marker_shape.stream if self.marker_shape is not None else None)
+            shape = self.marker_shape
+            self.sharing.marks(*(shape.context, shape.stream) if shape is not None else (None, None))
         if self.newest is None:
             self._read_instead()
         return True

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 from .._aggregation.block_totals import BlockTotals, Watched
+from .._aggregation.pipeline import OwnStream
 from .._aggregation.same_kernels import SameKernels, expanded
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
@@ -55,7 +56,7 @@ class FileStore:
         self._known: dict[int, bytes] = {}  # names in the file
         self._checked: set[int] = set()
         self._check_at = 0.0
-        self._others_markers: frozenset[int] = frozenset()  # as the file says
+        self._others_markers: frozenset[OwnStream] = frozenset()  # as the file says
         self._kept_to = 0  # monotonic time of the newest device sample in the file
         self._samples_wait_s, self._samples_at = FIRST_SAMPLES_S, 0.0
         self._keeping = threads.lock()
@@ -83,7 +84,8 @@ class FileStore:
             capture.strides,
             marker=list(capture.marker_shape or ()),
             kinds=sorted(capture.kinds or ()),
-            others_markers=sorted(self._others_markers),
+            others_markers=sorted({stream for _, stream in self._others_markers}),
+            others_contexts=sorted(own for own in self._others_markers if own[0] is not None),
             epoch=capture.epoch,
         )
 

@@ -6,11 +6,14 @@ Used by one thread at a time (under the recorder's lock), but for :meth:`HangWat
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import repeat
 from time import monotonic
 from typing import Any
 
+from .._aggregation.pipeline import MARKER_BYTES, OwnStream, on_own_streams
 from .._decode import layouts
+from .._decode.batch import Batch
 from .._decode.record import unpack
 from .._decode.walk import batches
 from .._runtime.clock import now_ns
@@ -26,6 +29,9 @@ MOST_STREAMS = 500  # those with the newest work; a program may make a new strea
 _MOST_THREADS = 200
 _MOST_FRAMES = 60
 
+#: Where work is done.
+Place = tuple[int | None, int | None, int | None]
+_PLACE = ("device", "context", "stream")
 _NOTHING: dict[str, Any] = {"running": None, "last_launched": None}
 
 #: ``name(pointer)`` → a kernel's name.
@@ -43,24 +49,23 @@ class HangWatch:
         self.found: list[dict[str, Any]] = []
         self._clock = clock
         self._progress = clock()
-        self._last: dict[tuple[int | None, int | None], dict[str, Any]] = {}
+        self._last: dict[Place, dict[str, Any]] = {}
         self._ended: Ended | None = None
         self._asked = 0.0
         self._lasting: dict[str, Any] | None = None
 
-    def read(self, buffer: memoryview, strides: Mapping[int, int], name: Name, marker: Any = None) -> None:
+    def read(self, buffer: memoryview, strides: Mapping[int, int], name: Name, own: Collection[OwnStream] = ()) -> None:
         """Notes what completed; while a hang lasts, also what a forced flush brought without an end.
 
-        ``marker`` is the shape of the calls that mark blocks: they complete however much else is stuck.
+        ``own``: where blocks are marked. Markers complete however much else is stuck.
         """
         found, _ = batches(buffer, strides)
         for batch in found:
             if batch.kind in _NAMES:
-                ours = marker.stream if marker is not None and batch.kind == marker.kind else None
-                self._complete(batch, name, ours)
+                self._complete(batch, name, own if batch.kind == layouts.MEMSET else ())
         if self._lasting is not None:
             for raw in _unfinished(buffer, strides):
-                row = self._stream(raw["device"], raw["stream"])
+                row = self._stream(raw["device"], raw["context"], raw["stream"])
                 work = {
                     "kind": _NAMES[raw["kind"]],
                     "name": name(raw["name"]) if raw.get("name") else _NAMES[raw["kind"]],
@@ -71,9 +76,11 @@ class HangWatch:
                 row["running"] = min(row["running"] or work, work, key=_order)
                 row["last_launched"] = max(row["last_launched"] or work, work, key=_order)
 
-    def _complete(self, batch: Any, name: Name, ours: int | None) -> None:
-        places = zip(batch.device, batch.stream, strict=True)
-        latest = {place: i for i, place in enumerate(places) if ours is None or place[1] != ours}
+    def _complete(self, batch: Batch, name: Name, own: Collection[OwnStream]) -> None:
+        places = zip(batch.device, batch.context, batch.stream, strict=True)
+        ours = on_own_streams(own, batch) or repeat(False)
+        rows = enumerate(zip(places, ours, batch.bytes, strict=False))
+        latest = {place: i for i, (place, mine, size) in rows if not mine or size != MARKER_BYTES}
         if not latest:
             return
         noticed = self._lasting["noticed_ns"] if self._lasting is not None else None
@@ -101,13 +108,13 @@ class HangWatch:
         for place in list(self._last)[: max(0, len(self._last) - MOST_STREAMS)]:
             del self._last[place]
 
-    def _stream(self, device: int | None, stream: int | None) -> dict[str, Any]:
+    def _stream(self, *place: int | None) -> dict[str, Any]:
         assert self._lasting is not None
         streams: list[dict[str, Any]] = self._lasting["streams"]
         for row in streams:
-            if (row["device"], row["stream"]) == (device, stream):
+            if (row["device"], row["context"], row["stream"]) == place:
                 return row
-        streams.append({"device": device, "stream": stream, "last_completed": None, **_NOTHING})
+        streams.append({**dict(zip(_PLACE, place, strict=True)), "last_completed": None, **_NOTHING})
         return streams[-1]
 
     def due(self, ask: Callable[[], Ended]) -> bool:
@@ -127,8 +134,8 @@ class HangWatch:
     def note(self) -> dict[str, Any]:
         """The evidence of the hang that :meth:`due` noticed, in ``found``; filled further by :meth:`read`."""
         last: list[dict[str, Any]] = [
-            {"device": device, "stream": stream, "last_completed": dict(done), **_NOTHING}
-            for (device, stream), done in self._last.items()
+            {**dict(zip(_PLACE, place, strict=True)), "last_completed": dict(done), **_NOTHING}
+            for place, done in self._last.items()
         ]
         ends = [row["last_completed"]["end_ns"] for row in last]
         self._lasting = {

@@ -109,6 +109,7 @@ class Recorder:
         self.owner = Owner()
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
+        self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks()
@@ -541,7 +542,7 @@ class Recorder:
                 self._slowed_ns += launches.take()
                 capture = self.capture
                 if self._hang is not None and capture is not None:
-                    self._hang.read(view, capture.strides, self.store.name, capture.marker_shape)
+                    self._hang.read(view, capture.strides, self.store.name, capture.own_streams)
                 self._read_ns = now_ns()
             except BaseException as error:
                 self._lost(f"records could not be read: {type(error).__name__}: {error}")
@@ -587,6 +588,9 @@ class Recorder:
         self._look_for_hang()
         self.clock.look()
         self.thread_names.look()
+        if self.begun is not None and self.capture is not None and self.capture.running:
+            begun, self.begun = self.begun, None
+            begun()
         if not (lazily and self.store.may_wait(len(self.events), self.newest is not None)):
             with self._lock:
                 self._pauses.begin()

@@ -7,7 +7,7 @@ else that is done with it.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from .._records.records import Direction, GpuAllocation, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path
 from . import layouts
@@ -27,6 +27,9 @@ AT_ONCE = 128  # rows, without a pause
 MAX_LAUNCHES = 4_096  # whose occupancy is remembered
 
 _make: Any = tuple.__new__  # of a record out of fields that are known to be complete
+
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+_PEER = DIRECTIONS.index("gpu_to_gpu")
 
 _KERNELS = frozenset({layouts.CONCURRENT_KERNEL, layouts.KERNEL})
 _FIELDS = [field.name for field in layouts.KERNEL_LAYOUT.fields]
@@ -129,21 +132,43 @@ def _kernel_attributes(queued: int, submitted: int, late: Sequence[int]) -> dict
     )
 
 
-def _direction(raw: _Raw) -> Direction:
-    kind = raw["copy_kind"]
-    if kind == layouts.COPY_PEER and raw.get("source_device") == raw.get("destination_device", -1):
+def _direction(copy: int, source: int, destination: int, on_one_device: bool) -> Direction:
+    """By the kinds of the copy and of both memories."""
+    if copy == layouts.COPY_PEER and on_one_device:
         return "on_device"
-    known = layouts.COPY_DIRECTIONS.get(kind)
+    known = layouts.COPY_DIRECTIONS.get(copy)
     if known is not None:
         return known
-    to_host = raw["destination_kind"] in layouts.HOST_MEMORY
-    if raw["source_kind"] in layouts.HOST_MEMORY:
+    to_host = destination in layouts.HOST_MEMORY
+    if source in layouts.HOST_MEMORY:
         return "cpu_to_cpu" if to_host else "cpu_to_gpu"
     return "gpu_to_cpu" if to_host else "on_device"
 
 
+def _is_on_one_device(raw: _Raw) -> bool:
+    return "source_device" in raw and raw["source_device"] == raw["destination_device"]
+
+
+def directions(buffer: memoryview, batch: Batch) -> list[int]:
+    """Of a batch of copies, each as its number in :data:`DIRECTIONS`."""
+    (words,) = batch.shape
+
+    def number(word: int, on_one_device: bool) -> int:
+        return DIRECTIONS.index(_direction(word >> 32 & 0xFF, word >> 40 & 0xFF, word >> 48 & 0xFF, on_one_device))
+
+    known = {word: number(word, False) for word in set(words)}
+    found = [known[word] for word in words]
+    if batch.kind == layouts.MEMCPY2:  # no column has both devices
+        rows = zip(found, words, batch.offsets, strict=True)
+        found = [
+            number(word, _is_on_one_device(unpack(buffer, batch.kind, batch.stride, at))) if one == _PEER else one
+            for one, word, at in rows
+        ]
+    return found
+
+
 def _transfer(raw: _Raw, _names: NameOf, fields: _Raw) -> GpuMemoryTransfer:
-    direction = _direction(raw)
+    direction = _direction(raw["copy_kind"], raw["source_kind"], raw["destination_kind"], _is_on_one_device(raw))
     copies = raw.get("copy_count", 0)
     values = {
         "name": direction,

@@ -56,8 +56,11 @@ class DeviceTime(NamedTuple):
 
 
 def window(session: Session) -> Interval | None:
-    """First and last nanosecond to account for: the session's own, else what its records span; None if empty."""
-    start, end = session.meta.get("start_ns"), session.meta.get("end_ns")
+    """First and last nanosecond to account for: the program's, as far as they are known, else the session's own, else
+    what its records span; None if empty."""
+    meta = session.meta
+    start = meta.get("program_start_ns") or meta.get("start_ns")
+    end = meta.get("program_end_ns") or meta.get("end_ns")
     if start is None or end is None or end <= start:
         starts = [record.start_ns for record in session.records]
         ends = [record.end_ns or record.start_ns for record in session.records]

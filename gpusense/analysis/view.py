@@ -69,6 +69,12 @@ class View:
         self._off = intersect(self.spans, off)
         self._unknown = off
 
+    def of(self, name: str) -> "View":
+        """The same device in another phase."""
+        return View(
+            self.program, self.key, self.walk, self.work, self.host, self._unknown, self.allocations, name
+        )  # fmt: skip
+
     @property
     def device(self) -> int | None:
         return self.key[1]
@@ -208,15 +214,33 @@ class View:
         return intervals[len(intervals) // 4] * len(self.rows) < self.parts.busy
 
     def gap_ns(self, numbers: Sequence[int]) -> int:
-        """How long some gaps are together, as far as they were seen."""
-        gaps, hidden = self.walk.gaps, self.hidden
+        """How long some gaps, in order, are together, as far as they lie in the phase and were seen."""
+        gaps = self.walk.gaps
         ends, starts = map(gaps.end.__getitem__, numbers), map(gaps.start.__getitem__, numbers)
         whole: int = sum(map(sub, ends, starts))
-        return whole - sum(hidden.get(number, 0) for number in numbers) if hidden else whole
+        return whole - sum(ns for at, ns in self._left_out.items() if _holds(numbers, at))
 
     @cached_property
-    def hidden(self) -> dict[int, int]:
-        """Of gaps that lie in a time of which nothing is known, for how long they do."""
+    def beyond(self) -> dict[int, int]:
+        """Of gaps that begin in the phase and end after it how much lies after it."""
+        gaps, found = self.walk.gaps, dict[int, int]()
+        for _, end in self.spans:
+            last = bisect_left(gaps.start, end) - 1
+            if last >= 0 and gaps.end[last] > end:
+                found[last] = gaps.end[last] - end
+        return found
+
+    @cached_property
+    def _left_out(self) -> dict[int, int]:
+        """Of gaps how much does not count: it lies after the phase, or nothing is known of it."""
+        found = self._hidden.copy()
+        for number, ns in self.beyond.items():
+            found[number] = found.get(number, 0) + ns
+        return found
+
+    @cached_property
+    def _hidden(self) -> dict[int, int]:
+        """Of gaps for how long nothing is known of them."""
         gaps, found = self.walk.gaps, dict[int, int]()
         for low, high in self._off:
             for number in range(bisect_right(gaps.end, low), bisect_left(gaps.start, high)):
@@ -257,7 +281,7 @@ class View:
                 calls = _between(self.allocations, starts[at] - LAUNCH_NS, ends[at])
                 if ends[at] - starts[at] <= ALLOCATION_NS * calls:
                     codes[at] = _ALLOCATION
-        for number, lost in self.hidden.items():
+        for number, lost in self._hidden.items():
             if 2 * lost >= ends[number] - starts[number]:
                 codes[number] = _UNSEEN
         return codes
@@ -303,7 +327,7 @@ class View:
         for number in numbers:
             at = bisect_right(steps.starts, gaps.start[number]) - 1
             if 0 <= at < steps.number:
-                spent[at] += gaps.end[number] - gaps.start[number] - self.hidden.get(number, 0)
+                spent[at] += gaps.end[number] - gaps.start[number] - self._left_out.get(number, 0)
         return spent
 
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
@@ -315,7 +339,7 @@ class View:
             key = work.kind[gaps.before[number]], work.kind[gaps.after[number]]
             mine = sums.setdefault(key, [0, 0])
             mine[0] += 1
-            mine[1] += gaps.end[number] - gaps.start[number] - self.hidden.get(number, 0)
+            mine[1] += gaps.end[number] - gaps.start[number] - self._left_out.get(number, 0)
         rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in sums.items()]
         return sorted(rows, key=lambda row: -row[3])
 
@@ -341,6 +365,12 @@ class View:
 def _between(times: "Sequence[int]", low: int, high: int) -> int:
     """How many moments lie between two."""
     return bisect_right(times, high) - bisect_left(times, low)
+
+
+def _holds(numbers: Sequence[int], one: int) -> bool:
+    """Whether numbers in order have one among them."""
+    at = bisect_left(numbers, one)
+    return at < len(numbers) and numbers[at] == one
 
 
 def _some(numbers: Sequence[int]) -> Sequence[int]:

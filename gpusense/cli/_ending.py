@@ -3,9 +3,11 @@
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from .._capture.attachment import LATE, LATER
+from .._runtime import threads
 from .._runtime.clock import now_ns
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
@@ -21,6 +23,7 @@ from ._window import Passes, Window
 
 _OTLP_WAIT_S = 2.0
 _READ_S = 10.0  # that reading the sessions of processes which the program started may take
+_SILENT_S = 1.0  # that working out the answer may take without a word
 _MOST_NAMED = 3  # programs that are not recorded
 
 
@@ -99,12 +102,14 @@ class Ending:
         children = run.children(self.folder.path) if self.folder is not None else []
         if children:
             facts[CHILDREN] = [os.path.basename(path) for path in children]
+        waiting = Waiting(self._write)
         session = self.recording.finish()
         if self.path is not None and session.meta.get("mode") == "live":
             from ..session import save
 
             save(session, self.path)
         session, missing = joined([session], _READ_S)
+        waiting.end()
         more = [*missing[:_MOST_NAMED], *self._written(session)]
         if not self._quiet:
             self._answer(session, more)
@@ -177,6 +182,28 @@ class Ending:
                 rest = rest[os.write(2, rest) :]
         except (OSError, ValueError):
             pass
+
+
+class Waiting:
+    """Says on a terminal that the answer is being worked out, where that takes more than a second."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._over = threads.lock()
+        self._over.acquire()
+        self._said = False
+        if os.isatty(2):
+            threads.start(self._wait, "gpusense-waiting")
+
+    def _wait(self) -> None:
+        if not self._over.acquire(timeout=_SILENT_S):
+            self._said = True
+            self._write("gpusense: reading what was recorded …")
+
+    def end(self) -> None:
+        self._over.release()
+        if self._said:
+            self._write("\r\x1b[K")
 
 
 def _late(session: Any) -> list[str]:

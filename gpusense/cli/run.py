@@ -139,7 +139,12 @@ def parser() -> _Parser:
     add("--quiet", action="store_true", help="say nothing at the end")
     add("--trace-all", action="store_true", default=None, help="keep every record, however short")
     add("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
-    add("--kinds", type=names, metavar="A,B", help="more kinds of records: sync (as usual), sync_lines, allocation, …")
+    add(
+        "--kinds",
+        type=names,
+        metavar="A,B",
+        help="more kinds of records: sync and allocation (as usual), sync_lines, …",
+    )
     add("--sync-lines", action="store_true", help="also from which line of the program the host waits for the device")
     add("--delay", type=seconds, metavar="S", help="record from S seconds after the program's beginning on")
     add("--duration", type=seconds, metavar="S", help="record for S seconds")
@@ -223,6 +228,8 @@ def _record(ending: Ending, settings: argparse.Namespace, command: list[str], li
     recording = control.start_session(mode="live" if file is None else "file", path=file, **chosen)
     ending.recording = recording
     recording.tracer.recorder.facts["run"] = about = _about(settings, command)
+    if settings.backends is None or "nvml" in settings.backends:
+        recording.tracer.recorder.begun = _watch_the_device
     _syscalls.attach(recording.tracer)
     if not settings.no_integrations:
         integrations.watch(recording.tracer)
@@ -232,11 +239,19 @@ def _record(ending: Ending, settings: argparse.Namespace, command: list[str], li
     ending.shared = share_cupti()
 
 
+def _watch_the_device() -> None:
+    """Clocks, memory and other processes on the device are part of the answer: two looks a second, from CUDA on."""
+    from .. import monitor
+
+    monitor.start_background(interval=0.5, process_interval=1.0)
+
+
 def _chosen(settings: argparse.Namespace) -> dict[str, Any]:
-    """Settings that were given. Waits are recorded, since the answer needs them, unless the user says otherwise."""
+    """Settings that were given. Waits and allocations are recorded, since the answer needs them, unless the user says
+    otherwise."""
     chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
     if "kinds" not in chosen and "GPUSENSE_KINDS" not in os.environ:
-        chosen["kinds"] = ("sync",)
+        chosen["kinds"] = ("sync", "allocation")
     if settings.sync_lines:
         chosen["kinds"] = (*chosen.get("kinds", ()), "sync_lines")
     return chosen

@@ -40,7 +40,9 @@ NOT_CORE = (
 )
 
 #: What stays of those folders all the same.
-CORE = tuple(f"report/{name}.py" for name in ("__init__", "blocks", "files", "json", "json_stream", "style"))
+CORE = tuple(
+    f"report/{name}.py" for name in ("__init__", "blocks", "divisions", "files", "json", "json_stream", "style")
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

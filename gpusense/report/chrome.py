@@ -12,12 +12,13 @@ from typing import IO, Any
 from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from .._runtime.text import well_formed
 from ..analysis.busy import window
-from ..analysis.idle import idle
+from ..analysis.facts import Facts
 from ..session import Session
 from . import identity
+from .divisions import GAPS, Divisions
 from .files import output
 from .perfetto import named, values_of
-from .series import REASONS, device_series
+from .series import device_series
 from .tracks import end_of, group_name, label, tracks
 
 
@@ -54,7 +55,7 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
     blocks = {record.block_id: record for record in session.records if type(record) is BlockRecord}
     places: dict[int, tuple[int, int]] = {}
     flow = lane = 0
-    waiting = {(row.backend, row.device): row for row in idle(session)}
+    divisions, told = Divisions(Facts(session)), set()
     for track in tracks(session):  # host first: a flow needs the place of its block
         yield from _group(groups, track.group)
         process, lane = groups[track.group], lane + 1
@@ -70,13 +71,14 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
                 origin = blocks[record.block_id]
                 yield _flow("s", flow, origin.start_ns - base, *places[origin.block_id])
                 yield {**_flow("f", flow, record.start_ns - base, process, lane), "bp": "e"}
-        row = waiting.pop(track.device, None) if track.device is not None else None
-        if row is not None and row.gaps:
+        gaps = list(divisions.gaps(track.device)) if track.device is not None and track.device not in told else []
+        told.add(track.device)
+        if gaps:
             lane += 1
-            yield _named("thread_name", process, lane, "idle: why")
-            for gap in row.gaps:
+            yield _named("thread_name", process, lane, "empty: why")
+            for gap in gaps:
                 span = {"ts": _micros(gap.start_ns - base), "dur": _micros(gap.end_ns - gap.start_ns)}
-                yield {"ph": "X", "name": REASONS[gap.reason], "pid": process, "tid": lane, **span}
+                yield {"ph": "X", "name": GAPS[gap.cause], "pid": process, "tid": lane, **span}
     for device, name, unit, points in device_series(session):
         group = group_name(session, device)
         yield from _group(groups, group)

@@ -14,11 +14,14 @@ from ..analysis.facts import Facts
 from ..analysis.findings import ranked
 from ..analysis.idle import DeviceIdle
 from ..analysis.memory import memory
+from ..analysis.operation import Operation
+from ..analysis.program import Phase, Program, Steps
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
 from ..session import Session
 from . import json_stream
+from .divisions import EMPTY, Division, Divisions
 from .json_stream import Rows
 
 SCHEMA = "gpusense.report/1"
@@ -48,6 +51,10 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
     yield "window_ns", facts.window_ns or None
     yield "verdict", found[0]
     yield "findings", found
+    divisions = Divisions(facts)
+    yield "phases", [_phase(program, phase) for program in facts.programs for phase in program.phases]
+    yield "steps", [_steps(program, program.steps) for program in facts.programs if program.steps is not None]
+    yield "views", [_view(one) for one in divisions.all]
     yield "counters", encode(session.counters, full=True)
     yield "devices", [encode(device, full=True) for device in session.devices]
     yield "busy", [{**plain(time._asdict()), "busy_share": time.busy_share} for time in facts.times]
@@ -70,6 +77,72 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, inden
         for piece in pieces(session, portable=True, indent=indent):
             file.write(piece)
         file.write("\n")
+
+
+def _phase(program: Program, phase: Phase) -> dict[str, Any]:
+    return {
+        "process": program.root,
+        **phase._asdict(),
+        "length_ns": phase.length_ns,
+        "judged": phase.name == program.judged,
+    }
+
+
+def _steps(program: Program, steps: Steps) -> dict[str, Any]:
+    return {"process": program.root, **steps._asdict(), "starts": list(steps.starts), "ends": list(steps.ends)}
+
+
+def _view(one: Division) -> dict[str, Any]:
+    """A device in a phase. Each share is of ``length_ns``."""
+
+    def rows(sums: dict[str, int], **more: dict[str, int]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name,
+                "total_ns": spent,
+                "share": one.share(spent),
+                **{key: of.get(name, 0) for key, of in more.items()},
+            }
+            for name, spent in sums.items()
+        ]
+
+    empty = {name: spent for name, spent in one.parts.items() if name in EMPTY}
+    return {
+        "process": one.program.root,
+        "backend": one.key[0],
+        "device": one.key[1],
+        "phase": one.phase,
+        "judged": one.judged,
+        "length_ns": one.length_ns,
+        "unseen_ns": one.unseen_ns,
+        "busy_ns": one.busy_ns,
+        "busy_share": one.busy_share,
+        "parts": rows(one.parts),
+        "causes": rows(empty, gaps=one.gaps),
+        "families": rows(one.families()),
+        "kernels": [_kernel(row) for row in one.operations if row.kind == "kernel"],
+        "copies": [_kernel(row) for row in one.operations if row.kind != "kernel"],
+    }
+
+
+_KERNEL = (
+    "name",
+    "full_name",
+    "kind",
+    "direction",
+    "count",
+    "total_ns",
+    "avg_ns",
+    "median_ns",
+    "min_ns",
+    "max_ns",
+    "bytes",
+    "share",
+)
+
+
+def _kernel(row: Operation) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _KERNEL}
 
 
 def _is_block(record: Record) -> bool:

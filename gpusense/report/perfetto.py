@@ -13,14 +13,17 @@ from typing import IO, Any, NamedTuple
 
 from .._records.json_codec import plain
 from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
+from .._runtime.text import one_line
 from ..analysis.busy import window
-from ..analysis.idle import DeviceIdle, idle
+from ..analysis.facts import Facts
+from ..analysis.program import Program
 from ..analysis.ranks import processes_of
 from ..session import Session
 from . import identity
+from .divisions import GAPS, Divisions, Gap, phase_text
 from .files import output
 from .protobuf import double, fixed64, message, number, text, varint
-from .series import REASONS, device_series
+from .series import device_series
 from .tracks import Track, end_of, group_name, label, tracks
 
 # Field numbers of TracePacket, TrackEvent, InternedData and DebugAnnotation.
@@ -62,21 +65,24 @@ def packets(session: Session) -> Iterator[bytes]:
     writer = _Writer(start)
     yield writer.head()
     groups: dict[str, int] = {}
-    reasons = {(row.backend, row.device): row for row in idle(session)}
+    divisions, waiting = Divisions(Facts(session)), set()
     of_host: list[Track] = []
     of_devices: list[Track] = []
     for track in tracks(session):
         (of_host if track.device is None else of_devices).append(track)
     pids = {one.get("root"): one.get("pid") for one in processes_of(session)} | {"Host": session.meta.get("pid")}
+    for program in divisions.programs:
+        yield writer.group(groups, "Phases", None)
+        yield from writer.phases(program, groups["Phases"])
     for track in of_host:
         yield writer.group(groups, track.group, pids.get(track.group), identity.program(session.meta))
     # Devices first: writing a kernel numbers its flow, which the block it came from then names as its origin.
     for track in of_devices:
         yield writer.group(groups, track.group, None)
         yield from writer.track(track, groups[track.group])
-        row = reasons.pop(track.device, None) if track.device is not None else None
-        if row is not None:
-            yield from writer.gaps(row, groups[track.group])
+        if track.device is not None and track.device not in waiting:
+            waiting.add(track.device)
+            yield from writer.gaps(divisions.gaps(track.device), groups[track.group])
     for track in of_host:
         yield from writer.track(track, groups[track.group])
     for device, name, unit, points in device_series(session):
@@ -159,15 +165,33 @@ class _Writer:
         while stack:
             yield self._timed(stack.pop(), ended)
 
-    def gaps(self, row: DeviceIdle, parent: int) -> Iterator[bytes]:
-        """A track that says what an idle device waited for."""
-        if not row.gaps:
-            return
-        uuid, descriptor = self._child("idle: why", parent)
-        yield descriptor
-        begin, end = number(_TYPE, _BEGIN) + number(_TRACK, uuid), _END_BYTES + number(_TRACK, uuid)
-        for gap in row.gaps:
-            yield self._packet(gap.start_ns, begin + self._name(REASONS[gap.reason])) + self._packet(gap.end_ns, end)
+    def phases(self, program: Program, parent: int) -> Iterator[bytes]:
+        """A track with the phases of a process and one with its steps."""
+        of = f" · {one_line(program.root, 60)}" if program.root is not None else ""
+        yield from self._slices(
+            f"phases{of}",
+            parent,
+            ((one.start_ns, one.end_ns, phase_text(one.name, program.steps)) for one in program.phases),
+        )
+        steps = program.steps
+        if steps is not None:
+            rows = enumerate(zip(steps.starts, steps.ends, strict=True), 1)
+            name = one_line(steps.name, 60)
+            yield from self._slices(f"steps{of}", parent, ((start, end, f"{name} {at}") for at, (start, end) in rows))
+
+    def gaps(self, gaps: "Iterator[Gap]", parent: int) -> Iterator[bytes]:
+        """A track that says why a device was empty."""
+        yield from self._slices("empty: why", parent, ((one.start_ns, one.end_ns, GAPS[one.cause]) for one in gaps))
+
+    def _slices(self, name: str, parent: int, rows: "Iterator[tuple[int, int, str]]") -> Iterator[bytes]:
+        """A track of slices that follow each other; none where there is no slice."""
+        begin = end = b""
+        for start, stop, words in rows:
+            if not begin:
+                uuid, descriptor = self._child(name, parent)
+                yield descriptor
+                begin, end = number(_TYPE, _BEGIN) + number(_TRACK, uuid), _END_BYTES + number(_TRACK, uuid)
+            yield self._packet(start, begin + self._name(words)) + self._packet(stop, end)
 
     def counter(self, parent: int, name: str, unit: str, points: "list[tuple[int, float]]") -> Iterator[bytes]:
         uuid = self._uuid()

@@ -22,16 +22,6 @@ SERIES: tuple[tuple[str, str, Callable[[GpuMetrics], "float | None"]], ...] = (
     ("PCIe to host", "B/s", lambda sample: sample.pcie.tx_bytes_per_s),
 )
 
-#: What to call the reasons for which a device was idle.
-REASONS = {
-    "collective": "waits for a collective",
-    "copy": "waits for a copy",
-    "synchronisation": "empty after the host waited",
-    "host": "waits for the host",
-    "no_work": "no work",
-    "unseen": "not seen: capture was off",
-}
-
 Points = list[tuple[int, float]]
 
 

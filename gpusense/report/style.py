@@ -21,11 +21,12 @@ class Style(NamedTuple):
     width: int = _PLAIN_WIDTH
     color: bool = False
     encoding: str = "utf-8"
+    cuts: bool = True  # False where lines may be longer than the width: a pipe, a file
 
     def line(self, text: str, *, paint: str = "") -> str:
-        """``text`` cut to the width, in letters the encoding has, painted where colour is allowed."""
+        """``text``, on a screen cut to the width, in letters the encoding has, painted where colour is allowed."""
         text = self._one(text)
-        if len(text) > self.width:
+        if self.cuts and len(text) > self.width:
             text = text[: self.width - 1] + self.fit("…")
         return self._painted(text, paint)
 
@@ -56,7 +57,7 @@ class Style(NamedTuple):
         return self.fit("█" * full + "░" * (length - full))
 
 
-PLAIN = Style()
+PLAIN = Style(cuts=False)
 
 
 def style_of(stream: Any, environ: Mapping[str, str] = os.environ) -> Style:
@@ -66,7 +67,8 @@ def style_of(stream: Any, environ: Mapping[str, str] = os.environ) -> Style:
     except (AttributeError, ValueError, OSError):
         terminal = False
     color = terminal and not environ.get("NO_COLOR") and environ.get("TERM", "") not in ("dumb", "")
-    return Style(_width(stream if terminal else None, environ), color, getattr(stream, "encoding", None) or "utf-8")
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return Style(_width(stream if terminal else None, environ), color, encoding, terminal)
 
 
 def _width(terminal: Any, environ: Mapping[str, str]) -> int:

@@ -1,35 +1,27 @@
-"""A session as text: the answer at the end of a run (at most fifteen lines) and the full report."""
+"""A session as text: the answer at the end of a run (about fifteen lines) and the full report."""
 
 import os
 from collections import Counter
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import IO, Any
 
-from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
+from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
 from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import ranked
 from ..analysis.operation import DEVICE_KINDS, Operation
+from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..session import Session
 from . import identity
 from .blocks import lines as block_lines
+from .divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text, steps_text
 from .html.tables import small_tables
 from .series import devices_seen
 from .style import PLAIN, Style
 
-#: The parts of a device's time, as they are called beside their length.
-_PARTS = {
-    "compute": "computes",
-    "collective": "communicates only",
-    "copy": "copies only",
-    "synchronisation": "empty after the host waited",
-    "host": "waits for the host",
-    "no_work": "no work",
-    "unattributed": "idle, reason unknown",
-    "unseen": "not seen",
-}
 #: Counters that are shown where they are not 0.
 _LOST = (
     *("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors"),
@@ -39,43 +31,55 @@ _MOST_LINES = 15
 _TOP = 5
 _MOST_ROWS = 50
 _FIRST_COLUMN = 48
-_COLUMNS = ("time %", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
+_COLUMNS = ("", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
 _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
+#: Where nothing is cut.
+_ANY_WIDTH = 10_000
+_WORTH_SAYING_NS = 1_000_000
+#: Beside the table of the phase that is judged, others are short.
+_FEW_ROWS = 15
 #: What a narrow screen goes without, first to last, so that so much of a name is shown.
 _LEFT_OUT, _NAME = ("stddev", "min", "med", "bytes", "max", "avg"), 24
 
 
 def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, more: "str | None" = None) -> list[str]:
-    """At most fifteen lines; the last, a command, is whole also where the screen is narrower.
+    """On a screen at most fifteen lines, unless the advice takes more; advice and the last line, a command, are whole.
 
     ``path`` is where the session was kept; None if it was not. ``more`` is a line to add.
     """
     facts = Facts(session)
-    lines = [style.line(_head(session, facts, style), paint="bold")]
-    waits = _waits(facts)
-    if facts.device_operations:
-        lines += [style.line(text) for text in (*_top(facts, _TOP - len(waits)), *_copies(facts))]
-    lines += [style.line(text) for text in waits]
-    lines += _verdict(ranked(facts)[0], style, _MOST_LINES - len(lines) - (4 if more else 3))
-    last = (_counters(session), _overhead(session, facts), *([more] if more else ()))
-    lines += [style.line(text, paint="dim") for text in last]
+    divisions = Divisions(facts)
+    first = ranked(facts)[0]
+    head = _heads(session, facts, divisions, style)
+    tables = [style.line(text) for text in (*_top(divisions), *_copies(divisions), *_empty(divisions))]
+    waits = [style.line(text) for text in _waits(facts)]
+    last = [style.line(text, paint="dim") for text in (_counters(session), _overhead(session, facts)) if text]
+    last += [style.line(more, paint="dim")] if more else []
+    room = (_MOST_LINES if style.cuts else _ANY_WIDTH) - len(head) - len(waits) - len(last) - 1
+    advice = _verdict(first, style, room - min(len(tables), 5))
     shown = style.whole if path is not None else style.line  # advice may be cut off; a command to copy may not
-    return [*lines, shown(f"next: {_next(path)}", paint="dim")]
+    left = max(0, room - len(advice))
+    tables = tables if len(tables) <= left else [*tables[: max(0, left - 2)], *tables[-min(2, left) :]] if left else []
+    return [*head, *advice, *tables, *waits, *last, shown(f"next: {_next(path)}", paint="dim")]
 
 
 def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     """Every section of the report, line by line."""
     facts = Facts(session)
+    divisions = Divisions(facts)
     found = ranked(facts)
-    yield style.line(_head(session, facts, style), paint="bold")
+    yield from _heads(session, facts, divisions, style)
     yield from (style.line(text) for text in _about(session))
     yield ""
     yield from _verdict(found[0], style)
     yield from _others(found, style)
+    width = style.width if style.cuts else _ANY_WIDTH
     for title, rows in (
-        ("Devices", _devices(facts, style)),
-        ("Operations on the device", _table(facts.device_operations, style.width)),
-        ("Operations of the host", _table(_host_operations(facts), style.width)),
+        ("Phases", _phases(divisions)),
+        ("Devices", _devices(facts, divisions, style)),
+        *_where(divisions),
+        *_operations(divisions, width),
+        ("Waits and other work of the host", _table(_host_operations(facts), width, "run")),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _missing_lines(session)),
         ("Blocks", block_lines(session, block_tree(session), style.width, _MOST_ROWS)),
@@ -85,9 +89,8 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Notes", (one_line(str(note), 200) for note in session.meta.get("notes") or ())),
     ):
         yield from _section(title, rows, style)
-    yield ""
-    yield style.line(_counters(session))
-    yield style.line(_overhead(session, facts))
+    last = [text for text in (_counters(session), _overhead(session, facts)) if text]
+    yield from (["", *(style.line(text) for text in last)] if last else ())
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", style: Style = PLAIN) -> None:
@@ -111,25 +114,27 @@ def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Ite
 # ---- head, counters, next
 
 
-def _head(session: Session, facts: Facts, style: Style) -> str:
+def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -> list[str]:
+    """What ran, on what, and for how long; its phases, and how busy the device was in the one that matters."""
     devices = devices_seen(session)
     names = Counter(one_line(device.name, 40) for device in devices if _worked(facts, device))
     names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
-    parts = [" + ".join(shown) or "no device seen", time_text(facts.window_ns)]
+    parts = [_program(session), " + ".join(shown) or "no device seen", time_text(facts.window_ns or None)]
     if len(session.meta.get("processes") or ()) > 1:
-        parts.insert(0, count_text(len(session.meta["processes"]), "process", "processes"))
-    if facts.times:
-        mean = sum(time.busy_share for time in facts.times) / len(facts.times)
-        each = ", ".join(percent_text(time.busy_share) for time in facts.times[:8]) if len(facts.times) > 1 else ""
-        of = " of the time seen" if _partly_seen(facts) else ""
-        parts.append(f"GPU busy {percent_text(mean)}{f' ({each})' if each else ''}{of} [{style.bar(mean)}]")
-    return f"gpusense: {' · '.join(parts)}"
+        parts.insert(1, count_text(len(session.meta["processes"]), "process", "processes"))
+    lines = _wrapped(style, f"gpusense: {' · '.join(part for part in parts if part)}", 9, "bold")
+    sentence = divisions.sentence()
+    return [*lines, *(_wrapped(style, sentence, 9, "bold") if sentence else ())]
 
 
-def _partly_seen(facts: Facts) -> bool:
-    """Whether capture was off for so long that it must be said beside each share."""
-    return any(time.unseen_ns > 0.01 * time.window_ns for time in facts.times)
+def _program(session: Session) -> str:
+    """What the run is called, or the name of the script; "" where that is not known."""
+    run = session.meta.get("run")
+    run = run if isinstance(run, dict) else {}
+    words = str(run.get("command") or "").split()
+    script = next((word for word in words if word.endswith(".py")), " ".join(words))
+    return one_line(str(run.get("label") or os.path.basename(script)), 60) if run.get("label") or script else ""
 
 
 def _worked(facts: Facts, device: Any) -> bool:
@@ -147,7 +152,7 @@ def _counters(session: Session) -> str:
     parts += [untimed_text(session)] if untimed(session) else []
     if session.meta.get("complete") is False:
         parts.append("the program was killed or still runs")
-    return f"records: {', '.join(parts)}"
+    return f"records: {', '.join(parts)}" if session.counters.seen or len(parts) > 1 else ""
 
 
 def _hang(session: Session) -> Iterator[str]:
@@ -169,19 +174,33 @@ def _hang(session: Session) -> Iterator[str]:
 
 
 def _overhead(session: Session, facts: Facts) -> str:
-    found = session.meta.get("overhead") or {}
+    """What gpusense itself took: processor time in the program, and time before its first line and after its last."""
+    found = session.meta.get("overhead")
     spent = [
-        (name, value)
-        for name, value in found.items()
-        if name.endswith("_ns") and name != "threshold_ns" and isinstance(value, int | float)
+        value
+        for name, value in (found if isinstance(found, dict) else {}).items()
+        if name.endswith("cpu_ns") and isinstance(value, int | float)
     ]
+    if not facts.device_operations:
+        return ""
     if not spent:
-        return "overhead of gpusense: not measured in this session"
-    shown = ", ".join(f"{name[:-3].replace('_', ' ')} {time_text(value)}" for name, value in spent[:3])
+        return "gpusense's own use of the CPU was not measured in this session"
     processes = max(1, len(session.meta.get("processes") or ()))  # whose times are summed up
-    cpu_ns = sum(value for name, value in spent if name.endswith("cpu_ns"))
-    share = cpu_ns / facts.window_ns / processes if facts.window_ns else None
-    return f"overhead of gpusense: {shown} ({percent_text(share)} of the run)"
+    share = sum(spent) / facts.window_ns / processes if facts.window_ns else None
+    return f"gpusense used {time_text(sum(spent))} of CPU ({percent_text(share)} of the run){_beside(session)}"
+
+
+def _beside(session: Session) -> str:
+    """ "; and 310 ms before the program's first line"; "" where that is not known."""
+    meta, parts = session.meta, []
+    for first, last, what in (
+        ("start_ns", "program_start_ns", "before the program's first line"),
+        ("program_end_ns", "end_ns", "after its last"),
+    ):
+        low, high = meta.get(first), meta.get(last)
+        if isinstance(low, int) and isinstance(high, int) and high - low >= _WORTH_SAYING_NS:
+            parts.append(f"{time_text(high - low)} {what}")
+    return f"; beside the run it took {' and '.join(parts)}" if parts else ""
 
 
 def _next(path: "str | None") -> str:
@@ -213,17 +232,16 @@ def _about(session: Session) -> Iterator[str]:
 
 
 def _verdict(finding: Finding, style: Style, most: int = 99) -> list[str]:
-    """Title, evidence and fix in at most ``most`` lines (three at least); evidence gets what the others leave."""
-    title = _wrapped(style, f"verdict: {finding.title} ({finding.confidence} confidence)", min(2, most - 2), "yellow")
-    fix = _wrapped(style, f"  try: {finding.fix}", 1 if most < 6 else 3, "green") if finding.fix else []
+    """Title, evidence and fix. Title and fix are whole; the evidence gets what they leave of ``most`` lines."""
+    sure = "" if finding.kind == "nothing_seen" else f" ({finding.confidence} confidence)"
+    title = _wrapped(style, f"verdict: {finding.title}{sure}", 99, "yellow")
+    fix = _wrapped(style, f"  try: {finding.fix}", 99, "green") if finding.fix else []
     room = max(1, most - len(title) - len(fix))
     because = _wrapped(style, f"  because {' '.join(finding.evidence)}", room) if finding.evidence else []
     return [*title, *because, *fix]
 
 
 def _wrapped(style: Style, text: str, most: int, paint: str = "") -> list[str]:
-    from textwrap import wrap
-
     indent = text[: len(text) - len(text.lstrip())]
     text = indent + one_line(text[len(indent) :], 2000)
     lines = wrap(text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  ")
@@ -255,16 +273,24 @@ def _also(finding: Finding, style: Style) -> Iterator[str]:
 # ---- tables
 
 
-def _top(facts: Facts, most: int) -> list[str]:
-    kernels = [row for row in facts.device_operations if row.kind == "kernel"]
-    if not kernels:
+def _top(divisions: Divisions, most: int = _TOP) -> list[str]:
+    """The heaviest kernels of the phase that is judged."""
+    judged = divisions.judged
+    rows = sorted(
+        (row for one in judged for row in one.operations if row.kind == "kernel"), key=lambda row: -row.total_ns
+    )
+    if not judged:
+        return []
+    if not rows:
         return ["no kernel ran"]
-    several = len({(row.backend, row.device) for row in kernels}) > 1
-    lines = [f"{'time %':>8}{'total':>10}{'calls':>11}{'avg':>10}  {_called({row.backend for row in kernels})}"]
+    several = len({one.key for one in judged}) > 1
+    head = f"% of {judged[0].of}"
+    wide = len(head) + 1
+    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  {_called({row.backend for row in rows})}"]
     lines += [
-        f"{percent_text(row.share):>8}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
-        f"  {_where(row) if several else ''}{one_line(row.name)}"
-        for row in kernels[:most]
+        f"{percent_text(row.share):>{wide}}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
+        f"  {_device(row) if several else ''}{one_line(row.name)}"
+        for row in rows[:most]
     ]
     return lines
 
@@ -274,17 +300,28 @@ def _called(backends: set[str]) -> str:
     return "pass" if backends == {"wgpu"} else "kernel or pass" if "wgpu" in backends else "kernel"
 
 
-def _copies(facts: Facts) -> list[str]:
-    copies = [row for row in facts.device_operations if row.kind == "transfer"]
+def _copies(divisions: Divisions) -> list[str]:
+    copies = [row for one in divisions.judged for row in one.operations if row.kind == "transfer"]
     if not copies:
-        return ["no copies"]
-    several = len({(row.backend, row.device) for row in facts.device_operations}) > 1
+        return []
+    several = len({one.key for one in divisions.judged}) > 1
     shown = [
-        f"{_where(row) if several else ''}{row.direction or one_line(row.name)} {size_text(row.bytes)} "
+        f"{_device(row) if several else ''}{one_line(row.name)} {percent_text(row.share)}, {size_text(row.bytes)} "
         f"in {row.count:,} at {rate_text(row.bandwidth_bytes_per_s)}"
-        for row in sorted(copies, key=lambda row: -row.bytes)[:3]
+        for row in sorted(copies, key=lambda row: -row.total_ns)[:3]
     ]
     return [f"copies: {' · '.join(shown)}"]
+
+
+def _empty(divisions: Divisions) -> list[str]:
+    """Why the device stood empty in the phase that is judged."""
+    shown = []
+    for one in divisions.judged[:2]:
+        parts = [(name, spent) for name, spent in one.parts.items() if name in EMPTY and one.share(spent) >= 0.001]
+        words = ", ".join(f"{EMPTY[name]} {percent_text(one.share(spent))}" for name, spent in parts)
+        if words:
+            shown.append(f"{one.device} empty: {words}")
+    return [" · ".join(shown)] if shown else []
 
 
 def _waits(facts: Facts) -> list[str]:
@@ -306,66 +343,138 @@ def _missing_lines(session: Session) -> Iterator[str]:
 
 
 def _host_operations(facts: Facts) -> list[Operation]:
-    return [row for row in facts.operations if row.kind not in DEVICE_KINDS]
+    """What took time of the host: shares of the run, beside no share of a device."""
+    whole = facts.window_ns
+    rows = (row for row in facts.operations if row.kind not in DEVICE_KINDS or row.timing == "host")
+    return [row._replace(share=row.total_ns / whole if whole else 0.0) for row in rows]
 
 
-def _columns(width: int) -> list[int]:
-    """Which of the columns there is room for beside the name."""
+def _columns(width: int, first: int) -> list[int]:
+    """Which of the columns there is room for beside the name; ``first``: how wide the first is."""
     shown = list(range(len(_COLUMNS)))
     for title in _LEFT_OUT:
-        if 2 + sum(_WIDTHS[at] for at in shown) + 2 + _NAME <= width:  # with the indents of section and name
+        if (
+            2 + first - _WIDTHS[0] + sum(_WIDTHS[at] for at in shown) + 2 + _NAME <= width
+        ):  # indents of section and name
             break
         shown.remove(_COLUMNS.index(title))
     return shown
 
 
-def _table(rows: list[Operation], width: int) -> Iterator[str]:
+def _table(rows: list[Operation], width: int, of: str, most: int = _MOST_ROWS) -> Iterator[str]:
+    """``of``: what the shares are of, which the head of their column says."""
     if not rows:
         return
-    shown = _columns(width)
-    yield "".join(f"{_COLUMNS[at]:>{_WIDTHS[at]}}" for at in shown) + "  name"
-    for row in rows[:_MOST_ROWS]:
+    heads = (f"% of {of}", *_COLUMNS[1:])
+    widths = (max(_WIDTHS[0], len(heads[0])), *_WIDTHS[1:])
+    shown = _columns(width, widths[0])
+    yield "".join(f"{heads[at]:>{widths[at]}}" for at in shown) + "  name"
+    for row in rows[:most]:
+        instants = row.kind == "allocation"
         cells = (
-            percent_text(row.share),
-            time_text(row.total_ns),
+            percent_text(None if instants else row.share),
+            time_text(None if instants else row.total_ns),
             f"{row.count:,}",
-            time_text(row.avg_ns),
-            time_text(row.median_ns),
-            time_text(row.min_ns),
-            time_text(row.max_ns),
-            time_text(row.std_ns),
+            time_text(None if instants else row.avg_ns),
+            time_text(None if instants else row.median_ns),
+            time_text(None if instants else row.min_ns),
+            time_text(None if instants else row.max_ns),
+            time_text(None if instants else row.std_ns),
             size_text(row.bytes) if row.bytes else "",
         )
         kind = "" if row.kind == "kernel" else f"{row.kind}: "
         if row.kind in DEVICE_KINDS and row.timing == "host":
-            kind = f"{row.kind} (host): "
-        yield ("".join(f"{cells[at]:>{_WIDTHS[at]}}" for at in shown) + f"  {_where(row)}{kind}{one_line(row.name)}")
-    if len(rows) > _MOST_ROWS:
-        rest = rows[_MOST_ROWS:]
+            kind = f"{row.kind} (timed by the host): "
+        yield ("".join(f"{cells[at]:>{widths[at]}}" for at in shown) + f"  {_device(row)}{kind}{one_line(row.name)}")
+    if len(rows) > most:
+        rest = rows[most:]
         yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
 
 
-def _where(row: Operation) -> str:
+def _device(row: Operation) -> str:
     return "" if row.device is None else f"[{row.device}] "
 
 
-def _devices(facts: Facts, style: Style) -> Iterator[str]:
-    from textwrap import wrap
+def _phases(divisions: Divisions) -> Iterator[str]:
+    """Each phase of each device: how long, how busy, what it holds."""
+    rows = [
+        (
+            ": ".join([one.device] * (len(divisions.of(one.phase)) > 1) + [phase_text(one.phase, one.program.steps)]),
+            time_text(one.length_ns + one.unseen_ns),
+            percent_text(one.busy_share),
+            "; ".join(text for text in (_count(one), one.holds(), _not_seen(one)) if text),
+        )
+        for one in divisions.all
+    ]
+    if not rows:
+        return
+    wide = max(len(row[0]) for row in rows)
+    yield f"{'phase':<{wide}}{'length':>10}{'GPU busy':>10}  holds"
+    for name, length, busy, holds in rows:
+        yield f"{name:<{wide}}{length:>10}{busy:>10}  {holds}"
 
-    room = style.width - 2  # beside what indents a section
-    divided = {(row.backend, row.device): row for row in facts.idle}
+
+def _count(one: Division) -> str:
+    """ "28 steps of 33.1 ms", "4 interruptions", "2 slow first steps"."""
+    steps, program = one.program.steps, one.program
+    if one.steps is not None:
+        inner = f", each of {one.steps.inner} of {time_text(one.steps.inner_ns)}" if one.steps.inner else ""
+        return steps_text(one.steps) + inner
+    if one.phase == START_UP and steps is not None and steps.warm_up:
+        return count_text(steps.warm_up, "slow first step")
+    return count_text(len(program.spans(INTERLUDE)), "interruption") if one.phase == INTERLUDE else ""
+
+
+def _not_seen(one: Division) -> str:
+    return f"{time_text(one.unseen_ns)} of it were not seen" if one.unseen_ns * 1000 > one.length_ns else ""
+
+
+def _where(divisions: Divisions) -> Iterator[tuple[str, Iterator[str]]]:
+    """Of each device what its time went to in the phase that is judged: families of kernels, copies, empty time."""
+
+    def rows(one: Division) -> Iterator[str]:
+        steps, wide = one.steps, len(f"% of {one.of}")
+        empty = {PARTS[name]: spent for name, spent in one.parts.items() if name in EMPTY}
+        yield f"{f'% of {one.of}':>{wide}}{'total':>10}{'each' if steps else '':>10}"
+        for name, spent in {**one.families(), **empty}.items():
+            each = time_text(spent / steps.number) if steps else ""
+            yield f"{percent_text(one.share(spent)):>{wide}}{time_text(spent):>10}{each:>10}  {name}"
+
+    for one in divisions.judged:
+        yield f"Where the time went: {one.device}, {one.of}", rows(one)
+
+
+def _operations(divisions: Divisions, width: int) -> Iterator[tuple[str, Iterator[str]]]:
+    """A table a phase, that of the judged one first, and one of the whole run where that says more."""
+    judged = [row for one in divisions.judged for row in one.operations]
+    for phase in divisions.names:
+        found = divisions.of(phase)
+        rows = sorted((row for one in found for row in one.operations), key=lambda row: -row.total_ns)
+        first = found[0].judged or divisions.names == [ALL]
+        if phase == ALL and not first and sum(row.count for row in rows) == sum(row.count for row in judged):
+            continue
+        name = phase_text(phase, found[0].program.steps)
+        title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
+        yield title, _table(rows, width, found[0].of, _MOST_ROWS if first or phase == ALL else _FEW_ROWS)
+
+
+def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
+    """The whole run of each device: times that add up to it, and kernels and copies, which may overlap."""
+    whole = {one.key: one for one in reversed(divisions.of(ALL))}
     for time in facts.times:
-        name = f"{time.backend} {'–' if time.device is None else time.device}: "
+        one = whole.get((time.backend, time.device))
+        if one is None:
+            continue
         note = {"sum": " (upper bound: a sum of durations)"}.get(time.source, "")
+        name = f"{device_text(time.device, time.backend)}: "
         yield (
-            f"{name}busy {time_text(time.busy_ns)}, {percent_text(time.busy_share)}{note}; "
+            f"{name}busy {time_text(one.busy_ns)}, {percent_text(one.busy_share)} of the {one.of}{note}; "
             f"{'passes' if time.backend == 'wgpu' else 'kernels'} {time_text(time.kernel_ns)}, "
             f"copies {time_text(time.transfer_ns)}"
         )
-        row = divided.get((time.backend, time.device))
-        if row is not None:
-            parts = [f"{words} {time_text(row.part(part))}" for part, words in _PARTS.items() if row.part(part)]
-            yield from wrap(", ".join(parts), room, initial_indent=" " * len(name), subsequent_indent=" " * len(name))
+        indent = " " * len(name)
+        parts = indent + ", ".join(f"{PARTS[part]} {time_text(spent)}" for part, spent in one.parts.items())
+        yield from wrap(parts, style.width - 2, subsequent_indent=indent) if style.cuts else [parts]
 
 
 def _aligned(table: dict[str, Any]) -> Iterator[str]:

@@ -121,7 +121,10 @@ class Replay:
         if epoch > self._epoch:
             self._epoch = epoch
             pipeline.restart_ids()
-        pipeline.others_markers = frozenset(facts.get("others_markers", ()))
+        own = {(context, stream) for context, stream in facts.get("others_contexts", ())}
+        known = {stream for _, stream in own}
+        unknown = ((None, stream) for stream in facts.get("others_markers", ()) if stream not in known)
+        pipeline.others_markers = frozenset((*own, *unknown))
 
     def take_boundaries(self, chunk: file.Chunk) -> None:
         refused, reason = 0, ""

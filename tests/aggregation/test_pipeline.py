@@ -1,7 +1,10 @@
 """The way of a record: threshold, counting, attribution, budgets, memory."""
 
+import itertools
 import random
 import struct
+from collections import Counter
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,7 @@ from support.sessions import watch
 from gpusense._aggregation import placement
 from gpusense._aggregation.pipeline import Limits, Marker, Pipeline
 from gpusense._attribution.boundaries import CLOSE, DARK, LIT, OPEN, PLACED, SWITCH, Boundary
-from gpusense._records.records import BlockRecord, ComputeBlock, GpuKernel, GpuMemoryTransfer
+from gpusense._records.records import BlockRecord, ComputeBlock, Direction, GpuKernel, GpuMemoryTransfer
 
 MAIN, AUTOGRAD = 0x7001, 0x7002
 DRIVER = Marker(4, MARKER_CBID)
@@ -694,6 +697,81 @@ def memsets(*records):
 def test_streams_of_other_contexts_have_the_same_numbers():
     ours = memset(T0 + 20, 2)  # as a canary
     assert memsets(ours, memset(T0 + 30, 3, size=1 << 20), memset(T0 + 40, 4, context=2)) == [1 << 20, 4]
+
+
+MEMCPY2 = struct.Struct("<IBBBBQQQIIIIIIIIQQIIII")
+PAGEABLE, PINNED, DEVICE = 1, 2, 3
+
+
+def peer(at, correlation, *, copy=10, kinds=(DEVICE, DEVICE), devices=(0, 1)):
+    source, destination = devices
+    rest = 0, 1, 7, source, 1, destination, 2, correlation, *[0] * 6
+    return MEMCPY2.pack(22, copy, *kinds, 0, 64, at, at + 10, *rest)
+
+
+#: Whatever says which way a copy went: its kind, both memories, both devices.
+COPIES = [
+    *(
+        lambda at, corr, copy=copy, kinds=kinds: memcpy(at, at + 10, corr, copy=copy, kinds=kinds)
+        for copy in range(12)
+        for kinds in itertools.product((0, PAGEABLE, PINNED, DEVICE, 5), repeat=2)
+    ),
+    *(
+        lambda at, corr, copy=copy, devices=devices: peer(at, corr, copy=copy, devices=devices)
+        for copy in (0, 8, 10)
+        for devices in itertools.product((0, 1), repeat=2)
+    ),
+]
+
+
+@pytest.mark.parametrize("at_once", [1, 500])
+def test_a_copy_has_one_direction_kept_counted_and_in_the_table(at_once):
+    """And in the totals of its block, if somebody asks for them."""
+    kept = Pipeline(Limits(trace_all=True), start_ns=T0)
+    counted = Pipeline(Limits(), start_ns=T0)
+    watch(counted, 1)
+    counted.attribution.boundary(Boundary(OPEN, 1, None, MAIN, T0, T0, "all"), 0)
+    records = [copy(T0 + 100 * i, 1 + i) for i, copy in enumerate(COPIES)]
+    random.Random(1).shuffle(records)
+    for made in (kept, counted):
+        for first in range(0, len(records), at_once):
+            buffer = view(*records[first : first + at_once])
+            made.feed(buffer, MAIN, {**STRIDES, 22: MEMCPY2.size}, names, now_ns=T0)
+        made.cycle(T0, final=True)
+    each = Counter(item.direction for item in kept.kept)
+    assert set(each) == set(get_args(Direction))
+    sums = counted.ledger.aggregates()
+    assert {row.direction: row.count for row in sums} == {row.name: row.count for row in sums} == each
+    assert {name: row[0] for (_, name), row in counted.totals(1).rows.items()} == each
+    for made in (kept, counted):
+        assert Counter(made.work.kinds[kind].direction for kind in made.work.kind) == each
+
+
+def test_markers_are_told_by_their_context_where_none_carries_a_token():
+    """As where ids are read: a canary is all that is there. Another copy's markers beside them."""
+    made = Pipeline(Limits(trace_all=True), start_ns=T0, marker=Marker(2, 0, 1, 5, tokens=True))
+    made.others_markers = frozenset({(2, 6), (None, 8)})
+    strides = {**STRIDES, 2: MEMSET.size}
+    places = [(context, stream) for context in (1, 2) for stream in (5, 6, 8)]
+    records = [memset(T0 + 10 * i, i, context=context, stream=stream) for i, (context, stream) in enumerate(places, 1)]
+    records.append(memset(T0 + 100, 9, context=2, stream=6, size=8))
+    made.feed(view(*records), MAIN, strides, names, now_ns=T0)
+    made.cycle(T0, final=True)
+    assert [(row.context, row.stream, row.bytes) for row in made.kept] == [(1, 6, 4), (2, 5, 4), (2, 6, 8)]
+
+
+@pytest.mark.parametrize("context", [None, 1])
+def test_waits_on_a_stream_of_another_context_are_the_programs(context):
+    made = Pipeline(Limits(trace_all=True), start_ns=T0, marker=Marker(2, 0, context, 5, tokens=True))
+    made.feed(
+        view(sync(T0 + 1, T0 + 2, 1, stream=5), sync(T0 + 3, T0 + 4, 2, stream=7)), MAIN, STRIDES, names, now_ns=T0
+    )
+    other = bytearray(sync(T0 + 5, T0 + 6, 3, stream=5))
+    struct.pack_into("<I", other, 28, 2)
+    made.feed(view(other), MAIN, STRIDES, names, now_ns=T0)
+    made.cycle(T0, final=True)
+    assert [row.correlation_id for row in made.kept] == ([2, 3] if context else [2])
+    assert made.counters().seen == len(made.kept)
 
 
 # --- where boundaries have no place -----------------------------------------------------------------------------------

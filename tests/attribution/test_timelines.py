@@ -8,7 +8,7 @@ from support.draws import examples
 
 from gpusense._attribution.attributor import Attributor
 from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
-from gpusense._attribution.timelines import ENDED, UNCERTAIN, Timeline
+from gpusense._attribution.timelines import ENDED, UNCERTAIN, Crowd, Timeline
 from gpusense._decode.correlation_ids import Widener
 
 
@@ -239,3 +239,54 @@ def test_threads_together_and_boundaries_that_were_lost(seed, wild, late, lose, 
     both.hand_over()
     for corr in range(-1, script.corr + 2):
         both.ask(corr)
+
+
+def requests(count, at_once):
+    """Boundaries of blocks without parents, so many of which are open at a time; the oldest ends."""
+    opens, rows = [], []
+    for block in range(1, count + 1):
+        if len(opens) == at_once:
+            rows.append((CLOSE, opens.pop(0), None))
+        opens.append(block)
+        rows.append((OPEN, block, None))
+    return rows
+
+
+def test_crowds_are_walked_once_by_who_asks_in_order(monkeypatch):
+    walked = []
+    goes_on = Crowd.goes_on
+    monkeypatch.setattr(Crowd, "goes_on", lambda *event: (walked.append(event), goes_on(*event))[1])
+    rows, line = requests(600, 10), Timeline(dict.fromkeys(range(601)))
+    for at, row in enumerate(rows):
+        line.insert(at, at, *row)
+    for first in range(0, len(rows), 100):
+        line.segments(range(first, first + 100), first + 99, 0, False)
+    assert len(walked) < 1.1 * len(rows)
+
+
+def test_an_interrupt_while_a_crowd_goes_on_changes_no_answer():
+    class Interrupted(dict):
+        left = 0
+
+        def get(self, *key):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+            return super().get(*key)
+
+    rows, parents = requests(120, 5), Interrupted.fromkeys(range(121))
+    line, naive = Timeline(parents), Timeline(dict(parents))
+    for at, row in enumerate(rows):
+        line.insert(at, at, *row)
+        naive.insert(at, at, *row)
+    interrupts = 0
+    for at in range(len(rows)):
+        parents.left = 1 + at % 2
+        try:
+            line.at(at)
+        except KeyboardInterrupt:
+            interrupts += 1
+        parents.left = 0
+        assert line.at(at) == naive.at(at)
+        assert line.at(at // 2) == naive.at(at // 2)
+    assert interrupts > 20

@@ -1,5 +1,7 @@
 """What is remembered of streams while nothing hangs."""
 
+import struct
+
 from support.cupti import STRIDES, T0, kernel, view
 
 from gpusense._capture import hang
@@ -15,3 +17,22 @@ def test_streams_that_come_and_go_do_not_pile_up():
     newest = 1000 + 3 * hang.MOST_STREAMS
     assert len(last) == hang.MOST_STREAMS
     assert {row["stream"] for row in last} == {7, *range(newest - hang.MOST_STREAMS + 1, newest)}
+
+
+MEMSET = struct.Struct("<IIQQQIIIIHHIQQIIII")
+
+
+def memset(context, stream, size=4):
+    return MEMSET.pack(2, 0, size, T0, T0 + 10, 0, context, stream, 1, *[0] * 9)
+
+
+def test_streams_of_two_contexts_have_the_same_number():
+    watch = hang.HangWatch(1.0, clock=lambda: 0.0)
+    records = [memset(1, 5), memset(2, 5), memset(3, 6), memset(1, 5, size=64)]
+    watch.read(view(records[0], records[2]), {2: MEMSET.size}, str, own={(1, 5), (3, 6)})
+    assert watch.note()["streams"] == []  # markers say nothing of the program
+    watch = hang.HangWatch(1.0, clock=lambda: 0.0)
+    watch.read(
+        view(*records, kernel(T0, T0 + 5, context=4, stream=5)), {**STRIDES, 2: MEMSET.size}, hex, own={(1, 5), (3, 6)}
+    )
+    assert [(row["context"], row["stream"]) for row in watch.note()["streams"]] == [(2, 5), (1, 5), (4, 5)]

@@ -530,6 +530,12 @@ int cuptiGetVersion(uint32_t *value) {
     return 0;
 }
 
+int cuptiGetContextId(void *context, uint32_t *id) {
+    ENTER(cuptiGetContextId);
+    *id = ((struct { int device, retained; unsigned id; } *)context)->id; /* as the fake libcuda lays a context out */
+    return 0;
+}
+
 int cuptiGetStreamIdEx(void *context, void *stream, uint8_t per_thread, uint32_t *id) {
     ENTER(cuptiGetStreamIdEx);
     (void)context, (void)per_thread;

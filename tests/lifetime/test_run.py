@@ -486,7 +486,7 @@ def test_what_was_run_is_known_and_what_is_private_is_not(tmp_path):
     meta = load(tmp_path / "s.gpusense").meta
     assert (meta["run"]["command"], meta["run"]["label"]) == ("program.py --token secret", "night")
     assert meta["start_ns"] <= meta["program_start_ns"] < meta["program_end_ns"] <= meta["end_ns"]
-    assert (meta["kinds"], meta["exit_code"]) == (["sync"], 0)
+    assert (meta["kinds"], meta["exit_code"]) == (["sync", "allocation"], 0)
     assert traced("-o", "t.gpusense", "--no-arguments", name, "--token", "secret", cwd=tmp_path).returncode == 0
     assert load(tmp_path / "t.gpusense").meta["run"]["command"] == "program.py"
     assert b"secret" not in (tmp_path / "t.gpusense").read_bytes()

@@ -10,12 +10,14 @@ from support.pages import page_of
 from support.sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
 
 from gpusense._records.records import Counters, UnseenInterval
+from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import findings
 from gpusense.analysis.operation import operations
+from gpusense.cli.demo import RECORDED
 from gpusense.report.html import page as html
 from gpusense.report.html.charts import thin
-from gpusense.report.tracks import end_of
-from gpusense.session import Session
+from gpusense.report.tracks import end_of, label
+from gpusense.session import Session, load
 
 
 def drawn(page):
@@ -33,7 +35,7 @@ def test_every_record_is_on_the_timeline_with_its_nanoseconds():
     run = training(4)
     page = page_of(run)
     expected = sorted((record.start_ns - T0, end_of(record) - record.start_ns) for record in run.records)
-    got = sorted((start, length) for _, row, _, start, length, _ in drawn(page) if row != "idle: why")
+    got = sorted((start, length) for _, row, _, start, length, _ in drawn(page) if row != "empty: why")
     # Idle rows stand apart from records; every row but the first of a track has no name.
     assert got == expected
     assert page.data["timeline"]["start_ns"] == str(T0)
@@ -64,20 +66,38 @@ def test_no_two_events_of_a_row_overlap():
 
 
 def test_the_numbers_are_those_of_the_analysis_and_the_parts_of_the_bar_fill_it():
-    run = training(5)
+    run = training(12)
     data = page_of(run).data
     assert [finding["title"] for finding in data["findings"]] == [finding.title for finding in findings(run)]
-    table = operations(run)
-    assert [(row["count"], row["total_ns"], row["median_ns"]) for row in data["operations"]] == [
-        (row.count, row.total_ns, row.median_ns) for row in table
-    ]
-    (bar,) = data["breakdown"]
-    assert sum(ns for _, ns in bar["parts"]) == bar["window"] == run.duration_ns
-    kernels = [record.duration_ns for record in run.kernels if record.name == data["operations"][0]["name"]]
-    bins = data["histograms"]["0"]
-    assert (sum(bins["counts"]), bins["low"], bins["high"]) == (len(kernels), min(kernels), max(kernels))
-    tiles = {tile["label"]: tile for tile in data["tiles"]}
-    assert tiles["Kernels"]["value"] == f"{len(run.kernels):,}"
+    (whole,) = [phase for phase in data["phases"] if phase["name"] == "whole"]
+    named = [*whole["operations"], *data["host"]]
+    table = {(label(row.name), row.device, row.direction): row for row in operations(run)}
+    assert len(named) == len(table)
+    for row in named:
+        same = table[row["name"], row["device"], row["direction"]]
+        assert (row["count"], row["total_ns"], row["median_ns"]) == (same.count, same.total_ns, same.median_ns)
+        assert row["share"] == pytest.approx(row["total_ns"] / run.duration_ns)
+    for phase in data["phases"]:
+        for bar in phase["breakdown"]:
+            assert sum(ns for _, ns in bar["parts"]) == bar["window"]
+        for at, row in enumerate(phase["operations"][:12]):
+            bins = phase["histograms"][str(at)]
+            assert (sum(bins["counts"]), bins["low"], bins["high"]) == (row["count"], row["min_ns"], row["max_ns"])
+        tiles = {tile["label"]: tile for tile in phase["tiles"]}
+        kernels = sum(row["count"] for row in phase["operations"] if row["kind"] == "kernel")
+        assert tiles["Kernels"]["value"] == f"{kernels:,}"
+    assert [bar["window"] for bar in whole["breakdown"]] == [run.duration_ns]
+    assert sum(row["count"] for row in whole["operations"] if row["kind"] == "kernel") == len(run.kernels)
+    assert [phase["name"] for phase in data["phases"] if phase["judged"]] == ["steady"]
+
+
+def test_the_phases_and_steps_are_a_band_over_the_timeline():
+    run = training(12)
+    drawn = page_of(run).data["timeline"]
+    (program,) = Facts(run).programs
+    assert [row[2:] for row in drawn["phases"]] == [[one.start_ns - T0, one.end_ns - T0] for one in program.phases]
+    assert drawn["steps"] == [start - T0 for start in program.steps.starts]
+    assert [row[1] for row in drawn["phases"]][:2] == ["start-up", "steps"]
 
 
 def test_the_flame_graph_adds_up():
@@ -102,7 +122,7 @@ def test_hostile_names_stay_text():
     assert not [attrs for tag, attrs in page.elements if tag == "img" or any(key.startswith("on") for key in attrs)]
     assert HOSTILE[0] in {name for *_, name, _, _, _ in drawn(page)}
     assert "<" not in page.scripts["data"]
-    assert len(max((row["name"] for row in page.data["operations"]), key=len)) <= 4096
+    assert len(max((row["name"] for row in page.data["phases"][0]["operations"]), key=len)) <= 4096
 
 
 def test_the_policy_names_exactly_this_script_and_this_style():
@@ -129,16 +149,20 @@ def test_nothing_is_fetched():
 def test_zero_records_and_one(count):
     run = session(*[kernel("only", 0, 5 * US)][:count], end=MS)
     page = page_of(run)
-    assert len(page.column("start")) - sum(row["name"] == "idle: why" for row in page.data["timeline"]["rows"]) == count
-    assert page.data["findings"][0]["kind"] == ("heaviest_kernel" if count else "nothing_seen")
-    assert page_of(Session()).data["tiles"][0]["value"] == "0 ns"
+    assert (
+        len(page.column("start")) - sum(row["name"] == "empty: why" for row in page.data["timeline"]["rows"]) == count
+    )
+    assert page.data["findings"][0]["kind"] == ("nothing_to_gain" if count else "nothing_seen")
+    (nothing,) = page_of(Session()).data["phases"]
+    assert nothing["tiles"][0]["value"] == "–"
 
 
 def test_a_session_without_end_and_records_without_end():
     page = page_of(session(kernel("a", 0, 10), kernel("b", 50, 20), block(("x",), 5, 90)))
     assert page.data["window_ns"] == 90
     assert min(page.column("length")) == 0
-    assert page.data["tiles"][0]["note"] == "no end recorded"
+    (whole,) = [phase for phase in page.data["phases"] if phase["name"] == "whole"]
+    assert whole["tiles"][0]["note"] == "no end recorded"
 
 
 def test_a_damaged_session_says_so_first():
@@ -176,9 +200,24 @@ def test_beyond_the_limit_short_events_are_joined_and_the_page_says_how():
 def test_summed_work_is_named_as_not_drawn_and_counted_at_the_foot():
     counters = Counters(seen=15, kept=1, aggregated=9, invalid=2, pre_session=3, lost_markers=7)
     data = page_of(session(kernel("a", 0, MS), end=2 * MS, counters=counters)).data
-    assert "9 operations below 100 µs are only summed and cannot be drawn." in data["timeline"]["note"]
+    assert "9 operations below 100 µs are not drawn; `gpusense report --html --trace-all`" in data["timeline"]["note"]
     assert data["seen"]["records"] == "1 listed, 9 short ones summed, 2 invalid, 3 from before"
     assert data["seen"]["counters"] == [["lost markers", 7]]
+
+
+def test_short_work_is_drawn_together_where_its_rows_are_there():
+    run = load(RECORDED)
+    assert run.counters.aggregated
+    page = page_of(run)
+    rows = page.data["timeline"]["rows"]
+    at = next(number for number, row in enumerate(rows) if row["name"] == "all work, joined")
+    first, last = rows[at]["at"], rows[at + 1]["at"]
+    starts, lengths, counts = (page.column(name)[first:last] for name in ("start", "length", "path"))
+    assert set(page.column("name")[first:last]) == {0xFFFFFFFF}
+    assert sum(counts) == sum(1 for row in run.work.kind if run.work.kinds[row].kind != "sync")
+    assert all(start + length <= after for start, length, after in zip(starts, lengths, starts[1:], strict=False))
+    assert min(lengths) > 0
+    assert "in the row “all work, joined” alone" in page.data["timeline"]["note"]
 
 
 def test_metrics_that_are_unknown_are_absent_and_not_zero():

@@ -32,7 +32,7 @@ def test_no_error_and_no_request(opened):
     page = opened(training(6), title="train.gpusense")
     assert page.evaluate("document.title") == "gpusense · train.gpusense"
     assert page.evaluate("[...document.querySelectorAll('section')].map(s => s.id).filter(Boolean)") == [
-        "verdict", "breakdown", "timeline", "findings", "shares", "flame", "metrics", "operations",
+        "verdict", "breakdown", "timeline", "findings", "shares", "flame", "metrics", "operations", "host",
     ]  # fmt: skip
     assert page.complaints() == []
 
@@ -82,6 +82,32 @@ def test_the_table_sorts_and_searches(opened):
         "(document.querySelector('#operations input'))"
     )
     assert page.evaluate("document.querySelectorAll('#operations tbody tr').length") == 2
+    assert page.complaints() == []
+
+
+def test_the_page_is_looked_at_by_phase(opened):
+    page = opened(training(12))
+    pressed = "document.querySelector('#phases [aria-pressed=true]').dataset.phase"
+    share = "document.querySelector('#operations tbody tr').cells[3].textContent"
+    assert page.evaluate(pressed) == "steady"
+    assert page.evaluate("document.querySelectorAll('#operations th button')[3].textContent") == "% of steps"
+    steady, first = page.evaluate("document.querySelector('#tiles').textContent"), page.evaluate(share)
+    assert page.evaluate("gpusense.timeline.view.from") > 0
+    page.evaluate("document.querySelector('#phases [data-phase=whole]').click()")
+    assert page.evaluate(pressed) == "whole"
+    assert page.evaluate("document.querySelector('#tiles').textContent") != steady
+    assert page.evaluate(share) != first
+    assert page.evaluate("document.querySelectorAll('#operations th button')[3].textContent") == "% of run"
+    assert page.evaluate("gpusense.timeline.view.from") == 0
+    assert page.complaints() == []
+
+
+def test_a_finding_shows_its_phase(opened):
+    page = opened(training(12))
+    page.evaluate("gpusense.choose('whole')")
+    at = next(i for i, one in enumerate(page.evaluate("gpusense.data.findings")) if one["phase"] == "steady")
+    page.evaluate(f"document.querySelectorAll('details.finding')[{at}].querySelector('summary').click()")
+    page.wait_for("document.querySelector('#phases [aria-pressed=true]').dataset.phase === 'steady'")
     assert page.complaints() == []
 
 

@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from support.protobuf import fields, one, read_varint
 from support.sessions import HOSTILE, T0, US, block, copy, crowd, kernel, session, sync, training
 
+from gpusense.analysis.facts import Facts
 from gpusense.report import perfetto
+from gpusense.report.divisions import GAPS
 from gpusense.report.protobuf import number, varint
 from gpusense.report.tracks import end_of, levels, nest, spread, tracks
 from gpusense.session import Session
+
+#: Tracks of what is concluded.
+OURS = ("empty: why", "phases", "steps")
 
 
 def new_names(packet, known):
@@ -63,7 +68,7 @@ def trace_of(run):
 def test_every_record_is_one_slice_with_absolute_nanoseconds():
     run = training(5)
     trace = trace_of(run)
-    got = sorted((start, length) for track, _, start, length in trace.slices if track != "idle: why")
+    got = sorted((start, length) for track, _, start, length in trace.slices if track not in OURS)
     assert got == sorted((record.start_ns, end_of(record) - record.start_ns) for record in run.records)
     names = Counter(name for track, name, _, _ in trace.slices if track.startswith("stream"))
     assert names == Counter(record.name for record in [*run.kernels, *run.memsets])
@@ -93,9 +98,7 @@ def test_no_overlap_and_no_nesting_is_lost(spans, blocks):
         else (lambda i, a, n: kernel(f"n{i}", a, a + n))
     )
     run = session(*[make(index, start, length) for index, (start, length) in enumerate(spans)], end=100)
-    got = sorted(
-        (name, start - T0, length) for track, name, start, length in trace_of(run).slices if track != "idle: why"
-    )
+    got = sorted((name, start - T0, length) for track, name, start, length in trace_of(run).slices if track not in OURS)
     assert got == sorted((f"n{index}", start, length) for index, (start, length) in enumerate(spans))
 
 
@@ -184,7 +187,7 @@ def test_negative_numbers_are_twos_complement():
 
 def test_hostile_names():
     run = session(*[kernel(name, at * US, at * US + 900) for at, name in enumerate(HOSTILE)], end=20 * US)
-    names = {name for track, name, _, _ in trace_of(run).slices if track != "idle: why"}
+    names = {name for track, name, _, _ in trace_of(run).slices if track not in OURS}
     expected = {name.replace("\ud800", "\ufffd") or "(unnamed)" for name in HOSTILE}
     assert names == expected
 
@@ -207,8 +210,11 @@ def whole_fields(data):
 
 def test_odd_sessions():
     assert trace_of(Session()).slices == []
-    assert len(trace_of(session(kernel("one", 0, 5))).slices) == 1
-    (slice_,) = [s for s in trace_of(session(kernel("back", 9, 5), end=50)).slices if s[0] != "idle: why"]
+    assert [row[:2] for row in trace_of(session(kernel("one", 0, 5))).slices] == [
+        ("phases", "time at work"),
+        ("stream 7", "one"),
+    ]
+    (slice_,) = [s for s in trace_of(session(kernel("back", 9, 5), end=50)).slices if s[0] not in OURS]
     assert slice_[2:] == (T0 + 9, 0)
 
 
@@ -228,3 +234,18 @@ def test_it_is_written_in_pieces():
 def test_a_wait_has_its_line_among_its_arguments():
     record = sync(0, US, source_line="train.py:31 step")
     assert dict(perfetto.arguments(record))["source_line"] == "train.py:31 step"
+
+
+def test_phases_and_steps_have_tracks():
+    run = training(12)
+    trace = trace_of(run)
+    (program,) = Facts(run).programs
+    shown = {track: [row[1:] for row in trace.slices if row[0] == track] for track in OURS}
+    assert sorted(start for _, start, _ in shown["phases"]) == [one.start_ns for one in program.phases]
+    assert sum(length for _, _, length in shown["phases"]) == run.duration_ns
+    assert {name for name, _, _ in shown["phases"]} >= {"start-up", "steps"}
+    assert sorted((start, start + length) for _, start, length in shown["steps"]) == list(
+        zip(program.steps.starts, program.steps.ends, strict=True)
+    )
+    assert {name for name, _, _ in shown["empty: why"]} <= set(GAPS.values())
+    assert trace_of(Session()).slices == []

@@ -96,7 +96,10 @@ def errors(sql):
     return sql("select name, value from stats where severity in ('error', 'data_loss') and value > 0")
 
 
-SLICES = "select ts, dur, slice.name from slice join track on slice.track_id = track.id where track.name != 'idle: why'"
+SLICES = (
+    "select ts, dur, slice.name from slice join track on slice.track_id = track.id "
+    "where track.name not in ('empty: why', 'phases', 'steps')"
+)
 
 
 def test_the_engine_finds_the_same_counts_and_nanoseconds(engine, tmp_path):
@@ -133,10 +136,11 @@ def test_overlapping_kernels_of_one_stream_are_all_there(engine, tmp_path):
 
 
 def test_a_truncated_trace_opens_up_to_the_cut(engine, tmp_path):
-    whole = trace_of(training(6), tmp_path)
+    run = training(6)
+    whole = trace_of(run, tmp_path)
     sql = engine("cut.pftrace", whole[: len(whole) // 2])
     ((count,),) = sql("select count(*) from slice")
-    assert count > 500
+    assert count > 0.7 * len(run.records)
 
 
 def test_hostile_names_arrive_as_they_are(engine, tmp_path):
@@ -158,7 +162,7 @@ def test_chrome_json_gives_the_same_slices_relative_to_its_base(engine, tmp_path
     assert errors(sql) == []
     rows = sql(
         "select ts, dur from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) "
-        "where thread.name != 'idle: why'"
+        "where thread.name != 'empty: why'"
     )
     assert sorted(rows) == sorted((record.start_ns - T0, record.duration_ns) for record in run.records)
     ((flows,),) = sql("select count(*) from flow")

@@ -49,13 +49,16 @@ def trained():
 # ---- the answer
 
 
-def test_the_overhead_is_that_of_all_our_threads():
+def test_what_gpusense_used_is_that_of_all_its_threads_and_beside_the_run():
     made = training()
     made.meta["overhead"] = {"drain_cpu_ns": 3 * MS, "thread_cpu_ns": 5 * MS, "thread_s": 0.5, "threshold_ns": 100_000}
     window = (made.meta["end_ns"] - made.meta["start_ns"]) / 1e6
-    (line,) = [line for line in text.full(made) if line.startswith("overhead of gpusense")]
-    assert line.startswith("overhead of gpusense: drain cpu 3.00 ms, thread cpu 5.00 ms (")
-    assert line.endswith(f"({percent_text(8 / window)} of the run)")
+    assert list(text.full(made))[-1] == f"gpusense used 8.00 ms of CPU ({percent_text(8 / window)} of the run)"
+    end = made.meta["end_ns"]
+    made.meta |= {"start_ns": T0 - 310 * MS, "program_start_ns": T0, "program_end_ns": end, "end_ns": end + 70 * MS}
+    *_, last = text.full(made)
+    assert last.startswith(f"gpusense used 8.00 ms of CPU ({percent_text(8 / window)} of the run); ")
+    assert last.endswith("beside the run it took 310 ms before the program's first line and 70.0 ms after its last")
 
 
 def test_the_page_says_the_cost_in_words():
@@ -72,23 +75,56 @@ def test_the_page_says_the_cost_in_words():
 
 
 def test_the_answer_has_its_parts(trained):
-    lines = text.summary(trained, PLAIN, "my run.gpusense")
+    lines = text.summary(trained, Style(100), "my run.gpusense")
     assert len(lines) <= 15
     assert lines[0].startswith("gpusense: NVIDIA H100 80GB HBM3 · ")
-    assert "GPU busy " in lines[0]
+    steps = r"19 steps of 1\d\.\d ms \(± \d+ µs\), after 49\.\d ms of start-up; GPU 0 busy 91 % of the steps"
+    assert re.fullmatch(steps, lines[1])
+    assert lines[2].startswith("verdict: ")
     whole = "\n".join(lines)
-    for part in (
-        "time %",
-        "copies: ",
-        "verdict: ",
-        "  because ",
-        "  try: ",
-        "records: 2,161 listed",
-        "overhead of gpusense: ",
-    ):
+    for part in ("  because ", "  try: ", "% of steps", "records: 2,161 listed", "gpusense used 3.00 ms of CPU"):
         assert part in whole, part
     assert lines[-1] == "next: gpusense report 'my run.gpusense' --html -o report.html"
     assert "gpusense run -o" in text.summary(trained)[-1]
+    piped = "\n".join(text.summary(trained, style_of(io.StringIO(), {"COLUMNS": "60"})))
+    for part in ("copies: ", "GPU 0 empty: ", "flash_bwd_kernel"):
+        assert part in piped
+    trained.meta["run"] = {"command": "python /srv/jobs/train.py --fast"}
+    assert text.summary(trained)[0].startswith("gpusense: train.py · NVIDIA H100")
+    trained.meta["run"] = {"command": "python -m jobs", "label": "the slow one"}
+    assert text.summary(trained)[0].startswith("gpusense: the slow one · NVIDIA H100")
+    del trained.meta["run"]
+
+
+def test_advice_is_whole_on_any_screen_and_into_a_pipe_nothing_is_cut(trained):
+    """A narrow screen had three lines of it, and the end of a sentence was a row of dots."""
+    (fix,) = {ranked(Facts(trained))[0].fix}
+    assert len(fix) > 60
+    for width in (40, 60, 100):
+        lines = text.summary(trained, Style(width))
+        at = next(place for place, line in enumerate(lines) if line.startswith("  try: "))
+        assert " ".join(line.strip() for line in lines[at:]).startswith(f"try: {fix}")
+    long = kernel("k" * 119, 0, MS)
+    for lines in (list(text.full(session(long, end=2 * MS))), text.summary(session(long, end=2 * MS))):
+        assert any(line.endswith(long.name) for line in lines)
+
+
+def test_a_machine_without_a_gpu_gets_a_short_answer():
+    alone = Session(meta={"start_ns": T0, "end_ns": T0 + MS, "overhead": {"thread_cpu_ns": 81_000}})
+    lines = text.summary(alone)
+    assert len(lines) <= 5
+    whole = "\n".join(lines)
+    assert "confidence" not in whole
+    assert not re.search(r"\b0 (ns|%)", whole)
+    assert "records" not in whole
+
+
+def test_one_kernel_again_and_again_is_launches_and_no_steps():
+    run = session(*(kernel("k", at * MS, at * MS + 900 * US, grid=(4, 1, 1)) for at in range(50)), end=60 * MS)
+    _, said, *lines = text.summary(run)
+    assert said.startswith("50 launches of 1.00 ms; ")
+    assert said.endswith("GPU 0 busy 90 % of the launches")
+    assert any(line.startswith("% of launches") for line in map(str.strip, lines))
 
 
 def test_the_command_to_go_on_with_is_whole_on_a_narrow_screen(trained):
@@ -113,7 +149,7 @@ def test_it_fits_every_width_and_encoding(trained, width, encoding):
     for one in (trained, hostile, Session()):
         style = Style(width, False, encoding)
         lines = text.summary(one, style, "x", "spans: sent")
-        assert len(lines) <= 15
+        assert len(lines) <= 15 or width < 80
         for line in [*lines, *text.full(one, style)]:
             assert len(line) <= width or line == lines[-1]
             assert line.isprintable() or line == ""
@@ -131,11 +167,12 @@ def test_numbers_recomputed():
         end=20 * MS,
     )
     lines = text.summary(one)
-    rows = {line.split()[-1]: line.split() for line in lines[2:4]}
-    assert rows["long"][:2] == ["67", "%"]
+    rows = {line.split()[-1]: line.split() for line in lines}
+    assert any(line.strip().startswith("% of run") for line in lines)
+    assert rows["long"][:2] == ["40", "%"]  # 8 of 20 ms
     assert rows["long"][2:7] == ["8.00", "ms", "2", "4.00", "ms"]
     assert rows["tiny"][2:7] == ["2.00", "ms", "1,000", "2.00", "µs"]
-    assert "cpu_to_gpu 10.0 MB in 1 at 5.00 GB/s" in "\n".join(lines)
+    assert "cpu_to_gpu 10 %, 10.0 MB in 1 at 5.00 GB/s" in "\n".join(lines)
     assert "records: 3 listed, 1,000 short ones summed, dropped 7" in lines
 
 
@@ -166,7 +203,7 @@ def test_one_is_not_many():
         said = "\n".join([*text.summary(run), *text.full(run), repr(run), out.getvalue()])
         assert ONE_OF_MANY.findall(said) == []
         page = page_data(run).facts
-        shown = [page["findings"], page["tiles"], page["timeline"]["note"], page["tables"]]
+        shown = [page["findings"], page["phases"], page["timeline"]["note"], page["tables"]]
         assert ONE_OF_MANY.findall(json.dumps(shown)) == []
     assert ONE_OF_MANY.findall("1 calls, 1 more calls, 2 calls") == ["1 calls", "1 more calls"]
 
@@ -221,10 +258,17 @@ def test_a_killed_run_and_damage_are_named(trained):
 
 def test_the_full_report_has_its_sections(trained):
     lines = list(text.full(trained, Style(240)))
-    for title in ("Devices", "Operations on the device", "Copies", "Blocks"):
+    for title in (
+        "Phases",
+        "Devices",
+        "Operations on the device, steps",
+        "Operations on the device, whole run",
+        "Copies",
+        "Blocks",
+    ):
         assert title in lines
     head = next(line for line in lines if "stddev" in line)
-    assert head.split() == ["time", "%", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes", "name"]
+    assert head.split() == ["%", "of", "steps", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes", "name"]
     assert "\x1b" not in "\n".join(lines)
 
 
@@ -232,24 +276,25 @@ def test_the_full_report_has_its_sections(trained):
 def test_a_narrow_screen_shows_names_before_figures(trained, width):
     lines = list(text.full(trained, Style(width)))
     assert max(map(len, lines)) <= width
-    at = lines.index("Operations on the device")
+    at = lines.index("Operations on the device, steps")
     table = lines[at + 1 : lines.index("", at)]
     names = [row[table[0].index("name") :].rstrip("…") for row in table[1:]]
     full = list(text.full(trained, Style(300)))
-    whole = full[full.index("Operations on the device") + 1 :]
+    whole = full[full.index("Operations on the device, steps") + 1 :]
     wanted = [row[whole[0].index("name") :] for row in whole[1 : len(table)]]
     assert all(
         len(name) >= min(20, len(want)) and want.startswith(name) for name, want in zip(names, wanted, strict=True)
     )
-    assert table[0].split()[:4] == ["time", "%", "total", "calls"]
+    assert table[0].split()[:5] == ["%", "of", "steps", "total", "calls"]
     parts = " ".join(" ".join(lines[lines.index("Devices") :]).split())
-    assert all(words in parts for words in ("waits for the host", "no work"))
+    assert all(words in parts for words in ("computes", "empty: waits for the host", "empty: no work"))
 
 
 def test_a_median_only_where_it_is_known():
     known = session(kernel("k", 0, 10), kernel("k", 20, 50), kernel("k", 60, 160))
     row = next(line for line in text.full(known) if line.endswith("[0] k"))
     assert row.split()[7:9] == ["30", "ns"]
+    assert row.split()[:2] == ["88", "%"]  # 140 of the 160 ns from the first work to the last
     counted = session(aggregates=[Aggregate((), "kernel", "k", "cuda", 0, 7, 3, 60, 10, 30, 1400)])
     row = next(line for line in text.full(counted) if line.endswith("[0] k"))
     assert row.split()[:9] == ["100", "%", "60", "ns", "3", "20", "ns", "–", "10"]
@@ -269,7 +314,7 @@ def test_operations_of_the_host_are_found_without_comparing_each_with_each(monke
     monkeypatch.setattr(Operation, "__eq__", lambda one, other: compared.append(1) or one is other, raising=False)
     records = [kernel(f"kernel_{place}", place * 100, place * 100 + 10) for place in range(200)]
     lines = list(text.full(session(*records, compute("tokenize", 0, 50), sync(10, 90, name="wait"))))
-    at = lines.index("Operations of the host")
+    at = lines.index("Waits and other work of the host")
     assert {"[0] sync: wait", "compute: tokenize"} == {line.split("  ")[-1].strip() for line in lines[at + 2 : at + 4]}
     assert len(compared) < 200
 
@@ -286,9 +331,9 @@ def test_findings_that_many_devices_have_alike_are_told_a_few_times_and_counted(
         ranks.append(run)
     run = merge(ranks)
     kinds = [finding.kind for finding in ranked(Facts(run))]
-    assert kinds.count("host_bound") == 12
+    assert kinds.count("starved") == 12
     lines = list(text.full(run))
-    assert sum("waits for the host" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 5
+    assert sum("waiting for the host" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 5
     assert any(line.startswith("also: 7 findings more like “GPU ") for line in lines)
 
 
@@ -316,7 +361,7 @@ def test_many_intervals_without_capture_are_cut_and_counted():
 
 def test_writing_to_a_file(trained, tmp_path):
     text.write(trained, tmp_path / "report.txt")
-    assert "Operations on the device" in (tmp_path / "report.txt").read_text(encoding="utf-8")
+    assert "Operations on the device, steps" in (tmp_path / "report.txt").read_text(encoding="utf-8")
 
 
 # ---- where it goes

@@ -36,6 +36,7 @@ from gpusense.analysis.idle import REASONS
 from gpusense.report import chrome, perfetto, text
 from gpusense.report.json import to_dict
 from gpusense.report.style import PLAIN
+from gpusense.report.tracks import label
 from gpusense.session import load, merge
 
 WIDE = PLAIN._replace(width=240)
@@ -278,7 +279,7 @@ def test_ranks_are_compared_as_their_collectives_say(raw, merged):
     assert job["imbalance"] == pytest.approx(max(computing) / (sum(computing) / 2) - 1)
     # Rank 1 has three products where rank 0 has two, and the devices are alike.
     assert computing[1] > computing[0]
-    assert "Rank 1 arrives last" in to_dict(merged)["verdict"]["title"]
+    assert any("Rank 1 arrives last" in finding["title"] for finding in to_dict(merged)["findings"])
 
 
 # -- text ----------------------------------------------------------------------------------------------------------
@@ -306,15 +307,17 @@ def test_the_text_tells_the_same(everything, which):
     records, session = everything[which]
     lines = list(text.full(session, WIDE))
     assert "2 × NVIDIA H200" in lines[0]
+    at = lines.index("Operations on the device, whole run")
+    whole = lines[at : lines.index("", at)]
     for device, (busy, kernels, copies) in busy_by_device(records).items():
-        place = next(at for at, line in enumerate(lines) if line.strip().startswith(f"cuda {device}: busy"))
+        place = next(at for at, line in enumerate(lines) if line.strip().startswith(f"GPU {device}: busy"))
         assert tells(lines[place], busy, kernels, copies), lines[place]
         computing = of(records, "kernel", device=device, collective=False)
         assert tells(lines[place + 1], covered(computing)), lines[place + 1]
         for kind in ("gemm", "nccl"):
             lengths = [record.length for record in of(records, "kernel", device=device) if kind in record.name]
             if lengths:
-                (row,) = [line for line in lines if f"[{device}] " in line and kind in line]
+                (row,) = [line for line in whole if f"[{device}] " in line and kind in line]
                 total, average = sum(lengths), statistics.mean(lengths)
                 middle, low, high = statistics.median(lengths), min(lengths), max(lengths)
                 assert tells(row, total, average, middle, low, high, statistics.pstdev(lengths)), row
@@ -342,7 +345,7 @@ def test_the_text_compares_the_ranks(raw, merged):
         collectives = of(raw[f"rank{rank}"], "kernel", collective=True)
         assert tells(line, covered(mine), covered(collectives), covered(collectives, mine), row["waited_ns"]), line
         assert f"{row['last_arrivals']} of 49" in line
-    assert any(line.startswith("verdict: Rank 1 arrives last in") for line in lines)
+    assert any(line.startswith("also: Rank 1 arrives last in") for line in lines)
 
 
 # -- HTML ----------------------------------------------------------------------------------------------------------
@@ -353,12 +356,20 @@ def test_the_page_holds_the_same(everything, which):
     records, session = everything[which]
     page = page_of(session)
     report = to_dict(session)
-    for row, entry in zip(report["idle"], page.data["breakdown"], strict=True):
-        assert f"GPU {row['device']} · NVIDIA H200" == entry["device"]
-        assert dict(entry["parts"]) == {part: row[f"{part}_ns"] for part in REASONS if row[f"{part}_ns"]}
-    for mine, theirs in zip(page.data["operations"], report["operations"], strict=True):
-        same = ("kind", "device", "count", "total_ns", "min_ns", "max_ns", "bytes")
-        assert [mine[name] for name in same] == [theirs[name] for name in same]
+    (whole,) = [phase for phase in page.data["phases"] if phase["name"] == "whole"]
+    of_device = {row["device"]: row for row in report["busy"]}
+    for entry in whole["breakdown"]:
+        row = of_device[int(re.match(r"GPU (\d) · NVIDIA H200", entry["device"])[1])]
+        parts = dict(entry["parts"])
+        assert sum(parts.get(part, 0) for part in ("compute", "collective", "copy")) == row["busy_ns"]
+        assert sum(parts.values()) == entry["window"]
+    theirs = {(row["kind"], label(row["name"]), row["device"], row["direction"]): row for row in report["operations"]}
+    named = [*whole["operations"], *page.data["host"]]
+    assert len(named) == len(theirs)
+    for mine in named:
+        same = theirs[mine["kind"], mine["name"], mine["device"], mine["direction"]]
+        for name in ("count", "total_ns", "min_ns", "max_ns", "bytes"):
+            assert mine[name] == same[name]
     # Each event of a device's rows: their union is the device's busy time, to the nanosecond.
     starts, lengths = page.column("start"), page.column("length")
     rows = page.data["timeline"]["rows"]
@@ -410,7 +421,7 @@ def slices_by_device(session):
             stacks[event[11]].append(time)
         elif event[9] == 2:
             start = stacks[event[11]].pop()
-            if group.startswith("GPU ") and not name.startswith("idle"):
+            if group.startswith("GPU ") and not name.startswith("empty"):
                 assert group == f"GPU {group[4]} · {session.devices[int(group[4])].name}"
                 found[int(group[4])].append(Raw("slice", int(group[4]), 0, start, time))
     return found
@@ -443,7 +454,7 @@ def test_the_chrome_trace_draws_the_same(everything, which):
             for event in events
             if event["ph"] == "X"
             and groups[event["pid"]].startswith(f"GPU {device} ")
-            and not lanes[event["pid"], event["tid"]].startswith("idle")
+            and not lanes[event["pid"], event["tid"]].startswith("empty")
         ]
         theirs = of(records, *DEVICE_WORK, device=device)
         assert len(mine) == len(theirs)

@@ -221,8 +221,8 @@ def test_shares_of_an_overhead_budget_are_not_summed_up():
         "threshold_ns": 200_000,
     }
     ranks[0].meta["overhead"]["drain_cpu_ns"] = 3 * MS
-    (line,) = [line for line in text.full(merge(ranks)) if line.startswith("overhead of gpusense")]
-    assert line == "overhead of gpusense: drain cpu 3.00 ms (10 % of the run)"
+    (line,) = [line for line in text.full(merge(ranks)) if line.startswith("gpusense used")]
+    assert line == "gpusense used 3.00 ms of CPU (10 % of the run)"
 
 
 def test_processes_have_their_own_addresses():

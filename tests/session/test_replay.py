@@ -1,5 +1,6 @@
 """Raw session files made by hand, read back."""
 
+import struct
 import subprocess
 import sys
 import time
@@ -186,3 +187,26 @@ def test_blocks_without_any_place_are_never_open_together(tmp_path, monkeypatch)
     rows = [row(op, block, None, 2 * block + 1 - op, "a", corr=0) for block in range(1, 10_000) for op in (OPEN, CLOSE)]
     assert write(tmp_path / "a.gpusense", rows, (10,)) == {10: ()}
     assert crowds == []
+
+
+MEMSET = struct.Struct("<IIQQQIIIIHHIQQIIII")
+
+
+@pytest.mark.parametrize("contexts", [{"others_contexts": [[2, 6]]}, {}])
+def test_markers_of_other_copies_are_told_by_their_context_where_the_file_has_it(tmp_path, contexts):
+    writer = Writer(str(tmp_path / "a.gpusense"))
+    writer.json(file.META, {"start_ns": T0, "threshold_ns": 0})
+    strides = {**STRIDES, 2: MEMSET.size}
+    writer.layout(1, strides, marker=[2, 0, 1, 5, True], kinds=[2], others_markers=[6, 8], **contexts)
+    places = [(context, stream) for context in (1, 2) for stream in (5, 6, 8)]
+    writer.buffer(
+        b"".join(
+            MEMSET.pack(2, 0, 4, T0 + i, T0 + i + 1, 0, context, stream, i, *[0] * 9)
+            for i, (context, stream) in enumerate(places, 1)
+        ),
+        thread=MAIN,
+        layout=1,
+    )
+    writer.close(end_ns=T0 + 100)
+    found = [(row.context, row.stream) for row in load(writer.path).memsets]
+    assert found == ([(1, 6), (2, 5)] if contexts else [(2, 5)])

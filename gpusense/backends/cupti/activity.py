@@ -310,6 +310,12 @@ class CuptiActivity:
         known = self._api.cuptiGetStreamIdEx and self._api.cuptiGetStreamIdEx(context, stream, 0, byref(found)) == 0
         return found.value if known else None
 
+    def context_id(self, context: int) -> int | None:
+        """The same for a ``CUcontext``."""
+        found = c_uint32()
+        known = self._api.cuptiGetContextId and self._api.cuptiGetContextId(context, byref(found)) == 0
+        return found.value if known else None
+
     def select_api(self, kind: int, cbid: int, wanted: bool) -> bool:
         """Whether calls of one function give records while ``kind`` (DRIVER or RUNTIME) is enabled; False if refused.
 

@@ -53,14 +53,14 @@ class Memset:
             raise NotYet("there is no CUDA context yet to mark blocks in")
         if self._context not in contexts:
             self._make(api, contexts[0])
-        number = self.activity.stream_id(self._context, self._stream.value)
+        place = self.activity.context_id(self._context), self.activity.stream_id(self._context, self._stream.value)
         function, memory, stream = _memset(self.activity), self._memory.value, self._stream.value
 
         def call(token: int) -> Any:
             return function(memory, token, 1, stream)
 
         self.call = call
-        return call, Marker(layouts.MEMSET, 0, None, number, tokens=True)
+        return call, Marker(layouts.MEMSET, 0, *place, tokens=True)
 
     def _make(self, api: Any, context: int) -> None:
         """Memory and stream. A program may have taken all memory of the device: then kernels are recorded all the same,

@@ -2,12 +2,14 @@
 
 Each copy has a dict of builtins that the others read: what it wants of all (``overhead_budget``: the smallest holds;
 ``buffer_bytes``: the smallest holds) and what it reports (``spent_ns``: CPU time of its own threads since it joined;
-``kinds``; ``marker_stream``: where its blocks are marked). A copy that is alone agrees with itself.
+``kinds``; ``marker_stream`` and ``marker_context``: where its blocks are marked). A copy that is alone agrees with
+itself.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from ..._aggregation.pipeline import OwnStream
 from ..._decode import layouts
 from ..._runtime.clock import SESSION
 
@@ -50,19 +52,20 @@ class Sharing:
         pauses = shared.get("pauses")
         self._pauses = pauses(0)[0] if pauses is not None else 0
 
-    def marks(self, stream: int | None) -> None:
-        """On which stream this copy marks its blocks, for the others; None: on none of its own."""
-        self._wants["marker_stream"] = stream
+    def marks(self, context: int | None, stream: int | None) -> None:
+        """On which stream this copy marks its blocks, for the others; None: on none of its own. ``context``: where
+        that is known."""
+        self._wants.update(marker_context=context, marker_stream=stream)
 
     def _everyone(self) -> list[dict[str, Any]]:
         wants: Callable[[], list[dict[str, Any]]] | None = self._shared.get("wants")
         return [known for known in wants() if known is not self._wants] if wants is not None else []
 
     @property
-    def others_markers(self) -> frozenset[int]:
-        """Streams on which other copies mark their blocks: no work of the program."""
-        found = (known.get("marker_stream") for known in self._everyone())
-        return frozenset(stream for stream in found if stream is not None)
+    def others_markers(self) -> frozenset[OwnStream]:
+        """Where other copies mark their blocks: no work of the program."""
+        found = ((known.get("marker_context"), known.get("marker_stream")) for known in self._everyone())
+        return frozenset((context, stream) for context, stream in found if stream is not None)
 
     @property
     def alone(self) -> bool:

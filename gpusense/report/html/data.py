@@ -2,22 +2,20 @@
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..._runtime.text import count_text, joules_text, one_line, percent_text, size_text, time_text
 from ...analysis.blocks import BlockNode, block_tree
-from ...analysis.busy import DeviceTime
-from ...analysis.calls import Calls, grouped, ordered
 from ...analysis.energy import energy
 from ...analysis.facts import Facts, Finding
 from ...analysis.findings import ranked
-from ...analysis.idle import REASONS
 from ...analysis.operation import DEVICE_KINDS, Operation
 from ...analysis.unwritten import listed_text
 from ...session import Session
 from .. import identity
 from ..blocks import tables as block_tables
+from ..divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text
 from ..series import devices_seen
 from ..tracks import group_name, label
 from .charts import charts
@@ -44,21 +42,29 @@ class PageData(NamedTuple):
 def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) -> PageData:
     """Everything the page shows. Times are nanoseconds from the start of the run; the start itself is a string."""
     facts = Facts(session)
+    divisions = Divisions(facts)
     found = ranked(facts)
-    drawn = events(session, facts, event_limit)
-    shown = facts.operations[:_TABLE_LIMIT]
     tree = block_tree(session)
+    drawn = events(session, facts, divisions, event_limit)
+    phases = [_phase(session, facts, divisions, name, drawn.ranks) for name in divisions.names] or [
+        {"name": ALL, "label": "run", "judged": True, "note": "", "tiles": _run_tiles(session, facts)}
+    ]
+    host = [row for row in facts.operations if row.kind not in DEVICE_KINDS or row.timing == "host"]
+    whole = facts.window_ns
     return PageData(
         {
             "schema": 1,
             "title": f"gpusense · {one_line(title)}" if title else "gpusense report",
             "subtitle": _subtitle(session, facts, title),
-            "findings": [_finding(finding) for finding in found],
-            "tiles": _tiles(session, facts),
-            "breakdown": _breakdown(session, facts),
-            "operations": [_operation(row, drawn.ranks) for row in shown],
-            "more_operations": len(facts.operations) - len(shown),
-            "histograms": _histograms(facts, shown),
+            "sentence": divisions.sentence(),
+            "findings": [_finding(finding, divisions) for finding in found],
+            "phases": phases,
+            "words": PARTS,
+            "host": [
+                _operation(row._replace(share=row.total_ns / whole if whole else 0.0), drawn.ranks)
+                for row in host[:_TABLE_LIMIT]
+            ],
+            "more_host": max(0, len(host) - _TABLE_LIMIT),
             "timeline": drawn.facts,
             "tables": [*block_tables(session, tree), *small_tables(session, facts)],
             "flame": _flame(tree),
@@ -70,8 +76,38 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
     )
 
 
-def _identity(row: Operation | Calls) -> tuple[Any, ...]:
-    return (row.kind, row.name, row.backend, row.device, row.direction)
+def _phase(session: Session, facts: Facts, divisions: Divisions, name: str, ranks: dict[str, int]) -> dict[str, Any]:
+    """What the page shows of one phase: of every device together."""
+    found = divisions.of(name)
+    rows = sorted(
+        (row for one in found for row in one.operations), key=lambda row: (-row.total_ns, -row.count, row.name)
+    )
+    shown = rows[:_TABLE_LIMIT]
+    steps = found[0].steps
+    judged = any(one.judged for one in found) or divisions.names == [ALL]
+    return {
+        "name": name,
+        "label": "whole run" if name == ALL else phase_text(name, found[0].program.steps),
+        "of": found[0].of,
+        "judged": judged,
+        "note": f"{steps.number:,} × {time_text(steps.median_ns)}" if steps is not None else _length(found),
+        "steps": None if steps is None else steps.number,
+        "tiles": _tiles(session, facts, found),
+        "breakdown": [
+            {
+                "device": group_name(session, one.key) + ("" if one.program.root is None else f" · {one.program.root}"),
+                "window": one.length_ns,
+                "parts": list(one.parts.items()),
+                "families": list(one.families().items()),
+            }
+            for one in found
+        ],
+        "operations": [_operation(row, ranks) for row in shown],
+        "more_operations": len(rows) - len(shown),
+        "histograms": {
+            at: _bins(values) for at, row in enumerate(shown[:_HISTOGRAMS]) if (values := divisions.lengths(name, row))
+        },
+    }
 
 
 def _columns(drawn: Events) -> dict[str, "array[Any]"]:
@@ -85,71 +121,70 @@ def _subtitle(session: Session, facts: Facts, title: str) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding, divisions: Divisions) -> dict[str, Any]:
     row = finding._asdict()
     row["saving"] = time_text(finding.saving_ns) if finding.saving_ns else ""
+    found = divisions.of(finding.phase)
+    row["of"] = phase_text(finding.phase, found[0].program.steps) if found else ""  # "" where none can be shown
     return row
 
 
-def _tiles(session: Session, facts: Facts) -> list[dict[str, str]]:
-    kernels = [row for row in facts.operations if row.kind == "kernel"]
+def _length(found: list[Division]) -> str:
+    return time_text(max(one.length_ns + one.unseen_ns for one in found))
+
+
+def _run_tiles(session: Session, facts: Facts) -> list[dict[str, str]]:
+    note = "no end recorded" if session.meta.get("end_ns") is None else ""
+    return [_tile("Run", time_text(facts.window_ns) if facts.window_ns else "–", note)]
+
+
+def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[str, str]]:
+    """Figures of one phase; of several devices the busiest one's, where they are shares."""
+    whole, steps = found[0].phase == ALL, found[0].steps
+    busy = max(found, key=lambda one: one.busy_share)
+    on = f"; the busiest of {len(found)}: {busy.device}" if len(found) > 1 else ""
+    rows = [row for one in found for row in one.operations]
+    kernels, copies = ([row for row in rows if row.kind == kind] for kind in ("kernel", "transfer"))
     calls, spent = sum(row.count for row in kernels), sum(row.total_ns for row in kernels)
-    copies = [row for row in facts.operations if row.kind == "transfer"]
     size, copying = sum(row.bytes for row in copies), sum(row.total_ns for row in copies)
-    busy = max(facts.times, key=lambda time: time.busy_ns, default=None)
-    idle = max(facts.idle, key=lambda row: row.compute_ns, default=None)
-    tiles = [
-        _tile("Run", time_text(facts.window_ns), "no end recorded" if session.meta.get("end_ns") is None else ""),
-        _tile(
-            "GPU busy",
-            percent_text(busy.busy_share if busy else None),
-            _busy_note(busy, len(facts.times)),
-        ),
+    if steps is not None:
+        each = f"± {time_text(steps.spread_ns)}, {steps.number:,} of them"
+        tiles = [_tile("Each launch" if steps.name == "launch" else "Each step", time_text(steps.median_ns), each)]
+    elif whole:
+        tiles = _run_tiles(session, facts)
+    else:
+        tiles = [_tile("Length", _length(found), "")]
+    tiles += [
+        _tile("GPU busy", percent_text(busy.busy_share), f"{time_text(busy.busy_ns)} of the {busy.of}{on}"),
         _tile("Kernels", f"{calls:,}", f"{time_text(spent / calls)} on average" if calls else "none seen"),
         _tile(
             "Copied",
             size_text(size),
             f"{count_text(sum(row.count for row in copies), 'copy', 'copies')}, {time_text(copying)}",
         ),
-    ]  # fmt: skip
+    ]
+    idle = {name: spent for name, spent in busy.parts.items() if name in EMPTY and name != "none"}
     if idle:
-        waiting = idle.host_ns + idle.synchronisation_ns + idle.unattributed_ns
-        share = waiting / idle.seen_ns if idle.seen_ns else None
-        tiles.append(_tile("GPU waits for host", percent_text(share), time_text(waiting)))
+        name, lost = max(idle.items(), key=lambda item: item[1])
+        tiles.append(
+            _tile("GPU empty", percent_text(busy.share(sum(idle.values()))), f"most: {EMPTY[name]}, {time_text(lost)}")
+        )
+    return [*tiles, *(_whole_tiles(session) if whole else ())]
+
+
+def _whole_tiles(session: Session) -> Iterator[dict[str, str]]:
+    """What is known of the whole run alone."""
     used = max((sample.memory.used_bytes or 0 for sample in session.metrics), default=0)
     if used:
         total = max(sample.memory.total_bytes or 0 for sample in session.metrics)
-        tiles.append(_tile("Peak memory", size_text(used), f"of {size_text(total)}" if total else ""))
-    tiles += [
-        _tile("SM coverage", percent_text(row.estimated_sm_coverage), "estimated from launch sizes")
-        for row in facts.coverage[:1]
-        if row.considered_ns * 2 >= row.kernel_ns
-    ]
+        yield _tile("Peak memory", size_text(used), f"of {size_text(total)}" if total else "")
     joules = [row.joules for row in energy(session) if row.joules is not None]
     if joules:
-        tiles.append(_tile("Energy", joules_text(sum(joules)), "whole device, while sampled"))
-    return tiles
-
-
-def _busy_note(busy: DeviceTime | None, devices: int) -> str:
-    if busy is None:
-        return "no GPU work seen"
-    return time_text(busy.busy_ns) + (f" on the busiest of {devices}" if devices > 1 else "")
+        yield _tile("Energy", joules_text(sum(joules)), "whole device, while sampled")
 
 
 def _tile(what: str, value: str, note: str) -> dict[str, str]:
     return {"label": what, "value": value, "note": note}
-
-
-def _breakdown(session: Session, facts: Facts) -> list[dict[str, Any]]:
-    return [
-        {
-            "device": group_name(session, (row.backend, row.device)),
-            "window": row.window_ns,
-            "parts": [[reason, row.part(reason)] for reason in REASONS if row.part(reason)],
-        }
-        for row in facts.idle
-    ]
 
 
 def _operation(row: Operation, ranks: dict[str, int]) -> dict[str, Any]:
@@ -165,18 +200,9 @@ def _name(text: str) -> str:
     return one_line(label(text), NAME_LIMIT)
 
 
-def _histograms(facts: Facts, shown: list[Operation]) -> dict[int, dict[str, Any]]:
-    """Durations of the heaviest device operations in logarithmic bins, by place in the table."""
-    groups = grouped(facts.calls, _identity)
-    return {
-        at: _bins(ordered(groups[_identity(row)]))
-        for at, row in enumerate(shown[:_HISTOGRAMS])
-        if row.kind in DEVICE_KINDS and row.kept
-    }
-
-
-def _bins(values: list[int]) -> dict[str, Any]:
-    low, high = max(1, min(values)), max(1, max(values))
+def _bins(values: "Sequence[int]") -> dict[str, Any]:
+    """How long single calls took, in logarithmic bins. ``values`` are in order."""
+    low, high = max(1, values[0]), max(1, values[-1])
     span = math.log(high / low) if high > low else 0.0
     counts = [0] * (_BINS if span else 1)
     for value in values:

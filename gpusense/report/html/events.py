@@ -5,12 +5,11 @@ from typing import Any
 
 from ..._records.records import KINDS
 from ..._runtime.text import count_text, one_line, time_text
-from ...analysis.busy import window
+from ...analysis.busy import columns, window
 from ...analysis.facts import Facts
 from ...analysis.families import is_collective
-from ...analysis.idle import Gaps
 from ...session import Session
-from ..series import REASONS
+from ..divisions import GAPS, Divisions, Gap, phase_text
 from ..tracks import end_of, label, levels, tracks
 
 #: Kernels with a colour of their own, heaviest first; the others share one.
@@ -20,6 +19,8 @@ _COPY_COLOURS = {"cpu_to_gpu": "up", "gpu_to_cpu": "down"}
 _ROW_LIMIT = 240
 _DEPTH_LIMIT = 32
 _NAME_LIMIT = 512
+#: Phases, and steps, that are drawn.
+_BAND_LIMIT = 20_000
 #: Beyond so many gaps those below the resolution are left out.
 _GAP_LIMIT = 50_000
 _JOINED = 0xFFFFFFFF
@@ -84,7 +85,7 @@ class Events:
         return found
 
 
-def events(session: Session, facts: Facts, limit: int) -> Events:
+def events(session: Session, facts: Facts, divisions: Divisions, limit: int) -> Events:
     """Rows for every track and, below each device, for the reasons it was idle."""
     whole = window(session)
     made = Events(whole[0] if whole else session.meta.get("start_ns") or 0)
@@ -93,15 +94,19 @@ def events(session: Session, facts: Facts, limit: int) -> Events:
     total = sum(len(records) for _, _, _, records in lines)
     floor, joined, short_gaps = _floor(lines, limit, total), 0, 0
     resolution = max(1, facts.window_ns // 8192)
-    idle = {(row.backend, row.device): row for row in facts.idle}
+    short = _short(facts)
     skipped = max(0, len(lines) - _ROW_LIMIT) + deep
     lines = _chosen(lines)
     for at, (group, name, device, records) in enumerate(lines):
         made.row(group, name, busy=device is not None)
         joined += _fill(made, records, ranks, floor, resolution)
         following = lines[at + 1][2] if at + 1 < len(lines) else None
-        if device is not None and device != following and device in idle and idle[device].gaps:
-            short_gaps += _idle_row(made, group, idle[device].gaps, resolution)
+        if device is not None and device != following:
+            if device in short:
+                made.row(group, "all work, joined", busy=False)
+                made.rows[-1]["map"] = True  # which knows more than the rows of listed work
+                _joined(made, facts, short[device], resolution)
+            short_gaps += _gap_row(made, group, list(divisions.gaps(device)), resolution)
     made.facts = {
         "start_ns": str(made.start_ns),
         "span": facts.window_ns,
@@ -110,10 +115,51 @@ def events(session: Session, facts: Facts, limit: int) -> Events:
         "colours": made.colours,
         "paths": made.paths,
         "events": total,
-        "note": _note(session, total, joined, floor, skipped, time_text(resolution) if short_gaps else ""),
+        "note": _note(session, total, joined, floor, skipped, time_text(resolution) if short_gaps else "", bool(short)),
         "unseen": _unseen(session, made.start_ns, facts.window_ns),
+        **_phases(divisions, made.start_ns),
     }
     return made
+
+
+def _phases(divisions: Divisions, start_ns: int) -> dict[str, Any]:
+    """The phases as a band over the timeline, and where each step begins: of the process whose device is busiest."""
+    program = next(iter(divisions.programs), None)
+    if program is None:
+        return {"phases": [], "steps": []}
+    steps = program.steps
+    spans = [
+        [phase.name, phase_text(phase.name, steps), phase.start_ns - start_ns, phase.end_ns - start_ns]
+        for phase in program.phases
+    ]
+    starts = [start - start_ns for start in steps.starts] if steps is not None else []
+    return {"phases": spans[:_BAND_LIMIT], "steps": starts if len(starts) <= _BAND_LIMIT else []}
+
+
+def _short(facts: Facts) -> "dict[tuple[str, int | None], list[int]]":
+    """Rows of each device with work that is summed and not listed: of those devices all rows, else none."""
+    if not facts.session.counters.aggregated or facts.work.summed:
+        return {}
+    summed = {
+        (row.backend, row.device) for row in facts.session.aggregates if row.kind in ("kernel", "transfer", "memset")
+    }
+    return {key: list(columns(facts.work)[key].rows) for key in summed & columns(facts.work).keys()}
+
+
+def _joined(made: Events, facts: Facts, rows: list[int], resolution: int) -> None:
+    """All work of a device, short work too: what is less than a few pixels apart becomes one event."""
+    starts, ends, run = facts.work.start, facts.work.end, list[int]()
+    for row in rows:
+        start, end = starts[row], ends[row]
+        if run and end <= run[1]:
+            run[2] += 1
+            continue
+        if run and start - run[1] <= resolution and end - run[0] <= 4 * resolution:
+            run[1], run[2] = max(run[1], end), run[2] + 1
+            continue
+        _close(made, run)
+        run = [max(start, run[1]) if run else start, end, 1]
+    _close(made, run)
 
 
 _Line = tuple[str, str, "tuple[str, int | None] | None", list[Any]]
@@ -198,21 +244,23 @@ def _close(made: Events, run: list[int]) -> None:
         made.add(run[0], run[1], _JOINED, run[2])
 
 
-def _idle_row(made: Events, group: str, gaps: Gaps, resolution: int) -> int:
-    """Adds a device's idle gaps with their reasons; returns how many were too short to draw in a large run."""
-    made.row(group, "idle: why", busy=False)
+def _gap_row(made: Events, group: str, gaps: list[Gap], resolution: int) -> int:
+    """Adds why a device was empty; returns how many gaps were too short to draw in a large run."""
+    if not gaps:
+        return 0
+    made.row(group, "empty: why", busy=False)
     nowhere, left_out = made.path_id(()), 0
     floor = resolution if len(gaps) > _GAP_LIMIT else 0
     for gap in gaps:
         if gap.end_ns - gap.start_ns >= floor:
-            name = made.name_id(REASONS[gap.reason], f"gap-{gap.reason}")
+            name = made.name_id(GAPS[gap.cause], f"gap-{gap.cause}")
             made.add(gap.start_ns, gap.end_ns, name, nowhere)
         else:
             left_out += 1
     return left_out
 
 
-def _note(session: Session, total: int, joined: int, floor: int, skipped: int, gap_floor: str) -> str:
+def _note(session: Session, total: int, joined: int, floor: int, skipped: int, gap_floor: str, drawn: bool) -> str:
     parts = []
     if joined:
         parts.append(
@@ -225,8 +273,9 @@ def _note(session: Session, total: int, joined: int, floor: int, skipped: int, g
         parts.append(f"{count_text(skipped, 'row')} of the timeline not drawn.")
     short, below = session.counters.aggregated, time_text(session.meta.get("threshold_ns"))
     if short:
-        only = count_text(short, f"operation below {below} is only summed", f"operations below {below} are only summed")
-        parts.append(f"{only} and cannot be drawn.")
+        only = count_text(short, f"operation below {below} is", f"operations below {below} are")
+        where = "in the row “all work, joined” alone" if drawn else "not drawn"
+        parts.append(f"{only} {where}; `gpusense report --html --trace-all` draws each of a file that has them.")
     return " ".join(parts)
 
 

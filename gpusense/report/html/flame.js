@@ -8,7 +8,7 @@ function flame(facts) {
     for (const child of children[at].sort((a, b) => rows[b][2] - rows[a][2])) { left[child] = x; x += rows[child][2]; }
   });
   const colours = {};
-  data.operations.forEach((row) => { if (row.kind === "kernel" && !(row.name in colours)) colours[row.name] = row.colour; });
+  (data.phases.find((one) => one.name === "whole") || {}).operations?.forEach((row) => { if (row.kind === "kernel" && !(row.name in colours)) colours[row.name] = row.colour; });
   const word = ([, name, , kind]) =>
     kind === "block" ? "block" : kind === "kernel" ? colours[name] || "kernel" : kind === "transfer" ? "up" : kind === "rest" ? "other" : "memset";
   let root = 0;

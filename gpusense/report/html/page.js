@@ -1,46 +1,57 @@
 // Puts the page together, in the order in which it is read.
-const REASONS = {
-  compute: ["computes", "k0"], collective: ["communicates only", "collective"], copy: ["copies only", "up"],
-  synchronisation: ["empty after the host waited", "synchronisation"], host: ["waits for the host", "gap-host"],
-  no_work: ["no work", "gap-no_work"], unattributed: ["idle, reason unknown", "joined"],
-  unseen: ["not seen: capture was off", "gap-unseen"],
-};
+// What a phase is made of: the words are the data's, the colours the style sheet's.
+const colourOf = (part) => ({ compute: "k0", collective: "collective", copy: "up" })[part] || "gap-" + part;
+let phase = data.phases.find((one) => one.judged);
 
-function breakdown() {
-  const whole = data.breakdown.map(({ device, window: all, parts }) => h("div", {},
-    data.breakdown.length > 1 ? h("h3", {}, device) : null,
-    h("div", { class: "bar", role: "img", "aria-label": parts.map(([reason, ns]) => `${REASONS[reason][0]} ${percent(ns / all)}`).join(", ") },
-      parts.map(([reason, ns]) => h("i", { style: { width: (ns / all) * 100 + "%", background: `var(--${REASONS[reason][1]})` }, title: `${REASONS[reason][0]}: ${time(ns)}` }))),
-    h("ul", { class: "legend" }, parts.map(([reason, ns]) => h("li", {}, swatch(REASONS[reason][1]), REASONS[reason][0], h("b", {}, percent(ns / all)), h("span", { class: "quiet" }, time(ns)))))));
-  return h("section", { id: "breakdown" }, h("h2", {}, "Where the time went",
-    h("small", {}, data.breakdown.length === 1 ? data.breakdown[0].device : "every device over the whole run")), whole);
+function tiles() {
+  document.getElementById("tiles").replaceChildren(...phase.tiles.map((tile) =>
+    h("div", { class: "tile" }, h("dt", {}, tile.label), h("dd", {}, tile.value), h("p", {}, tile.note))));
 }
 
-function shares(view) {
-  const heaviest = data.operations.filter((row) => ["kernel", "transfer", "memset"].includes(row.kind)).slice(0, 10);
-  const most = heaviest.length ? heaviest[0].share || 1 : 1, started = [];
-  const several = new Set(heaviest.map((row) => row.device)).size > 1;
-  const rows = heaviest.map((row) => {
-    const word = row.colour, bins = data.histograms[data.operations.indexOf(row)];
-    const drawn = bins ? histogram(bins, word) : null;
-    if (drawn) started.push(drawn.picture.fit);
-    return h("div", { class: "share" },
-      h("div", {}, h("div", { class: "name" }, swatch(word), h("span", { title: (row.full_name || row.name).slice(0, 1000) }, row.name),
-        several && row.device !== null ? h("span", { class: "quiet" }, `GPU ${row.device}`) : null),
-        h("div", { class: "track" }, h("i", { style: { width: (row.share / most) * 100 + "%", background: `var(--${word})` } }))),
-      h("div", { class: "numbers" }, h("b", {}, percent(row.share)), ` ${time(row.total_ns)}`, h("small", {}, `${row.count.toLocaleString("en")} × ${time(row.avg_ns)}`)),
-      h("div", { class: "chart-cell" }, drawn ? [drawn.picture.element, drawn.scale] : h("span", { class: "quiet" }, "summed only")));
-  });
-  return {
-    section: h("section", { id: "shares" }, h("h2", {}, "Heaviest operations", h("small", { class: "wide" }, "share of device time; how long single calls took")), rows),
-    start: () => started.forEach((fit) => fit()),
-  };
+function breakdown() {
+  const section = h("section", { id: "breakdown" });
+  const fill = () => section.replaceChildren(
+    h("h2", {}, "Where the time went", h("small", {}, `100 % is the time of the ${phase.of}` + (phase.breakdown.length === 1 ? ` of ${phase.breakdown[0].device}` : ""))),
+    ...phase.breakdown.map(({ device, window: all, parts, families }) => h("div", {},
+      phase.breakdown.length > 1 ? h("h3", {}, device) : null,
+      h("div", { class: "bar", role: "img", "aria-label": parts.map(([part, ns]) => `${data.words[part]} ${percent(ns / all)}`).join(", ") },
+        parts.map(([part, ns]) => h("i", { style: { width: (ns / all) * 100 + "%", background: `var(--${colourOf(part)})` }, title: `${data.words[part]}: ${time(ns)}` }))),
+      h("ul", { class: "legend" }, parts.map(([part, ns]) => h("li", {}, swatch(colourOf(part)), data.words[part], h("b", {}, percent(ns / all)),
+        h("span", { class: "quiet" }, phase.steps ? `${time(ns / phase.steps)} each` : time(ns))))),
+      families.length ? h("p", { class: "quiet" }, "By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · ")) : null)));
+  return { section, fill };
+}
+
+function shares() {
+  const section = h("section", { id: "shares" });
+  function fill() {
+    const heaviest = phase.operations.slice(0, 10);
+    const most = heaviest.length ? heaviest[0].share || 1 : 1, started = [];
+    const several = new Set(heaviest.map((row) => row.device)).size > 1;
+    const rows = heaviest.map((row, at) => {
+      const word = row.colour, bins = phase.histograms[at];
+      const drawn = bins ? histogram(bins, word) : null;
+      if (drawn) started.push(drawn.picture.fit);
+      return h("div", { class: "share" },
+        h("div", {}, h("div", { class: "name" }, swatch(word), h("span", { title: (row.full_name || row.name).slice(0, 1000) }, row.name),
+          several && row.device !== null ? h("span", { class: "quiet" }, `GPU ${row.device}`) : null),
+          h("div", { class: "track" }, h("i", { style: { width: (row.share / most) * 100 + "%", background: `var(--${word})` } }))),
+        h("div", { class: "numbers" }, h("b", {}, percent(row.share)), ` ${time(row.total_ns)}`, h("small", {}, `${row.count.toLocaleString("en")} × ${time(row.avg_ns)}`)),
+        h("div", { class: "chart-cell" }, drawn ? [drawn.picture.element, drawn.scale] : h("span", { class: "quiet" }, "summed only")));
+    });
+    section.replaceChildren(h("h2", {}, "Heaviest operations", h("small", { class: "wide" }, `share of the ${phase.of}; how long single calls took`)),
+      ...(rows.length ? rows : [h("p", { class: "quiet" }, "Nothing ran on a device in this phase.")]));
+    if (section.isConnected) started.forEach((fit) => fit());
+    else begun = started;
+  }
+  let begun = [];
+  return { section, fill, start: () => begun.forEach((fit) => fit()) };
 }
 
 function findings() {
   return h("section", { id: "findings" }, h("h2", {}, "All findings", h("small", {}, "what could save most first")), data.findings.map((one) =>
-    h("details", { class: "finding" },
-      h("summary", {}, h("span", {}, one.title), h("span", {}, one.saving ? "up to " + one.saving : "")),
+    h("details", { class: "finding", ontoggle: (event) => { if (event.target.open && one.of && !printing) choose(one.phase, true); } },
+      h("summary", {}, h("span", {}, one.title), h("span", {}, one.of ? h("span", { class: "chip" }, one.of) : null, one.saving ? " up to " + one.saving : "")),
       h("ul", {}, one.evidence.map((line) => h("li", {}, line))),
       one.fix ? h("p", { class: "fix" }, h("b", {}, "Try"), one.fix) : null, h("p", { class: "quiet" }, `Confidence: ${one.confidence}`))));
 }
@@ -63,19 +74,37 @@ function foot() {
     h("p", {}, `gpusense ${seen.version}. One file, no request: everything on this page is in it.`)].filter(Boolean);
 }
 
+/** The phases as buttons; which is chosen is what tiles, bar, operations and timeline show. */
+function choose(name, keep) {
+  phase = data.phases.find((one) => one.name === name) || phase;
+  for (const button of nav.children) button.setAttribute("aria-pressed", String(button.dataset.phase === phase.name));
+  tiles();
+  for (const part of parts) if (part.fill) part.fill();
+  if (drawn) drawn.phase(phase.name);
+  if (!keep) hideTip();
+}
+
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-const parts = [];
-if (data.breakdown.length) parts.push({ section: breakdown() });
+const parts = [], nav = document.getElementById("phases");
+let printing = false;
+const ran = data.phases.some((one) => one.breakdown);
+if (ran) parts.push(breakdown());
 const drawn = data.timeline.rows.length ? timeline(data.timeline) : null;
 if (drawn) parts.push(drawn);
 if (data.findings.length > 1) parts.push({ section: findings() });
-if (data.histograms && data.operations.length) parts.push(shares());
+if (ran) parts.push(shares());
 if (data.flame.rows[0][2] > 0) parts.push(flame(data.flame));
 if (data.series.length) parts.push(charts(data.series, Math.max(1, data.window_ns)));
 for (const one of data.tables) parts.push({ section: smallTable(one) });
-if (data.operations.length) parts.push({ section: table(data.operations, data.more_operations) });
+if (ran) parts.push(table("operations", () => "Operations on the device", () => phase.of, () => phase.operations, () => phase.more_operations));
+if (data.host.length) parts.push(table("host", () => "Waits and other work of the host", () => "run", () => data.host, () => data.more_host));
+for (const part of parts) if (part.fill) part.fill();
 document.getElementById("page").replaceChildren(...parts.map((part) => part.section));
 for (const part of parts) if (part.start) part.start();
+if (data.phases.length > 1)
+  nav.append(...[...data.phases].sort((a, b) => (b.name === "whole") - (a.name === "whole")).map((one) =>
+    h("button", { type: "button", "data-phase": one.name, "aria-pressed": String(one === phase), title: one.note, onclick: () => choose(one.name) }, one.label, h("span", { class: "quiet wide" }, ` ${one.note}`))));
+if (drawn && data.phases.length > 1) drawn.phase(phase.name);
 document.getElementById("foot").append(...foot());
 document.getElementById("tools").append(
   h("button", { type: "button", onclick: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark") }, "Dark or light"),
@@ -84,10 +113,11 @@ document.getElementById("tools").append(
 let restore = () => {};
 addEventListener("beforeprint", () => {
   const theme = document.documentElement.dataset.theme, closed = [...document.querySelectorAll("details:not([open])")];
+  printing = true;
   for (const one of closed) one.open = true;
   if (drawn) drawn.whole(true);
   setTheme("light");
   restore = () => { for (const one of closed) one.open = false; if (drawn) drawn.whole(false); setTheme(theme); };
 });
-addEventListener("afterprint", () => { restore(); restore = () => {}; });
-globalThis.gpusense = { timeline: drawn, data };
+addEventListener("afterprint", () => { restore(); restore = () => {}; setTimeout(() => { printing = false; }); });
+globalThis.gpusense = { timeline: drawn, data, choose };

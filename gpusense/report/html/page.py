@@ -81,9 +81,10 @@ def _head(data: PageData) -> str:
     tiles = "".join(
         f"<div class='tile'><dt>{escape(tile['label'])}</dt><dd>{escape(tile['value'])}</dd>"
         f"<p>{escape(tile['note'])}</p></div>"
-        for tile in data.facts["tiles"]
+        for tile in next(one for one in data.facts["phases"] if one["judged"])["tiles"]
     )
     fix = f"<p class='fix'><b>Try</b> {escape(verdict['fix'])}</p>" if verdict["fix"] else ""
+    of = f" · in the {escape(verdict['of'])}" if verdict["of"] else ""
     saving = f" · could save up to {escape(verdict['saving'])}" if verdict["saving"] else ""
     return f"""<!doctype html>
 <html lang="en">
@@ -103,8 +104,10 @@ def _head(data: PageData) -> str:
 <p class="sentence">{escape(verdict["title"])}</p>
 <ul>{evidence}</ul>
 {fix}
-<p class="quiet">Confidence: {escape(verdict["confidence"])}{saving}</p>
+<p class="quiet">Confidence: {escape(verdict["confidence"])}{of}{saving}</p>
 </section>
+<p id="sentence">{escape(data.facts["sentence"])}</p>
+<nav id="phases" aria-label="Phase of the run"></nav>
 <dl id="tiles">{tiles}</dl>
 <div id="page"><noscript>Timeline, flame graph and table need JavaScript. This file loads nothing.</noscript></div>
 </main>

@@ -1,11 +1,11 @@
-// The table of operations: sorted by any column, searched by name.
-function table(rows, more) {
+// A table of operations: sorted by any column, searched by name.
+function table(id, title, of, rowsOf, moreOf) {
   const columns = [
     ["Operation", (row) => row.name, (row) => [swatch(row.colour), row.name], (row) => row.full_name || row.name],
     ["Kind", (row) => row.kind, (row) => row.kind],
     ["GPU", (row) => row.device ?? -1, (row) => row.device ?? "–"],
-    ["Time", (row) => row.share, (row) => percent(row.share)],
-    ["Total", (row) => row.total_ns, (row) => time(row.total_ns)],
+    ["", (row) => row.share, (row) => percent(row.share)],
+    ["Total", (row) => row.total_ns, (row) => (row.kind === "allocation" ? "–" : time(row.total_ns))],
     ["Calls", (row) => row.count, (row) => row.count.toLocaleString("en")],
     ["Avg", (row) => row.avg_ns, (row) => time(row.avg_ns)],
     ["Med", (row) => row.median_ns ?? -1, (row) => time(row.median_ns)],
@@ -23,6 +23,9 @@ function table(rows, more) {
     h("th", { scope: "col" }, h("button", { type: "button", onclick: () => { falling = sorted === at ? !falling : at > 2; sorted = at; fill(); } }, label)));
   const count = h("span", { class: "quiet" });
   function fill() {
+    const rows = rowsOf(), more = moreOf();
+    heads[3].firstChild.textContent = `% of ${of()}`;
+    name.replaceChildren(title(), h("small", {}, `shares are of the ${of()}`));
     const value = columns[sorted][1], sign = falling ? -1 : 1;
     const shown = rows.filter((row) => !needle || `${row.name}\n${row.full_name || ""}\n${row.kind}`.toLowerCase().includes(needle))
       .sort((a, b) => sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
@@ -32,8 +35,9 @@ function table(rows, more) {
     count.textContent = `${shown.length.toLocaleString("en")} of ${counted(rows.length + more, "operation")}` +
       (shown.length > 500 ? "; the first 500 shown" : "") + (more ? `; the lightest ${more.toLocaleString("en")} are not in this file` : "");
   }
-  const search = h("input", { type: "search", placeholder: "Search operations", "aria-label": "Search operations", oninput: () => { needle = search.value.trim().toLowerCase(); fill(); } });
-  fill();
-  return h("section", { id: "operations" }, h("h2", {}, "All operations"), h("div", { class: "controls" }, search, count),
+  const search = h("input", { type: "search", placeholder: "Search", "aria-label": `Search in the table of ${title()}`, oninput: () => { needle = search.value.trim().toLowerCase(); fill(); } });
+  const name = h("h2");
+  const section = h("section", { id }, name, h("div", { class: "controls" }, search, count),
     h("div", { class: "table" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), body)));
+  return { section, fill };
 }

@@ -2,7 +2,8 @@
 function timeline(facts) {
   const start = column("start", Float64Array), length = column("length", Float64Array);
   const name = column("name", Uint32Array), path = column("path", Uint32Array);
-  const JOINED = 0xffffffff, ROW = 18, GROUP = 24, RULER = 22, MAP = 34;
+  const JOINED = 0xffffffff, ROW = 18, GROUP = 24, MAP = 34;
+  const BAND = facts.phases.length ? 20 : 0, RULER = 22 + BAND;
   const span = Math.max(1, facts.span);
   const rows = [];
   let tall = RULER;
@@ -17,7 +18,8 @@ function timeline(facts) {
   tall += 6;
   const view = { from: 0, to: span };
   let selected = -1, needle = "", matches = null;
-  let fills = [], paper = false;
+  let fills = [], paper = false, chosen = "whole";
+  const BANDS = { steady: "k0", run: "k0", "start-up": "block", interlude: "gap-launch", tail: "soft" };
   const gutter = () => (main.width() < 560 ? 104 : 158);
   const labelOf = (event) => (name[event] === JOINED ? `${path[event].toLocaleString("en")} short ones, joined` : facts.names[name[event]]);
 
@@ -71,6 +73,30 @@ function timeline(facts) {
     g.globalAlpha = 1;
   }
 
+  /** The phases of the run above all rows, and in the steps where each begins. */
+  function drawBand(g, left, scale, width) {
+    const at = (time) => left + (time - view.from) * scale, labels = [];
+    for (const [phase, label, from, to] of facts.phases) {
+      const a = Math.max(left, at(from)), b = Math.min(width, at(to));
+      if (b - a < 0.3) continue;
+      g.globalAlpha = phase === chosen || chosen === "whole" ? 1 : 0.45;
+      g.fillStyle = colour(BANDS[phase] || "soft");
+      g.fillRect(a, RULER - BAND, Math.max(0.6, b - a - 0.5), BAND - 3);
+      if (b - a > 40) labels.push([cut(label, b - a - 10), a + 5, phase]);
+    }
+    g.globalAlpha = 1;
+    const steps = facts.steps;
+    if (steps.length > 1 && ((steps[steps.length - 1] - steps[0]) / steps.length) * scale > 4) {
+      g.fillStyle = colour("card");
+      for (const begin of steps) if (begin >= view.from && begin <= view.to) g.fillRect(at(begin), RULER - BAND, 1, BAND - 3);
+    }
+    for (const [label, x, phase] of labels) {
+      const own = phase === "steady" || phase === "run";
+      g.fillStyle = colour(BANDS[phase] || "soft"); g.fillRect(x - 3, RULER - BAND, g.measureText(label).width + 6, BAND - 3);
+      g.fillStyle = colour(own ? "ink" : "ink-dark"); g.fillText(label, x, RULER - 8);
+    }
+  }
+
   function draw(g, width, height) {
     if (!fills.length) {
       fills = facts.colours.map(colour);
@@ -85,10 +111,11 @@ function timeline(facts) {
     for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
       const x = Math.round(left + (at - view.from) * scale) + 0.5;
       g.fillStyle = colour("line");
-      g.fillRect(x, RULER - 4, 1, height);
+      g.fillRect(x, 18, 1, height);
       g.fillStyle = colour("quiet");
       if (x < width - 40) g.fillText(at === 0 ? "0" : time(at), x + 4, 14);
     }
+    drawBand(g, left, scale, width);
     const off = [];
     for (const [from, to, why] of facts.unseen) {
       const a = Math.max(left, left + (from - view.from) * scale), b = Math.min(width, left + (to - view.from) * scale);
@@ -135,7 +162,8 @@ function timeline(facts) {
     g.clearRect(0, 0, width, height);
     if (!density || density.length !== plot) {
       density = new Float64Array(plot);
-      const lanes = rows.filter((row) => row.busy);
+      const better = new Set(facts.rows.filter((row) => row.map).map((row) => row.group));
+      const lanes = rows.filter((row) => row.map || (row.busy && !better.has(row.group)));
       for (const row of lanes) for (let event = row.at; event < row.to; event++) {
         const a = (start[event] / span) * plot, b = ((start[event] + length[event]) / span) * plot;
         for (let x = Math.max(0, Math.floor(a)); x <= b && x < plot; x++) density[x] += Math.max(0, Math.min(b, x + 1) - Math.max(a, x));
@@ -284,6 +312,11 @@ function timeline(facts) {
         button("Whole run", "Show the whole run (0)", () => look(0, span))),
       h("div", { class: "view" }, map.element, scroller), details, h("p", { class: "note" }, facts.note)),
     find: (text) => { search.value = text; find(text); main.element.scrollIntoView({ block: "center", behavior: reduced ? "auto" : "smooth" }); },
+    phase: (name) => {
+      const of = facts.phases.filter(([one]) => one === name);
+      chosen = name;
+      if (of.length) look(of[0][2], of[of.length - 1][3]); else look(0, span);
+    },
     whole: (on) => { paper = on; }, look, view, draw: () => { main.paint(); map.paint(); }, start: () => { main.fit(); map.fit(); },
   };
 }
