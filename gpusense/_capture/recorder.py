@@ -235,8 +235,8 @@ class Recorder:
         capture = self.capture
         if capture is not None and capture.waiting:
             with capture.starting():
-                if self.armed:
-                    self._look_after_capture(MAX_WAIT_S)
+                if self.armed and not self._rests:
+                    self._guarded(lambda: self._look_after_capture(MAX_WAIT_S))
                 else:
                     capture.missed()  # finds the driver, so that capture can begin at once when it is wanted
 
@@ -314,8 +314,9 @@ class Recorder:
             self._go_dark(capture)
             self.armed = capture.waiting
         elif self._began is not None:
-            with self._lock:
-                self._add_unseen(self._began._replace(end_ns=now_ns()))
+            if self._began.reason:  # else CUDA began just now, and nothing was launched before
+                with self._lock:
+                    self._add_unseen(self._began._replace(end_ns=now_ns()))
             self._began = None
 
     def _joins(self, capture: Capture) -> None:

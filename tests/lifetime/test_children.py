@@ -117,7 +117,7 @@ def test_no_launch_of_any_process_is_lost(gpu, tmp_path, way):
 def test_without_a_file_it_is_one_answer_and_kept(gpu, tmp_path):
     (tmp_path / "program.py").write_text(FUNCTION + "work()\n" + WAYS["subprocess"][0])
     done = gpu("program.py")
-    assert done.stderr.startswith("gpusense: 2 processes")
+    assert done.stderr.startswith("gpusense: program.py · 2 processes · ")
     assert "6 short ones summed" in done.stderr
     (folder,) = (tmp_path / "cache" / "gpusense" / "runs").iterdir()
     assert done.stderr.endswith("\nnext: gpusense report --html (kept; see gpusense list)\n")
@@ -180,7 +180,7 @@ def test_settings_reach_the_children(gpu, tmp_path):
     assert done.returncode == 0, done.stderr
     (child,) = [path for path in tmp_path.glob("s.*.gpusense") if path.name != "s.gpusense"]
     session = load(child)
-    assert (len(session.kernels), session.meta["trace_all"], session.meta["kinds"]) == (3, True, ["sync"])
+    assert (len(session.kernels), session.meta["trace_all"], session.meta["kinds"]) == (3, True, ["sync", "allocation"])
     assert whole(tmp_path / "s.gpusense").meta["run"]["label"] == "night"
 
 
@@ -198,7 +198,7 @@ for process in started:
 def test_ranks_of_a_launcher_become_one_answer(gpu, tmp_path):
     (tmp_path / "launch.py").write_text(LAUNCHER)
     done = gpu("-o", "s.gpusense", "launch.py")
-    assert done.stderr.startswith("gpusense: 2 processes"), done.stderr
+    assert done.stderr.startswith("gpusense: launch.py · 2 processes · "), done.stderr
     assert {"s.rank0.gpusense", "s.rank1.gpusense"} < set(os.listdir(tmp_path))
     session = whole(tmp_path / "s.gpusense")
     assert [process["root"] for process in session.meta["processes"]] == ["rank 0", "rank 1"]
