@@ -151,7 +151,7 @@ def _is_on_one_device(raw: _Raw) -> bool:
 
 def directions(buffer: memoryview, batch: Batch) -> list[int]:
     """Of a batch of copies, each as its number in :data:`DIRECTIONS`."""
-    words = batch.shape
+    (words,) = batch.shape
 
     def number(word: int, on_one_device: bool) -> int:
         return DIRECTIONS.index(_direction(word >> 32 & 0xFF, word >> 40 & 0xFF, word >> 48 & 0xFF, on_one_device))

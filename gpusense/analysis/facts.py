@@ -11,7 +11,7 @@ from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen, window
 from .calls import Calls, calls
 from .coverage import Coverage, coverage
 from .idle import DeviceIdle, handed_over, hosts_of, idle
-from .intervals import union
+from .intervals import Interval, intersect, union
 from .launch import LaunchProfile, launches
 from .operation import DEVICE_KINDS, Operation, operations
 from .overlap import Overlap, overlap
@@ -84,7 +84,7 @@ class Facts:
         """Each device in the phase in which time can be saved, busiest first. Of a merged session one a process."""
         host, session = hosts_of(self.session), self.session
         holes = [(hole.start_ns, hole.end_ns) for hole in self.work.holes]
-        handed = handed_over(session)  # what a device did then is not known
+        handed = handed_over(session)
         moments: dict[int | None, list[int]] = {}
         for record in session.allocations:
             if not (record.attributes or {}).get("is_async"):
@@ -97,7 +97,7 @@ class Facts:
                     walk,
                     self.work,
                     host(key),
-                    union([*unseen(session, key[0]), *holes, *handed.get(card(*key), ())]),
+                    union([*unseen(session, key[0]), *holes, *_unknown(walk, handed.get(card(*key), []))]),
                 ),
                 sorted(moments.get(key[1], ())),
             )
@@ -156,3 +156,9 @@ class Facts:
     @cached_property
     def first_calls(self) -> list[FirstCall]:
         return first_calls(self.session, groups=self.calls)
+
+
+def _unknown(walk: Sweep, handed: list[Interval]) -> list[Interval]:
+    """Of the times in which a device had work that had not begun, those in which nothing ran that was timed: what it
+    did then is not known."""
+    return intersect(handed, list(zip(walk.gaps.start, walk.gaps.end, strict=True))) if handed else []

@@ -564,7 +564,7 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
             f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of {of}, and no fault was found: nothing "
             f"to gain here but by faster {'passes' if view.graphics else 'kernels'}.",
             (
-                f"Of the kernels' time: {parts}.",
+                *([] if view.graphics else [f"Of the kernels' time: {parts}."]),  # passes have no families
                 *(
                     f"{view.label(name)}: {percent_text(spent / whole)}, {count_text(count, 'call')}, "
                     f"{time_text(spent / count)} each."

@@ -282,8 +282,8 @@ def interludes(facts: Facts) -> Iterator[Finding]:
         what = f"{time_text(copies / len(found))} of it in copies" if copies * 5 > spent else ""
         yield Finding(
             "periodic_stall",
-            f"{often} the loop stops for {time_text(spent / len(found))} without a kernel running: "
-            f"{percent_text(spent / whole)} of the time of the loop.",
+            f"{often} the loop stops for {time_text(spent / len(found))} without a "
+            f"{'pass' if view.graphics else 'kernel'} running: {percent_text(spent / whole)} of the time of the loop.",
             (
                 (
                     f"{count_text(len(found), 'interruption')} between {steps.number:,} steps of "

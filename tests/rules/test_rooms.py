@@ -28,7 +28,6 @@ ACTIVE = {
 
 #: Modules of 100 lines and more that have no test file of their name in their room's folder, by what tests them.
 COVERED_BY = {
-    "exam/test_exam.py": "analysis.view",
     "aggregation/test_pipeline.py": "_aggregation.ledger _aggregation.placement",
     "analysis/test_busy_idle.py": "analysis.busy analysis.idle analysis.launch",
     "analysis/test_calls.py": "analysis.anomalies",

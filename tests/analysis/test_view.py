@@ -1,0 +1,40 @@
+"""What a device did in a phase, and why it was empty, comes to the phase as far as it was seen."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.draws import examples
+from support.sessions import MS, T0, kernel, session
+
+from gpusense._records.records import UnseenInterval
+from gpusense.analysis.facts import Facts
+
+lengths = st.integers(1, 3 * MS)
+
+
+@given(st.lists(st.tuples(lengths, lengths, st.integers(0, 4), st.integers(0, 4)), min_size=3, max_size=30))
+@examples(150)
+def test_work_and_the_causes_of_gaps_are_the_phase_as_far_as_it_was_seen(drawn):
+    """``drawn``: how long each kernel runs, how long nothing does after it, and which quarters of that are unseen."""
+    records, unseen, at = [], [], 0
+    for number, (runs, empty, first, last) in enumerate(drawn):
+        records.append(kernel("k", at, at + runs, correlation_id=number + 1))
+        at += runs
+        if first < last and number + 1 < len(drawn):
+            low, high = (T0 + at + empty * quarter // 4 for quarter in (first, last))
+            unseen.append(UnseenInterval(low, high, "off"))
+        at += empty
+    facts = Facts(session(*records, unseen=unseen))
+    for view in facts.views:
+        if view.name == "run":
+            assert view.parts.busy + sum(cause.total_ns for cause in view.causes.values()) == view.length_ns
+
+
+def test_a_gap_that_was_seen_for_the_most_has_its_cause_and_no_more_of_it_counts():
+    records = [kernel("k", at * MS, (at + 10) * MS, correlation_id=at + 1) for at in (0, 40, 80)]
+    off = [UnseenInterval(T0 + low * MS, T0 + high * MS, "off") for low, high in ((12, 22), (50, 75))]
+    (view,) = Facts(session(*records, unseen=off)).views
+    assert view.length_ns == (90 - 10 - 25) * MS
+    assert {name: cause.total_ns for name, cause in view.causes.items() if cause.gaps} == {
+        "host": 20 * MS,
+        "unseen": 5 * MS,
+    }
