@@ -855,7 +855,8 @@ class Recorder:
 
     def lacking(self, block: Any) -> str:
         """Why a block that was asked, and may be complete as far as waiting goes, is not; "" where it is."""
-        start, end = block.start_ns, block.end_ns or now_ns()
+        of = self.clock.of_wall
+        start, end = of(block.start_ns), now_ns() if block.end_ns is None else of(block.end_ns)
         counts = self._counts_that_go_on()
         with self._lock:
             self._losses.look(counts, now_ns())

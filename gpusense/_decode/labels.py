@@ -569,8 +569,6 @@ def _told(name: str) -> tuple[bool, str]:
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 _TOKENS = 200
-#: The label of one name, with more of it.
-_Told = tuple[str, str]
 
 
 def distinct(full_names: Iterable[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain, compress, pairwise
 from operator import sub
@@ -179,10 +179,6 @@ class View:
         for name, (_, spent) in self.kernels.items():
             sums[family(name)] = sums.get(family(name), 0) + spent
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
-
-    def rows_of(self, kinds: set[int]) -> Iterator[int]:
-        """Rows of some kinds of work."""
-        return (row for row in self.rows if self.work.kind[row] in kinds)
 
     # --- gaps -------------------------------------------------------------------------------------------------------
 

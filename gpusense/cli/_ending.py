@@ -4,11 +4,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from time import time_ns
 from typing import Any
 
 from .._capture.attachment import LATE, LATER
 from .._runtime import threads
+from .._runtime.clock import now_ns
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
 from .._runtime.text import one_line, time_text
@@ -75,7 +75,7 @@ class Ending:
         self._window.begin(self.recording.tracer)
         if self._passes is not None:
             self._passes.begin(self.recording.tracer)
-        recorder.facts["program_start_ns"] = time_ns()
+        recorder.facts["program_start_ns"] = now_ns()
         recorder.store.note(recorder)
 
     def at_exit(self) -> None:
@@ -96,7 +96,7 @@ class Ending:
 
     def _end(self) -> None:
         facts = self.recording.tracer.recorder.facts
-        facts["program_end_ns"] = time_ns()
+        facts["program_end_ns"] = now_ns()
         facts["exit_code"] = self.exit_code
         self._window.end()
         children = run.children(self.folder.path) if self.folder is not None else []

@@ -4,7 +4,8 @@ from typing import Any
 
 from .. import configure, disable, enable, get_tracer
 from .._aggregation.busy import Busy
-from .._records.records import KINDS, Counters, Record
+from .._records.records import KINDS, Counters, Path, Record
+from .._runtime.clock import SESSION
 from ..session import Session
 
 _ANSWER_S = 10.0
@@ -69,8 +70,9 @@ def _unlike_others(name: str) -> str:
 
 def part(session: Session, block: Any, before: Counters) -> Session:
     """What ``session`` holds of the time and the inside of ``block``; losses are those since ``before``."""
-    path = block.path
-    records = [record for record in session.records if _inside(record, block)]
+    path, of = block.path, SESSION.of_wall
+    start, end = of(block.start_ns), of(block.end_ns)
+    records = [record for record in session.records if _inside(record, path, start, end)]
     aggregates = [row for row in session.aggregates if row.path[: len(path)] == path]
     busy = Busy()
     for record in records:
@@ -81,20 +83,19 @@ def part(session: Session, block: Any, before: Counters) -> Session:
     counted = sum(row.count for row in aggregates)
     lost = {name: max(0, getattr(session.counters, name) - getattr(before, name)) for name in LOSSES}
     return Session(
-        meta={**session.meta, "start_ns": block.start_ns, "end_ns": block.end_ns},
+        meta={**session.meta, "start_ns": start, "end_ns": end},
         devices=session.devices,
         records=records,
         aggregates=aggregates,
-        metrics=[sample for sample in session.metrics if block.start_ns <= sample.time_ns <= block.end_ns],
+        metrics=[sample for sample in session.metrics if start <= sample.time_ns <= end],
         busy=busy.rows(),
-        unseen=[gap for gap in session.unseen if gap.end_ns is None or gap.end_ns >= block.start_ns],
+        unseen=[gap for gap in session.unseen if gap.end_ns is None or gap.end_ns >= start],
         counters=Counters(seen=len(records) + counted, kept=len(records), aggregated=counted, **lost),
     )
 
 
-def _inside(record: Record, block: Any) -> bool:
-    """Launched inside, or outside every block but in its time (by a thread that has no blocks)."""
-    start: int = block.start_ns
-    if record.path[: len(block.path)] == block.path:
+def _inside(record: Record, path: Path, start: int, end: int) -> bool:
+    """Launched inside a block, or outside every block but in its time (by a thread that has no blocks)."""
+    if record.path[: len(path)] == path:
         return record.end_ns >= start  # what the program timed itself may have begun before its block
-    return not record.path and start <= record.start_ns <= block.end_ns
+    return not record.path and start <= record.start_ns <= end

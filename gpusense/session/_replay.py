@@ -5,7 +5,6 @@ reads at each question what was written since.
 """
 
 from collections.abc import Callable, Iterable
-from time import time_ns
 from typing import Any, TypeVar
 
 from .._aggregation.block_totals import Watched
@@ -16,6 +15,7 @@ from .._capi import demangle
 from .._decode.names import NameCache, Names
 from .._records.records import GpuKernel, Path
 from .._runtime import threads
+from .._runtime.clock import now_ns
 from .._runtime.errors import SessionError
 from . import _format as file
 from ._block_chunks import unpacked
@@ -296,7 +296,7 @@ class Following:
                             self._replay.take(chunk)
             except SessionError:  # the file is gone: nothing is new
                 pass
-            self._replay.pipeline.cycle(time_ns())
+            self._replay.pipeline.cycle(now_ns())
             return then()
 
 

@@ -1,7 +1,6 @@
 """Writes session files; :mod:`_format` has the format and reads them."""
 
 import os
-import time
 import zlib
 from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +8,7 @@ from typing import Any
 
 from .._records.json_codec import block_text, dumps, encode, plain
 from .._records.records import BlockRecord, Record
+from .._runtime.clock import now_ns
 from .._runtime.process import file_of
 from . import _format as file
 from ._paths import create, released
@@ -38,7 +38,7 @@ class Writer:
         path: "str | os.PathLike[str]",
         *,
         max_bytes: int | None = DEFAULT_MAX_BYTES,
-        clock: Callable[[], int] = time.time_ns,
+        clock: Callable[[], int] = now_ns,
         fd: int | None = None,
     ) -> None:
         self.path = os.path.abspath(path)  # the program may change its folder

@@ -1,9 +1,12 @@
 """The wall clock is set while a program records: nothing is lost, and every length is what it was."""
 
+import subprocess
 import sys
 
 import pytest
 from support.programs import clean
+
+from gpusense.session import load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
@@ -59,3 +62,49 @@ def test_all_work_is_in_its_block_whatever_the_wall_clock_does(run, build_librar
     code = _PROGRAM.replace("sys.argv[1]", repr(mode)).replace("sys.argv[2]", str(seconds * 10**9))
     done = run(code, LD_PRELOAD=preload, FAKE_CUPTI_VERSION=version)
     clean(done, f"10 20 11\nTrue True\nTrue\nTrue [{seconds}]\n{{}}\n")
+
+
+_INTERRUPTED = """
+tracer, cupti = begin()
+preloaded = ctypes.CDLL(None)
+preloaded.set_clock.argtypes = (ctypes.c_longlong,)
+preloaded.set_clock(int(sys.argv[1]))
+for _ in range(3): time.sleep(0.15)  # until the step is found
+with gpusense.trace("interrupted") as interrupted:
+    tracer.recorder.pause_capture()
+    time.sleep(0.05)
+    tracer.recorder.resume_capture()
+    running(tracer)
+print(interrupted.summary().complete, interrupted.summary().reason, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_a_block_in_which_work_was_not_seen_says_so_whatever_the_wall_clock_does(run, build_library, seconds):
+    preload = str(build_library("set_clock.c", "libset_clock.so"))
+    done = run(_INTERRUPTED.replace("sys.argv[1]", str(seconds * 10**9)), LD_PRELOAD=preload)
+    clean(done, "False work was not seen while it was open: recording was disabled\n")
+
+
+_RUN = """
+import ctypes, time
+preloaded = ctypes.CDLL(None)
+preloaded.set_clock.argtypes = (ctypes.c_longlong,)
+time.sleep(0.2)
+preloaded.set_clock(%d)
+time.sleep(0.4)
+"""
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_a_run_takes_as_long_as_it_takes_whatever_the_wall_clock_does(environ, build_library, tmp_path, seconds):
+    preload = str(build_library("set_clock.c", "libset_clock.so"))
+    (tmp_path / "program.py").write_text(_RUN % (seconds * 10**9), "utf-8")
+    command = [sys.executable, "-m", "gpusense", "run", "-o", "run.gpusense", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ | {"LD_PRELOAD": preload}, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    meta = load(tmp_path / "run.gpusense").meta
+    assert 5e8 < meta["program_end_ns"] - meta["program_start_ns"] < 3e10
+    assert meta["start_ns"] <= meta["program_start_ns"]
+    assert meta["program_end_ns"] <= meta["end_ns"]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..._aggregation.pipeline import OwnStream
 from ..._decode import layouts
+from ..._runtime.clock import SESSION
 
 
 class Agreement(NamedTuple):
@@ -23,7 +24,7 @@ class Agreement(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Capture was off, or still is where ``end_ns`` is None, because of a budget."""
+    """Capture was off, or still is where ``end_ns`` is None, because of a budget. By the session's clock."""
 
     start_ns: int
     end_ns: int | None
@@ -103,8 +104,8 @@ class Sharing:
         if pauses is None:
             return [], None
         self._pauses, ended, lasting = pauses(self._pauses)
-        mine = self._wants
+        mine, of = self._wants, SESSION.of_wall  # copies tell each other what the wall clock said
         return (
-            [Pause(start, end, by is mine) for start, end, by in ended],
-            Pause(lasting[0], None, lasting[2] is mine) if lasting is not None else None,
+            [Pause(of(start), of(end), by is mine) for start, end, by in ended],
+            Pause(of(lasting[0]), None, lasting[2] is mine) if lasting is not None else None,
         )

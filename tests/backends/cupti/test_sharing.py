@@ -1,10 +1,13 @@
 """How copies of gpusense in one process come to terms about the overhead budget, on a hub made by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from gpusense._aggregation.threshold import Threshold
 from gpusense._capture import budget as _budget
 from gpusense._capture.budget import BudgetKeeper
+from gpusense.backends.cupti import sharing
 from gpusense.backends.cupti.sharing import Pause, Sharing
 
 
@@ -50,6 +53,15 @@ def test_a_copy_alone_agrees_with_itself():
     assert not copy.pause_kinds(True)
     assert copy.pauses() == ([], None)
     assert copy.others_markers == frozenset()
+
+
+def test_pauses_are_told_by_the_wall_clock_and_reported_by_the_clock_of_the_session(hub, monkeypatch):
+    monkeypatch.setattr(sharing, "SESSION", SimpleNamespace(of_wall=lambda time: time - 90))
+    copy = hub.join()
+    copy.pause_kinds(True)
+    assert copy.pauses() == ([], Pause(10, None, True))
+    copy.pause_kinds(False)
+    assert copy.pauses() == ([Pause(10, 210, True)], None)
 
 
 def test_the_smallest_budget_holds_and_its_owner_leads(hub):
