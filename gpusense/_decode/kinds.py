@@ -16,12 +16,12 @@ from .record import record as decode_record
 
 _MAX_KNOWN = 200_000  # combinations of words that are remembered
 
-#: Kinds of records that have a row, and the columns that tell them apart within one place. The key of copies is their
-#: direction here (see ``record.directions``).
+#: Kinds of records that have a row, and the columns that tell them apart within one place. The key of copies
+#: between devices is their direction here (see ``record.directions``): both devices are in no column.
 _TELLING: dict[int, tuple[str, ...]] = {
     layouts.KERNEL: ("key", "shape", "more"),
     layouts.CONCURRENT_KERNEL: ("key", "shape", "more"),
-    layouts.MEMCPY: ("key", "shape", "stream"),
+    layouts.MEMCPY: ("shape", "stream"),
     layouts.MEMCPY2: ("key", "shape", "stream"),
     layouts.MEMSET: ("stream",),
     layouts.SYNCHRONIZATION: ("key", "stream"),
