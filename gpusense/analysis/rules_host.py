@@ -280,7 +280,7 @@ def interludes(facts: Facts) -> Iterator[Finding]:
         what = f"{time_text(copies / len(found))} of each in copies" if copies * 5 > spent else ""
         yield Finding(
             "periodic_stall",
-            f"{often} the loop stops for {time_text(spent / len(found))}, in which no kernel runs: "
+            f"{often} the loop stops for {time_text(spent / len(found))} without a kernel running: "
             f"{percent_text(spent / whole)} of the time of the loop.",
             (
                 (
