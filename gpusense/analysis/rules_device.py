@@ -639,8 +639,7 @@ def _sums_alone(facts: Facts) -> Finding:
     return Finding(
         "nothing_to_gain",
         f"{device_text(time.device, time.backend)} is busy {percent_text(time.busy_share)} of the run. Why it stood "
-        "empty "
-        "is not known: this session has sums of its work alone.",
+        "empty is not known: this session has sums of its work alone.",
         tuple(
             f"{one_line(row.name, 60)}: {percent_text(row.share)} of the device's time, "
             f"{count_text(row.count, 'call')}, "
