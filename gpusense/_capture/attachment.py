@@ -5,7 +5,7 @@ States: *armed* (CUDA is not live in this process yet), *running*, *paused* (ano
 reason), *stopped*.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
@@ -326,6 +326,11 @@ class Capture:
     def name(self, pointer: int) -> bytes:
         found: bytes = self._activity.name(pointer)
         return found
+
+    def glance(self, names: Mapping[int, bytes]) -> Callable[[], bool]:
+        """What says whether they are still at their addresses."""
+        same: Callable[[], bool] = self._activity.glance(names)
+        return same
 
     def synchronise(self, timeout_s: float, elsewhere: Callable[[Callable[[], None]], bool]) -> bool:
         """Waits for all work of this process on its devices, at most ``timeout_s``."""

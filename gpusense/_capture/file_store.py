@@ -14,7 +14,7 @@ from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
 from .._decode.correlation_ids import Launches
 from .._decode.labels import label
-from .._decode.names import MAX_NAMES, RECHECK_S
+from .._decode.names import MAX_NAMES, RECHECK_S, Texts
 from .._decode.walk import name_pointers
 from .._records.json_codec import block_text
 from .._records.records import BlockRecord, Counters, Path, Record
@@ -54,7 +54,7 @@ class FileStore:
         self._capture = capture
         self._sinks = sinks
         self._known: dict[int, bytes] = {}  # names in the file
-        self._checked: set[int] = set()
+        self._texts = Texts()
         self._check_at = 0.0
         self._others_markers: frozenset[OwnStream] = frozenset()  # as the file says
         self._kept_to = 0  # monotonic time of the newest device sample in the file
@@ -112,14 +112,13 @@ class FileStore:
         now = monotonic()
         if now > self._check_at:
             self._check_at = now + RECHECK_S
-            self._checked.clear()
+            self._texts.forget()
         if len(self._known) > MAX_NAMES:  # of modules that are gone, most of them; the others are written again
             self._known.clear()
-            self._checked.clear()
+            self._texts.forget()
         launches = self.launches if self.launches.wanted else None
-        for pointer in name_pointers(view, capture.strides, launches).difference(self._checked):
-            name = capture.name(pointer)
-            self._checked.add(pointer)
+        pointers = frozenset(name_pointers(view, capture.strides, launches))
+        for pointer, name in self._texts.fresh(pointers, capture.name, capture.glance).items():
             if self._known.get(pointer) != name:
                 fresh[pointer] = self._known[pointer] = name
         if fresh:

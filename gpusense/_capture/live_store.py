@@ -87,7 +87,7 @@ class LiveStore:
         assert capture is not None
         self._names.new_buffer(monotonic())
         pipeline.others_markers = capture.sharing.others_markers
-        names = Names(self._names, capture.name)
+        names = Names(self._names, capture.name, capture.glance)
         pipeline.feed(view, thread, capture.strides, names, now_ns=now_ns(), pause=pause)
 
     def name(self, pointer: int) -> str:

@@ -17,11 +17,11 @@ from .record import record as decode_record
 _MAX_KNOWN = 200_000  # combinations of words that are remembered
 
 #: Kinds of records that have a row, and the columns that tell them apart within one place, beside their shape. The key
-#: of copies is their direction here (see ``record.directions``).
+#: of copies between devices is their direction here (see ``record.directions``): both devices are in no column.
 _TELLING: dict[int, tuple[str, ...]] = {
     layouts.KERNEL: ("key",),
     layouts.CONCURRENT_KERNEL: ("key",),
-    layouts.MEMCPY: ("key", "stream"),
+    layouts.MEMCPY: ("stream",),
     layouts.MEMCPY2: ("key", "stream"),
     layouts.MEMSET: ("stream",),
     layouts.SYNCHRONIZATION: ("key", "stream"),

@@ -1,6 +1,6 @@
 """Kernel names by address: each text is demangled and labelled once (``labels``). Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from .._runtime.text import decoded
@@ -13,11 +13,23 @@ Described = tuple[str, str | None, str | None]
 Named = tuple[str, str | None]
 #: What is at an address.
 NameOf = Callable[[int], Described]
+#: ``glance(texts)`` → what says whether each is still at its address. It may miss what only reading all finds.
+Glance = Callable[[Mapping[int, bytes]], Callable[[], bool]]
 
 MAX_NAMES = 20_000
 MAX_SETS = 64
-#: A module that is unloaded, and another whose names land on the same addresses, within this time would be misnamed.
+#: After this time every name is read again: where nothing can glance at them, a module that is unloaded, and another
+#: whose names land on the same addresses, within this time would be misnamed.
 RECHECK_S = 1.0
+
+
+def no_glance(_: Mapping[int, bytes]) -> Callable[[], bool]:
+    """Where texts do not change while their addresses are believed."""
+    return _true
+
+
+def _true() -> bool:
+    return True
 
 
 class Demangler(Protocol):
@@ -30,17 +42,48 @@ class Demangler(Protocol):
         ...
 
 
-class NameCache:
-    """Kernel names by address: each text is worked out once, and an address is read again now and then, because it may
-    be reused after a module is unloaded."""
+class Texts:
+    """What stands at addresses. A program's modules come and go, and each buffer has names that were good as its
+    records were made: whether they still are is asked for all names of a buffer at once."""
 
-    __slots__ = ("_by_pointer", "_by_text", "_demangler", "_many", "_provisional", "_recheck_at")
+    __slots__ = ("_by_pointer", "_glances")
+
+    def __init__(self) -> None:
+        self._by_pointer: dict[int, bytes] = {}
+        self._glances: dict[frozenset[int], Callable[[], bool]] = {}
+
+    def forget(self) -> None:
+        self._by_pointer.clear()
+        self._glances.clear()
+
+    def fresh(self, pointers: frozenset[int], read: Callable[[int], bytes], glance: Glance) -> dict[int, bytes]:
+        """Of ``pointers`` those with a text that is new since the last time, or may be."""
+        same, texts = self._glances.get(pointers), self._by_pointer
+        if same is not None and same():
+            return {}
+        known = pointers & texts.keys()
+        if same is not None or not glance({pointer: texts[pointer] for pointer in known})():
+            known = frozenset()
+        found = {pointer: read(pointer) if pointer else b"" for pointer in pointers - known}
+        texts.update(found)
+        if len(self._glances) >= MAX_SETS:
+            self._glances.clear()
+        self._glances[pointers] = glance({pointer: texts[pointer] for pointer in pointers})
+        return found
+
+
+class NameCache:
+    """Kernel names by address: each text is worked out once, and an address is read again where its text has changed,
+    and now and then anyhow, because it may be reused after a module is unloaded."""
+
+    __slots__ = ("_by_pointer", "_by_text", "_demangler", "_many", "_provisional", "_recheck_at", "_texts")
 
     def __init__(self, demangler: Demangler) -> None:
         self._demangler = demangler
         self._by_pointer: dict[int, Described] = {}
         self._by_text: dict[bytes, Described] = {}
         self._many: dict[frozenset[int], tuple[dict[int, Described], dict[int, Named]]] = {}
+        self._texts = Texts()
         self._recheck_at = 0.0
         self._provisional = False  # some text was worked out before there was a C++ runtime
 
@@ -49,6 +92,7 @@ class NameCache:
         if now_s == 0.0 or now_s > self._recheck_at:
             self._by_pointer.clear()
             self._many.clear()
+            self._texts.forget()
             self._recheck_at = now_s + RECHECK_S
             if self._provisional and self._demangler.is_ready():
                 self._by_text.clear()
@@ -62,12 +106,15 @@ class NameCache:
         return found
 
     def many(
-        self, pointers: frozenset[int], read: Callable[[int], bytes]
+        self, pointers: frozenset[int], read: Callable[[int], bytes], glance: Glance = no_glance
     ) -> tuple[dict[int, Described], dict[int, Named]]:
         """As :meth:`resolve` for each, and labels and full names alone. Where these were asked for a moment ago, as in
         a program that does the same again and again, nothing is looked up; the answer is not to be changed."""
+        fresh = self._texts.fresh(pointers, read, glance)
         found = self._many.get(pointers)
-        if found is None:
+        if found is None or fresh:
+            for pointer, raw in fresh.items():
+                self._by_pointer[pointer] = self._by_text.get(raw) or self.describe(raw)
             if len(self._many) >= MAX_SETS:
                 self._many.clear()
             known = {pointer: self.resolve(pointer, read) for pointer in pointers}
@@ -95,16 +142,18 @@ class NameCache:
 
 
 class Names:
-    """What a decoder asks for names: ``cache``, and what reads the text at an address where the cache has none."""
+    """What a decoder asks for names: ``cache``, and what reads the text at an address where the cache has none, or
+    another."""
 
-    __slots__ = ("cache", "read")
+    __slots__ = ("cache", "glance", "read")
 
-    def __init__(self, cache: NameCache, read: Callable[[int], bytes]) -> None:
+    def __init__(self, cache: NameCache, read: Callable[[int], bytes], glance: Glance = no_glance) -> None:
         self.cache = cache
         self.read = read
+        self.glance = glance
 
     def __call__(self, pointer: int) -> Described:
         return self.cache.resolve(pointer, self.read)
 
     def many(self, pointers: frozenset[int]) -> tuple[dict[int, Described], dict[int, Named]]:
-        return self.cache.many(pointers, self.read)
+        return self.cache.many(pointers, self.read, self.glance)

@@ -157,7 +157,7 @@ def directions(buffer: memoryview, batch: Batch) -> list[int]:
         return DIRECTIONS.index(_direction(word >> 32 & 0xFF, word >> 40 & 0xFF, word >> 48 & 0xFF, on_one_device))
 
     known = {word: number(word, False) for word in set(words)}
-    found = [known[word] for word in words]
+    found = [known[word] for word in words] if len(known) > 1 else [known[words[0]]] * batch.count
     if batch.kind == layouts.MEMCPY2:  # no column has both devices
         rows = zip(found, words, batch.offsets, strict=True)
         found = [

@@ -99,24 +99,25 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
     said = "Pinned copies of this run reach" if row.pinned_rate else "Pinned memory usually reaches"
     faster = max(0.0, 1 - reached / best)
     saving = min(alone, row.pageable_ns)
+    way = "from" if row.direction == "cpu_to_gpu" else "into"
     yield finding(
         view,
         "pageable_copies",
         saving,
         f"{view.text} does nothing but {COPIES[row.direction]} for {each_text(view, alone)}: "
-        f"from pageable memory, at {rate_text(reached)}."
-        if row.direction == "cpu_to_gpu"
-        else f"{view.text} does nothing but {COPIES[row.direction]} for {each_text(view, alone)}: "
-        f"into pageable memory, at {rate_text(reached)}.",
+        f"{way} pageable memory, at {rate_text(reached)}.",
         [
             (
                 f"{size_text(row.pageable_bytes)} in {count_text(row.pageable_count, 'copy', 'copies')} "
-                f"({row.direction}) of pageable memory, which the host must wait for."
+                f"{way} pageable memory, which the host must wait for."
             ),
-            f"{said} {rate_text(best)}: {percent_text(faster)} of this time less, and they can run beside kernels.",
+            (
+                f"{said} {rate_text(best)}: {percent_text(faster)} of this time less, and pinned copies can run beside "
+                "kernels."
+            ),
         ],
         "Pin the host memory (DataLoader(pin_memory=True), tensor.pin_memory(), cupyx.empty_pinned) and copy with "
-        "non_blocking=True; copy less, and what is small later.",
+        "non_blocking=True; copy less, and small results less often.",
         confidence="high" if row.pinned_rate or link else "medium",
         where=f"{row.direction}, pageable",
     )
@@ -197,8 +198,7 @@ def exposed_collectives(facts: Facts) -> Iterator[Finding]:
             [
                 (
                     f"{time_text(alone)} of {time_text(view.parts.collective)} in collectives had no other kernel "
-                    "beside "
-                    "it."
+                    "beside it."
                 ),
                 f"Most of it: {', '.join(view.label(name) for name in names[:2])}.",
             ],
@@ -264,7 +264,7 @@ def unfused(facts: Facts) -> Iterator[Finding]:
                 "unfused_attention",
                 attention,
                 f"{view.text} spends {_time_text(view, attention)} between the two products of attention, on softmax "
-                "and what is done to the scores: they go through memory each time.",
+                "and what is done to the scores: the scores go through memory each time.",
                 _shares(view, names),
                 "Use a fused attention: torch.nn.functional.scaled_dot_product_attention, FlashAttention, or "
                 "torch.compile.",
@@ -280,7 +280,7 @@ def unfused(facts: Facts) -> Iterator[Finding]:
                 "unfused_elementwise",
                 spent * (1 - runs / count),
                 f"{view.text} spends {_time_text(view, spent)} on elementwise kernels, {count / runs:.0f} in a row: "
-                "each reads and writes all of its data.",
+                "each reads its data from memory and writes it back.",
                 _shares(view, names),
                 "Fuse them: torch.compile, torch.jit, cupy.fuse, jax.jit or one kernel of your own (Triton) reads and "
                 "writes the data once.",
@@ -383,19 +383,17 @@ def launch_sizes(facts: Facts) -> Iterator[Finding]:
                 "serialised_streams",
                 alone * (1 - 1 / len(streams)),
                 f"{view.text} runs work of {len(streams)} streams one after the other for {_time_text(view, spent)}, "
-                f"although {heavy} reaches {percent_text(covered)} of its multiprocessors.",
+                f"although {heavy} has blocks for only {percent_text(covered)} of its multiprocessors.",
                 [
                     (
                         f"Streams {', '.join(str(stream) for stream in streams)}: {time_text(sum(streams.values()))} "
-                        "of work in "
-                        f"{time_text(alone)}, so next to nothing ran at once."
+                        f"of work in {time_text(alone)}, so next to nothing ran at once."
                     ),
                     *_why_serial(view, streams),
                 ],
                 "Let the streams run beside each other: no work on the default stream between them "
                 "(per-thread default stream, or streams made with cudaStreamNonBlocking), and wait for an event only "
-                "where "
-                "data is needed.",
+                "where data is needed.",
                 where=f"streams {', '.join(str(stream) for stream in streams)}; {heavy}",
             )
         else:
@@ -403,19 +401,18 @@ def launch_sizes(facts: Facts) -> Iterator[Finding]:
                 view,
                 "small_grids",
                 alone * (1 - covered),
-                f"{view.text} runs kernels of few blocks one after the other for {_time_text(view, spent)}: they reach "
-                f"{percent_text(covered)} of its multiprocessors.",
+                f"{view.text} runs kernels of few blocks one after the other for {_time_text(view, spent)}: they have "
+                f"blocks for only {percent_text(covered)} of its multiprocessors.",
                 [
                     (
                         f"{heavy}: {_grid_text(view.work.kinds[names[0]])}, "
                         f"{count_text(view.by_kind[names[0]][0], 'call')}, "
                         f"{time_text(view.by_kind[names[0]][1] / view.by_kind[names[0]][0])} each."
                     ),
-                    "By the sizes of launches; no counter was read.",
+                    "This follows from the sizes of the launches; no counter was read.",
                 ],
                 "Give each launch more work: batch what is alike into one launch, split large blocks, or run "
-                "independent "
-                "kernels on several streams.",
+                "independent kernels on several streams.",
                 confidence="medium",
                 where=heavy,
             )
@@ -447,7 +444,7 @@ def _why_serial(view: View, streams: "dict[int | None, int]") -> list[str]:
         1 for row in view.program.rows_in(view.name) if view.work.kinds[view.work.kind[row]].name == "stream_wait_event"
     )
     if waits:
-        said.append(f"{count_text(waits, 'wait')} of a stream for an event of another.")
+        said.append(f"{count_text(waits, 'time')} a stream waited for an event of another.")
     return said
 
 
@@ -462,12 +459,12 @@ def imbalance(facts: Facts) -> Iterator[Finding]:
         view = views[busy.index(most)]
         if view.share(most - mean) < _MUCH:
             continue
-        each = ", ".join(f"{one.text} {percent_text(one.share(one.parts.kernel))}" for one in views[:8])
+        each = ", ".join(f"on {one.text} for {percent_text(one.share(one.parts.kernel))}" for one in views[:8])
         yield finding(
             view,
             "imbalance",
             most - mean,
-            f"{view.text} has most of the work: the kernels take {each} of the {'steps' if view.steps else 'time'}.",
+            f"{view.text} has most of the work: kernels run {each} of the {'steps' if view.steps else 'time'}.",
             [
                 (
                     f"With equal shares each would work {time_text(mean / (view.steps.number if view.steps else 1))}"
@@ -508,14 +505,13 @@ def shared_device(facts: Facts) -> Iterator[Finding]:
             view,
             "shared_device",
             lost,
-            f"Another process works on {view.text}: {named}. Kernels take turns with its own, which costs "
-            f"{each_text(view, lost)}.",
+            f"Another process works on {view.text}: {named}. The program's kernels take turns with that one's, which "
+            f"costs {each_text(view, lost)}.",
             [
                 f"It was there in {percent_text(hit / len(samples))} of the monitor's samples.",
                 (
                     "The same kernels with the same sizes take much longer at times, as they do where two processes "
-                    "share "
-                    "a device by time slices."
+                    "share a device by time slices."
                 ),
             ],
             "Give each process a device of its own, or use MPS so that their kernels run beside each other.",
@@ -573,7 +569,8 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
             ),
             "To go faster: smaller targets, fewer draws, a simpler shader, passes that run less often."
             if view.graphics
-            else "To go faster: a larger batch, lower precision, a better algorithm, a tuned kernel; or more devices.",
+            else "To go faster: lower precision, a better algorithm, tuned kernels, a larger batch where kernels are "
+            "small; or more devices.",
             "high",
             phase=view.name,
             share=0.0,
@@ -642,8 +639,7 @@ def _sums_alone(facts: Facts) -> Finding:
     return Finding(
         "nothing_to_gain",
         f"{device_text(time.device, time.backend)} is busy {percent_text(time.busy_share)} of the run. Why it stood "
-        "empty "
-        "is not known: this session has sums of its work alone.",
+        "empty is not known: this session has sums of its work alone.",
         tuple(
             f"{one_line(row.name, 60)}: {percent_text(row.share)} of the device's time, "
             f"{count_text(row.count, 'call')}, "

@@ -68,12 +68,11 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
             "launch_bound",
             cause.total_ns,
             f"{where} stands empty for {each_text(view, cause.total_ns)}, between {among_steps(view, calls, 'kernel')} "
-            f"of {time_text(average)} on average: launching them takes longer than running them.",
+            f"that run {time_text(average)} on average: launching them takes longer than running them.",
             [
                 (
                     f"{count_text(len(cause.gaps), 'gap')} of at most 100 µs, {time_text(length)} on average, in "
-                    "which the "
-                    "queue was empty."
+                    "which the queue was empty."
                 ),
                 *([f"Most of them lie {heavy}."] if heavy else []),
             ],
@@ -100,7 +99,7 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
         calls = _waiting_calls(view, facts)
         evidence = [
             (
-                f"{count_text(len(cause.gaps), 'gap')} right after the host had waited, "
+                f"{count_text(len(cause.gaps), 'gap')} after waits, until the host was ahead again: "
                 f"{time_text(cause.total_ns / len(cause.gaps))} on average{_per_step(view, len(cause.gaps))}."
             ),
             *calls,
@@ -135,7 +134,7 @@ def _waiting_calls(view: View, facts: Facts) -> list[str]:
         if one.kind == "sync" and one.name.endswith("synchronize"):
             names[_CALLS.get(one.name, one.name)] = names.get(_CALLS.get(one.name, one.name), 0) + 1
         elif one.kind == "transfer" and one.direction == "gpu_to_cpu" and work.size[row] <= SMALL_BYTES:
-            small = "copies of a few bytes to the host, as .item() and bool() make them"
+            small = "small copies to the host, as .item(), bool() and .cpu() make them"
             names[small] = names.get(small, 0) + 1
     rows = sorted(names.items(), key=lambda row: -row[1])[:3]
     return [f"The host waited in {', '.join(f'{name} ({n:,}×)' for name, n in rows)}."] if rows else []
@@ -197,10 +196,10 @@ def _starved(view: View, cause: Cause) -> Finding:
     if inside:
         evidence.append(f"The host was meanwhile {'; '.join(inside)}.")
     if before_copy:
-        evidence.append("Each ends with a copy to the device: the host was making the next input ready.")
+        evidence.append("Most of this time ends with a copy to the device: the host was making the next input ready.")
     title = (
-        f"{view.text} stands empty for {each_text(view, total)}, waiting for the host"
-        f"{' to make the next input ready' if before_copy else ''}{f', {where}' if where else ''}."
+        f"{view.text} stands empty for {each_text(view, total)}{f' {where}' if where else ''}, waiting for the host"
+        f"{' to make the next input ready' if before_copy else ''}."
     )
     return finding(
         view,
@@ -218,18 +217,18 @@ def _stall(view: View, odd: "list[int]", spent: float, each: "list[float]") -> F
     steps = view.steps
     assert steps is not None
     every = rhythm(odd)
-    often = f"Every {every} steps" if every else f"In {count_text(len(odd), 'step')} of {steps.number:,}"
+    often = f"Every {every} steps" if every else f"In {len(odd):,} of {steps.number:,} steps"
     return finding(
         view,
         "periodic_stall",
         spent,
-        f"{often} {view.text} stands empty for {time_text(sum(each) / len(each))} more than "
-        f"usual: {percent_text(view.share(spent))} of the time of all steps.",
+        f"{often} {view.text} stands empty for {time_text(sum(each) / len(each))} longer "
+        f"than usual: {percent_text(view.share(spent))} of the time of all steps.",
         [
             f"The other steps take {time_text(steps.median_ns)}.",
             (
-                f"{count_text(len(odd), 'step is', 'steps are')} so slow: {', '.join(f'{at:,}' for at in odd[:8])}"
-                f"{' …' if len(odd) > 8 else ''} of {steps.number:,}."
+                f"{count_text(len(odd), 'step is', 'steps are')} so slow, by number: "
+                f"{', '.join(f'{at:,}' for at in odd[:8])}{' …' if len(odd) > 8 else ''} of {steps.number:,}."
             ),
         ],
         "Look at what the program does there: saving, logging, evaluation or Python's garbage collection; do it in "
@@ -247,16 +246,15 @@ def _no_demand(view: View, spent: float, by_step: "list[int]", uneven: float) ->
         "no_demand",
         spent,
         f"{view.text} has nothing to do {percent_text(view.share(spent))} of the time, between "
-        f"{steps.number:,} requests that come at random: {time_text(busy)} of work each.",
+        f"{steps.number:,} requests at uneven intervals: {time_text(busy)} of work each.",
         [
             (
-                f"The time without work before a request differs much (coefficient of variation {uneven:.1f}): a "
-                "loader's "
-                "would not."
+                f"The time without work before a request varies much (coefficient of variation {uneven:.1f}); a "
+                "loader's would not."
             ),
             f"Of {time_text(view.length_ns)} it worked {time_text(view.parts.busy)}.",
         ],
-        "There is no fault to mend: send it more requests, or give it less of a GPU.",
+        "If these are requests, there is no fault to mend: send it more of them, or give it less of a GPU.",
         confidence="medium",
         saving_ns=None,
         share=view.share(spent),
@@ -279,7 +277,7 @@ def interludes(facts: Facts) -> Iterator[Finding]:
         every = rhythm(numbers)
         often = f"Every {every} steps" if every else f"{count_text(len(found), 'time')}"
         copies = sum(parts.copy for _, parts in found)
-        what = f"{time_text(copies / len(found))} of it in copies" if copies * 5 > spent else ""
+        what = f"{time_text(copies / len(found))} of each in copies" if copies * 5 > spent else ""
         yield Finding(
             "periodic_stall",
             f"{often} the loop stops for {time_text(spent / len(found))} without a "
@@ -321,10 +319,9 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
             [
                 (
                     f"{count_text(len(names), 'kernel')} in {affected:,} of {steps.number:,} steps ran for the "
-                    "first "
-                    f"time, {some} among them."
+                    f"first time, {some} among them."
                 ),
-                f"The pauses there are {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
+                f"The pauses before them take {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
             ],
             "Keep shapes fixed (pad to a few sizes), mark dynamic dimensions, cache what is compiled, and switch "
             "autotuning off where shapes change (torch.backends.cudnn.benchmark).",
@@ -362,7 +359,7 @@ def start_up(facts: Facts) -> Iterator[Finding]:
             continue
         first = min(max(program.first_ns, low), steps.starts[0])
         unusual = max(first - low, steps.starts[0] - first) - _ORDINARY_NS
-        warm = f", {count_text(steps.warm_up, 'slow first step')} among it" if steps.warm_up else ""
+        warm = f", with {count_text(steps.warm_up, 'slow first step')} in it" if steps.warm_up else ""
         yield Finding(
             "startup",
             f"Start-up takes {time_text(spent)}, {percent_text(spent / (high - low))} of the run{warm}; the "

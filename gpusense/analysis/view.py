@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain, compress, pairwise
 from operator import sub
@@ -29,6 +29,7 @@ LAUNCH_NS = 100_000
 #: A call that allocates or releases memory of the device takes no longer.
 ALLOCATION_NS = 3_000_000
 
+_EVER = 1 << 62  # nanoseconds
 #: So many gaps are looked at one by one, to say where they lie.
 _MANY = 50_000
 
@@ -214,39 +215,36 @@ class View:
         return intervals[len(intervals) // 4] * len(self.rows) < self.parts.busy
 
     def gap_ns(self, numbers: Sequence[int]) -> int:
-        """How long some gaps, in order, are together, as far as they lie in the phase and were seen."""
+        """How long some gaps, in order, are together, as far as they were seen and lie in the phase."""
         gaps = self.walk.gaps
         ends, starts = map(gaps.end.__getitem__, numbers), map(gaps.start.__getitem__, numbers)
         whole: int = sum(map(sub, ends, starts))
-        return whole - sum(ns for at, ns in self._left_out.items() if _holds(numbers, at))
+        return whole - sum(ns for at, ns in chain(self.unseen.items(), self.beyond.items()) if _holds(numbers, at))
+
+    @cached_property
+    def unseen(self) -> dict[int, int]:
+        """Of gaps how much of them lies in a part of the phase of which nothing is known."""
+        return self._lost((low, high, high) for low, high in self._off)
 
     @cached_property
     def beyond(self) -> dict[int, int]:
-        """Of gaps that begin in the phase and end after it how much lies after it."""
-        gaps, found = self.walk.gaps, dict[int, int]()
-        for _, end in self.spans:
-            last = bisect_left(gaps.start, end) - 1
-            if last >= 0 and gaps.end[last] > end:
-                found[last] = gaps.end[last] - end
-        return found
+        """Of gaps how much of them lies outside the phase in which they begin."""
+        ends = [end for _, end in self.spans]
+        return self._lost(zip(ends, [*(start for start, _ in self.spans[1:]), _EVER], ends, strict=True))
 
-    @cached_property
-    def _left_out(self) -> dict[int, int]:
-        """Of gaps how much does not count: it lies after the phase, or nothing is known of it."""
-        found = self._hidden.copy()
-        for number, ns in self.beyond.items():
-            found[number] = found.get(number, 0) + ns
-        return found
-
-    @cached_property
-    def _hidden(self) -> dict[int, int]:
-        """Of gaps for how long nothing is known of them."""
+    def _lost(self, pieces: Iterable[tuple[int, int, int]]) -> dict[int, int]:
+        """How much of gaps lies in pieces (low, high), of those that begin before a third time."""
         gaps, found = self.walk.gaps, dict[int, int]()
-        for low, high in self._off:
-            for number in range(bisect_right(gaps.end, low), bisect_left(gaps.start, high)):
+        for low, high, before in pieces:
+            for number in range(bisect_right(gaps.end, low), bisect_left(gaps.start, before)):
                 lost = min(high, gaps.end[number]) - max(low, gaps.start[number])
                 found[number] = found.get(number, 0) + lost
         return found
+
+    def _shown(self, number: int) -> int:
+        """How long a gap is in the phase, as far as it was seen."""
+        gaps = self.walk.gaps
+        return gaps.end[number] - gaps.start[number] - self.unseen.get(number, 0) - self.beyond.get(number, 0)
 
     def _compiled(self, found: "dict[str, array[int]]") -> None:
         """What a compiler does takes several gaps: in the steps in which something new ran, the host's long ones are
@@ -281,7 +279,7 @@ class View:
                 calls = _between(self.allocations, starts[at] - LAUNCH_NS, ends[at])
                 if ends[at] - starts[at] <= ALLOCATION_NS * calls:
                     codes[at] = _ALLOCATION
-        for number, lost in self._hidden.items():
+        for number, lost in self.unseen.items():
             if 2 * lost >= ends[number] - starts[number]:
                 codes[number] = _UNSEEN
         return codes
@@ -327,7 +325,7 @@ class View:
         for number in numbers:
             at = bisect_right(steps.starts, gaps.start[number]) - 1
             if 0 <= at < steps.number:
-                spent[at] += gaps.end[number] - gaps.start[number] - self._left_out.get(number, 0)
+                spent[at] += self._shown(number)
         return spent
 
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
@@ -339,7 +337,7 @@ class View:
             key = work.kind[gaps.before[number]], work.kind[gaps.after[number]]
             mine = sums.setdefault(key, [0, 0])
             mine[0] += 1
-            mine[1] += gaps.end[number] - gaps.start[number] - self._left_out.get(number, 0)
+            mine[1] += self._shown(number)
         rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in sums.items()]
         return sorted(rows, key=lambda row: -row[3])
 

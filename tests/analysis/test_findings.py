@@ -76,8 +76,8 @@ def test_of_a_run_that_is_mostly_start_up_the_verdict_speaks_of_the_rest():
     found = verdict(session(*work, end=1000 * MS))
     assert found.kind == "starved"
     assert found.title == (
-        "GPU 0 stands empty for 28 % of its time at work (27.0 ms of 97.0 ms), waiting for the host, between a gemm "
-        "and the next."
+        "GPU 0 stands empty for 28 % of its time at work (27.0 ms of 97.0 ms) between a gemm and the next, waiting for "
+        "the host."
     )
     assert found.saving_ns == 27 * MS
 
@@ -111,8 +111,8 @@ def test_steps_have_a_name_and_the_gap_between_them_a_place():
     found = verdict(session(*records, end=end))
     assert found.kind == "starved"
     assert found.title == (
-        "GPU 0 stands empty for 30 % of each step (3.00 ms of 10.0 ms), waiting for the host, between optimizer and "
-        "forward."
+        "GPU 0 stands empty for 30 % of each step (3.00 ms of 10.0 ms) between optimizer and forward, waiting for the "
+        "host."
     )
     assert (found.phase, found.step_ns) == ("steady", 3 * MS)
     assert found.share == pytest.approx(0.3, abs=0.001)
@@ -127,7 +127,7 @@ def test_a_stall_every_few_steps_is_no_starved_loop():
         at += 60 * MS if step % 10 == 9 else 0
     found = verdict(session(*records, end=at))
     assert found.kind == "periodic_stall"
-    assert found.title.startswith("Every 10 steps GPU 0 stands empty for 60.0 ms more than usual")
+    assert found.title.startswith("Every 10 steps GPU 0 stands empty for 60.0 ms longer than usual")
 
 
 def test_requests_at_random_times_are_no_fault():
@@ -146,7 +146,7 @@ def test_devices_of_one_process_that_have_unequal_work_are_compared():
     run = session(*[kernel("gemm", 0, MS, device=device) for device in (0, 1)], kernel("k", MS, 2 * MS), end=2 * MS)
     found = verdict(run)
     assert found.kind == "imbalance"
-    assert "the kernels take GPU 0 100 %, GPU 1 50 % of the time" in found.title
+    assert "kernels run on GPU 0 for 100 %, on GPU 1 for 50 % of the time" in found.title
 
 
 def test_launch_bound():
@@ -154,7 +154,7 @@ def test_launch_bound():
     found = verdict(run)
     assert found.kind == "launch_bound"
     assert "60 %" in found.title
-    assert "2,000 kernels of 4.00 µs on average" in found.title
+    assert "2,000 kernels that run 4.00 µs on average" in found.title
     assert found.saving_ns == 1999 * 6 * US
     assert found.confidence == "high"
 

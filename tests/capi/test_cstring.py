@@ -1,6 +1,7 @@
 """C strings at addresses that may be stale."""
 
 import ctypes
+import mmap
 import os
 import sys
 
@@ -76,3 +77,41 @@ def test_a_descriptor_that_the_program_closed_is_not_read(tmp_path):
     assert reader.read(address) == b"axpy"
     for one in (own, descriptor, reader._file):
         os.close(one)
+
+
+@needs_proc
+def test_a_glance_sees_that_a_text_has_changed():
+    long = b"n" * 9000
+    _kept, addresses = zip(*map(place, [b"saxpy", long, b"k"]), strict=True)
+    texts = {address: cstring.read(address) for address in addresses}
+    same = cstring.Glance({**texts, 0: b"", 2**63: b"x"})
+    assert same()
+    for at, new, is_same in [
+        (0, b"saxpz\0", False),
+        (0, b"saxp\0", False),
+        (0, b"saxpy\0", True),
+        (2, b"m\0", False),
+        (2, b"k\0", True),
+        (1, b"m", False),
+    ]:
+        ctypes.memmove(addresses[at], new, len(new))
+        assert same() is is_same
+    assert cstring.Glance({})()
+
+
+@needs_proc
+def test_a_glance_survives_texts_that_are_gone_and_very_many():
+    room = mmap.mmap(-1, 1 << 20)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    texts = {base + 16 * number: b"kernel_%d" % number for number in range(3000)}
+    for address, text in texts.items():
+        ctypes.memmove(address, text + b"\0", len(text) + 1)
+    assert cstring.Glance(texts)()
+    ctypes.memmove(base + 16 * 2999, b"x", 1)
+    assert not cstring.Glance(texts)()
+    assert not cstring.Glance({0x10: b"gone"})()
+
+
+def test_where_the_system_allows_no_glance_texts_are_believed(monkeypatch):
+    monkeypatch.setattr(cstring, "_process_vm_readv", lambda: None)
+    assert cstring.Glance({0x10: b"gone"})()

@@ -1,5 +1,6 @@
 """What a session file keeps while the program runs."""
 
+import ctypes
 import threading
 from collections import deque
 from functools import partial
@@ -12,8 +13,10 @@ from support.cupti import STRIDES, kernel, view
 import gpusense
 from gpusense import testing
 from gpusense._attribution.boundaries import CLOSE, ENDED, MARKED, OPEN, PLACED, MarkerCall
+from gpusense._capi import cstring
 from gpusense._capture import file_store
 from gpusense._capture.recorder import Owner, Recorder
+from gpusense._decode.names import no_glance
 from gpusense._records.metrics import GpuMetrics
 from gpusense._runtime.config import Settings
 from gpusense.session import _format as file
@@ -91,11 +94,31 @@ def test_a_source_of_samples_that_raises_reaches_nobody(recorder):
     assert recorder.flush(1)
 
 
+def test_a_module_that_is_loaded_to_the_place_of_another_has_its_own_names_at_once(clock, tmp_path):
+    made = Recorder(Settings(trace_all=True), None, partial(file_store.FileStore, str(tmp_path / "run.gpusense")))
+    made.store._capture = SimpleNamespace(
+        strides=STRIDES,
+        name=cstring.read,
+        glance=cstring.Glance,
+        sharing=SimpleNamespace(others_markers=frozenset()),
+    )
+    made.store.writer.layout(file_store.LAYOUT_ID, STRIDES, marker=[], kinds=[], others_markers=[], epoch=0)
+    text, names = ctypes.create_string_buffer(64), ["first", "second", "second", "third"]
+    for number, name in enumerate(names, 1):
+        text.value, at = name.encode(), made.start_ns + number
+        made.store.add(view(kernel(at, at + 5, number, name=ctypes.addressof(text))), 5, None)
+    made.close()
+    assert [record.name for record in load(made.store.writer.path).kernels] == names
+
+
 def test_names_of_modules_that_are_gone_are_forgotten_and_none_is_missing(clock, tmp_path, monkeypatch):
     monkeypatch.setattr(file_store, "MAX_NAMES", 10)
     made = Recorder(Settings(trace_all=True), None, partial(file_store.FileStore, str(tmp_path / "run.gpusense")))
     made.store._capture = SimpleNamespace(
-        strides=STRIDES, name=lambda at: b"kernel_%d" % at, sharing=SimpleNamespace(others_markers=frozenset())
+        strides=STRIDES,
+        name=lambda at: b"kernel_%d" % at,
+        glance=no_glance,
+        sharing=SimpleNamespace(others_markers=frozenset()),
     )
     made.store.writer.layout(file_store.LAYOUT_ID, STRIDES, marker=[], kinds=[], others_markers=[], epoch=0)
     for number in range(1, 300):

@@ -1,11 +1,13 @@
 """The live store by itself: buffers and boundaries in; records, sums and totals out."""
 
+import ctypes
 from types import SimpleNamespace
 
 import pytest
 from support.cupti import STRIDES, T0, kernel, view
 
 from gpusense._attribution.boundaries import CLOSE, ENDED, OPEN, PLACED, Boundary
+from gpusense._capi import cstring
 from gpusense._capture import live_store
 from gpusense._capture.live_store import LiveStore
 from gpusense._capture.sinks import Sinks
@@ -21,6 +23,9 @@ class Capture:
     kinds, marker_shape, epoch, strides = None, None, 0, STRIDES
     sharing = SimpleNamespace(others_markers=frozenset())
     done = False
+
+    def glance(self, names):
+        return lambda: True
 
     def name(self, pointer):
         return b"kernel_%d" % pointer
@@ -147,3 +152,15 @@ def test_the_oldest_owners_are_forgotten(monkeypatch):
     for node in range(5):
         remember(known, {node: (str(node),)})
     assert list(known) == [2, 3, 4]
+
+
+def test_a_module_that_is_loaded_to_the_place_of_another_has_its_own_names_at_once(capture, store):
+    text = ctypes.create_string_buffer(b"first", 64)
+    capture.name, capture.glance = cstring.read, cstring.Glance
+    for number, name in enumerate((b"first", b"second", b"second", b"third"), 1):
+        text.value = name
+        store.add(view(kernel(T0, T0 + 9, number, name=ctypes.addressof(text))), 5, pause)
+    store.cycle(pause)
+    records, _, _, work = store.results()
+    assert [record.name for record in records] == ["first", "second", "second", "third"]
+    assert [work.kinds[kind].name for kind in work.kind] == ["first", "second", "second", "third"]

@@ -12,6 +12,7 @@ from gpusense._capture.file_store import FileStore
 from gpusense._capture.live_store import LiveStore
 from gpusense._capture.recorder import Recorder
 from gpusense._decode.correlation_ids import FURTHER_NS, LAUNCH_NS, Launches
+from gpusense._decode.names import no_glance
 from gpusense._decode.walk import name_pointers
 from gpusense._runtime.config import Settings
 
@@ -68,6 +69,7 @@ def test_a_recorder_adds_them_up_where_a_budget_is_kept(mode, tmp_path):
     made.capture = made.store._capture = SimpleNamespace(
         strides=STRIDES,
         name=lambda at: b"k",
+        glance=no_glance,
         lines=lambda: None,
         sharing=SimpleNamespace(others_markers=frozenset()),
     )

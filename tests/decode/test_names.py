@@ -139,3 +139,28 @@ def test_the_names_of_the_same_kernels_are_looked_up_once_and_read_again_after_a
     cache.new_buffer(2.1)
     assert names.many(both)[1] == {0x100: ("other", None), 0x140: ("two", None)}
     assert names(0x100)[0] == "other"
+
+
+def test_a_name_whose_text_has_changed_is_read_again_at_once():
+    texts, reads = {0x100: b"one", 0x140: b"two", 0x180: b"three"}, []
+
+    def read(pointer):
+        reads.append(pointer)
+        return texts[pointer]
+
+    def glance(known):
+        return lambda: all(texts[pointer] == text for pointer, text in known.items())
+
+    names = Names(NameCache(demangling), read, glance)
+    names.cache.new_buffer(1.0)
+    both, more = frozenset([0x100, 0x140]), frozenset(texts)
+    assert names.many(both)[1] == {0x100: ("one", None), 0x140: ("two", None)}
+    texts[0x100] = b"other"
+    assert names.many(more)[1] == {0x100: ("other", None), 0x140: ("two", None), 0x180: ("three", None)}
+    texts[0x140] = b"third"
+    for some in (both, more, both):
+        assert names.many(some)[1][0x140] == ("third", None)
+    assert names(0x140)[0] == "third"
+    reads.clear()
+    assert names.many(both) is names.many(both)
+    assert not reads

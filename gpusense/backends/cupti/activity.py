@@ -7,7 +7,7 @@ profiler. Never calls cuInit, and cuptiFinalize only when the program asks to de
 
 import ctypes
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -278,6 +278,10 @@ class CuptiActivity:
     def name(self, pointer: int) -> bytes:
         """The C string at an address from a record; empty where nothing can be read there."""
         return cstring.read(pointer)
+
+    def glance(self, names: Mapping[int, bytes]) -> Callable[[], bool]:
+        """What says whether names that were read are still at their addresses."""
+        return cstring.Glance(names)
 
     def api_name(self, kind: int, cbid: int) -> str | None:
         """Name of a function by the id in a record of the DRIVER or RUNTIME kind."""
