@@ -135,9 +135,8 @@ class Ending:
         try:
             FORMS[form].writer()(session, target)
         except OSError as error:
-            return [
-                f"not written: {target}: {error.strerror}; the session is kept, and gpusense report writes it again"
-            ]
+            why = f"{target}: {error.strerror}" if error.strerror else str(error)  # a writer of reports names the place
+            return [f"not written: {why}; the session is kept, and gpusense report writes it again"]
         if self._open:
             show(target)
         return [f"written: {target}{again}"]
