@@ -37,8 +37,8 @@ class ActivitySource(Protocol):
     def start(self, kinds: Iterable[int], on_view: OnView, *, buffer_size: int = ..., buffers: int = ...) -> None:
         """Calls ``on_view(buffer, thread)`` with records of these kinds from now on; the view is valid in the call."""
 
-    def flush(self, forced: bool = False) -> str | None:
-        """Hands on what the device has finished; ``forced`` also what it has not."""
+    def flush(self, forced: bool = False) -> str:
+        """Hands on what the device has finished; ``forced`` also what it has not. "" or why that was not done."""
 
     def stop(self) -> None:
         """Ends the delivery."""

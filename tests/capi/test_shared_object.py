@@ -85,13 +85,15 @@ def test_python_runs_the_script_with_the_gil_here_and_without_it_elsewhere(libra
 @native
 def test_a_thread_that_keeps_the_gil_and_waits_for_this_one_does_not_hang(library, run_python):
     """As one that is in cuInit while another is: it goes on without the script after three seconds."""
-    path = library("print('late')")
+    path = library("print(' late ', end='')")  # in one piece: the two threads print at once
     done = run_python(
         f"""
 import ctypes, threading, time
 elsewhere, keeping = ctypes.CDLL({path!r}), ctypes.PyDLL(None)
 began = time.monotonic()
-thread = threading.Thread(target=lambda: print(elsewhere.InitializeInjection(), 2 < time.monotonic() - began))
+def initialise():
+    print(f" {{elsewhere.InitializeInjection()}} {{2 < time.monotonic() - began}} ", end="")
+thread = threading.Thread(target=initialise)
 switch = __import__("sys").setswitchinterval(60)
 thread.start()
 keeping.usleep(3_600_000)  # with the GIL
