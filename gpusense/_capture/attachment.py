@@ -277,6 +277,11 @@ class Capture:
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
         return unseen
 
+    @property
+    def taken(self) -> bool:
+        """Whether another profiler had or has CUPTI, :meth:`watch` has not gone on yet, and another tracer may have."""
+        return self._activity is not None and bool(self._activity.taken)
+
     def hold_lines(self, held: bool) -> None:
         """No lines of waits are noted while their records are off."""
         if self._activity is not None and self._activity.lines is not None and self.state == "running":

@@ -24,6 +24,7 @@ from .._attribution.boundaries import (
     LOST,
     OPEN_ENDED_NS,
     RECORD,
+    TAKEN,
     Boundary,
     PlacedItem,
     boundary_of,
@@ -129,6 +130,7 @@ class Recorder:
         self._last_poke = 0.0
         self._signs = False, 0  # at the last cycle: whether CUDA is near, and how many modules there are
         self._rests = False  # ``armed`` only so that the next block ends the rest
+        self._blind = False  # records may come that another tracer had asked for, of which no block is known
         self._came, self._quiet_s = True, 0.0  # since the last cycle something came; for how long nothing did
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
@@ -307,7 +309,7 @@ class Recorder:
             self._consume()
             self._unmarked.crossed = False
         if capture.prepare_marker():
-            self._light(capture)
+            self._light(capture, first=self._began is not None)
             self.armed = False
         # Work last, and first where there is no context yet, or no room for what marks blocks.
         if not capture.open():
@@ -325,13 +327,17 @@ class Recorder:
             self._consume()
             self.store.attached(capture)
 
-    def _light(self, capture: Capture) -> None:
-        """Boundaries have a place among the launches from now on."""
+    def _light(self, capture: Capture, first: bool = False) -> None:
+        """Boundaries have a place among the launches from now on. ``first``: no work was recorded before, unless for
+        another tracer."""
         with self._lock:
             self._consume()
             self.store.attached(capture)
             self._mark_with(capture)
+            if first:
+                self.store.boundary(Boundary(DARK, 0, None, 0, 0, 0), early=True)
             self._place(LIT, 0, None, "")
+            self._blind = False
             if self._marked:
                 return
             # A block whose thread has crossed no boundary since there was no context holds all that was launched.
@@ -364,7 +370,8 @@ class Recorder:
         with self._lock:
             if self.newest is None and capture is None:
                 self._mark_no_more()
-            self._place(DARK, 0, None, "")
+            self._blind = capture is None and self.capture is not None and self.capture.taken
+            self._place(DARK, 0, None, TAKEN if self._blind else "")
             self._mark_no_more()
 
     def _add_unseen(self, unseen: UnseenInterval) -> None:
@@ -535,6 +542,8 @@ class Recorder:
             try:
                 self._pauses.begin()
                 self._take_events()
+                if self._blind or (self.capture is not None and self.capture.taken):
+                    return  # it is of a time that counts as unseen
                 launches = self.store.launches
                 launches.wanted = self._budget.keeps
                 if self.clock.steps and self.capture is not None:

@@ -460,6 +460,9 @@ class Hub:
         """Makes no call to CUPTI any more: another profiler has it. Kinds stay as they are, they may be its by now."""
         self._kinds.interrupted = self._kinds.held = True
         self._paused = reason
+        if len(self._members) > 1:  # who looks late would not notice: another member may go on before
+            for wants in self.wants():
+                wants["taken"] = reason
 
     def step_aside(self, reason: str) -> None:
         """As :meth:`pause`, before the other profiler takes CUPTI: no buffer of ours is with CUPTI any more, because it
