@@ -19,6 +19,8 @@ START_UP, STEADY, INTERLUDE, TAIL, WHOLE = "start-up", "steady", "interlude", "t
 
 #: A loop is the program's where its steps have at least so much of the time in which the device worked.
 _WORTH = 0.3
+#: The same of one kernel that is launched again and again: at the end of a warm-up, in a library, or in one step.
+_WORTH_ALONE = 0.6
 #: What lies between two steps and is shorter than this part of a step belongs to them.
 _SHORT = 0.5
 #: Blocks of the program are its steps where they hold so much of what the device did.
@@ -169,7 +171,8 @@ class Program:
         if around is not None:
             return around
         if self._loop is not None and self._loop.period == 1 and 2 * len(self.launches.rows) > len(self.rows):
-            return found._replace(name="launch")  # of one kernel, and not of a graph
+            found = found._replace(name="launch")  # of one kernel, and not of a graph
+            return found if self._matters(found, _WORTH_ALONE) else None
         return found._replace(name=self._named(found))
 
     @cached_property
@@ -236,13 +239,13 @@ class Program:
         pairs = zip(self._work.paths, self._spent_by_path, strict=True)
         return sum(spent for other, spent in pairs if other[: len(path)] == path)
 
-    def _matters(self, found: Steps) -> bool:
+    def _matters(self, found: Steps, worth: float = _WORTH) -> bool:
         """Whether the steps have a real part of the work."""
         start, whole = self._work.start, sum(self._spent_by_path)
         first = bisect_left(self.rows, found.starts[0], key=start.__getitem__)
         last = bisect_left(self.rows, found.ends[-1], key=start.__getitem__)
         outside = chain(self._columns(self.rows[:first]), self._columns(self.rows[last:]))
-        return whole - sum(end - begin for kind, begin, end in outside if self._on_device[kind]) >= _WORTH * whole
+        return whole - sum(end - begin for kind, begin, end in outside if self._on_device[kind]) >= worth * whole
 
     @cached_property
     def phases(self) -> list[Phase]:

@@ -40,6 +40,7 @@ class Ending:
         self.folder, self.shown = folder, path
         self.path = None if path is None else os.path.abspath(path)  # the program may change its folder
         self.exit_code = 0
+        self.interrupted = False  # the program, by Ctrl-C
         self.recording: Any = None
         self.spans: Spans | None = None
         self.not_followed = ""  # why capture does not begin as CUDA does, nor in processes that the program starts
@@ -93,6 +94,8 @@ class Ending:
                 unshare(self.shared)
             if self.folder is not None and not self.folder.kept:
                 self.folder.remove()
+            if self.interrupted:
+                _remember_the_interrupt()
 
     def _end(self) -> None:
         facts = self.recording.tracer.recorder.facts
@@ -181,6 +184,15 @@ class Ending:
                 rest = rest[os.write(2, rest) :]
         except (OSError, ValueError):
             pass
+
+
+def _remember_the_interrupt() -> None:
+    """A process that Ctrl-C ended dies of SIGINT, so that a shell's loop around it ends, too. The interpreter forgets
+    that as soon as any code is evaluated, as named tuples are when a module is imported (``run_eval_code_obj``)."""
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        pass
 
 
 class Waiting:

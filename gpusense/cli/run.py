@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
         process.end_by(error.number)
         raise
     except BaseException as error:
-        ending.exit_code = _exit_code(error)
+        ending.exit_code, ending.interrupted = _exit_code(error), isinstance(error, KeyboardInterrupt)
         raise
     return 0
 
@@ -284,9 +284,7 @@ def _follow(ending: Ending, settings: argparse.Namespace, chosen: dict[str, Any]
 def _load_what_ending_needs() -> None:
     """Importing at exit would come too late: the program may have changed folders, limits or imports by then.
 
-    And it would turn Ctrl-C's exit status into 1: named tuples are made by ``eval``, after which the interpreter
-    forgets that a KeyboardInterrupt ended the program. What is loaded by now is no garbage: the program's collector
-    need not look at it again and again.
+    What is loaded by now is no garbage: the program's collector need not look at it again and again.
     """
     import gc
 
