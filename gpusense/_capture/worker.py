@@ -13,7 +13,7 @@ FIRST_WAIT_S = 0.005  # before the first cycle
 PAUSE_S = 0.0001
 AT_ONCE_NS = 500_000  # of work, after which there is a pause
 #: No fork waits longer for the thread to end; it goes on if a cycle takes longer.
-FORK_S = 0.05
+FORK_S = 2.0
 
 
 class Cycles(Protocol):

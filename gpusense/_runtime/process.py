@@ -5,13 +5,13 @@ Hooks hold their owners weakly. In a forked child no lock is taken that the pare
 ``after_fork_in_child`` and replace what they have. A thread that cannot be started (the interpreter is shutting down)
 is expected.
 
-Since 3.12 a fork warns where the process has more than one thread. Owners end theirs before it (``before_fork``) and
-start it again in the parent (``after_fork_in_parent``), so that gpusense's thread is not what a program is warned of.
+Owners end their threads before a fork (``before_fork``) and start them again in the parent (``after_fork_in_parent``).
+A module that one of them was importing would stay locked in the child for ever; and since 3.12 a fork warns where the
+process has more than one thread, so that gpusense's thread would be what a program is warned of.
 """
 
 import atexit
 import os
-import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
@@ -50,9 +50,7 @@ def register(owner: Any) -> None:
         _registered = True
         atexit.register(_run_exits)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_after_fork)
-            if warns_of_threads(sys.version_info[:3]):
-                os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
+            os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
 
 
 def _run_exits() -> None:

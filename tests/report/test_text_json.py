@@ -333,7 +333,7 @@ def test_findings_that_many_devices_have_alike_are_told_a_few_times_and_counted(
     kinds = [finding.kind for finding in ranked(Facts(run))]
     assert kinds.count("starved") == 12
     lines = list(text.full(run))
-    assert sum("waiting for the host" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 5
+    assert sum("stands empty" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 5
     assert any(line.startswith("also: 7 findings more like “GPU ") for line in lines)
 
 
