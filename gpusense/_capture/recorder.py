@@ -328,13 +328,13 @@ class Recorder:
             self.store.attached(capture)
 
     def _light(self, capture: Capture, first: bool = False) -> None:
-        """Boundaries have a place among the launches from now on. ``first``: no work was recorded before, unless for
-        another tracer."""
+        """Boundaries have a place among the launches from now on. ``first``: what was recorded before is what another
+        tracer asked for."""
         with self._lock:
             self._consume()
             self.store.attached(capture)
             self._mark_with(capture)
-            if first:
+            if first and not capture.sharing.alone:
                 self.store.boundary(Boundary(DARK, 0, None, 0, 0, 0), early=True)
             self._place(LIT, 0, None, "")
             self._blind = False

@@ -75,7 +75,9 @@ class Capture:
         self.marker, self.marker_shape, self.newest = mark, None, None
         self.has_context = True
         self.refuses, self.recorder, self.steps = False, None, []
-        self.sharing = SimpleNamespace(agree=lambda budget, spent: (None, spent, True), pauses=lambda: ([], None))
+        self.sharing = SimpleNamespace(
+            agree=lambda budget, spent: (None, spent, True), pauses=lambda: ([], None), alone=True
+        )
 
     def try_attach(self, on_view, joins):
         self.inside.set()
@@ -211,6 +213,12 @@ def test_work_is_recorded_last_and_ends_first(switched):
     recorder._last_poke = 0.0
     recorder.poke()
     assert placed(store) == [(LIT, 0, 90)]
+
+
+def test_what_another_tracer_had_recorded_before_is_not_seen(switched):
+    switched.capture.sharing.alone = False
+    switched.poke()
+    assert placed(switched.store) == [(DARK, 0, True), (LIT, 0, 70)]
 
 
 def test_nothing_has_a_place_where_work_is_refused(switched):
