@@ -20,7 +20,7 @@ from operator import gt
 
 from .._decode.correlation_ids import Widener
 from .._records.records import Path
-from .boundaries import CLOSE, DARK, GONE, LEAVE, LIT, OPEN, TAKEN, Boundary, Placed
+from .boundaries import CLOSE, DARK, GONE, LEAVE, LIT, OPEN, Boundary, Placed
 from .timelines import ENDED, UNCERTAIN, Candidates, Events, Forgotten, Threads, Timeline, chain
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
@@ -69,7 +69,6 @@ class Attributor:
         self.light: Boundary | None = None  # a LIT that waits for its record
         self.light_since_ns = 0  # when the first one was made of which no record came
         self._lit_at: int | None = None  # the place of the first LIT
-        self._dark_taken = False  # whether it is TAKEN
         self._dark_since_ns = 0  # when that began, where the place of the DARK is not known
         self._lit_late = False  # whether it ends with the next boundary that has a place
         self.lost_markers = 0
@@ -261,7 +260,6 @@ class Attributor:
         op, dark = event.op, self._dark_from
         if op == DARK:
             if dark is None:
-                self._dark_taken = event.name == TAKEN
                 self._dark_from = self._last_place() if lost else corr
                 self._dark_since_ns = event.before_ns if lost else 0
             return
@@ -295,10 +293,9 @@ class Attributor:
 
     def began_anew(self, corr: int, newest: int = 0) -> bool:
         """Whether ids began anew since the last DARK, where ``corr``, 32 bits, is that of its LIT. ``newest``: of
-        those from before. Where the DARK is TAKEN they may be above those by now: nothing that comes later is taken
-        for what was launched before."""
+        those from before."""
         dark = self._dark_from
-        return dark is not None and (self._dark_taken or (corr - max(dark, newest)) & 0xFFFFFFFF >= 0x80000000)
+        return dark is not None and (corr - max(dark, newest)) & 0xFFFFFFFF >= 0x80000000
 
     def issued_ns(self, token: int) -> int:
         """When the marker call was made whose record is waited for; 0 where none is."""

@@ -18,8 +18,6 @@ LEAVE: Final = 3
 #: Of no block and no thread: boundaries have no place from here on, and from here on they have one again.
 DARK: Final = 4
 LIT: Final = 5
-#: The name of a DARK from which on ids may begin anew, and another tracer may have work recorded before the LIT.
-TAKEN: Final = "taken"
 #: A thread has ended; one that begins later may have its id.
 GONE: Final = 6
 

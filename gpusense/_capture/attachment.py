@@ -19,6 +19,7 @@ from .._runtime.errors import GpuSenseError, NotYet
 from ..backends.cupti.sharing import Sharing
 
 OnView = Callable[[memoryview, int], None]
+Follow = Callable[[bool, str], None]
 
 #: Counters of unified memory come when they like, and belong to no block.
 _READABLE = layouts.WRITTEN_BY_CALL | {layouts.UNIFIED_MEMORY_COUNTER}
@@ -102,9 +103,10 @@ class Capture:
 
     # --- attach -----------------------------------------------------------------------------------------------------
 
-    def try_attach(self, on_view: OnView, joins: Callable[[], None]) -> UnseenInterval | None:
+    def try_attach(self, on_view: OnView, joins: Callable[[], None], follow: Follow) -> UnseenInterval | None:
         """Begins capture if CUDA is live: the time in which work was not seen, else None. Only markers are recorded
-        until :meth:`open`. ``joins`` is called before the first buffer is shown."""
+        until :meth:`open`. ``joins`` is called before the first buffer is shown; ``follow`` as another copy of gpusense
+        gives CUPTI up or takes it up again."""
         if self.state != "armed" or monotonic() < self._retry_at:
             return None
         if not self._is_live():
@@ -120,7 +122,7 @@ class Capture:
             return None
         self._backend, self._activity = backend, backend.activity
         try:
-            self._begin(on_view, joins)
+            self._begin(on_view, joins, follow)
         except Exception as error:  # noqa: BLE001 - whatever the library did, the program goes on
             self._refused(str(error) or type(error).__name__, "")
             return None
@@ -154,7 +156,7 @@ class Capture:
             self._cuda = cuda.SOURCE
         return bool(self._cuda.is_live())
 
-    def _begin(self, on_view: OnView, joins: Callable[[], None]) -> None:
+    def _begin(self, on_view: OnView, joins: Callable[[], None], follow: Follow) -> None:
         # All that is needed later: by then the program may have changed folders, limits or what can be imported.
         from .._capi import demangle  # noqa: F401
         from .._decode import names  # noqa: F401
@@ -175,6 +177,7 @@ class Capture:
         self.epoch = int(activity.status().get("detached") or 0)
         joins()
         wants = self.sharing.begin(kinds, size * buffers)
+        wants["follow"] = follow
         self._kinds, self._opened = kinds, False
         first = {layouts.MEMSET} if activity.can_want else kinds
         activity.start(first, on_view, buffer_size=size, buffers=buffers, wants=wants)
@@ -253,10 +256,6 @@ class Capture:
         self._watch_at = now + WATCH_S
         from ..backends.cupti import watch
 
-        if self.state == "paused" and self._opened:
-            self._opened = False
-            self._activity.want({layouts.MEMSET})  # for when it goes on; :meth:`open` asks for the others
-
         verdict = watch.look(self._activity, paused=self.state == "paused")
         if (verdict or self.reason) == watch.TAKEN_OVER:
             self._watch_at = now + TAKEN_OVER_S
@@ -267,7 +266,7 @@ class Capture:
                 self._alive_ns = (self._alive_ns[1], time_ns())
             return None
         if self.state == "running":
-            self.state, self.reason, self._paused_ns = "paused", verdict, self._alive_ns[0]
+            self.hold(verdict)
             return None
         self.newest = None
         if self.marker is not None:
@@ -277,10 +276,19 @@ class Capture:
         self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
         return unseen
 
-    @property
-    def taken(self) -> bool:
-        """Whether another profiler had or has CUPTI, :meth:`watch` has not gone on yet, and another tracer may have."""
-        return self._activity is not None and bool(self._activity.taken)
+    def hold(self, reason: str) -> None:
+        """Another profiler has CUPTI."""
+        if self.state == "running":
+            self.state, self.reason, self._paused_ns = "paused", reason, self._alive_ns[0]
+            self._opened = False
+            self._activity.want({layouts.MEMSET})  # for when it goes on; :meth:`open` asks for the others
+
+    def is_free(self) -> bool:
+        """While paused, as another copy goes on: whether blocks can be marked. :meth:`watch` goes on soon."""
+        if self.state != "paused":
+            return False
+        self.newest = None
+        return self.prepare_marker()
 
     def hold_lines(self, held: bool) -> None:
         """No lines of waits are noted while their records are off."""

@@ -24,7 +24,6 @@ from .._attribution.boundaries import (
     LOST,
     OPEN_ENDED_NS,
     RECORD,
-    TAKEN,
     Boundary,
     PlacedItem,
     boundary_of,
@@ -67,6 +66,7 @@ RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come
 EVENTS_AT_ONCE = 64  # without a pause
 #: That a cycle waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
+FOLLOW_S = 0.5  # for the thread that looks after capture; then that one notices later by itself
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
 
@@ -130,7 +130,6 @@ class Recorder:
         self._last_poke = 0.0
         self._signs = False, 0  # at the last cycle: whether CUDA is near, and how many modules there are
         self._rests = False  # ``armed`` only so that the next block ends the rest
-        self._blind = False  # records may come that another tracer had asked for, of which no block is known
         self._came, self._quiet_s = True, 0.0  # since the last cycle something came; for how long nothing did
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
@@ -301,7 +300,7 @@ class Recorder:
 
     def _try(self, capture: Capture) -> None:
         if not capture.running:
-            self._began = capture.try_attach(self.on_buffer, lambda: self._joins(capture))
+            self._began = capture.try_attach(self.on_buffer, lambda: self._joins(capture), self._follow)
             if self._began is None:
                 self.armed = capture.waiting
                 return
@@ -337,7 +336,6 @@ class Recorder:
             if first and not capture.sharing.alone:
                 self.store.boundary(Boundary(DARK, 0, None, 0, 0, 0), early=True)
             self._place(LIT, 0, None, "")
-            self._blind = False
             if self._marked:
                 return
             # A block whose thread has crossed no boundary since there was no context holds all that was launched.
@@ -370,8 +368,7 @@ class Recorder:
         with self._lock:
             if self.newest is None and capture is None:
                 self._mark_no_more()
-            self._blind = capture is None and self.capture is not None and self.capture.taken
-            self._place(DARK, 0, None, TAKEN if self._blind else "")
+            self._place(DARK, 0, None, "")
             self._mark_no_more()
 
     def _add_unseen(self, unseen: UnseenInterval) -> None:
@@ -397,6 +394,24 @@ class Recorder:
             self.armed = capture.waiting
         elif change is not None:
             self._add_unseen(change._replace(end_ns=now_ns()))
+
+    def _follow(self, resumes: bool, reason: str) -> None:
+        """Another tracer in the process has noticed that another profiler has CUPTI, or has it no more. No work is
+        recorded before the blocks of all have a place again. On a thread of that tracer."""
+        self._guarded(lambda: self._follow_now(resumes, reason))
+
+    def _follow_now(self, resumes: bool, reason: str) -> None:
+        capture = self.capture
+        if capture is None or threads.mine(self._attaching) or not self._attaching.acquire(timeout=FOLLOW_S):
+            return  # it is this one that has noticed
+        try:
+            if not resumes:
+                capture.hold(reason)
+                self._go_dark(None)
+            elif capture.is_free():
+                self._light(capture)
+        finally:
+            self._attaching.release()
 
     def _mark_with(self, capture: Capture) -> None:
         if capture.newest is not self.newest:
@@ -542,8 +557,6 @@ class Recorder:
             try:
                 self._pauses.begin()
                 self._take_events()
-                if self._blind or (self.capture is not None and self.capture.taken):
-                    return  # it is of a time that counts as unseen
                 launches = self.store.launches
                 launches.wanted = self._budget.keeps
                 if self.clock.steps and self.capture is not None:

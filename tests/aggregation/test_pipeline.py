@@ -15,7 +15,7 @@ from support.sessions import watch
 
 from gpusense._aggregation import placement
 from gpusense._aggregation.pipeline import Limits, Marker, Pipeline
-from gpusense._attribution.boundaries import CLOSE, DARK, LIT, OPEN, PLACED, SWITCH, TAKEN, Boundary
+from gpusense._attribution.boundaries import CLOSE, DARK, LIT, OPEN, PLACED, SWITCH, Boundary
 from gpusense._records.records import BlockRecord, ComputeBlock, Direction, GpuKernel, GpuMemoryTransfer
 
 MAIN, AUTOGRAD = 0x7001, 0x7002
@@ -805,18 +805,6 @@ def test_ids_that_began_anew_while_another_had_cupti_are_later_than_all_before()
     assert not made.lines  # they were of other calls
     feed(made, kernel(T0 + 10, T0 + 20, 5), kernel(T0 + 30, T0 + 40, 91))
     assert whose(made) == {5: ("b",), 91: ("b",)}
-
-
-@pytest.mark.parametrize("name", ["", TAKEN])
-def test_ids_that_began_anew_and_are_above_those_before_by_now_are_no_ids_of_before(name):
-    """Where another had CUPTI, what comes later is not taken for what was launched before."""
-    made, _ = pipeline(trace_all=True)
-    made.boundaries_after([(PLACED, OPEN, 1, None, MAIN, T0, "a", 0), (PLACED, CLOSE, 1, None, MAIN, T0 + 1, "", 90)])
-    made.boundary_after(Boundary(DARK, 0, None, 0, T0 + 2, T0 + 2, name), 95)
-    made.boundary_after(Boundary(LIT, 0, None, 0, T0 + 3, T0 + 3), 100)
-    made.boundaries_after([(PLACED, OPEN, 2, None, MAIN, T0 + 4, "b", 100)])
-    feed(made, kernel(T0 + 10, T0 + 20, 5), kernel(T0 + 30, T0 + 40, 101))
-    assert whose(made) == {101: ("b",)} | ({} if name else {5: ("a",)})
 
 
 @pytest.mark.parametrize("work_first", [False, True])

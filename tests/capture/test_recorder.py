@@ -79,7 +79,7 @@ class Capture:
             agree=lambda budget, spent: (None, spent, True), pauses=lambda: ([], None), alone=True
         )
 
-    def try_attach(self, on_view, joins):
+    def try_attach(self, on_view, joins, follow):
         self.inside.set()
         self.gate.wait(60)
         joins()

@@ -70,7 +70,6 @@ def test_a_recorder_adds_them_up_where_a_budget_is_kept(mode, tmp_path):
         strides=STRIDES,
         name=lambda at: b"k",
         glance=no_glance,
-        taken=False,
         lines=lambda: None,
         sharing=SimpleNamespace(others_markers=frozenset()),
     )

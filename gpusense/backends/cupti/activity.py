@@ -69,7 +69,6 @@ class CuptiActivity:
         self._how = ""
         self._api: Any = None
         self._shared: broker.Shared = {}
-        self._wants: dict[str, Any] = {}
         self._leave: Callable[[], None] | None = None
         self._on_buffer: OnBuffer | None = None
         self.last_heartbeat: Heartbeat | None = None
@@ -130,8 +129,6 @@ class CuptiActivity:
             self.stop()
         self.meet(buffer_size, buffers)
         more = (wants,) if wants is not None and "pauses" in self._shared else ()
-        self._wants = wants if wants is not None else {}
-        self._wants.pop("taken", None)
         self._on_buffer = viewer(on_view)
         self._leave = self._shared["join"](self._known(kinds), self._on_buffer, *more)
         attend(self.path)
@@ -195,14 +192,7 @@ class CuptiActivity:
         """Takes capture up again, with our callbacks registered anew. Raises :class:`BackendError` if that fails."""
         if self._shared:
             self._shared["resume"]()
-        self._wants.pop("taken", None)
         self.begin_lines()
-
-    @property
-    def taken(self) -> str:
-        """Why CUPTI was given up since :meth:`start` or :meth:`resume`, where other copies may go on before this one.
-        "" where there is none."""
-        return str(self._wants.get("taken", ""))
 
     def note_lines(self, packages: tuple[str, ...]) -> None:
         """Notes, while capture runs and the subscription can be had, from which lines synchronising calls are made.

@@ -460,9 +460,7 @@ class Hub:
         """Makes no call to CUPTI any more: another profiler has it. Kinds stay as they are, they may be its by now."""
         self._kinds.interrupted = self._kinds.held = True
         self._paused = reason
-        if len(self._members) > 1:  # who looks late would not notice: another member may go on before
-            for wants in self.wants():
-                wants["taken"] = reason
+        self._tell(False, reason)
 
     def step_aside(self, reason: str) -> None:
         """As :meth:`pause`, before the other profiler takes CUPTI: no buffer of ours is with CUPTI any more, because it
@@ -477,11 +475,21 @@ class Hub:
 
     def resume(self) -> None:
         """Registers our callbacks and enables our kinds again. Raises :class:`BackendError` where CUPTI refuses."""
-        if not self.alive:
+        if not self.alive or not self._paused:  # another member was first
             return
         self._register(anew=True)
-        self._kinds.switch_all_on()  # members may want more of them once their blocks have a place
+        self._kinds.switch_all_on()  # members may want more of them once the blocks of all have a place
         self._paused = ""
+        self._tell(True, "")
+
+    def _tell(self, resumes: bool, reason: str) -> None:
+        """The members, each of which may look much later."""
+        for wants in self.wants():
+            if (follow := wants.get("follow")) is not None:
+                try:
+                    follow(resumes, reason)
+                except Exception:  # noqa: BLE001 - another copy's
+                    log.exception("follow", "gpusense: another copy of it could not follow a pause")
 
     def detach(self) -> None:
         """Takes CUPTI out of the process once nobody listens. Raises :class:`BackendError` with the reason if not."""

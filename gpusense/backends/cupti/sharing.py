@@ -2,8 +2,8 @@
 
 Each copy has a dict of builtins that the others read: what it wants of all (``overhead_budget``: the smallest holds;
 ``buffer_bytes``: the smallest holds) and what it reports (``spent_ns``: CPU time of its own threads since it joined;
-``kinds``; ``marker_stream`` and ``marker_context``: where its blocks are marked). A copy that is alone agrees with
-itself.
+``kinds``; ``marker_stream`` and ``marker_context``: where its blocks are marked). ``follow(resumes, reason)`` is called
+as another copy gives CUPTI up to another profiler, or takes it up again. A copy that is alone agrees with itself.
 """
 
 from collections.abc import Callable, Iterable

@@ -30,10 +30,9 @@ def look(activity: Any, *, paused: bool) -> str | None:
         return _try_resume(activity) if other_profilers.busy() is None else None
     holder: str | None = other_profilers.running()
     status = activity.status()
-    noticed = str(status["reason"] if status.get("paused") else activity.taken)
-    if noticed:  # by another copy of gpusense in this process, which may have gone on meanwhile
-        activity.end_lines(noticed)
-        return noticed
+    if status.get("paused"):  # another copy of gpusense in this process noticed first
+        activity.end_lines(str(status["reason"]))
+        return str(status["reason"])
     reason = f"another profiler, {holder}, holds CUPTI" if holder is not None else _missed_canary(activity)
     if reason is not None:
         activity.pause(reason)

@@ -112,6 +112,7 @@ def test_no_lock_of_ours_is_held_while_kinds_are_switched(hub, engine):
     leave = hub.join({KERNELS, COPIES, MEMSETS}, print, mine := {})
     hub.pause_kinds({COPIES}, mine)
     hub.pause_kinds((), mine)
+    hub.pause("another profiler has it")
     hub.resume()
     leave()
     every = [COPIES, MEMSETS, KERNELS]
