@@ -268,13 +268,7 @@ class Capture:
         if self.state == "running":
             self.hold(verdict)
             return None
-        self.newest = None
-        if self.marker is not None:
-            self._read_instead()
-        now = time_ns()
-        unseen = UnseenInterval(self._paused_ns or now, now, self.reason)
-        self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
-        return unseen
+        return self.go_on()
 
     def hold(self, reason: str) -> None:
         """Another profiler has CUPTI."""
@@ -283,12 +277,17 @@ class Capture:
             self._opened = False
             self._activity.want({layouts.MEMSET})  # for when it goes on; :meth:`open` asks for the others
 
-    def is_free(self) -> bool:
-        """While paused, as another copy goes on: whether blocks can be marked. :meth:`watch` goes on soon."""
+    def go_on(self) -> UnseenInterval | None:
+        """CUPTI is ours again: the time in which it was not. None: it was all the time."""
         if self.state != "paused":
-            return False
-        self.newest = None
-        return self.prepare_marker()
+            return None
+        self.newest = self._activity.last_heartbeat = None
+        if self.marker is not None:
+            self._read_instead()
+        now = time_ns()
+        unseen = UnseenInterval(self._paused_ns or now, now, self.reason)
+        self.state, self.reason, self._paused_ns, self._alive_ns = "running", "", None, (now, now)
+        return unseen
 
     def hold_lines(self, held: bool) -> None:
         """No lines of waits are noted while their records are off."""

@@ -129,6 +129,7 @@ class Recorder:
         self._attaching = threads.rlock()
         self._last_poke = 0.0
         self._signs = False, 0  # at the last cycle: whether CUDA is near, and how many modules there are
+        self._went_on: UnseenInterval | None = None  # see :meth:`_follow`
         self._rests = False  # ``armed`` only so that the next block ends the rest
         self._came, self._quiet_s = True, 0.0  # since the last cycle something came; for how long nothing did
         self._patience_s = MAX_WAIT_S
@@ -383,7 +384,7 @@ class Recorder:
             self.unseen.append(unseen)
 
     def _watch(self, capture: Capture) -> None:
-        change = capture.watch()
+        change = self._went_on or capture.watch()
         if not capture.running:
             self._go_dark(None)  # our markers would only be noise in the records of another profiler
             return
@@ -393,6 +394,7 @@ class Recorder:
             self._go_dark(capture)
             self.armed = capture.waiting
         elif change is not None:
+            self._went_on = None
             self._add_unseen(change._replace(end_ns=now_ns()))
 
     def _follow(self, resumes: bool, reason: str) -> None:
@@ -408,8 +410,10 @@ class Recorder:
             if not resumes:
                 capture.hold(reason)
                 self._go_dark(None)
-            elif capture.is_free():
-                self._light(capture)
+            elif (went_on := capture.go_on()) is not None:
+                self._went_on = went_on  # told once :meth:`_watch` has asked for work
+                if capture.prepare_marker():
+                    self._light(capture)
         finally:
             self._attaching.release()
 
