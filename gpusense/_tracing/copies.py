@@ -98,9 +98,9 @@ class Copies:
                 log.exception(f"look {look!r}", "gpusense: another copy of gpusense could not be told who records")
 
 
-def _place(receiver: Receiver) -> tuple[int, int]:
+def _place(receiver: Receiver) -> tuple[int, bool]:
     """A run comes first, then what the application has installed, then copies inside other packages."""
-    return receiver["rank"], receiver["name"].count(".")
+    return receiver["rank"], "." in receiver["name"]
 
 
 def _best(receivers: list[Receiver]) -> Receiver | None:

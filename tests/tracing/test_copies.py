@@ -16,17 +16,17 @@ from gpusense.cli import vendor
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    """Packages that carry a copy: ``host.sense``, ``other.sense``, and ``old.sense`` of a version that hands over
+    """Packages that carry a copy: ``host.sense``, ``other.extern.sense``, and ``old.sense`` of a version that hands over
     nothing."""
     folder = tmp_path_factory.mktemp("hosts")
-    for name in ("host", "other", "old"):
-        (folder / name).mkdir()
+    for name in ("host", "other/extern", "old"):
+        (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").touch()
         vendor.copy(str(folder / name / "sense"), core=True)
     _make_old(folder / "old" / "sense")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        yield {name: importlib.import_module(f"{name}.sense") for name in ("host", "other", "old")}
+        yield {name: importlib.import_module(f"{name}.sense") for name in ("host", "other.extern", "old")}
     for module in [name for name in sys.modules if name.partition(".")[0] in ("host", "other", "old")]:
         del sys.modules[module]
 
@@ -72,7 +72,7 @@ def host(hosts, undecided):
 
 @pytest.fixture
 def other(hosts, undecided):
-    return hosts["other"]
+    return hosts["other.extern"]
 
 
 def paths(copy):
@@ -215,7 +215,7 @@ def test_who_gets_them_where_several_copies_record(host, other):
         pass
     assert paths(gpusense) == ["a/b/c", "a/b", "a"]
     assert (paths(host)[-1], paths(other)[-1]) == ("b", "a")
-    run = importlib.import_module("other.sense._tracing.select").control.start_session(mode="live")
+    run = importlib.import_module("other.extern.sense._tracing.select").control.start_session(mode="live")
     with gpusense.trace("d"), host.trace("e"), other.trace("f"):
         pass
     session = run.finish()
