@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from .._records.device_identity import key
+from .._records.device_identity import device_of, device_text
 from .._records.occupancy import Limits, blocks_per_sm
 from .._records.work import WorkKind
-from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
-from .coverage import device_of
+from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
 from .operation import DEVICE_KINDS
 from .ranks import processes_of, rank_findings, split
 from .rules_host import WORTH, finding
+from .sampled import concerned, sampled
 from .transfers import SMALL_BYTES
 from .view import View
 from .words import COPIES, among_steps, each_text
@@ -339,7 +339,7 @@ def _in_a_row(rows: Iterable[tuple[str, int]]) -> tuple[int, int, int]:
 
 def _fills(view: View, facts: Facts) -> dict[int, float]:
     """Of each kind of kernel the share of the multiprocessors that its blocks reach; where that is known."""
-    device = device_of(facts.session, view.device)
+    device = device_of(facts.session.devices, view.key[0], view.device)
     limits = Limits.of(device) if device is not None else None
     found = {}
     for number in view.by_kind:
@@ -480,13 +480,12 @@ def shared_device(facts: Facts) -> Iterator[Finding]:
     """Another process on the same device, by the monitor's samples, and kernels that take turns with its own."""
     mine = {facts.session.meta.get("pid"), *(one.get("pid") for one in processes_of(facts.session))}
     for view in facts.feeding:
-        device = device_of(facts.session, view.device)
         samples = [
             one
-            for one in facts.session.metrics
-            if device is not None
-            and one.device.uuid == device.uuid
-            and any(low <= one.time_ns < high for low, high in view.spans)
+            for card in sampled(facts.session)
+            if card.number is not None and card.number == view.device
+            for one in card.samples
+            if any(low <= one.time_ns < high for low, high in view.spans)
         ]
         others: dict[int, str] = {}
         hit = 0
@@ -600,32 +599,28 @@ def unusual(facts: Facts) -> Iterator[Finding]:
 
 def device_state(facts: Facts) -> Iterator[Finding]:
     """Clocks held back, and memory nearly full, by the monitor's samples."""
-    throttled: dict[tuple[int, str], set[str]] = {}
-    samples: dict[tuple[int, str], list[int]] = {}
-    full: dict[tuple[int, str], float] = {}
-    for sample in facts.session.metrics:
-        device = key(sample.device)
-        reasons = {text for text in sample.clocks.throttle_reasons or () if any(part in text for part in _HARMFUL)}
-        row = samples.setdefault(device, [0, 0])
-        row[0] += 1
-        row[1] += bool(reasons)
-        throttled.setdefault(device, set()).update(reasons)
-        used, total = sample.memory.used_bytes, sample.memory.total_bytes
-        if used is not None and total:
-            full[device] = max(full.get(device, 0.0), used / total)
-    for device, (count, hit) in samples.items():
-        if hit * 20 >= count and hit:
+    for card in concerned(facts.session):
+        reasons: set[str] = set()
+        hit, full = 0, 0.0
+        for sample in card.samples:
+            harmful = [text for text in sample.clocks.throttle_reasons or () if any(part in text for part in _HARMFUL)]
+            hit += bool(harmful)
+            reasons.update(harmful)
+            used, total = sample.memory.used_bytes, sample.memory.total_bytes
+            if used is not None and total:
+                full = max(full, used / total)
+        if hit and hit * 20 >= len(card.samples):
             yield Finding(
                 "throttled",
-                f"GPU {device[0]} ran at reduced clocks in {percent_text(hit / count)} of the samples.",
-                (f"Reasons given by the driver: {', '.join(sorted(throttled[device]))}.",),
+                f"{card.text} ran at reduced clocks in {percent_text(hit / len(card.samples))} of the samples.",
+                (f"Reasons given by the driver: {', '.join(sorted(reasons))}.",),
                 "Check cooling and the power limit; timings of this run are slower than the device can be.",
                 "high",
             )
-        if full.get(device, 0.0) >= 0.95:
+        if full >= 0.95:
             yield Finding(
                 "memory_full",
-                f"Memory of GPU {device[0]} was {percent_text(full[device])} full at its peak.",
+                f"Memory of {card.text} was {percent_text(full)} full at its peak.",
                 ("The next larger batch would not fit.",),
                 "Use activation checkpointing or a smaller batch before this fails.",
                 "high",
@@ -638,8 +633,8 @@ def _sums_alone(facts: Facts) -> Finding:
     kernels = [row for row in facts.device_operations if row.kind == "kernel"][:3]
     return Finding(
         "nothing_to_gain",
-        f"{device_text(time.device, time.backend)} is busy {percent_text(time.busy_share)} of the run. Why it stood "
-        "empty is not known: this session has sums of its work alone.",
+        f"{device_text(facts.session.devices, time.backend, time.device)} is busy {percent_text(time.busy_share)} of "
+        "the run. Why it stood empty is not known: this session has sums of its work alone.",
         tuple(
             f"{one_line(row.name, 60)}: {percent_text(row.share)} of the device's time, "
             f"{count_text(row.count, 'call')}, "

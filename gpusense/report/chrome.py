@@ -19,7 +19,7 @@ from .divisions import GAPS, Divisions
 from .files import output
 from .perfetto import named, values_of
 from .series import device_series
-from .tracks import end_of, group_name, label, tracks
+from .tracks import card_name, end_of, label, tracks
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
@@ -79,8 +79,8 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
             for gap in gaps:
                 span = {"ts": _micros(gap.start_ns - base), "dur": _micros(gap.end_ns - gap.start_ns)}
                 yield {"ph": "X", "name": GAPS[gap.cause], "pid": process, "tid": lane, **span}
-    for device, name, unit, points in device_series(session):
-        group = group_name(session, device)
+    for card, name, unit, points in device_series(session):
+        group = card_name(session, card)
         yield from _group(groups, group)
         for time, value in points:
             at = {"pid": groups[group], "ts": _micros(time - base)}

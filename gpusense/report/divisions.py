@@ -10,8 +10,9 @@ from functools import cached_property
 from operator import mul
 from typing import NamedTuple
 
+from .._records.device_identity import device_text
 from .._records.records import standard_deviation
-from .._runtime.text import count_text, device_text, one_line, percent_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..analysis.anomalies import median
 from ..analysis.busy import DeviceKey
 from ..analysis.facts import Facts
@@ -80,6 +81,7 @@ class Division(NamedTuple):
     gaps: dict[str, int]  # how many there are, by cause
     operations: list[Operation]  # of the device, most time first; ``share`` is of the phase
     unseen_ns: int = 0  # beside the length: when capture was off
+    text: str = ""  # "GPU 0"
 
     def share(self, spent_ns: float) -> float:
         """Of the phase, 0…1. What runs at once on a device may be more than 1 together."""
@@ -107,8 +109,7 @@ class Division(NamedTuple):
     @property
     def device(self) -> str:
         """ "GPU 0"; of a merged session "rank 1 · GPU 0"."""
-        name = device_text(self.key[1], self.key[0])
-        return name if self.program.root is None else f"{one_line(self.program.root, 40)} · {name}"
+        return self.text if self.program.root is None else f"{one_line(self.program.root, 40)} · {self.text}"
 
     def families(self) -> dict[str, int]:
         """Nanoseconds of kernels by family, and of what is copied or set; most first."""
@@ -260,7 +261,8 @@ class Divisions:
             parts["none"] = seen - sum(parts.values())
             parts = {name: spent for name, spent in parts.items() if spent > 0}
             shares = [row._replace(share=row.total_ns / seen if seen else 0.0) for row in mine]
-            found.append(Division(facts.programs[0], key, ALL, seen, busy, parts, {}, shares, time.unseen_ns))
+            text = device_text(facts.session.devices, *key)
+            found.append(Division(facts.programs[0], key, ALL, seen, busy, parts, {}, shares, time.unseen_ns, text))
         return sorted(found, key=lambda one: -one.busy_ns)
 
 
@@ -332,7 +334,7 @@ def _division(
     busy = sum(shown.get(name, 0) for name in _BUSY)
     rows = [_operation(view.key, *key, calls, length) for key, calls in lengths.items()]
     rows.sort(key=lambda row: (-row.total_ns, -row.count, row.kind, row.name))
-    return Division(view.program, view.key, phase, length, busy, shown, dict(gaps), rows, unseen)
+    return Division(view.program, view.key, phase, length, busy, shown, dict(gaps), rows, unseen, view.text)
 
 
 def _operation(key: DeviceKey, kind: str, name: str, direction: str | None, calls: _Calls, length: int) -> Operation:

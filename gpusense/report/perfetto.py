@@ -24,7 +24,7 @@ from .divisions import GAPS, Divisions, Gap, phase_text
 from .files import output
 from .protobuf import double, fixed64, message, number, text, varint
 from .series import device_series
-from .tracks import Track, end_of, group_name, label, tracks
+from .tracks import Track, card_name, end_of, label, tracks
 
 # Field numbers of TracePacket, TrackEvent, InternedData and DebugAnnotation.
 _PACKET = 1
@@ -85,8 +85,8 @@ def packets(session: Session) -> Iterator[bytes]:
             yield from writer.gaps(divisions.gaps(track.device), groups[track.group])
     for track in of_host:
         yield from writer.track(track, groups[track.group])
-    for device, name, unit, points in device_series(session):
-        group = group_name(session, device)
+    for card, name, unit, points in device_series(session):
+        group = card_name(session, card)
         yield writer.group(groups, group, None)
         yield from writer.counter(groups[group], name, unit, points)
 

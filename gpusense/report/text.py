@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import IO, Any
 
-from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
+from .._records.device_identity import device_of
+from .._records.records import DeviceInfo
+from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import ranked
 from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.program import INTERLUDE, START_UP
+from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..session import Session
@@ -19,7 +22,6 @@ from . import identity
 from .blocks import lines as block_lines
 from .divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text, steps_text
 from .html.tables import small_tables
-from .series import devices_seen
 from .style import PLAIN, Style
 
 #: Counters that are shown where they are not 0.
@@ -137,9 +139,8 @@ def _program(session: Session) -> str:
     return one_line(str(run.get("label") or os.path.basename(script)), 60) if run.get("label") or script else ""
 
 
-def _worked(facts: Facts, device: Any) -> bool:
-    number = device.cuda_index if device.cuda_index is not None else device.index
-    return any(time.device == number for time in facts.times)
+def _worked(facts: Facts, device: DeviceInfo) -> bool:
+    return any(device_of(facts.session.devices, time.backend, time.device) == device for time in facts.times)
 
 
 def _counters(session: Session) -> str:
@@ -466,7 +467,7 @@ def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
         if one is None:
             continue
         note = {"sum": " (upper bound: a sum of durations)"}.get(time.source, "")
-        name = f"{device_text(time.device, time.backend)}: "
+        name = f"{one.text}: "
         yield (
             f"{name}busy {time_text(one.busy_ns)}, {percent_text(one.busy_share)} of the {one.of}{note}; "
             f"{'passes' if time.backend == 'wgpu' else 'kernels'} {time_text(time.kernel_ns)}, "

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from .._records.device_identity import device_of, device_text
 from .._records.records import (
     BlockRecord,
     ComputeBlock,
-    DeviceInfo,
     GpuKernel,
     GpuMemoryTransfer,
     GpuMemset,
@@ -19,7 +19,7 @@ from .._records.records import (
     Syscall,
 )
 from .._runtime.text import one_line
-from ..analysis.coverage import device_of
+from ..analysis.sampled import SampledCard
 from ..session import Session
 
 DIRECTIONS = {
@@ -85,13 +85,18 @@ def end_of(record: Any) -> int:
 
 
 def group_name(session: Session, device: tuple[str, int | None]) -> str:
-    """ "GPU 0 · NVIDIA H100 80GB HBM3"; the backend's name where devices have no number."""
+    """ "GPU 0 · NVIDIA H100 80GB HBM3"."""
     backend, number = device
-    info: DeviceInfo | None = device_of(session, number)
-    label = f"GPU {number}" if number is not None else f"{backend} device"
+    info = device_of(session.devices, backend, number)
+    label = device_text(session.devices, backend, number)
     if backend not in ("cuda", "wgpu") and number is not None:
         label += f" ({backend})"
-    return f"{label} · {info.name}" if info is not None else label
+    return f"{label} · {info.name}" if info is not None and info.kind != "cpu" else label
+
+
+def card_name(session: Session, card: SampledCard) -> str:
+    """The group of what the monitor sampled of a card."""
+    return card.text if card.number is None else group_name(session, ("cuda", card.number))
 
 
 def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:

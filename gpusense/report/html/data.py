@@ -11,12 +11,12 @@ from ...analysis.energy import energy
 from ...analysis.facts import Facts, Finding
 from ...analysis.findings import ranked
 from ...analysis.operation import DEVICE_KINDS, Operation
+from ...analysis.sampled import concerned, devices_seen
 from ...analysis.unwritten import listed_text
 from ...session import Session
 from .. import identity
 from ..blocks import tables as block_tables
 from ..divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text
-from ..series import devices_seen
 from ..tracks import group_name, label
 from .charts import charts
 from .events import Events, colour_word, events
@@ -174,13 +174,17 @@ def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[s
 
 def _whole_tiles(session: Session) -> Iterator[dict[str, str]]:
     """What is known of the whole run alone."""
-    used = max((sample.memory.used_bytes or 0 for sample in session.metrics), default=0)
-    if used:
-        total = max(sample.memory.total_bytes or 0 for sample in session.metrics)
-        yield _tile("Peak memory", size_text(used), f"of {size_text(total)}" if total else "")
-    joules = [row.joules for row in energy(session) if row.joules is not None]
+    cards = concerned(session)
+    peaks = [(sample.memory.used_bytes or 0, sample, card) for card in cards for sample in card.samples]
+    used, fullest, card = max(peaks, key=lambda one: one[0], default=(0, None, None))
+    if used and fullest is not None and card is not None:
+        total = fullest.memory.total_bytes
+        parts = [f"of {size_text(total)}"] * bool(total) + [card.text] * (len(cards) > 1)
+        yield _tile("Peak memory", size_text(used), ", ".join(parts))
+    joules = [row.joules for row in energy(session) if row.joules is not None and row.worked is not False]
     if joules:
-        yield _tile("Energy", joules_text(sum(joules)), "whole device, while sampled")
+        whole = "whole device" if len(joules) == 1 else f"{len(joules)} whole devices"
+        yield _tile("Energy", joules_text(sum(joules)), f"{whole}, while sampled")
 
 
 def _tile(what: str, value: str, note: str) -> dict[str, str]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..._records.device_identity import device_text
 from ..._runtime.text import (
     count_text,
-    device_text,
     flops_text,
     joules_text,
     one_line,
@@ -101,7 +101,7 @@ def _copies(facts: Facts, several: bool) -> _Rows:
         rows.append(
             (
                 DIRECTIONS.get(row.direction, one_line(row.direction)) + pair,
-                *((device_text(row.device, row.backend),) if several else ()),
+                *((device_text(facts.session.devices, row.backend, row.device),) if several else ()),
                 one_line(memory_kind),
                 f"{row.count:,}",
                 size_text(row.bytes),
@@ -131,6 +131,7 @@ def _waits(facts: Facts) -> _Rows:
 
 def _warm_up(facts: Facts, several: bool) -> _Rows:
     """``several``: with the device of a first call."""
+    devices = facts.session.devices
     rows: _Rows = [
         (
             f"{one_line(' › '.join(row.path))}, {row.passes} of {count_text(row.of, 'pass', 'passes')}",
@@ -143,7 +144,8 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
     ]
     return rows + [
         (
-            one_line(label(row.name)) + (f" on GPU {row.device}" if several and row.device is not None else ""),
+            one_line(label(row.name))
+            + (f" on {device_text(devices, 'cuda', row.device)}" if several and row.device is not None else ""),
             time_text(row.first_ns),
             time_text(row.steady_ns),
             f"{row.calls:,}",
@@ -157,7 +159,7 @@ def _memory(session: Session) -> _Rows:
     return [
         (
             one_line(" › ".join(block.path)) if block.path else "(outside any block)",
-            device_text(device.device, device.backend),
+            device_text(session.devices, device.backend, device.device),
             size_text(block.at_peak_bytes),
             size_text(block.peak_bytes),
             size_text(block.held_bytes),
@@ -171,7 +173,7 @@ def _energy(session: Session) -> _Rows:
     return [
         (
             one_line(" › ".join(block.path)),
-            f"GPU {device.device}",
+            device.card,
             joules_text(block.joules),
             f"{block.passes:,}",
             joules_text(block.joules_per_pass),
