@@ -125,22 +125,25 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
 
 def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
     most = max(rows, key=lambda row: row.total_ns)
+    ran, one = ("passes", "pass") if view.graphics else ("kernels", "kernel")
     return finding(
         view,
         "exposed_copies",
         alone,
-        f"{view.text} does nothing but {COPIES[most.direction]} for {each_text(view, alone)}: copies and kernels take "
+        f"{view.text} does nothing but {COPIES[most.direction]} for {each_text(view, alone)}: copies and {ran} take "
         "turns.",
         [
             (
-                f"{time_text(alone)} of {time_text(view.parts.copy)} of copying had no kernel beside it; "
+                f"{time_text(alone)} of {time_text(view.parts.copy)} of copying had no {one} beside it; "
                 f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of the copies' time is "
                 f"{most.direction}."
             ),
             f"They reach {rate_text(most.bytes * 1e9 / most.total_ns if most.total_ns else None)}.",
         ],
-        "Copy the next input on a second stream while this one is computed (pinned memory, non_blocking=True, an event "
-        "to wait for it).",
+        "Copy less: only what has changed, or bind the buffer or texture itself. In wgpu's queue all takes turns."
+        if view.graphics
+        else "Copy the next input on a second stream while this one is computed (pinned memory, non_blocking=True, an "
+        "event to wait for it).",
         where=most.direction,
     )
 
@@ -177,8 +180,8 @@ def small_copies(facts: Facts) -> Iterator[Finding]:
                     f"{size_text(most.bytes / most.count)} on average."
                 )
             ],
-            "Join them into few large ones: one tensor with all the values, sliced on the device; or keep the data "
-            "there.",
+            f"Join them into few large ones: one {'buffer' if view.graphics else 'tensor'} with all the values, sliced "
+            "on the device; or keep the data there.",
             where=most.direction,
         )
 

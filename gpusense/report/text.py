@@ -12,7 +12,7 @@ from .._runtime.text import count_text, one_line, percent_text, rate_text, size_
 from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import ranked
-from ..analysis.operation import DEVICE_KINDS, Operation
+from ..analysis.operation import DEVICE_KINDS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
@@ -81,7 +81,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Devices", _devices(facts, divisions, style)),
         *_where(divisions),
         *_operations(divisions, width),
-        ("Waits and other work of the host", _table(_host_operations(facts), width, "run")),
+        ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _missing_lines(session)),
         ("Blocks", block_lines(session, block_tree(session), style.width, _MOST_ROWS)),
@@ -283,22 +283,17 @@ def _top(divisions: Divisions, most: int = _TOP) -> list[str]:
     if not judged:
         return []
     if not rows:
-        return ["no kernel ran"]
+        return [f"no {called({row.backend for one in judged for row in one.operations})} ran"]
     several = len({one.key for one in judged}) > 1
     head = f"% of {judged[0].of}"
     wide = len(head) + 1
-    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  {_called({row.backend for row in rows})}"]
+    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  {called({row.backend for row in rows})}"]
     lines += [
         f"{percent_text(row.share):>{wide}}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
-        f"  {_device(row) if several else ''}{one_line(row.name)}"
+        f"  {divisions.mark(row) if several else ''}{one_line(row.name)}"
         for row in rows[:most]
     ]
     return lines
-
-
-def _called(backends: set[str]) -> str:
-    """What runs on these backends' devices: wgpu times passes, which may have many kernels or none."""
-    return "pass" if backends == {"wgpu"} else "kernel or pass" if "wgpu" in backends else "kernel"
 
 
 def _copies(divisions: Divisions) -> list[str]:
@@ -307,8 +302,8 @@ def _copies(divisions: Divisions) -> list[str]:
         return []
     several = len({one.key for one in divisions.judged}) > 1
     shown = [
-        f"{_device(row) if several else ''}{one_line(row.name)} {percent_text(row.share)}, {size_text(row.bytes)} "
-        f"in {row.count:,} at {rate_text(row.bandwidth_bytes_per_s)}"
+        f"{divisions.mark(row) if several else ''}{one_line(row.name)} {percent_text(row.share)}, "
+        f"{size_text(row.bytes)} in {row.count:,} at {rate_text(row.bandwidth_bytes_per_s)}"
         for row in sorted(copies, key=lambda row: -row.total_ns)[:3]
     ]
     return [f"copies: {' · '.join(shown)}"]
@@ -362,7 +357,7 @@ def _columns(width: int, first: int) -> list[int]:
     return shown
 
 
-def _table(rows: list[Operation], width: int, of: str, most: int = _MOST_ROWS) -> Iterator[str]:
+def _table(divisions: Divisions, rows: list[Operation], width: int, of: str, most: int = _MOST_ROWS) -> Iterator[str]:
     """``of``: what the shares are of, which the head of their column says."""
     if not rows:
         return
@@ -386,14 +381,11 @@ def _table(rows: list[Operation], width: int, of: str, most: int = _MOST_ROWS) -
         kind = "" if row.kind == "kernel" else f"{row.kind}: "
         if row.kind in DEVICE_KINDS and row.timing == "host":
             kind = f"{row.kind} (timed by the host): "
-        yield ("".join(f"{cells[at]:>{widths[at]}}" for at in shown) + f"  {_device(row)}{kind}{one_line(row.name)}")
+        figures = "".join(f"{cells[at]:>{widths[at]}}" for at in shown)
+        yield f"{figures}  {divisions.mark(row)}{kind}{one_line(row.name)}"
     if len(rows) > most:
         rest = rows[most:]
         yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
-
-
-def _device(row: Operation) -> str:
-    return "" if row.device is None else f"[{row.device}] "
 
 
 def _phases(divisions: Divisions) -> Iterator[str]:
@@ -409,8 +401,8 @@ def _phases(divisions: Divisions) -> Iterator[str]:
     ]
     if not rows:
         return
-    wide = max(len(row[0]) for row in rows)
-    yield f"{'phase':<{wide}}{'length':>10}{'GPU busy':>10}  holds"
+    wide, head = max(len(row[0]) for row in rows), f"{divisions.all[0].processor} busy"
+    yield f"{'phase':<{wide}}{'length':>10}{head:>10}  holds"
     for name, length, busy, holds in rows:
         yield f"{name:<{wide}}{length:>10}{busy:>10}  {holds}"
 
@@ -456,7 +448,7 @@ def _operations(divisions: Divisions, width: int) -> Iterator[tuple[str, Iterato
             continue
         name = phase_text(phase, found[0].program.steps)
         title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
-        yield title, _table(rows, width, found[0].of, _MOST_ROWS if first or phase == ALL else _FEW_ROWS)
+        yield title, _table(divisions, rows, width, found[0].of, _MOST_ROWS if first or phase == ALL else _FEW_ROWS)
 
 
 def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from .._records.device_identity import device_of, device_text
+from .._records.device_identity import card, device_of, device_text
 from .._records.records import (
     BlockRecord,
     ComputeBlock,
@@ -67,9 +67,10 @@ def tracks(session: Session) -> list[Track]:
     for key in sorted(rows, key=_rank):
         device, process, what, detail = key
         group = process if device is None else group_name(session, device)
-        name = _name(what, detail, names.get((process, detail))) + (
-            f" · {process}" if device is not None and process != "Host" else ""
-        )
+        name = _name(what, detail, names.get((process, detail)))
+        if what == "stream" and device[0] == "wgpu":  # which has one queue
+            name = "passes"
+        name += f" · {process}" if device is not None and process != "Host" else ""
         nested = what in ("blocks", "compute")
         records = sorted(rows.pop(key), key=lambda record: (record.start_ns, -end_of(record)))
         for lane, of in enumerate(nest(records) if nested else spread(records)):
@@ -114,7 +115,8 @@ def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:
 
 def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
     device, process, what, detail = key
-    where = ("", -1) if device is None else (device[0], -1 if device[1] is None else device[1])
+    backend, number = ("", -1) if device is None else card(*device)  # what reached one card stands together
+    where = backend, -1 if number is None else number, "" if device is None else device[0]
     by_number = len(process), process  # "rank 2" before "rank 10"
     return (device is not None, *where, *by_number, _ORDER[what], detail is not None, str(detail).rjust(20))
 
