@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import NamedTuple
 
-from .._records.device_identity import card
+from .._records.device_identity import card, device_text
 from .._records.work import WorkTable
 from ..session import Session
 from .anomalies import Anomaly, anomalies
@@ -94,6 +94,7 @@ class Facts:
                 *(
                     program,
                     key,
+                    device_text(session.devices, *key),
                     walk,
                     self.work,
                     host(key),

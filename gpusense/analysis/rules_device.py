@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from .._records.device_identity import key
+from .._records.device_identity import device_of, device_text
 from .._records.occupancy import Limits, blocks_per_sm
 from .._records.work import WorkKind
-from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
-from .coverage import device_of
+from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
 from .operation import DEVICE_KINDS
 from .ranks import processes_of, rank_findings, split
 from .rules_host import WORTH, finding
+from .sampled import concerned, sampled
 from .transfers import SMALL_BYTES
 from .view import View
 from .words import COPIES, among_steps, each_text
@@ -125,22 +125,25 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
 
 def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
     most = max(rows, key=lambda row: row.total_ns)
+    ran, one = ("passes", "pass") if view.graphics else ("kernels", "kernel")
     return finding(
         view,
         "exposed_copies",
         alone,
-        f"{view.text} does nothing but {COPIES[most.direction]} for {each_text(view, alone)}: copies and kernels take "
+        f"{view.text} does nothing but {COPIES[most.direction]} for {each_text(view, alone)}: copies and {ran} take "
         "turns.",
         [
             (
-                f"{time_text(alone)} of {time_text(view.parts.copy)} of copying had no kernel beside it; "
+                f"{time_text(alone)} of {time_text(view.parts.copy)} of copying had no {one} beside it; "
                 f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of the copies' time is "
                 f"{most.direction}."
             ),
             f"They reach {rate_text(most.bytes * 1e9 / most.total_ns if most.total_ns else None)}.",
         ],
-        "Copy the next input on a second stream while this one is computed (pinned memory, non_blocking=True, an event "
-        "to wait for it).",
+        "Copy less: only what has changed, or bind the buffer or texture itself. In wgpu's queue all takes turns."
+        if view.graphics
+        else "Copy the next input on a second stream while this one is computed (pinned memory, non_blocking=True, an "
+        "event to wait for it).",
         where=most.direction,
     )
 
@@ -177,8 +180,8 @@ def small_copies(facts: Facts) -> Iterator[Finding]:
                     f"{size_text(most.bytes / most.count)} on average."
                 )
             ],
-            "Join them into few large ones: one tensor with all the values, sliced on the device; or keep the data "
-            "there.",
+            f"Join them into few large ones: one {'buffer' if view.graphics else 'tensor'} with all the values, sliced "
+            "on the device; or keep the data there.",
             where=most.direction,
         )
 
@@ -339,7 +342,7 @@ def _in_a_row(rows: Iterable[tuple[str, int]]) -> tuple[int, int, int]:
 
 def _fills(view: View, facts: Facts) -> dict[int, float]:
     """Of each kind of kernel the share of the multiprocessors that its blocks reach; where that is known."""
-    device = device_of(facts.session, view.device)
+    device = device_of(facts.session.devices, view.key[0], view.device)
     limits = Limits.of(device) if device is not None else None
     found = {}
     for number in view.by_kind:
@@ -480,13 +483,12 @@ def shared_device(facts: Facts) -> Iterator[Finding]:
     """Another process on the same device, by the monitor's samples, and kernels that take turns with its own."""
     mine = {facts.session.meta.get("pid"), *(one.get("pid") for one in processes_of(facts.session))}
     for view in facts.feeding:
-        device = device_of(facts.session, view.device)
         samples = [
             one
-            for one in facts.session.metrics
-            if device is not None
-            and one.device.uuid == device.uuid
-            and any(low <= one.time_ns < high for low, high in view.spans)
+            for card in sampled(facts.session)
+            if card.number is not None and card.number == view.device
+            for one in card.samples
+            if any(low <= one.time_ns < high for low, high in view.spans)
         ]
         others: dict[int, str] = {}
         hit = 0
@@ -600,32 +602,28 @@ def unusual(facts: Facts) -> Iterator[Finding]:
 
 def device_state(facts: Facts) -> Iterator[Finding]:
     """Clocks held back, and memory nearly full, by the monitor's samples."""
-    throttled: dict[tuple[int, str], set[str]] = {}
-    samples: dict[tuple[int, str], list[int]] = {}
-    full: dict[tuple[int, str], float] = {}
-    for sample in facts.session.metrics:
-        device = key(sample.device)
-        reasons = {text for text in sample.clocks.throttle_reasons or () if any(part in text for part in _HARMFUL)}
-        row = samples.setdefault(device, [0, 0])
-        row[0] += 1
-        row[1] += bool(reasons)
-        throttled.setdefault(device, set()).update(reasons)
-        used, total = sample.memory.used_bytes, sample.memory.total_bytes
-        if used is not None and total:
-            full[device] = max(full.get(device, 0.0), used / total)
-    for device, (count, hit) in samples.items():
-        if hit * 20 >= count and hit:
+    for card in concerned(facts.session):
+        reasons: set[str] = set()
+        hit, full = 0, 0.0
+        for sample in card.samples:
+            harmful = [text for text in sample.clocks.throttle_reasons or () if any(part in text for part in _HARMFUL)]
+            hit += bool(harmful)
+            reasons.update(harmful)
+            used, total = sample.memory.used_bytes, sample.memory.total_bytes
+            if used is not None and total:
+                full = max(full, used / total)
+        if hit and hit * 20 >= len(card.samples):
             yield Finding(
                 "throttled",
-                f"GPU {device[0]} ran at reduced clocks in {percent_text(hit / count)} of the samples.",
-                (f"Reasons given by the driver: {', '.join(sorted(throttled[device]))}.",),
+                f"{card.text} ran at reduced clocks in {percent_text(hit / len(card.samples))} of the samples.",
+                (f"Reasons given by the driver: {', '.join(sorted(reasons))}.",),
                 "Check cooling and the power limit; timings of this run are slower than the device can be.",
                 "high",
             )
-        if full.get(device, 0.0) >= 0.95:
+        if full >= 0.95:
             yield Finding(
                 "memory_full",
-                f"Memory of GPU {device[0]} was {percent_text(full[device])} full at its peak.",
+                f"Memory of {card.text} was {percent_text(full)} full at its peak.",
                 ("The next larger batch would not fit.",),
                 "Use activation checkpointing or a smaller batch before this fails.",
                 "high",
@@ -638,8 +636,8 @@ def _sums_alone(facts: Facts) -> Finding:
     kernels = [row for row in facts.device_operations if row.kind == "kernel"][:3]
     return Finding(
         "nothing_to_gain",
-        f"{device_text(time.device, time.backend)} is busy {percent_text(time.busy_share)} of the run. Why it stood "
-        "empty is not known: this session has sums of its work alone.",
+        f"{device_text(facts.session.devices, time.backend, time.device)} is busy {percent_text(time.busy_share)} of "
+        "the run. Why it stood empty is not known: this session has sums of its work alone.",
         tuple(
             f"{one_line(row.name, 60)}: {percent_text(row.share)} of the device's time, "
             f"{count_text(row.count, 'call')}, "

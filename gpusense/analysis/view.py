@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .._records.device_identity import card
 from .._records.records import Path
 from .._records.work import WorkKind, WorkTable
-from .._runtime.text import device_text, one_line
+from .._runtime.text import one_line
 from .busy import DeviceKey
 from .families import family
 from .idle import Host, inside_blocks
@@ -55,6 +55,7 @@ class View:
         self,
         program: Program,
         key: DeviceKey,
+        text: str,
         walk: Sweep,
         work: WorkTable,
         host: Host,
@@ -62,8 +63,10 @@ class View:
         allocations: "Sequence[int]" = (),
         name: str | None = None,
     ) -> None:
-        """``allocations``: when memory of the device was allocated or released by calls that may stop it; in order."""
+        """``text``: "GPU 0". ``allocations``: when memory of the device was allocated or released by calls that may
+        stop it; in order."""
         self.program, self.key, self.walk, self.work, self.host = program, key, walk, work, host
+        self.text = text
         self.allocations = allocations
         self.name = name or program.judged
         self.spans = program.spans(self.name)
@@ -73,17 +76,12 @@ class View:
     def of(self, name: str) -> "View":
         """The same device in another phase."""
         return View(
-            self.program, self.key, self.walk, self.work, self.host, self._unknown, self.allocations, name
-        )  # fmt: skip
+            *(self.program, self.key, self.text, self.walk, self.work, self.host, self._unknown, self.allocations, name)
+        )
 
     @property
     def device(self) -> int | None:
         return self.key[1]
-
-    @property
-    def text(self) -> str:
-        """ "GPU 0"."""
-        return device_text(self.device, self.key[0])
 
     @property
     def steps(self) -> Steps | None:

@@ -56,8 +56,7 @@ COVERED_BY = {
     "cuda/test_cuda.py": "cuda._objects cuda._workload",
     "decode/test_walk.py": "_decode.batch _decode.columns",
     "exporters/opentelemetry/test_at_exit.py": "exporters.opentelemetry._setup",
-    "exporters/opentelemetry/test_end_to_end.py": "exporters.opentelemetry exporters.opentelemetry._replay "
-    "exporters.opentelemetry._view",
+    "exporters/opentelemetry/test_end_to_end.py": "exporters.opentelemetry exporters.opentelemetry._replay",
     "exporters/opentelemetry/test_ends.py": "exporters.opentelemetry._providers",
     "exporters/opentelemetry/test_faults.py": "exporters.opentelemetry._target",
     "exporters/opentelemetry/test_metrics.py": "exporters.opentelemetry._histograms "
