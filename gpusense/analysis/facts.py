@@ -159,9 +159,14 @@ class Facts:
         return first_calls(self.session, groups=self.calls)
 
 
+def loads_module(record: GpuAllocation) -> bool:
+    """Whether it is that of a variable of a module, whose kernels are loaded then."""
+    return (record.memory or "").endswith("_static")
+
+
 def waits_for_device(record: GpuAllocation) -> bool:
     """Whether memory was allocated or released by a call that may: not from a pool, nor as a module was loaded."""
-    return not (record.attributes or {}).get("is_async") and not (record.memory or "").endswith("_static")
+    return not (record.attributes or {}).get("is_async") and not loads_module(record)
 
 
 def _unknown(walk: Sweep, handed: list[Interval]) -> list[Interval]:

@@ -452,7 +452,8 @@ def interludes(facts: Facts) -> Iterator[Finding]:
             continue
         lost, each, stall = found.lost, found.lost / found.number, view.stall
         if stall is not None and _beside_interludes(view):
-            lost, each = lost + sum(stall.excess), each + sum(stall.excess) / found.number
+            lost += sum(stall.excess)
+            each += stall.mean_ns if len(stall.steps) >= found.number else 0
         every, copies = rhythm(found.after), found.copies / found.number
         often = f"Every {every} steps" if every else "Once" if found.number == 1 else f"{found.number:,} times"
         what = f", {time_text(copies)} of each in copies" if found.copies * 5 > found.lost else ""

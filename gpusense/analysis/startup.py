@@ -1,8 +1,10 @@
 """A program's start-up, divided as far as its records tell. Pure."""
 
+from bisect import bisect_left
 from typing import Any, NamedTuple
 
 from ..session import Session
+from .facts import loads_module
 from .program import START_UP, Program
 from .view import View
 
@@ -37,7 +39,8 @@ def start_up(session: Session, view: View) -> StartUp:
     work, gaps = view.work, view.walk.gaps
     first = min(work.start[of.rows[0]] if of.rows else end, end)
     live = _initialised_ns(session, program)
-    pauses = {"before kernels that ran for the first time": 0, "before copies to the device": 0}
+    loads = sorted(one.start_ns for one in session.allocations if loads_module(one))
+    pauses = {"before kernels that were compiled or loaded": 0, "before copies to the device": 0}
     new, copied = pauses
     longest: tuple[int, int] | None = None
     for number in of.gap_numbers:
@@ -47,7 +50,8 @@ def start_up(session: Session, view: View) -> StartUp:
         row = gaps.after[number]
         while row + 1 < len(work) and work.kinds[work.kind[row]].kind in ("memset", "sync"):
             row += 1  # what a kernel's memory is cleared by, before it
-        if row in view.news and work.kinds[work.kind[row]].kind == "kernel":
+        loaded = bisect_left(loads, gaps.end[number]) > bisect_left(loads, gaps.start[number])
+        if loaded or (row in view.news and work.kinds[work.kind[row]].kind == "kernel"):
             pauses[new] += spent
         elif work.kinds[work.kind[gaps.after[number]]].direction == "cpu_to_gpu":
             pauses[copied] += spent
