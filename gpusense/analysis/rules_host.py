@@ -149,7 +149,7 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
         mostly = f", mostly {'at ' if lines else ''}{where}" if where else ""
         once = view.told is not None and number <= 1.2 * view.told.number and 3 * view.parts.busy >= 2 * view.length_ns
         title = (
-            f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of each step, and runs empty for "
+            f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of each step, and empty for "
             f"{each_text(view, cause.total_ns)} after a wait of the host, until the host is ahead again{mostly}."
             if once
             else f"{view.text} runs empty for {each_text(view, cause.total_ns)}, because the host waits for it before "
@@ -164,12 +164,12 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
             cause.total_ns,
             title,
             [
+                *calls,
+                *([f"Called from {', '.join(called)}."] if lines else []),
                 (
                     f"{count_text(len(cause.gaps), 'gap')} after waits, until the host was ahead again: "
                     f"{time_text(cause.total_ns / len(cause.gaps))} on average{_per_step(view, len(cause.gaps))}."
                 ),
-                *calls,
-                *([f"Called from {', '.join(called)}."] if lines else []),
             ],
             _ONE_WAIT if once else _WAITS,
             where=where,

@@ -241,12 +241,12 @@ class Divisions:
         return "; ".join(parts)
 
     def _start_up(self, program: Program) -> str:
-        """ " (9.10 s before CUDA was initialised)": its large parts, where it takes more time than the steps."""
+        """ " (9.10 s of it before CUDA was initialised)": its largest part, where it takes more time than the steps."""
         view = next((view for view in self._facts.feeding if view.program is program), None)
         if view is None or not dominates(program):
             return ""
-        parts = start_up(self._facts.session, view).large(0.2)
-        return f" ({', '.join(f'{time_text(spent)} {what}' for what, spent in parts)})" if parts else ""
+        what, spent = max(start_up(self._facts.session, view).parts.items(), key=lambda part: part[1])
+        return f" ({time_text(spent)} of it {what})"
 
     def gaps(self, key: DeviceKey) -> Iterator[Gap]:
         """Each time in which a device was empty between two pieces of work, in order."""

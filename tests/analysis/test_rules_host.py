@@ -81,7 +81,7 @@ def waiting_once(steps=30):
 def test_one_wait_in_a_step_that_keeps_the_device_busy_is_a_price_and_no_fault():
     found = verdict(waiting_once())
     assert found.kind == "synchronising_call"
-    assert found.title.startswith("GPU 0 is busy 94 % of each step, and runs empty for 6")
+    assert found.title.startswith("GPU 0 is busy 94 % of each step, and empty for 6")
     assert "after a wait of the host" in found.title
     assert "If the program needs it at once, this is its price" in found.fix
     assert (  # the short wait for an event is none
