@@ -66,7 +66,7 @@ RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come
 EVENTS_AT_ONCE = 64  # without a pause
 #: That a cycle waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
-FOLLOW_S = 0.5  # for the thread that looks after capture; then that one notices later by itself
+FOLLOW_S = 0.5  # for the thread that looks after capture; then that one follows by itself
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
 
@@ -130,7 +130,9 @@ class Recorder:
         self._last_poke = 0.0
         self._signs = False, 0  # at the last cycle: whether CUDA is near, and how many modules there are
         self._went_on: UnseenInterval | None = None  # see :meth:`_follow`
-        self._rests = False  # ``armed`` only so that the next block ends the rest
+        self._followed: deque[tuple[bool, str]] = deque()  # see :meth:`_follow`: what is still to be done
+        # Why it is armed, each written for itself: capture may begin, and the next block ends the rest.
+        self._seeks, self._rests = self.armed, False
         self._came, self._quiet_s = True, 0.0  # since the last cycle something came; for how long nothing did
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
@@ -237,7 +239,7 @@ class Recorder:
         capture = self.capture
         if capture is not None and capture.waiting:
             with capture.starting():
-                if self.armed and not self._rests:
+                if self._seeks:
                     self._guarded(lambda: self._look_after_capture(MAX_WAIT_S))
                 else:
                     capture.missed()  # finds the driver, so that capture can begin at once when it is wanted
@@ -246,8 +248,8 @@ class Recorder:
         """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it, long
         once nothing has come for a while."""
         capture = self.capture
-        armed = self.armed and capture is not None and not self._rests
-        near = armed and capture is not None and capture.near
+        seeks = self._seeks and capture is not None
+        near = seeks and capture is not None and capture.near
         modules = len(sys.modules)
         if self._came or (near, modules) != self._signs:  # a program that imports something is about to begin
             self._came, self._signs, self._quiet_s = False, (near, modules), 0.0
@@ -255,22 +257,34 @@ class Recorder:
         else:
             self._quiet_s += waited_s
         if self._quiet_s >= QUIET_S and not self._budget.keeps and self._hang is None:
-            if not armed:
-                self.armed = self._rests = True
+            if not seeks:
+                self._rests = self.armed = True
             return min(waited_s * 1.5, REST_S if capture is not None and capture.running else REST_ARMED_S)
         self._end_rest()
-        if not armed:
+        if not seeks:
             return TICK_S
         return min(waited_s * (1.2 if near else 2), 4 * FIRST_WAIT_S if near else TICK_S)
 
     def _end_rest(self) -> None:
         """What may come next is read as soon as ever."""
         if self._rests:
-            self.armed = self._rests = False
+            self._rests = False
+            self._note_armed()
             self._came = True
             self.owner.wake()
             if self.capture is not None:
                 self.capture.rouse()
+
+    def _seek(self, on: bool) -> None:
+        """Whether capture may become possible any moment."""
+        self._seeks = on
+        self._note_armed()
+
+    def _note_armed(self) -> None:
+        """Any thread, at any moment: what another one has meanwhile found to do is looked at last."""
+        self.armed = False
+        if self._seeks or self._rests:
+            self.armed = True
 
     def _look_after_capture(self, patience_s: float = 0.0) -> None:
         """Begins capture if CUDA is live by now; notices that another profiler came or went. Raises nothing."""
@@ -280,17 +294,19 @@ class Recorder:
         try:
             if not self._attaching.acquire(timeout=patience_s):
                 return  # another thread is at it
-            if self.armed and not self._rests:
+            self._catch_up(capture)
+            if self._seeks:
                 self._try(capture)
             else:
                 self._watch(capture)
+            self._catch_up(capture)
         except Exception as error:
             if is_the_programs(error):
                 raise
             if wants_room(error):  # for a module of ours; with the next look there may be
                 return
             capture.give_up(f"{type(error).__name__}: {error}")
-            self.armed = False
+            self._seek(False)
             self._mark_no_more()
             log.exception("capture", "gpusense: capture failed and is off")
         finally:
@@ -303,18 +319,18 @@ class Recorder:
         if not capture.running:
             self._began = capture.try_attach(self.on_buffer, lambda: self._joins(capture), self._follow)
             if self._began is None:
-                self.armed = capture.waiting
+                self._seek(capture.waiting)
                 return
         with self._lock:
             self._consume()
             self._unmarked.crossed = False
         if capture.prepare_marker():
             self._light(capture, first=self._began is not None)
-            self.armed = False
+            self._seek(False)
         # Work last, and first where there is no context yet, or no room for what marks blocks.
         if not capture.open():
             self._go_dark(capture)
-            self.armed = capture.waiting
+            self._seek(capture.waiting)
         elif self._began is not None:
             if self._began.reason:  # else CUDA began just now, and nothing was launched before
                 with self._lock:
@@ -331,6 +347,8 @@ class Recorder:
         """Boundaries have a place among the launches from now on. ``first``: what was recorded before is what another
         tracer asked for."""
         with self._lock:
+            if self._followed:
+                return  # it is another profiler's again
             self._consume()
             self.store.attached(capture)
             self._mark_with(capture)
@@ -392,7 +410,7 @@ class Recorder:
             self._light(capture)
         if not capture.open():
             self._go_dark(capture)
-            self.armed = capture.waiting
+            self._seek(capture.waiting)
         elif change is not None:
             self._went_on = None
             self._add_unseen(change._replace(end_ns=now_ns()))
@@ -404,9 +422,24 @@ class Recorder:
 
     def _follow_now(self, resumes: bool, reason: str) -> None:
         capture = self.capture
-        if capture is None or threads.mine(self._attaching) or not self._attaching.acquire(timeout=FOLLOW_S):
+        if capture is None or threads.mine(self._attaching):
             return  # it is this one that has noticed
+        self._followed.append((resumes, reason))
+        if not resumes:
+            self._go_dark(None)  # whatever is under way here: CUPTI may be back before that has ended
         try:
+            if self._attaching.acquire(timeout=FOLLOW_S):
+                self._catch_up(capture)  # else whoever looks after capture does, as soon as that has ended
+        finally:
+            try:
+                self._attaching.release()
+            except RuntimeError:  # not got
+                pass
+
+    def _catch_up(self, capture: Capture) -> None:
+        """Does what other tracers have told. Whoever looks after capture, before and after."""
+        while self._followed:
+            resumes, reason = self._followed.popleft()
             if not resumes:
                 capture.hold(reason)
                 self._go_dark(None)
@@ -414,8 +447,6 @@ class Recorder:
                 self._went_on = went_on  # told once :meth:`_watch` has asked for work
                 if capture.prepare_marker():
                     self._light(capture)
-        finally:
-            self._attaching.release()
 
     def _mark_with(self, capture: Capture) -> None:
         if capture.newest is not self.newest:
@@ -452,7 +483,7 @@ class Recorder:
                 return  # another thread was faster
             capture.close()
             self._go_dark(capture)
-            self.armed = False
+            self._seek(False)
             refused = capture.pause_outside(BUDGET)
             with self._lock:
                 self._budget.note(capture)
@@ -472,8 +503,9 @@ class Recorder:
             self.owner.wake()
 
     def _arm(self) -> None:
+        self._patience_s = max(self._patience_s, RETURN_WAIT_S)
         self._rests = False
-        self.armed, self._patience_s = True, max(self._patience_s, RETURN_WAIT_S)
+        self._seek(True)
 
     # --- pause and end ----------------------------------------------------------------------------------------------
 
@@ -491,7 +523,7 @@ class Recorder:
             if self.capture is not None:
                 self.capture.close()
             self._go_dark(self.capture)
-            self.armed = False
+            self._seek(False)
             self.disabled = True
             if self.capture is not None and (self.capture.attached or outside):
                 self._stop(self.capture)
@@ -523,7 +555,7 @@ class Recorder:
             if capture is not None:
                 capture.close()
             self._go_dark(capture)
-            self.armed = False
+            self._seek(False)
             if capture is not None and capture.attached:
                 capture.flush()
                 self._stop(capture)
@@ -987,7 +1019,7 @@ class Recorder:
     def end_results(self, deliver: bool = True) -> None:
         """The part that is ours alone, but for the sinks. Without ``deliver``, time is short and nothing is decided."""
         self._mark_no_more()
-        self.armed = False
+        self._seek(False)
         try:
             if not self._lock.acquire(timeout=0.5):
                 self.give_up_end()
@@ -1026,7 +1058,7 @@ class Recorder:
         self._attaching = threads.rlock()
         self._inside = set()
         self._mark_no_more()
-        self.armed = False
+        self._seek(False)
         if self.capture is not None:
             self.capture.forget_in_child()
         self.events = deque(maxlen=0)

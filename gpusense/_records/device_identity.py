@@ -1,9 +1,12 @@
-"""Which device is which: one entry a physical GPU over all sources, and what CUDA_VISIBLE_DEVICES shows. Pure."""
+"""Which device is which: one entry a physical GPU over all sources, what a number in a record means, what people read
+for it, and what CUDA_VISIBLE_DEVICES shows. Pure.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._runtime.config import BACKEND_NAMES
+from .._runtime.text import one_line
 from .records import DeviceInfo
 
 
@@ -12,6 +15,9 @@ class Visible(NamedTuple):
 
     place: int | None  # None: a MIG instance whose parent nobody knows
     mig: str | None = None
+
+
+_Group = list[tuple[str, DeviceInfo]]
 
 
 def normal_pci(text: str | None) -> str | None:
@@ -33,12 +39,17 @@ def merge(devices_by_backend: Mapping[str, Iterable[DeviceInfo]]) -> tuple[Devic
     A source without either (an adapter list) joins the only device of that vendor and name, if there is exactly one.
     In CUDA's order where CUDA is live, then NVML's, then by PCI address; ``index`` is the place in the result.
     """
-    groups: list[list[tuple[str, DeviceInfo]]] = []
+    return tuple(device for device, _ in merged(devices_by_backend))
+
+
+def merged(devices_by_backend: Mapping[str, Iterable[DeviceInfo]]) -> list[tuple[DeviceInfo, _Group]]:
+    """The same, each with the entries that it was joined of and the names of their sources."""
+    groups: list[_Group] = []
     for backend in sorted(devices_by_backend, key=_rank):
         for device in devices_by_backend[backend]:
             _group_of(device, backend, groups).append((backend, device))
-    merged = sorted((_join(group) for group in groups), key=_order)
-    return tuple(device._replace(index=place) for place, device in enumerate(merged))
+    joined = sorted(((_join(group), group) for group in groups), key=lambda one: _order(one[0]))
+    return [(device._replace(index=place), group) for place, (device, group) in enumerate(joined)]
 
 
 def same(one: DeviceInfo, other: DeviceInfo) -> bool:
@@ -51,13 +62,75 @@ def same(one: DeviceInfo, other: DeviceInfo) -> bool:
 
 def is_among(device: DeviceInfo, others: Iterable[DeviceInfo]) -> bool:
     """Whether one of ``others`` is the same device; of two without an address and a UUID the name decides."""
-    nameless = device.pci_bus_id is None and device.uuid is None
+    nameless = _is_nameless(device)
     return any(same(device, one) or (nameless and device.name == one.name) for one in others)
+
+
+def _is_nameless(device: DeviceInfo) -> bool:
+    return device.pci_bus_id is None and device.uuid is None
 
 
 def key(device: DeviceInfo) -> tuple[int, str]:
     """What distinguishes a device from others that were sampled: foreign sources may give two the same index."""
     return device.index, device.uuid or device.pci_bus_id or ""
+
+
+def known_as(device: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
+    """The entry of ``devices`` for the card that ``device`` is an entry of; None where it is not among them.
+
+    By UUID, else by PCI address, which cards of two machines may have in common: places in two lists say nothing,
+    because CUDA_VISIBLE_DEVICES hides cards and turns them round. An entry that has neither is the one of its name and
+    place.
+    """
+    fits = [one for one in devices if one.uuid is not None and one.uuid == device.uuid]
+    fits = fits or [one for one in devices if same(one, device) and not _on_two_machines(one, device)]
+    if not fits and _is_nameless(device):
+        fits = [one for one in devices if _is_nameless(one) and one.name == device.name and one.index == device.index]
+    return next((one for one in fits if one.index == device.index), fits[0] if fits else None)
+
+
+def _on_two_machines(one: DeviceInfo, other: DeviceInfo) -> bool:
+    """Whether two whole cards of one address are two: a MIG instance has a UUID beside its card's."""
+    return one.uuid != other.uuid and all((it.uuid or "").startswith("GPU-") for it in (one, other))
+
+
+def may_be(one: DeviceInfo, other: DeviceInfo) -> bool:
+    """Whether nothing that is known of two entries says that they are two cards."""
+    addresses = normal_pci(one.pci_bus_id), normal_pci(other.pci_bus_id)
+    if None not in addresses:
+        return addresses[0] == addresses[1]
+    uuids, vendors = {one.uuid, other.uuid}, {one.vendor, other.vendor}
+    if (one.kind == "cpu") != (other.kind == "cpu") or len(vendors - {"unknown"}) > 1:
+        return False
+    return len(uuids - {None}) < 2 or any((uuid or "").startswith("MIG-") for uuid in uuids)  # its card has another
+
+
+def number_of(device: DeviceInfo) -> int:
+    """What records call a device of their session: CUDA's ordinal, of a card without one its index."""
+    return device.index if device.cuda_index is None else device.cuda_index
+
+
+def device_of(devices: Sequence[DeviceInfo], backend: str, number: int | None) -> DeviceInfo | None:
+    """The device that a record means, of those of its session; where it names none the only one there is.
+
+    A number of CUDA's is an ordinal where any ordinal is known, and never a place in the list.
+    """
+    if number is None:
+        only = devices[0] if len(devices) == 1 and backend != "host" else None
+        # wgpu leaves the number out where it cannot tell its card from others, one of which CUDA may have.
+        return None if only is not None and backend == "wgpu" != only.backend and only.cuda_index is not None else only
+    found = next((device for device in devices if device.cuda_index == number), None)
+    if found is not None or (backend == "cuda" and any(device.cuda_index is not None for device in devices)):
+        return found
+    return next((one for one in devices if one.cuda_index is None and one.index == number), None)
+
+
+def device_text(devices: Sequence[DeviceInfo], backend: str, number: int | None) -> str:
+    """ "GPU 0"; "CPU (llvmpipe)" for a processor that plays one; "the wgpu device" where no number is known."""
+    found = device_of(devices, backend, number)
+    if found is not None and found.kind == "cpu":
+        return f"CPU ({one_line(found.name.partition(' (')[0], 40)})"
+    return f"GPU {number}" if number is not None else f"the {backend} device"
 
 
 def card(backend: str, device: int | None) -> tuple[str, int | None]:
@@ -164,13 +237,11 @@ def _rank(backend: str) -> tuple[int, str]:
     return (BACKEND_NAMES.index(backend) if backend in BACKEND_NAMES else len(BACKEND_NAMES), backend)
 
 
-def _group_of(
-    device: DeviceInfo, backend: str, groups: list[list[tuple[str, DeviceInfo]]]
-) -> list[tuple[str, DeviceInfo]]:
+def _group_of(device: DeviceInfo, backend: str, groups: list[_Group]) -> _Group:
     for group in groups:
         if any(same(device, other) for _, other in group):
             return group
-    if device.pci_bus_id is None and device.uuid is None:
+    if _is_nameless(device):
         key = _called(device)
         fits = [group for group in groups if any(name != backend and _called(other) == key for name, other in group)]
         if len(fits) == 1:
@@ -183,7 +254,7 @@ def _called(device: DeviceInfo) -> tuple[str, str]:
     return device.vendor, device.name.casefold().removeprefix("nvidia ").strip()
 
 
-def _join(group: list[tuple[str, DeviceInfo]]) -> DeviceInfo:
+def _join(group: _Group) -> DeviceInfo:
     """The first source's entry with what it lacks taken from the others."""
     joined = group[0][1]
     for _, other in group[1:]:
@@ -200,7 +271,7 @@ def _join(group: list[tuple[str, DeviceInfo]]) -> DeviceInfo:
     return joined._replace(pci_bus_id=normal_pci(joined.pci_bus_id) or joined.pci_bus_id, sources=sources)
 
 
-def _whole(joined: DeviceInfo, group: list[tuple[str, DeviceInfo]]) -> DeviceInfo:
+def _whole(joined: DeviceInfo, group: _Group) -> DeviceInfo:
     """CUDA describes a MIG instance; the entry is of the whole device, the instance a detail of it."""
     for _, other in group:
         if other.uuid is not None and not other.uuid.startswith("MIG-"):

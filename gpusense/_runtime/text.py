@@ -75,11 +75,6 @@ def flops_text(per_s: float | None) -> str:
     return f"{per_s / 1e12:.3g} Tflop/s" if per_s >= 1e12 else f"{per_s / 1e9:.3g} Gflop/s"
 
 
-def device_text(device: int | None, backend: str) -> str:
-    """``(0, "cuda")`` → "GPU 0"; "the wgpu device" where devices have no numbers."""
-    return f"GPU {device}" if device is not None else f"the {backend} device"
-
-
 def _three(value: float) -> str:
     if value >= 99.95:  # below it a number rounds to fewer than a hundred
         return f"{value:,.0f}"

@@ -22,6 +22,7 @@ _LATER_S = 0.05
 
 
 _began: int | None = None  # number of this process, where it has begun a run: once it becomes another program, no more
+_known: "tuple[str, Run] | None" = None  # folder and run: a forked child need not read the file again
 
 
 class Run(NamedTuple):
@@ -42,8 +43,8 @@ class Run(NamedTuple):
         with open(os.open(os.path.join(folder, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(dumps(self._asdict()))
         os.environ[VARIABLE] = folder
-        global _began
-        _began = os.getpid()
+        global _began, _known
+        _began, _known = os.getpid(), (folder, self)
 
     def path(self) -> str:
         """Where this process's session goes: a name that is free, by its rank or else its number. The run's folder
@@ -75,16 +76,19 @@ def children(folder: str) -> list[str]:
 def of_this_process() -> Run | None:
     """The run whose program started this process; None in the process that began it, and outside one."""
     folder = os.environ.get(VARIABLE)
-    if not folder:
+    if not folder or _began == os.getpid():
         return None
+    global _known
+    path = os.path.join(folder, FILE)
     try:
-        with open(os.path.join(folder, FILE), encoding="utf-8") as file:
-            found = loads(file.read())
-        run = Run(**{name: found[name] for name in Run._fields})
+        if _known is None or _known[0] != folder or not os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                found = loads(file.read())
+            _known = folder, Run(**{name: found[name] for name in Run._fields})
     except Exception:  # noqa: BLE001 - the run has ended and its folder is gone, or another version wrote it
         return None
-    ours = (run.package, run.version) == (package.NAME, version())
-    return run if ours and run.children and _began != os.getpid() else None
+    run = _known[1]
+    return run if run.children and (run.package, run.version) == (package.NAME, version()) else None
 
 
 def version() -> str:

@@ -7,6 +7,7 @@ from .._records.metrics import GpuMetrics
 from .._runtime.text import one_line
 from ..session import Session
 from .anomalies import median
+from .sampled import concerned
 
 #: A difference of clocks that is not worth a word.
 _SAME_CLOCK = 0.02
@@ -52,8 +53,9 @@ def _clocks(before: _Side, after: _Side) -> Iterator[str]:
 
 
 def _clock(side: _Side, read: Callable[[GpuMetrics], "float | None"]) -> float | None:
-    """The median of all samples, of those taken while a device was busy if there are some."""
-    known = [(sample, value) for run in side for sample in run.metrics if (value := read(sample)) is not None]
+    """The median over the cards that the runs worked on, of samples in which they were busy if there are some."""
+    samples = (sample for run in side for card in concerned(run) for sample in card.samples)
+    known = [(sample, value) for sample in samples if (value := read(sample)) is not None]
     busy = [value for sample, value in known if sample.utilization.gpu_percent]
     values = busy or [value for _, value in known]
     return median(values) if values else None
@@ -61,7 +63,13 @@ def _clock(side: _Side, read: Callable[[GpuMetrics], "float | None"]) -> float |
 
 def _throttling(before: _Side, after: _Side) -> Iterator[str]:
     sides = [
-        {reason for run in side for sample in run.metrics for reason in sample.clocks.throttle_reasons or ()}
+        {
+            reason
+            for run in side
+            for card in concerned(run)
+            for sample in card.samples
+            for reason in sample.clocks.throttle_reasons or ()
+        }
         for side in (before, after)
     ]
     for word, reasons in (("after", sides[1] - sides[0]), ("before", sides[0] - sides[1])):

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
+from .._records.device_identity import device_of
 from .._records.occupancy import Limits, blocks_per_sm
-from .._records.records import DeviceInfo, Dim3, GpuKernel
+from .._records.records import Dim3, GpuKernel
 from ..session import Session
 from .busy import window
 
@@ -24,16 +25,6 @@ class Coverage(NamedTuple):
     considered_ns: int  # summed duration of the kernels whose launch size was known
     kernel_ns: int  # summed duration of all kernels, counted ones included
     small_kernels: int  # considered kernels that could not fill the device even once
-
-
-def device_of(session: Session, number: int | None) -> DeviceInfo | None:
-    """The device a record's ``device`` number means: by CUDA ordinal, else by index; the only one where it is None."""
-    if number is None:
-        return session.devices[0] if len(session.devices) == 1 else None
-    for device in session.devices:
-        if device.cuda_index == number:
-            return device
-    return next((device for device in session.devices if device.cuda_index is None and device.index == number), None)
 
 
 def coverage(session: Session) -> list[Coverage]:
@@ -88,7 +79,7 @@ def _share(
     session: Session, number: int | None, grid: Dim3 | None, block: Dim3 | None, registers: int | None, shared: int
 ) -> float | None:
     """How many times a launch fills the device; None where too little is known."""
-    device = device_of(session, number)
+    device = device_of(session.devices, "cuda", number)
     limits = Limits.of(device) if device is not None else None
     if limits is None or device is None or not device.sm_count or grid is None or block is None:
         return None

@@ -5,11 +5,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .._records.device_identity import key
 from .._records.metrics import GpuMetrics
 from .._records.records import BlockRecord, Path
 from ..session import Session
 from .intervals import Interval, intersect, total, union
+from .sampled import SampledCard, sampled
 
 
 class BlockEnergy(NamedTuple):
@@ -28,65 +28,57 @@ class BlockEnergy(NamedTuple):
 class DeviceEnergy(NamedTuple):
     """What one device drew between its first and last sample. It is the whole card's, whoever else uses it."""
 
-    device: int
+    device: int | None  # None: a card that the session's work cannot be on
     joules: float | None
     method: str | None  # "counter": the driver's own; "power": samples joined by straight lines
     reason: str | None  # why there is none
     seconds: float  # between first and last sample
-    blocks: tuple[BlockEnergy, ...]  # most first; of a merged session those of processes that worked on the device
+    #: Most first; of processes whose work ran on the device. Where no work is known, of all if it is the only one.
+    blocks: tuple[BlockEnergy, ...]
+    card: str = ""  # "GPU 0"; "another card: …" where there is no number
+    worked: bool | None = None  # whether work of the session ran on it; None where no work is known at all
 
 
 def energy(session: Session) -> list[DeviceEnergy]:
-    """One row a sampled device. Unknown is None with a reason, never zero."""
-    by_device: dict[tuple[int, str], list[GpuMetrics]] = {}
-    for sample in session.metrics:
-        by_device.setdefault(key(sample.device), []).append(sample)
+    """One row a sampled card. Unknown is None with a reason, never zero."""
     passes: dict[Path, list[Interval]] = {}
     for record in session.records:
         if type(record) is BlockRecord:
             passes.setdefault(record.path, []).append((record.start_ns, record.end_ns))
-    users = _users(session)
-    return [
-        _device(index, samples, passes if users is None else _of(passes, users.get(index, set())))
-        for (index, _), samples in sorted(by_device.items())
-    ]
+    cards = sampled(session)
+    return [_device(card, _of(passes, card, session, len(cards) == 1)) for card in cards]
 
 
-def _users(session: Session) -> dict[int, set[str]] | None:
-    """Of a merged session the processes that worked on each device; None for a session of one process."""
-    if len(session.meta.get("processes") or ()) < 2:
-        return None
-    users: dict[int, set[str]] = {}
-    for item in itertools.chain(session.records, session.aggregates):
-        device = getattr(item, "device", None)
-        if device is not None and item.path:
-            users.setdefault(device, set()).add(item.path[0])
-    return users
+def _of(
+    passes: dict[Path, list[Interval]], card: SampledCard, session: Session, only: bool
+) -> dict[Path, list[Interval]]:
+    """Those that may have used the card."""
+    if card.worked is None:
+        return passes if only else {}
+    if len(session.meta.get("processes") or ()) > 1:
+        return {path: spans for path, spans in passes.items() if path[0] in card.processes}
+    return passes if card.worked else {}
 
 
-def _of(passes: dict[Path, list[Interval]], roots: set[str]) -> dict[Path, list[Interval]]:
-    return {path: spans for path, spans in passes.items() if path[0] in roots}
-
-
-def _device(index: int, samples: list[GpuMetrics], passes: dict[Path, list[Interval]]) -> DeviceEnergy:
-    samples.sort(key=lambda sample: sample.time_ns)
+def _device(card: SampledCard, passes: dict[Path, list[Interval]]) -> DeviceEnergy:
+    samples = card.samples
     curve, method = _counter(samples), "counter"
     if curve is None:
         curve, method = _power(samples), "power"
     if curve is None:
-        return DeviceEnergy(index, None, None, _why_not(samples), 0.0, ())
+        return DeviceEnergy(card.number, None, None, _why_not(samples), 0.0, (), card.text, card.worked)
     until, times = curve
-    sampled = [(times[0], times[-1])]
+    seen = [(times[0], times[-1])]
     blocks = []
     for path, spans in passes.items():
         open_time = union(spans)
-        inside = intersect(open_time, sampled)
+        inside = intersect(open_time, seen)
         length = total(open_time)
         joules = sum(until(end) - until(start) for start, end in inside)
         blocks.append(BlockEnergy(path, len(spans), joules, total(inside) / length if length else 0.0))
     blocks.sort(key=lambda block: -block.joules)
-    seconds = (times[-1] - times[0]) / 1e9
-    return DeviceEnergy(index, until(times[-1]) - until(times[0]), method, None, seconds, tuple(blocks))
+    seconds, joules = (times[-1] - times[0]) / 1e9, until(times[-1]) - until(times[0])
+    return DeviceEnergy(card.number, joules, method, None, seconds, tuple(blocks), card.text, card.worked)
 
 
 _Curve = tuple[Callable[[int], float], list[int]]

@@ -1,6 +1,6 @@
 """The table of operations: what ran, how often, for how long; kept records and aggregates combined exactly."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter, mul
 from typing import NamedTuple
 
@@ -8,12 +8,34 @@ from .._records.records import Aggregate, standard_deviation
 from ..session import Session
 from .calls import OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
 
-__all__ = ["DEVICE_KINDS", "OPERATIONS", "Operation", "Spread", "duration_ns", "operations", "spread"]
+__all__ = [
+    "DEVICE_KINDS",
+    "OPERATIONS",
+    "Operation",
+    "Spread",
+    "called",
+    "duration_ns",
+    "kernel_backends",
+    "operations",
+    "spread",
+]
 
 #: Kinds that occupy the device; the others are host time or instants.
 DEVICE_KINDS = frozenset({"kernel", "transfer", "memset"})
 
 _Key = tuple[str, str, str, int | None, str | None]
+
+
+def called(backends: Collection[str]) -> str:
+    """What runs on devices of these backends: wgpu times passes, which may have many kernels or none."""
+    return "pass" if set(backends) == {"wgpu"} else "kernel or pass" if "wgpu" in backends else "kernel"
+
+
+def kernel_backends(session: Session) -> set[str]:
+    """Whose kernels, or passes, there are."""
+    work = session.work
+    kept = {work.kinds[number].backend for number in set(work.kind) if work.kinds[number].kind == "kernel"}
+    return kept | {row.backend for row in session.aggregates if row.kind == "kernel"}
 
 
 class Operation(NamedTuple):

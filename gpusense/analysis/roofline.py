@@ -8,10 +8,10 @@ Patterson, CACM 52(4), 2009).
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from .._records.device_identity import device_of
 from .._records.records import BlockRecord, DeviceInfo, GpuKernel
 from ..session import Session
 from .blocks import BlockNode, block_tree
-from .coverage import device_of
 
 #: Single-precision lanes a multiprocessor, by compute capability (CUDA C++ Programming Guide, arithmetic throughput).
 _LANES = {
@@ -91,9 +91,8 @@ def roofline(session: Session) -> list[Point]:
             sums[at] += value
     device_ns = {node.path: node.gpu_ns for node in _walk(block_tree(session))} if blocks else {}
     points = [_point(session, "kernel", name, device, *sums) for (name, device), sums in kernels.items()]
-    only = session.devices[0].cuda_index if len(session.devices) == 1 else None
     points += [
-        _point(session, "block", " › ".join(path), only, sums[0], sums[1], device_ns.get(path, 0))
+        _point(session, "block", " › ".join(path), None, sums[0], sums[1], device_ns.get(path, 0))
         for path, sums in blocks.items()
     ]
     return sorted((point for point in points if point.device_ns), key=lambda point: -point.device_ns)
@@ -111,7 +110,7 @@ def _sizes(attributes: dict[str, Any] | None) -> tuple[float, float] | None:
 def _point(
     session: Session, kind: str, name: str, device: int | None, flops: float, size: float, spent: float
 ) -> Point:
-    found = device_of(session, device)
+    found = device_of(session.devices, "cuda", device)
     top = peaks(found) if found is not None else Peaks(None, None)
     intensity = flops / size if size else None
     attainable = bound = None

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, compress, starmap
+from typing import Any, overload
 
 from .._records import lanes
 
@@ -17,7 +18,7 @@ _PART = 4096  # values that are looked at together
 _RISES = 16  # stretches with fewer rows, on average, are no stretches
 
 
-class Rows:
+class Rows(Sequence[int]):
     """``mask`` has a byte for each row of the table: 1 where it is one of them, else 0."""
 
     def __init__(self, mask: bytes) -> None:
@@ -26,10 +27,23 @@ class Rows:
     def __len__(self) -> int:
         return self._count
 
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "array[int]": ...
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._numbers[at]
+
     def __iter__(self) -> Iterator[int]:
         if self._stretches is None:
             return compress(range(len(self._mask)), self._mask)
         return chain.from_iterable(starmap(range, self._stretches))
+
+    @cached_property
+    def _numbers(self) -> "array[int]":
+        return array("I", self)
 
     @cached_property
     def _count(self) -> int:
@@ -65,7 +79,7 @@ class Rows:
             part = values[at : at + _PART]
             for place, number in sorted((part.index(number), number) for number in set(part).difference(found)):
                 found[number] = at + place
-        rows = range(len(values)) if self._count == len(self._mask) else array("I", self)
+        rows = range(len(values)) if self._count == len(self._mask) else self._numbers
         return [(number, rows[place]) for number, place in found.items()]
 
     def where(self, mask: bytes) -> "Rows":

@@ -1,11 +1,13 @@
 """Copies by direction, kind of memory and pair of devices, against what the link can do."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._records.metrics import Pcie
 from .._records.records import Aggregate, GpuMemoryTransfer
 from ..session import Session
 from .calls import timed_by_host
+from .sampled import SampledCard, sampled
 
 #: Gigatransfers a second and lane, and the payload share of the line code (PCI Express Base Specification: 8b/10b
 #: up to generation 2, 128b/130b to 5, 242 of 256 bytes of a flit in 6).
@@ -64,19 +66,14 @@ def pcie_bytes_per_s(generation: int | None, width: int | None) -> float | None:
     return width * rate * 1e9 * code / 8
 
 
-def link_peak(session: Session, device: int | None) -> float | None:
-    """Rate of the device's PCIe link from the monitor's samples.
+def link_peak(cards: Sequence[SampledCard], device: int | None) -> float | None:
+    """Rate of the device's PCIe link from the monitor's samples; of the only card where the device is not known.
 
     The fastest generation seen, since links slow down while idle; else the maximum the device and slot allow.
     """
-    best: float | None = None
-    for sample in session.metrics:
-        if device is not None and device not in (sample.device.cuda_index, sample.device.index):
-            continue
-        rate = _rate(sample.pcie)
-        if rate is not None and (best is None or rate > best):
-            best = rate
-    return best
+    mine = [card for card in cards if (card.number == device if device is not None else len(cards) == 1)]
+    rates = [rate for card in mine for sample in card.samples if (rate := _rate(sample.pcie)) is not None]
+    return max(rates, default=None)
 
 
 def _rate(pcie: Pcie) -> float | None:
@@ -117,9 +114,9 @@ def transfers(session: Session) -> list[TransferGroup]:
             groups.setdefault(_counted_key(aggregate), _Sums()).add(
                 aggregate.count, aggregate.bytes, aggregate.total_ns
             )
-    rows = []
+    rows, cards = [], sampled(session)
     for key, sums in groups.items():
-        link = link_peak(session, key[1]) if key[0] in _HOST_DIRECTIONS else None
+        link = link_peak(cards, key[1]) if key[0] in _HOST_DIRECTIONS else None
         rows.append(
             TransferGroup(*key, sums.count, sums.bytes, sums.total_ns, sums.small, sums.small_ns, sums.peak, link)
         )

@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from statistics import median, pstdev
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from .._records import lanes
 from .._records.device_identity import card
 from .._records.records import Path
 from .._records.work import WorkKind, WorkTable
-from .._runtime.text import device_text, one_line
+from .._runtime.text import one_line
 from .busy import DeviceKey
 from .families import family
 from .idle import Host, inside_blocks
@@ -21,16 +21,23 @@ from .intervals import Interval, intersect, total
 from .program import INTERLUDE, STEADY, Program, Steps
 from .rows import Rows, marked, sums
 from .sweep import Parts, Sweep
+from .trials import trials
 
 #: A gap that begins as the host stops waiting for the device is the wait's cost for so long: what it takes to fill the
 #: queue again. Beyond it the host did something else.
 RESTART_NS = 1_000_000
 #: A gap that is no longer is what one launch leaves: Python frameworks need 5 to 50 µs for one.
 LAUNCH_NS = 100_000
+#: A finding is worth a sentence from this share of its phase on.
+WORTH = 0.05
 #: A call that allocates or releases memory of the device takes no longer.
 ALLOCATION_NS = 3_000_000
 
 _EVER = 1 << 62  # nanoseconds
+#: So much of what the device waits for the host must lie in a few steps to call it a stall.
+_IN_FEW = 0.6
+#: The first algorithms that are tried out, which load what they need, run so long before the waits that show trials.
+_SET_UP_NS = 50_000_000
 #: So many gaps are looked at one by one, to say where they lie.
 _MANY = 50_000
 
@@ -51,6 +58,18 @@ class Cause(NamedTuple):
     gaps: "array[int]"  # their numbers in the walk
 
 
+class Stall(NamedTuple):
+    """A few steps in which a device stands empty far longer than in the others, for the host's sake."""
+
+    steps: list[int]  # their numbers
+    excess: list[float]  # nanoseconds longer than usual, of each
+    every: int | None  # how many steps lie between two of them; None where that differs
+
+    @property
+    def mean_ns(self) -> float:
+        return sum(self.excess) / len(self.excess)
+
+
 class View:
     """``key`` of the device; ``name`` of the phase, whose parts are ``spans``."""
 
@@ -58,6 +77,7 @@ class View:
         self,
         program: Program,
         key: DeviceKey,
+        text: str,
         walk: Sweep,
         work: WorkTable,
         host: Host,
@@ -65,8 +85,10 @@ class View:
         allocations: "Sequence[int]" = (),
         name: str | None = None,
     ) -> None:
-        """``allocations``: when memory of the device was allocated or released by calls that may stop it; in order."""
+        """``text``: "GPU 0". ``allocations``: when memory of the device was allocated or released by calls that may
+        stop it; in order."""
         self.program, self.key, self.walk, self.work, self.host = program, key, walk, work, host
+        self.text = text
         self.allocations = allocations
         self.name = name or program.judged
         self.spans = program.spans(self.name)
@@ -76,17 +98,12 @@ class View:
     def of(self, name: str) -> "View":
         """The same device in another phase."""
         return View(
-            self.program, self.key, self.walk, self.work, self.host, self._unknown, self.allocations, name
-        )  # fmt: skip
+            *(self.program, self.key, self.text, self.walk, self.work, self.host, self._unknown, self.allocations, name)
+        )
 
     @property
     def device(self) -> int | None:
         return self.key[1]
-
-    @property
-    def text(self) -> str:
-        """ "GPU 0"."""
-        return device_text(self.device, self.key[0])
 
     @property
     def steps(self) -> Steps | None:
@@ -193,15 +210,30 @@ class View:
         """Every gap of the phase by its cause."""
         numbers, mine = self.gap_numbers, self._codes
         codes = b"".join(mine[part.start : part.stop] for part in self._gap_parts)
-        found = {name: Rows(codes.translate(_IS[code])).of(numbers) for code, name in enumerate(CAUSES)}
+        found = {name: array("I", Rows(codes.translate(_IS[code])).of(numbers)) for code, name in enumerate(CAUSES)}
         if found["new"] and found["host"]:
             self._compiled(found)
+        if self.trials and found["host"]:
+            self._before_trials(found)
+        if self.share(self.gap_ns(found["launch"])) >= WORTH:
+            self._launched_slowly(found)
         if self._waits_keep_it_short(found):
             found["synchronising"], found["launch"] = (
                 array("I", sorted([*found["synchronising"], *found["launch"]])),
                 array("I"),
             )
         return {name: Cause(name, self.gap_ns(mine), mine) for name, mine in found.items()}
+
+    def _launched_slowly(self, found: "dict[str, array[int]]") -> None:
+        """Where launches are what the device waits for anyhow, gaps somewhat longer have the same cause: some calls of
+        a framework take longer than others. What ends with a copy to the device is the making of an input."""
+        gaps, work = self.walk.gaps, self.work
+        host, found["host"] = found["host"], array("I")
+        for number in host:
+            before, after = (work.kinds[work.kind[row[number]]].direction for row in (gaps.before, gaps.after))
+            slow = gaps.end[number] - gaps.start[number] <= RESTART_NS and (after != "cpu_to_gpu" or before == after)
+            found["launch" if slow else "host"].append(number)
+        found["launch"] = array("I", sorted(found["launch"]))
 
     def _waits_keep_it_short(self, found: "dict[str, array[int]]") -> bool:
         """Whether the short gaps follow from waits, too: a host that waits often cannot launch ahead, although all its
@@ -210,7 +242,8 @@ class View:
         if not launched or waits * 50 < len(self.rows):
             return False
         gaps, start = self.walk.gaps, self.work.start
-        intervals = sorted(start[gaps.after[number]] - start[gaps.before[number]] for number in launched)
+        short = (number for number in launched if gaps.end[number] - gaps.start[number] <= LAUNCH_NS)
+        intervals = sorted(start[gaps.after[number]] - start[gaps.before[number]] for number in short)
         return intervals[len(intervals) // 4] * len(self.rows) < self.parts.busy
 
     def gap_ns(self, numbers: Sequence[int]) -> int:
@@ -245,7 +278,7 @@ class View:
                 found[number] = found.get(number, 0) + lost
         return found
 
-    def _shown(self, number: int) -> int:
+    def shown(self, number: int) -> int:
         """How long a gap is in the phase, as far as it was seen."""
         return self.walk.gap_lengths[number] - self.unseen.get(number, 0) - self.beyond.get(number, 0)
 
@@ -266,6 +299,22 @@ class View:
         for number in host:
             at = steps.at(self.walk.gaps.start[number])
             found["new" if at in those else "host"].append(number)
+
+    @cached_property
+    def trials(self) -> list[Interval]:
+        """When algorithms of convolutions were tried out in the phase."""
+        return trials(self.work, self.program.rows_in(self.name))
+
+    def _before_trials(self, found: "dict[str, array[int]]") -> None:
+        """Before cuDNN tries algorithms it compiles and loads them: long gaps that end just before a trial or in it."""
+        gaps = self.walk.gaps
+        starts = [start for start, _ in self.trials]
+        host, found["host"] = found["host"], array("I")
+        for number in host:
+            at = bisect_right(starts, gaps.end[number] + _SET_UP_NS) - 1
+            tried = at >= 0 and gaps.end[number] <= self.trials[at][1]
+            found["new" if tried else "host"].append(number)
+        found["new"] = array("I", sorted(found["new"]))
 
     @cached_property
     def _codes(self) -> bytearray:
@@ -311,6 +360,37 @@ class View:
         """Rows of kernels that had not run before with this size: compiled or tuned just then, perhaps."""
         return self.program.news
 
+    @cached_property
+    def stall(self) -> Stall | None:
+        """The steps in which the host holds the device up, where most of what it waits for the host lies in few."""
+        spent = self.gap_by_step(self.causes["host"].gaps)
+        usual, odd = regular_part(spent)
+        excess = [spent[at] - usual for at in odd]
+        if not odd or 3 * len(odd) > len(spent) or sum(excess) < _IN_FEW * self.causes["host"].total_ns:
+            return None
+        return Stall(odd, excess, rhythm(odd))
+
+    def in_stall(self, rows: Iterable[int]) -> float:
+        """Of the time of some rows the share that lies in the steps that stall."""
+        if self.stall is None or self.steps is None:
+            return 0.0
+        work, those = self.work, set(self.stall.steps)
+        inside = whole = 0
+        for row in rows:
+            length = work.end[row] - work.start[row]
+            whole += length
+            inside += length if self.steps.at(work.start[row]) in those else 0
+        return inside / whole if whole else 0.0
+
+    @cached_property
+    def busy_by_step(self) -> list[int]:
+        """Nanoseconds for which the device worked in each step."""
+        steps = self.steps
+        if steps is None:
+            return []
+        empty = self.gap_by_step(self.gap_numbers)
+        return [end - start - gap for start, end, gap in zip(steps.starts, steps.ends, empty, strict=True)]
+
     def gap_by_step(self, numbers: Sequence[int]) -> list[int]:
         """Nanoseconds of some gaps in each step."""
         steps, gaps = self.steps, self.walk.gaps
@@ -320,7 +400,7 @@ class View:
         for number in numbers:
             at = bisect_right(steps.starts, gaps.start[number]) - 1
             if 0 <= at < steps.number:
-                spent[at] += self._shown(number)
+                spent[at] += self.shown(number)
         return spent
 
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
@@ -329,7 +409,7 @@ class View:
         gaps, work, some = self.walk.gaps, self.work, _some(numbers)
         before, after = (map(work.kind.__getitem__, map(side.__getitem__, some)) for side in (gaps.before, gaps.after))
         found: dict[tuple[int, int], list[int]] = {}
-        for key, spent in zip(zip(before, after, strict=True), map(self._shown, some), strict=True):
+        for key, spent in zip(zip(before, after, strict=True), map(self.shown, some), strict=True):
             mine = found.setdefault(key, [0, 0])
             mine[0] += 1
             mine[1] += spent
@@ -372,10 +452,17 @@ def _some(numbers: Sequence[int]) -> Sequence[int]:
 
 
 def regular_part(spent: list[int]) -> tuple[float, list[int]]:
-    """Of what each step spends: what every step does (the median), and the numbers of the steps that spend far more."""
+    """Of what each step spends: what every step does (the median), and the numbers of the steps that spend far more.
+
+    Of these the ones that are far from the others are left out: less than half of the excess below which half of it
+    all lies.
+    """
     usual = median(spent) if spent else 0.0
     least = max(2.0 * usual, usual + RESTART_NS)
-    return usual, [at for at, one in enumerate(spent) if one > least]
+    odd = [at for at, one in enumerate(spent) if one > least]
+    excess = sorted(spent[at] - usual for at in odd)
+    middle = next((one for one, sofar in zip(excess, accumulate(excess), strict=True) if 2 * sofar >= sum(excess)), 0.0)
+    return usual, [at for at in odd if 2 * (spent[at] - usual) >= middle]
 
 
 def rhythm(numbers: list[int]) -> int | None:

@@ -113,7 +113,7 @@ class Ending:
             save(session, self.path)
         session, missing = joined([session], _READ_S)
         waiting.end()
-        more = [*missing[:_MOST_NAMED], *self._written(session)]
+        more = [*facts.get("notes", ()), *missing[:_MOST_NAMED], *self._written(session)]
         if not self._quiet:
             self._answer(session, more)
         if self.folder is not None and self.folder.kept:

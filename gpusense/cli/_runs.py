@@ -58,9 +58,14 @@ def make(keep: bool) -> Folder | None:
 
 
 def _removed(folder: str) -> None:
-    import shutil
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:  # somebody has put a folder there, or removes it, too
+        import shutil
 
-    shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_private(folder: str) -> bool:

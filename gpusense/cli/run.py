@@ -12,7 +12,7 @@ from .._runtime import package, process
 from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
-from . import _outputs, _runs, _syscalls
+from . import _outputs, _runs
 from ._arguments import microseconds, names, numbers, passes, seconds, share, size_bytes
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
@@ -24,6 +24,7 @@ _EPILOG = """examples:
   gpusense run -o page.html torchrun --nproc-per-node 2 train.py
   gpusense run -c "import torch; torch.ones(9, device='cuda').sum()"
 """
+_SYSCALLS = "ioctl,read,write,futex"
 _SETTINGS = (
     *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
 )
@@ -49,7 +50,9 @@ def main(argv: list[str]) -> int:
         return 2
     try:
         if settings.syscalls is not None:
-            _syscalls.restart(argv, settings.syscalls)
+            from ._syscalls import restart
+
+            restart(argv, settings.syscalls)
         ending = _start(settings, rest)
     except GpuSenseError as error:
         _say(f"gpusense run: {error}\n")
@@ -98,6 +101,17 @@ def _exit_code(error: BaseException) -> int:
     return error.code if isinstance(error.code, int) else 1
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal. One is made for each option that is declared, and the usual one loads ``shutil``."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
+        except (ValueError, OSError):
+            columns = 0
+        super().__init__(prog, width=(columns or 80) - 2)
+
+
 class _Parser(argparse.ArgumentParser):
     def with_value(self) -> set[str]:
         """Options that are followed by a word which belongs to them."""
@@ -120,7 +134,7 @@ def parser() -> _Parser:
         usage="gpusense run [options] (SCRIPT | COMMAND | -m MODULE | -c CODE | -) [arguments of the program]",
         description="Run a program unchanged, with the processes it starts, and say on stderr what it did on the GPU.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -164,9 +178,9 @@ def parser() -> _Parser:
     add(
         "--syscalls",
         nargs="?",
-        const=_syscalls.DEFAULT,
+        const=_SYSCALLS,
         metavar="A,B",
-        help=f"also record system calls, through strace ({_syscalls.DEFAULT}; others by --syscalls=A,B)",
+        help=f"also record system calls, through strace ({_SYSCALLS}; others by --syscalls=A,B)",
     )
     add("--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves")
     add("--wgpu-copies", action="store_true", default=None, help="also time wgpu's copies on the GPU and its clears")
@@ -219,7 +233,7 @@ def _record(ending: Ending, settings: argparse.Namespace, command: list[str], li
     from .._tracing.select import control
 
     chosen = _chosen(settings)
-    _load_what_ending_needs()
+    _load_what_ending_needs(settings.quiet)
     file = None if live else ending.session_file()
     if file is not None and file == ending.path:
         moved = _outputs.set_aside(file)
@@ -230,7 +244,10 @@ def _record(ending: Ending, settings: argparse.Namespace, command: list[str], li
     recording.tracer.recorder.facts["run"] = about = _about(settings, command)
     if settings.backends is None or "nvml" in settings.backends:
         recording.tracer.recorder.begun = _watch_the_device
-    _syscalls.attach(recording.tracer)
+    if settings.syscalls is not None:
+        from ._syscalls import attach
+
+        attach(recording.tracer)
     if not settings.no_integrations:
         integrations.watch(recording.tracer)
     ending.spans = Spans.of(settings.otlp, live)
@@ -281,7 +298,7 @@ def _follow(ending: Ending, settings: argparse.Namespace, chosen: dict[str, Any]
     )
 
 
-def _load_what_ending_needs() -> None:
+def _load_what_ending_needs(quiet: bool) -> None:
     """Importing at exit would come too late: the program may have changed folders, limits or imports by then.
 
     What is loaded by now is no garbage: the program's collector need not look at it again and again.
@@ -291,10 +308,12 @@ def _load_what_ending_needs() -> None:
     searched = gc.isenabled()
     gc.disable()
     try:
-        from ..report import text
         from ..session import Session, _merge, _replay, _writer  # noqa: F401
 
-        text.summary(Session(), path="")
+        if not quiet:
+            from ..report import text
+
+            text.summary(Session(), path="")
         gc.freeze()
     finally:
         if searched:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._records.device_identity import is_among, merge, same
+from .._records.device_identity import is_among, merged
 from .._records.metrics import GpuMetrics, fill
 from .._records.protocols import Backend
 from .._records.records import DeviceInfo, Unavailable
@@ -168,16 +168,13 @@ class Opening:
     def _merge(self) -> Merged:
         sources: dict[str, Any] = {b.name: b.metrics for b in self.backends if isinstance(b, Backend) and b.metrics}
         listed = {name: _devices(source) for name, source in sources.items()}
-        devices = merge({"cuda": _cuda_devices(), **listed})
-        parts: dict[int, list[tuple[Any, DeviceInfo]]] = {}
-        for device in devices:
-            every = [(sources[name], entry) for name, entries in listed.items() for entry in entries]
-            known = [part for part in every if same(device, part[1])]
-            if not known:  # an entry without address or UUID stands for itself
-                known = [part for part in every if part[1].name == device.name]
-            if known:
-                parts[device.index] = known
-        return self._in_order(tuple(device for device in devices if device.index in parts), parts)
+        devices = merged({"cuda": _cuda_devices(), **listed})
+        parts = {
+            device.index: known
+            for device, entries in devices
+            if (known := [(sources[name], entry) for name, entry in entries if name in sources])
+        }
+        return self._in_order(tuple(device for device, _ in devices if device.index in parts), parts)
 
     def _in_order(self, devices: tuple[DeviceInfo, ...], parts: dict[int, list[tuple[Any, DeviceInfo]]]) -> Merged:
         """A device that came later stands behind those that were there: who watches them knows them by their places."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from .._runtime.text import UNKNOWN, count_text, one_line, size_text, time_text
 from ..analysis.blocks import BlockNode, BlockTimes, why_unknown
+from ..analysis.operation import called, kernel_backends
 from ..session import Session
 
 _MOST_OWNERS = 5
@@ -44,7 +45,7 @@ def lines(session: Session, root: BlockNode, width: int, most: int) -> Iterator[
     if not nodes:
         return
     times = [(depth, node, node.times) for depth, node in nodes[:most]]
-    known, unknown = _known([row for _, _, row in times])
+    known, unknown = _known(session, [row for _, _, row in times])
     shown = _fitting(known, width - (_CAPTURED if any(node.owners for _, node, _ in times) else _NAME))
     yield "".join(column.head.rjust(column.wide) for column in shown) + "  block"
     for depth, node, row in times:
@@ -60,7 +61,7 @@ def tables(session: Session, root: BlockNode) -> list[dict[str, Any]]:
     """The same for the page, in the shape of its small tables: one, or none where there are no blocks."""
     nodes = list(root.walk())
     times = [(depth, node.times) for depth, node in nodes[:_PAGE_ROWS]]
-    known, unknown = _known([row for _, row in times])
+    known, unknown = _known(session, [row for _, row in times])
     indent = "\N{NO-BREAK SPACE}" * 4
     table = {
         "title": "Blocks",
@@ -75,10 +76,13 @@ def tables(session: Session, root: BlockNode) -> list[dict[str, Any]]:
     return [table] if nodes else []
 
 
-def _known(rows: list[BlockTimes]) -> tuple[list[_Column], list[_Column]]:
+def _known(session: Session, rows: list[BlockTimes]) -> tuple[list[_Column], list[_Column]]:
     """The columns that have a figure, and those that have none in any row."""
-    known = [column for column in _COLUMNS if any(getattr(row, column.field) is not None for row in rows)]
-    return known, [column for column in _COLUMNS if column not in known]
+    backends = kernel_backends(session)
+    ran = {"kernel": "kernels", "pass": "passes"}.get(called(backends), "work")
+    columns = [column._replace(head=ran) if column.field == "kernels" else column for column in _COLUMNS]
+    known = [column for column in columns if any(getattr(row, column.field) is not None for row in rows)]
+    return known, [column for column in columns if column not in known]
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
@@ -87,7 +91,7 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     for head in _LEFT_OUT:
         if sum(column.wide for column in shown) + 4 <= width:  # with the indents of section and name
             break
-        shown = [column for column in shown if column.head != head]
+        shown = [column for column in shown if head not in (column.head, column.field)]
     return shown
 
 
@@ -105,8 +109,8 @@ def _owners(node: BlockNode, shown: list[_Column], indent: str) -> Iterator[str]
     rows = sorted(node.owners.items(), key=lambda row: -row[1][1])
     empty = "".join(" " * column.wide for column in shown)
     for path, (kernels, spent) in rows[:_MOST_OWNERS]:
-        cells = {"GPU": time_text(spent), "kernels": f"{kernels:,}"}
-        told = "".join(cells.get(column.head, "").rjust(column.wide) for column in shown)
+        cells = {"kernel_ns": time_text(spent), "kernels": f"{kernels:,}"}
+        told = "".join(cells.get(column.field, "").rjust(column.wide) for column in shown)
         yield f"{told}  {indent}  replayed, captured in {one_line('/'.join(path), 80)}"
     if len(rows) > _MOST_OWNERS:
         yield f"{empty}  {indent}  … and from {count_text(len(rows) - _MOST_OWNERS, 'more block')}"

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import IO, Any
 
+from .._records.device_identity import card
 from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from .._runtime.text import well_formed
 from ..analysis.busy import window
@@ -19,7 +20,7 @@ from .divisions import GAPS, Divisions
 from .files import output
 from .perfetto import named, values_of
 from .series import device_series
-from .tracks import end_of, group_name, label, tracks
+from .tracks import card_name, end_of, label, tracks
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
@@ -71,16 +72,17 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
                 origin = blocks[record.block_id]
                 yield _flow("s", flow, origin.start_ns - base, *places[origin.block_id])
                 yield {**_flow("f", flow, record.start_ns - base, process, lane), "bp": "e"}
-        gaps = list(divisions.gaps(track.device)) if track.device is not None and track.device not in told else []
-        told.add(track.device)
+        of = None if track.device is None else card(*track.device)
+        gaps = list(divisions.gaps(track.device)) if track.device is not None and of not in told else []
+        told.add(of)
         if gaps:
             lane += 1
             yield _named("thread_name", process, lane, "empty: why")
             for gap in gaps:
                 span = {"ts": _micros(gap.start_ns - base), "dur": _micros(gap.end_ns - gap.start_ns)}
                 yield {"ph": "X", "name": GAPS[gap.cause], "pid": process, "tid": lane, **span}
-    for device, name, unit, points in device_series(session):
-        group = group_name(session, device)
+    for watched, name, unit, points in device_series(session):
+        group = card_name(session, watched)
         yield from _group(groups, group)
         for time, value in points:
             at = {"pid": groups[group], "ts": _micros(time - base)}

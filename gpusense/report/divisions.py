@@ -10,15 +10,17 @@ from functools import cached_property
 from operator import mul
 from typing import NamedTuple
 
+from .._records.device_identity import card, device_of, device_text
 from .._records.records import standard_deviation
-from .._runtime.text import count_text, device_text, one_line, percent_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..analysis.anomalies import median
 from ..analysis.busy import DeviceKey
 from ..analysis.facts import Facts
 from ..analysis.families import family
 from ..analysis.intervals import Interval, intersect, total
-from ..analysis.operation import Operation
+from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.program import INTERLUDE, START_UP, STEADY, TAIL, WHOLE, Program, Steps
+from ..analysis.startup import dominates, start_up
 from ..analysis.view import View
 
 #: The name of all phases together.
@@ -34,7 +36,7 @@ PARTS = {
     "launch": "empty: launching takes longer than running",
     "synchronising": "empty: the host had waited for it",
     "host": "empty: waits for the host",
-    "new": "empty: before new kernels or sizes",
+    "new": "empty: before new work or sizes",
     "allocation": "empty: memory is allocated or released",
     "none": "empty: no work",
 }
@@ -58,10 +60,16 @@ def phase_text(name: str, steps: Steps | None = None) -> str:
     return "launches" if name == STEADY and steps is not None and steps.name == "launch" else _OF.get(name, name)
 
 
+#: Where the mean of the steps is so far from the middle one, some are far longer than the others.
+_FAR = 0.05
+
+
 def steps_text(steps: Steps) -> str:
-    """ "28 steps of 33.1 ms (± 400 µs)"; "2,518 launches of 260 µs"."""
+    """ "28 steps of 33.1 ms (± 400 µs)"; "2,518 launches of 260 µs". The middle one; the mean where it differs."""
     spread = f" (± {time_text(steps.spread_ns)})" if steps.spread_ns >= 1 else ""
     length = time_text(steps.median_ns) + spread
+    if abs(steps.mean_ns - steps.median_ns) > _FAR * steps.median_ns:
+        length += f", {time_text(steps.mean_ns)} on average"
     if steps.name == "launch":
         return f"{count_text(steps.number, 'launch', 'launches')} of {length}"
     named = "" if steps.name == "step" else f" (“{one_line(steps.name, 40)}”)"
@@ -80,6 +88,7 @@ class Division(NamedTuple):
     gaps: dict[str, int]  # how many there are, by cause
     operations: list[Operation]  # of the device, most time first; ``share`` is of the phase
     unseen_ns: int = 0  # beside the length: when capture was off
+    text: str = ""  # "GPU 0"
 
     def share(self, spent_ns: float) -> float:
         """Of the phase, 0…1. What runs at once on a device may be more than 1 together."""
@@ -107,14 +116,20 @@ class Division(NamedTuple):
     @property
     def device(self) -> str:
         """ "GPU 0"; of a merged session "rank 1 · GPU 0"."""
-        name = device_text(self.key[1], self.key[0])
-        return name if self.program.root is None else f"{one_line(self.program.root, 40)} · {name}"
+        return self.text if self.program.root is None else f"{one_line(self.program.root, 40)} · {self.text}"
+
+    @property
+    def processor(self) -> str:
+        """ "GPU"; "CPU" where that plays one."""
+        return "CPU" if self.text.startswith("CPU ") else "GPU"
 
     def families(self) -> dict[str, int]:
-        """Nanoseconds of kernels by family, and of what is copied or set; most first."""
+        """Nanoseconds of kernels by family, of passes, and of what is copied or set; most first."""
         sums: dict[str, int] = {}
         for row in self.operations:
-            name = family(row.full_name or row.name) if row.kind == "kernel" else "copies and memsets"
+            name = "copies and memsets"
+            if row.kind == "kernel":
+                name = "passes" if row.backend == "wgpu" else family(row.full_name or row.name)
             sums[name] = sums.get(name, 0) + row.total_ns
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
@@ -202,16 +217,24 @@ class Divisions:
         """How long the calls of an operation took in a phase, in order; of sums nothing is known."""
         found: list[int] = []
         for (_, key), views in self.views.items():
-            if key == (row.backend, row.device):
+            if card(*key) == card(row.backend, row.device):
                 for at, view in enumerate(views):
                     if phase in (view.name, ALL):
-                        calls = self._lengths[view.program.root, key][at].get((row.kind, row.name, row.direction))
+                        what = (row.kind, row.name, row.direction, row.backend)
+                        calls = self._lengths[view.program.root, key][at].get(what)
                         found += calls.lengths if calls is not None else ()
         return sorted(found)
 
     @cached_property
     def _lengths(self) -> "dict[tuple[str | None, DeviceKey], list[_Lengths]]":
         return {key: [_lengths(view) for view in views] for key, views in self.views.items()}
+
+    def mark(self, row: Operation) -> str:
+        """What stands before an operation's name: "[0] "; "[CPU] " where a processor plays a GPU."""
+        device = device_of(self._facts.session.devices, row.backend, row.device) if row.kind in DEVICE_KINDS else None
+        if device is not None and device.kind == "cpu":
+            return "[CPU] "
+        return "" if row.device is None else f"[{row.device}] "
 
     def sentence(self) -> str:
         """ "28 steps of 33.1 ms (± 400 µs), after 9.30 s of start-up; GPU 0 busy 93 % of the steps"."""
@@ -223,18 +246,28 @@ class Divisions:
         if program.steps is not None and judged[0].phase == STEADY:
             before = sum(end - start for start, end in program.spans(START_UP))
             parts.append(steps_text(program.steps) + (f", after {time_text(before)} of start-up" if before else ""))
+            parts[0] += self._start_up(program)
         busy = [f"{one.device} {percent_text(one.busy_share)}" for one in judged[:8]]
         more = f" and {len(judged) - 8} more" if judged[8:] else ""
         if len(judged) > 1:
             mean = sum(one.busy_share for one in judged) / len(judged)
-            parts.append(f"GPUs busy {percent_text(mean)} of the {of} ({', '.join(busy)}{more})")
+            which = "GPUs" if all(one.processor == "GPU" for one in judged) else "devices"
+            parts.append(f"{which} busy {percent_text(mean)} of the {of} ({', '.join(busy)}{more})")
         else:
             parts.append(f"{judged[0].device} busy {percent_text(judged[0].busy_share)} of the {of}")
         return "; ".join(parts)
 
+    def _start_up(self, program: Program) -> str:
+        """ " (9.10 s of it before CUDA was initialised)": its largest part, where it takes more time than the steps."""
+        view = next((view for view in self._facts.feeding if view.program is program), None)
+        if view is None or not dominates(program):
+            return ""
+        what, spent = max(start_up(self._facts.session, view).parts.items(), key=lambda part: part[1])
+        return f" ({time_text(spent)} of it {what})"
+
     def gaps(self, key: DeviceKey) -> Iterator[Gap]:
         """Each time in which a device was empty between two pieces of work, in order."""
-        views = next((views for (_, other), views in self.views.items() if other == key), ())
+        views = next((views for (_, other), views in self.views.items() if card(*other) == card(*key)), ())
         causes: dict[int, str] = {}
         for view in views:
             for cause in view.causes.values():
@@ -249,9 +282,8 @@ class Divisions:
         facts, found = self._facts, []
         for time in facts.times:
             key, seen = (time.backend, time.device), max(0, (time.window_ns or time.busy_ns) - time.unseen_ns)
-            mine = [
-                row for row in facts.device_operations if (row.backend, row.device) == key and row.timing == "device"
-            ]
+            rows = (row for row in facts.device_operations if row.timing == "device")
+            mine = [row for row in rows if card(row.backend, row.device) == card(*key)]
             busy = min(time.busy_ns, seen)
             idle = next((row for row in facts.idle if (row.backend, row.device) == key), None)
             parts = {"compute": min(time.kernel_ns, busy)}
@@ -260,7 +292,8 @@ class Divisions:
             parts["none"] = seen - sum(parts.values())
             parts = {name: spent for name, spent in parts.items() if spent > 0}
             shares = [row._replace(share=row.total_ns / seen if seen else 0.0) for row in mine]
-            found.append(Division(facts.programs[0], key, ALL, seen, busy, parts, {}, shares, time.unseen_ns))
+            text = device_text(facts.session.devices, *key)
+            found.append(Division(facts.programs[0], key, ALL, seen, busy, parts, {}, shares, time.unseen_ns, text))
         return sorted(found, key=lambda one: -one.busy_ns)
 
 
@@ -278,14 +311,14 @@ class _Calls:
         self.full_name = self.full_name or other.full_name
 
 
-#: By kind, name and direction.
-_Lengths = dict[tuple[str, str, "str | None"], _Calls]
+#: By kind, name, direction and backend.
+_Lengths = dict[tuple[str, str, "str | None", str], _Calls]
 
 
 def _lengths(view: View) -> _Lengths:
     work, found = view.work, _Lengths()
     calls = {
-        kind: found.setdefault((one.kind, one.name, one.direction), _Calls(one.full_name))
+        kind: found.setdefault((one.kind, one.name, one.direction, one.backend), _Calls(one.full_name))
         for kind, one in ((kind, work.kinds[kind]) for kind in view.by_kind)
     }
     for kind, (_, _, size) in view.by_kind.items():
@@ -330,19 +363,21 @@ def _division(
 ) -> Division:
     shown = {name: parts[name] for name in PARTS if parts.get(name, 0) > 0}
     busy = sum(shown.get(name, 0) for name in _BUSY)
-    rows = [_operation(view.key, *key, calls, length) for key, calls in lengths.items()]
+    rows = [_operation(view.device, *key, calls, length) for key, calls in lengths.items()]
     rows.sort(key=lambda row: (-row.total_ns, -row.count, row.kind, row.name))
-    return Division(view.program, view.key, phase, length, busy, shown, dict(gaps), rows, unseen)
+    return Division(view.program, view.key, phase, length, busy, shown, dict(gaps), rows, unseen, view.text)
 
 
-def _operation(key: DeviceKey, kind: str, name: str, direction: str | None, calls: _Calls, length: int) -> Operation:
+def _operation(
+    device: int | None, kind: str, name: str, direction: str | None, backend: str, calls: _Calls, length: int
+) -> Operation:
     values = sorted(calls.lengths)
     count, spent = len(values), sum(values)
     return Operation(
         kind=kind,
         name=name,
-        backend=key[0],
-        device=key[1],
+        backend=backend,
+        device=device,
         count=count,
         total_ns=spent,
         min_ns=values[0],

@@ -11,6 +11,7 @@ from functools import cache
 from operator import attrgetter
 from typing import IO, Any, NamedTuple
 
+from .._records.device_identity import card
 from .._records.json_codec import plain
 from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from .._runtime.text import one_line
@@ -24,7 +25,7 @@ from .divisions import GAPS, Divisions, Gap, phase_text
 from .files import output
 from .protobuf import double, fixed64, message, number, text, varint
 from .series import device_series
-from .tracks import Track, end_of, group_name, label, tracks
+from .tracks import Track, card_name, end_of, label, tracks
 
 # Field numbers of TracePacket, TrackEvent, InternedData and DebugAnnotation.
 _PACKET = 1
@@ -80,13 +81,13 @@ def packets(session: Session) -> Iterator[bytes]:
     for track in of_devices:
         yield writer.group(groups, track.group, None)
         yield from writer.track(track, groups[track.group])
-        if track.device is not None and track.device not in waiting:
-            waiting.add(track.device)
+        if track.device is not None and card(*track.device) not in waiting:
+            waiting.add(card(*track.device))
             yield from writer.gaps(divisions.gaps(track.device), groups[track.group])
     for track in of_host:
         yield from writer.track(track, groups[track.group])
-    for device, name, unit, points in device_series(session):
-        group = group_name(session, device)
+    for watched, name, unit, points in device_series(session):
+        group = card_name(session, watched)
         yield writer.group(groups, group, None)
         yield from writer.counter(groups[group], name, unit, points)
 

@@ -1,13 +1,10 @@
-"""What the monitor sampled, as one series a device and metric; only values that are known."""
+"""What the monitor sampled, as one series a card and metric; only values that are known."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 
-from .._records.device_identity import key
 from .._records.metrics import GpuMetrics
-from .._records.records import DeviceInfo
-from .._runtime.text import one_line
+from ..analysis.sampled import SampledCard, sampled
 from ..session import Session
 
 #: Name, unit, how to read it from a sample.
@@ -25,24 +22,11 @@ SERIES: tuple[tuple[str, str, Callable[[GpuMetrics], "float | None"]], ...] = (
 Points = list[tuple[int, float]]
 
 
-def devices_seen(session: Session) -> "tuple[DeviceInfo, ...]":
-    """The devices of the session; where it lists none, those that were sampled."""
-    return session.devices or tuple({key(sample.device): sample.device for sample in session.metrics}.values())
-
-
-def device_series(session: Session) -> Iterator[tuple[tuple[str, "int | None"], str, str, Points]]:
-    """(backend and number of the device as records name it, metric, unit, points in order of time)."""
-    by_device: dict[tuple[int, str], list[GpuMetrics]] = {}
-    for sample in session.metrics:
-        by_device.setdefault(key(sample.device), []).append(sample)
-    shared = Counter(index for index, _ in by_device)
-    for (index, own), samples in sorted(by_device.items()):
-        samples.sort(key=lambda sample: sample.time_ns)
-        device = samples[0].device
-        place = ("cuda", device.cuda_index if device.cuda_index is not None else index)
-        of = f" of {one_line(own or device.name)}" if shared[index] > 1 else ""
+def device_series(session: Session) -> Iterator[tuple[SampledCard, str, str, Points]]:
+    """(card, metric, unit, points in order of time); the cards that the session worked on first."""
+    for card in sorted(sampled(session), key=lambda card: not card.worked):
         for name, unit, read in SERIES:
-            points = [(sample.time_ns, value) for sample in samples if (value := read(sample)) is not None]
+            points = [(sample.time_ns, value) for sample in card.samples if (value := read(sample)) is not None]
             points = [(time, value) for time, value in points if math.isfinite(value)]
             if points:
-                yield place, name + of, unit, points
+                yield card, name, unit, points

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import IO, Any
 
-from .._runtime.text import count_text, device_text, one_line, percent_text, rate_text, size_text, time_text
+from .._records.device_identity import device_of
+from .._records.records import DeviceInfo
+from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import ranked
-from ..analysis.operation import DEVICE_KINDS, Operation
+from ..analysis.operation import DEVICE_KINDS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
+from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..session import Session
@@ -19,7 +22,6 @@ from . import identity
 from .blocks import lines as block_lines
 from .divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text, steps_text
 from .html.tables import small_tables
-from .series import devices_seen
 from .style import PLAIN, Style
 
 #: Counters that are shown where they are not 0.
@@ -79,7 +81,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Devices", _devices(facts, divisions, style)),
         *_where(divisions),
         *_operations(divisions, width),
-        ("Waits and other work of the host", _table(_host_operations(facts), width, "run")),
+        ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _missing_lines(session)),
         ("Blocks", block_lines(session, block_tree(session), style.width, _MOST_ROWS)),
@@ -137,9 +139,8 @@ def _program(session: Session) -> str:
     return one_line(str(run.get("label") or os.path.basename(script)), 60) if run.get("label") or script else ""
 
 
-def _worked(facts: Facts, device: Any) -> bool:
-    number = device.cuda_index if device.cuda_index is not None else device.index
-    return any(time.device == number for time in facts.times)
+def _worked(facts: Facts, device: DeviceInfo) -> bool:
+    return any(device_of(facts.session.devices, time.backend, time.device) == device for time in facts.times)
 
 
 def _counters(session: Session) -> str:
@@ -282,22 +283,17 @@ def _top(divisions: Divisions, most: int = _TOP) -> list[str]:
     if not judged:
         return []
     if not rows:
-        return ["no kernel ran"]
+        return [f"no {called({row.backend for one in judged for row in one.operations})} ran"]
     several = len({one.key for one in judged}) > 1
     head = f"% of {judged[0].of}"
     wide = len(head) + 1
-    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  {_called({row.backend for row in rows})}"]
+    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  {called({row.backend for row in rows})}"]
     lines += [
         f"{percent_text(row.share):>{wide}}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
-        f"  {_device(row) if several else ''}{one_line(row.name)}"
+        f"  {divisions.mark(row) if several else ''}{one_line(row.name)}"
         for row in rows[:most]
     ]
     return lines
-
-
-def _called(backends: set[str]) -> str:
-    """What runs on these backends' devices: wgpu times passes, which may have many kernels or none."""
-    return "pass" if backends == {"wgpu"} else "kernel or pass" if "wgpu" in backends else "kernel"
 
 
 def _copies(divisions: Divisions) -> list[str]:
@@ -306,8 +302,8 @@ def _copies(divisions: Divisions) -> list[str]:
         return []
     several = len({one.key for one in divisions.judged}) > 1
     shown = [
-        f"{_device(row) if several else ''}{one_line(row.name)} {percent_text(row.share)}, {size_text(row.bytes)} "
-        f"in {row.count:,} at {rate_text(row.bandwidth_bytes_per_s)}"
+        f"{divisions.mark(row) if several else ''}{one_line(row.name)} {percent_text(row.share)}, "
+        f"{size_text(row.bytes)} in {row.count:,} at {rate_text(row.bandwidth_bytes_per_s)}"
         for row in sorted(copies, key=lambda row: -row.total_ns)[:3]
     ]
     return [f"copies: {' · '.join(shown)}"]
@@ -361,7 +357,7 @@ def _columns(width: int, first: int) -> list[int]:
     return shown
 
 
-def _table(rows: list[Operation], width: int, of: str, most: int = _MOST_ROWS) -> Iterator[str]:
+def _table(divisions: Divisions, rows: list[Operation], width: int, of: str, most: int = _MOST_ROWS) -> Iterator[str]:
     """``of``: what the shares are of, which the head of their column says."""
     if not rows:
         return
@@ -385,14 +381,11 @@ def _table(rows: list[Operation], width: int, of: str, most: int = _MOST_ROWS) -
         kind = "" if row.kind == "kernel" else f"{row.kind}: "
         if row.kind in DEVICE_KINDS and row.timing == "host":
             kind = f"{row.kind} (timed by the host): "
-        yield ("".join(f"{cells[at]:>{widths[at]}}" for at in shown) + f"  {_device(row)}{kind}{one_line(row.name)}")
+        figures = "".join(f"{cells[at]:>{widths[at]}}" for at in shown)
+        yield f"{figures}  {divisions.mark(row)}{kind}{one_line(row.name)}"
     if len(rows) > most:
         rest = rows[most:]
         yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
-
-
-def _device(row: Operation) -> str:
-    return "" if row.device is None else f"[{row.device}] "
 
 
 def _phases(divisions: Divisions) -> Iterator[str]:
@@ -408,8 +401,8 @@ def _phases(divisions: Divisions) -> Iterator[str]:
     ]
     if not rows:
         return
-    wide = max(len(row[0]) for row in rows)
-    yield f"{'phase':<{wide}}{'length':>10}{'GPU busy':>10}  holds"
+    wide, head = max(len(row[0]) for row in rows), f"{divisions.all[0].processor} busy"
+    yield f"{'phase':<{wide}}{'length':>10}{head:>10}  holds"
     for name, length, busy, holds in rows:
         yield f"{name:<{wide}}{length:>10}{busy:>10}  {holds}"
 
@@ -455,7 +448,7 @@ def _operations(divisions: Divisions, width: int) -> Iterator[tuple[str, Iterato
             continue
         name = phase_text(phase, found[0].program.steps)
         title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
-        yield title, _table(rows, width, found[0].of, _MOST_ROWS if first or phase == ALL else _FEW_ROWS)
+        yield title, _table(divisions, rows, width, found[0].of, _MOST_ROWS if first or phase == ALL else _FEW_ROWS)
 
 
 def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
@@ -466,7 +459,7 @@ def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
         if one is None:
             continue
         note = {"sum": " (upper bound: a sum of durations)"}.get(time.source, "")
-        name = f"{device_text(time.device, time.backend)}: "
+        name = f"{one.text}: "
         yield (
             f"{name}busy {time_text(one.busy_ns)}, {percent_text(one.busy_share)} of the {one.of}{note}; "
             f"{'passes' if time.backend == 'wgpu' else 'kernels'} {time_text(time.kernel_ns)}, "

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from .._records.device_identity import card, device_of, device_text
 from .._records.records import (
     BlockRecord,
     ComputeBlock,
-    DeviceInfo,
     GpuKernel,
     GpuMemoryTransfer,
     GpuMemset,
@@ -19,7 +19,7 @@ from .._records.records import (
     Syscall,
 )
 from .._runtime.text import one_line
-from ..analysis.coverage import device_of
+from ..analysis.sampled import SampledCard
 from ..session import Session
 
 DIRECTIONS = {
@@ -67,9 +67,10 @@ def tracks(session: Session) -> list[Track]:
     for key in sorted(rows, key=_rank):
         device, process, what, detail = key
         group = process if device is None else group_name(session, device)
-        name = _name(what, detail, names.get((process, detail))) + (
-            f" · {process}" if device is not None and process != "Host" else ""
-        )
+        name = _name(what, detail, names.get((process, detail)))
+        if what == "stream" and device[0] == "wgpu":  # which has one queue
+            name = "passes"
+        name += f" · {process}" if device is not None and process != "Host" else ""
         nested = what in ("blocks", "compute")
         records = sorted(rows.pop(key), key=lambda record: (record.start_ns, -end_of(record)))
         for lane, of in enumerate(nest(records) if nested else spread(records)):
@@ -85,13 +86,18 @@ def end_of(record: Any) -> int:
 
 
 def group_name(session: Session, device: tuple[str, int | None]) -> str:
-    """ "GPU 0 · NVIDIA H100 80GB HBM3"; the backend's name where devices have no number."""
+    """ "GPU 0 · NVIDIA H100 80GB HBM3"."""
     backend, number = device
-    info: DeviceInfo | None = device_of(session, number)
-    label = f"GPU {number}" if number is not None else f"{backend} device"
+    info = device_of(session.devices, backend, number)
+    label = device_text(session.devices, backend, number)
     if backend not in ("cuda", "wgpu") and number is not None:
         label += f" ({backend})"
-    return f"{label} · {info.name}" if info is not None else label
+    return f"{label} · {info.name}" if info is not None and info.kind != "cpu" else label
+
+
+def card_name(session: Session, card: SampledCard) -> str:
+    """The group of what the monitor sampled of a card."""
+    return card.text if card.number is None else group_name(session, ("cuda", card.number))
 
 
 def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:
@@ -109,7 +115,8 @@ def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:
 
 def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
     device, process, what, detail = key
-    where = ("", -1) if device is None else (device[0], -1 if device[1] is None else device[1])
+    backend, number = ("", -1) if device is None else card(*device)  # what reached one card stands together
+    where = backend, -1 if number is None else number, "" if device is None else device[0]
     by_number = len(process), process  # "rank 2" before "rank 10"
     return (device is not None, *where, *by_number, _ORDER[what], detail is not None, str(detail).rjust(20))
 

@@ -18,6 +18,7 @@ from gpusense.analysis.energy import energy
 from gpusense.analysis.memory import memory
 from gpusense.analysis.phases import first_calls, warm_ups
 from gpusense.analysis.roofline import peaks, roofline
+from gpusense.analysis.sampled import sampled
 from gpusense.analysis.transfers import link_peak, pcie_bytes_per_s, transfers
 from gpusense.analysis.waits import lines_missing, waits
 from gpusense.session import Session, merge
@@ -41,9 +42,10 @@ def test_an_unknown_link_has_no_rate():
 
 def test_a_sleeping_link_counts_with_what_it_can_do():
     idle = sample(0, pcie=Pcie(generation=1, width=16, max_generation=4, max_width=16))
-    assert link_peak(session(metrics=[idle]), 0) == pcie_bytes_per_s(4, 16)
-    assert link_peak(session(metrics=[idle]), 3) is None
-    assert link_peak(session(), 0) is None
+    watched = sampled(session(metrics=[idle]))
+    assert link_peak(watched, 0) == link_peak(watched, None) == pcie_bytes_per_s(4, 16)
+    assert link_peak(watched, 3) is None
+    assert link_peak(sampled(session()), 0) is None
 
 
 def test_copies_are_grouped_by_direction_memory_and_pair():

@@ -3,9 +3,11 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -56,6 +58,29 @@ if __name__ == "__main__":
     with ProcessPoolExecutor(1) as pool:
         pool.submit(work).result()
 """
+#: As torch's DataLoader has its workers: they look for their parent, and end when the queue tells them.
+LOADER = """
+def load(indices, results, done):
+    parent = os.getppid()
+    while os.getppid() == parent and indices.get(timeout=30) is not None:
+        work()
+        results.put(os.getpid())
+    done.wait(30)
+    results.cancel_join_thread()
+    results.close()
+if __name__ == "__main__":
+    loader = multiprocessing.get_context("HOW")
+    indices, results, done = loader.Queue(), loader.Queue(), loader.Event()
+    worker = loader.Process(target=load, args=(indices, results, done), daemon=True)
+    worker.start()
+    indices.put(0)
+    results.get(timeout=30)
+    done.set()
+    indices.put(None)
+    indices.cancel_join_thread()
+    indices.close()
+    worker.join(30)
+"""
 #: How a child is started → kernels that all processes launch together.
 WAYS = {
     "here": ("work()", 3),
@@ -75,22 +100,41 @@ WAYS = {
     **{f"{how} pool": (POOL.replace("HOW", how), None) for how in ("fork", "spawn", "forkserver")},
     **{f"{how} pool that is terminated": (TERMINATED.replace("HOW", how), 3) for how in ("fork", "spawn")},
     "executor": (EXECUTOR, 3),
+    "loader": (LOADER.replace("HOW", "fork"), 3),
 }
+#: Of these, what one program can do after another.
+TOGETHER = ("subprocess", "its child", "environment", "isolated", "system", "os.fork", "os.posix_spawn")
+
+
+class Gpu:
+    """Runs ``gpusense run WORDS…`` where a GPU seems to be."""
+
+    def __init__(self, environ, folder):
+        self._environ, self._folder = {**environ, "XDG_CACHE_HOME": str(folder / "cache")}, folder
+
+    def begin(self, *words, **more):
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpusense", "run", *words],
+            cwd=self._folder,
+            env={**self._environ, **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *words, **more):
+        with self.begin(*words, **more) as process:
+            try:
+                out, err = process.communicate(timeout=100)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture
 def gpu(environ, tmp_path):
-    def run(*words, **more):
-        return subprocess.run(
-            [sys.executable, "-m", "gpusense", "run", *words],
-            cwd=tmp_path,
-            env={**environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **more},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-
-    return run
+    return Gpu(environ, tmp_path)
 
 
 def kernels(session):
@@ -101,7 +145,20 @@ def whole(path):
     return _sessions.loaded([str(path)])
 
 
-@pytest.mark.parametrize("way", WAYS)
+def test_no_launch_of_any_child_is_lost(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(
+        "\n".join(FUNCTION.replace('b"first"', f'b"{way}"') + WAYS[way][0] for way in TOGETHER)
+    )
+    done = gpu("-o", "s.gpusense", "program.py")
+    assert done.returncode == 0, done.stderr
+    session = whole(tmp_path / "s.gpusense")
+    counts = {way: sum(row.count for row in session.aggregates if row.name == way) for way in TOGETHER}
+    assert counts == dict.fromkeys(TOGETHER, 3), (done.stderr, os.listdir(tmp_path))
+    assert session.unseen == []
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in TOGETHER])
 def test_no_launch_of_any_process_is_lost(gpu, tmp_path, way):
     code, launched = WAYS[way]
     (tmp_path / "program.py").write_text(FUNCTION + code)
@@ -112,6 +169,58 @@ def test_no_launch_of_any_process_is_lost(gpu, tmp_path, way):
     assert kernels(session) in ((3, 6) if launched is None else (launched,)), (done.stderr, os.listdir(tmp_path))
     assert session.unseen == []
     assert "Traceback" not in done.stderr
+
+
+def test_workers_of_joblib(gpu, tmp_path):
+    pytest.importorskip("joblib")
+    (tmp_path / "program.py").write_text(
+        "import os, sys, joblib\n"
+        f"LAUNCHES = {LAUNCHES!r}\n"
+        "def work(n):\n"
+        "    if n == 0:\n        exec(LAUNCHES, {})\n"
+        "    return n, os.getpid(), [name for name in sys.modules if 'gpusense' in name]\n"
+        "found = joblib.Parallel(n_jobs=2)(joblib.delayed(work)(n) for n in range(20))\n"
+        "(gpu,) = [pid for n, pid, _ in found if n == 0]\n"
+        "print(gpu, [names for _, pid, names in found if pid != gpu and names])\n"
+    )
+    done = gpu("-o", "s.gpusense", "program.py")
+    pid, idle = done.stdout.split(maxsplit=1)
+    assert (done.returncode, idle) == (0, "[]\n"), done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["program.py", f"s.{pid}.gpusense", "s.gpusense"]
+    assert kernels(whole(tmp_path / "s.gpusense")) == 3
+
+
+APPLICATION = f"""
+import os
+def app(environ, start_response):
+    exec({LAUNCHES!r}, {{}})
+    start_response("200 OK", [])
+    return [str(os.getpid()).encode()]
+"""
+
+
+def test_workers_of_gunicorn(gpu, tmp_path):
+    pytest.importorskip("gunicorn")
+    (tmp_path / "application.py").write_text(APPLICATION)
+    server = gpu.begin(
+        *("-o", "s.gpusense", "-m", "gunicorn", "--workers", "2", "--bind", "unix:socket", "application:app")
+    )
+    try:
+        while not (tmp_path / "socket").exists():
+            assert server.poll() is None, server.communicate()
+            time.sleep(0.02)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(60)
+            client.connect(str(tmp_path / "socket"))
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            pid = b"".join(iter(lambda: client.recv(4096), b"")).rpartition(b"\r\n")[2].decode()
+        server.terminate()
+        _, said = server.communicate(timeout=60)
+    finally:
+        server.kill()
+    assert server.returncode == 0, said
+    assert sorted(path.name for path in tmp_path.glob("*.gpusense")) == [f"s.{pid}.gpusense", "s.gpusense"]
+    assert kernels(whole(tmp_path / "s.gpusense")) == 3
 
 
 def test_without_a_file_it_is_one_answer_and_kept(gpu, tmp_path):

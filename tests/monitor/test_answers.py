@@ -274,6 +274,22 @@ def test_the_sources_of_a_machine_are_one_view(monkeypatch):
     assert [device.uuid for device in opening.merged().devices()] == [one.uuid, two.uuid, three.uuid]
 
 
+def test_two_cards_that_nothing_tells_apart_have_figures_of_their_own(monkeypatch):
+    """Both had those of the first, which has their name."""
+    twins = [testing.device(at)._replace(name="a card", uuid=None, pci_bus_id=None, nvml_index=None) for at in (0, 1)]
+    files = testing.ScriptedSource(devices=twins)
+    for at, watts in ((0, 5.0), (1, 50.0)):
+        files.set(at, {"power.draw_watts": watts})
+    opened = {"drm_files": Backend("drm_files", metrics=files)}
+    open_backend = "gpusense.monitor._sources.open_backend"
+    monkeypatch.setattr(open_backend, lambda name: opened.get(name) or Unavailable(name, "absent"))
+    monkeypatch.setattr("gpusense.monitor._sources._cuda_devices", lambda: ())
+    opening = gpusense.monitor._sources.Opening()
+    assert opening.ready.wait(10)
+    merged = opening.merged()
+    assert [merged.sample(device).power.draw_watts for device in merged.devices()] == [5, 50]
+
+
 def test_a_machine_that_starts_no_more_threads_is_survived(rig, monkeypatch):
     def refuse(self):
         raise RuntimeError("can't start new thread")

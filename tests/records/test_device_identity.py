@@ -4,7 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusense._records.device_identity import Visible, merge, normal_pci, same, select, visible
+from gpusense._records.device_identity import (
+    Visible,
+    device_of,
+    device_text,
+    known_as,
+    may_be,
+    merge,
+    merged,
+    normal_pci,
+    number_of,
+    same,
+    select,
+    visible,
+)
 from gpusense._records.records import DeviceInfo
 
 A, B, C = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "abc")
@@ -169,3 +182,74 @@ def test_select_names_devices():
         select(7, devices)
     with pytest.raises(ValueError, match="names 2 devices"):
         select("GPU-", devices)
+
+
+ONE, TWO = "0000:01:00.0", "0000:02:00.0"
+
+
+def test_an_entry_is_known_by_what_it_is_and_not_by_its_place():
+    cuda = (gpu(0, B, TWO, cuda_index=0), gpu(1, A, ONE, cuda_index=1))
+    assert known_as(gpu(0, A, ONE), cuda) is cuda[1]
+    assert known_as(gpu(0, None, "00000000:01:00.0"), cuda) is cuda[1]
+    assert known_as(gpu(0, A), cuda) is cuda[1]
+    assert known_as(gpu(0, C, "0000:03:00.0"), cuda) is None
+    assert known_as(gpu(0), cuda) is None
+    assert known_as(gpu(0, C, ONE), cuda) is None  # the same slot of another machine
+    assert known_as(gpu(5, MIG, ONE), cuda) is cuda[1]
+    nameless = (gpu(0), gpu(1), gpu(2, name="NVIDIA T4"))
+    assert known_as(gpu(1), nameless) is nameless[1]
+    assert known_as(gpu(1, name="NVIDIA T4"), nameless) is None
+
+
+def test_entries_may_be_one_where_nothing_says_that_they_are_two():
+    cpu = DeviceInfo(0, "llvmpipe (LLVM 15)", "unknown", "wgpu", kind="cpu")
+    assert may_be(gpu(0), gpu(3, A, ONE))
+    assert may_be(gpu(0, A), gpu(1, None, ONE))
+    assert may_be(gpu(0, MIG), gpu(0, A))
+    assert may_be(gpu(0, A, ONE), gpu(0, MIG, ONE))
+    assert not may_be(gpu(0, A), gpu(0, B))
+    assert not may_be(gpu(0, None, ONE), gpu(0, None, TWO))
+    assert not may_be(gpu(0, A), cpu)
+    assert not may_be(gpu(0), DeviceInfo(0, "Arc", "intel", "drm_files"))
+
+
+def test_a_number_of_cuda_s_is_an_ordinal():
+    shown = gpu(1, B, TWO, cuda_index=0)
+    hidden = gpu(0, A, ONE)
+    assert device_of((hidden, shown), "cuda", 0) is shown
+    assert device_of((hidden, shown), "cuda", 1) is None  # and not the one at that place
+    assert device_of((hidden,), "cuda", 0) is hidden  # nobody knows ordinals: places are all there is
+    behind = gpu(1, A, ONE, backend="wgpu")  # a card that CUDA does not have
+    assert device_of((shown, behind), "wgpu", 1) is behind
+    assert [number_of(one) for one in (shown, behind)] == [0, 1]
+
+
+def test_work_without_a_number_is_on_the_only_device_that_it_can_be_on():
+    card, adapter = gpu(0, A, ONE, backend="cuda", cuda_index=0), gpu(0, backend="wgpu")
+    assert device_of((card,), "cuda", None) is card
+    assert device_of((adapter,), "wgpu", None) is adapter
+    assert device_of((card,), "host", None) is None
+    assert device_of((card, adapter), "cuda", None) is None
+    assert device_of((card,), "wgpu", None) is None  # wgpu could not tell whether it is CUDA's
+
+
+def test_devices_have_names_to_read():
+    cpu = DeviceInfo(1, "llvmpipe (LLVM 15.0.7, 256 bits)", "unknown", "wgpu", kind="cpu")
+    devices = (gpu(0, A, cuda_index=0), cpu)
+    assert device_text(devices, "cuda", 0) == "GPU 0"
+    assert device_text(devices, "wgpu", 1) == "CPU (llvmpipe)"
+    assert device_text(devices, "wgpu", None) == "the wgpu device"
+    assert device_text((cpu,), "wgpu", None) == "CPU (llvmpipe)"
+    assert device_text((), "cuda", 3) == "GPU 3"
+    swift = cpu._replace(name="SwiftShader Device (Subzero)")
+    assert device_text((swift,), "wgpu", 1) == "CPU (SwiftShader Device)"
+
+
+def test_joined_devices_say_what_they_were_joined_of():
+    twins = [gpu(0), gpu(1)]
+    rows = merged({"drm_files": twins, "nvml": [gpu(0, A, ONE, name="NVIDIA T4")]})
+    assert [(device.index, entries) for device, entries in rows] == [
+        (0, [("nvml", gpu(0, A, ONE, name="NVIDIA T4"))]),
+        (1, [("drm_files", twins[0])]),
+        (2, [("drm_files", twins[1])]),
+    ]

@@ -225,13 +225,13 @@ def test_two_sampled_devices_of_one_index_are_kept_apart():
         for host, watts in zip(hosts, (100.0, 700.0), strict=True)
     ]
     run = Session(meta={"start_ns": T0, "end_ns": T0 + 2000 * MS}, metrics=watched)
-    power = {name: {value for _, value in points} for _, name, _, points in device_series(run) if "Power" in name}
-    assert power == {"Power of GPU-host-0": {100.0}, "Power of GPU-host-1": {700.0}}
+    power = {card.text: {watt for _, watt in points} for card, name, _, points in device_series(run) if name == "Power"}
+    assert power == {f"{H100.name} (GPU-host-0)": {100.0}, f"{H100.name} (GPU-host-1)": {700.0}}
     assert [round(row.joules) for row in energy(run)] == [200, 1400]
     assert [finding.title for finding in ranked(Facts(run)) if finding.kind == "throttled"] == [
-        "GPU 0 ran at reduced clocks in 100 % of the samples."
+        f"{H100.name} (GPU-host-1) ran at reduced clocks in 100 % of the samples."
     ]
-    assert {chart["label"] for chart in page_data(run).facts["series"]} >= set(power)
+    assert {chart["device"] for chart in page_data(run).facts["series"]} == set(power)
     alone = Session(meta=run.meta, metrics=watched[::2])
     assert "Power" in {name for _, name, _, _ in device_series(alone)}
 
@@ -319,21 +319,24 @@ def test_operations_of_the_host_are_found_without_comparing_each_with_each(monke
     assert len(compared) < 200
 
 
-def test_findings_that_many_devices_have_alike_are_told_a_few_times_and_counted():
+def test_findings_that_many_devices_have_alike_are_told_once_or_a_few_times_and_counted():
     ranks = []
     for number in range(12):
         card = H100._replace(uuid=f"GPU-{number}", pci_bus_id=None)
+        hot = [sample(at * MS, device=card, why=("sw_thermal_slowdown",)) for at in range(20)]
         run = session(
             *(kernel("k", at * MS, at * MS + 200 * US, path=("step",), block_id=1) for at in range(20)),
             block(("step",), 0, 20 * MS),
-            end=20 * MS, devices=(card,), rank=number, world_size=12,
+            end=20 * MS, devices=(card,), metrics=hot, rank=number, world_size=12,
         )  # fmt: skip
         ranks.append(run)
     run = merge(ranks)
     kinds = [finding.kind for finding in ranked(Facts(run))]
-    assert kinds.count("starved") == 12
+    assert (kinds.count("starved"), kinds.count("throttled")) == (1, 12)
     lines = list(text.full(run))
-    assert sum("stands empty" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 5
+    assert sum("stands empty" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 1
+    assert any("So it is on 11 other devices or ranks: 79 %, 79 %" in line for line in lines)
+    assert sum("at reduced clocks" in line and line.startswith("also: GPU") for line in lines) == 5
     assert any(line.startswith("also: 7 findings more like “GPU ") for line in lines)
 
 

@@ -31,7 +31,7 @@ COVERED_BY = {
     "aggregation/test_pipeline.py": "_aggregation.ledger _aggregation.placement",
     "analysis/test_busy_idle.py": "analysis.busy analysis.idle analysis.launch",
     "analysis/test_calls.py": "analysis.anomalies",
-    "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device analysis.rules_host",
+    "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device",
     "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.roofline analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
     "backends/amd/test_sysfs.py": "backends.amd.sysfs_groups",
@@ -56,8 +56,7 @@ COVERED_BY = {
     "cuda/test_cuda.py": "cuda._objects cuda._workload",
     "decode/test_walk.py": "_decode.batch _decode.columns",
     "exporters/opentelemetry/test_at_exit.py": "exporters.opentelemetry._setup",
-    "exporters/opentelemetry/test_end_to_end.py": "exporters.opentelemetry exporters.opentelemetry._replay "
-    "exporters.opentelemetry._view",
+    "exporters/opentelemetry/test_end_to_end.py": "exporters.opentelemetry exporters.opentelemetry._replay",
     "exporters/opentelemetry/test_ends.py": "exporters.opentelemetry._providers",
     "exporters/opentelemetry/test_faults.py": "exporters.opentelemetry._target",
     "exporters/opentelemetry/test_metrics.py": "exporters.opentelemetry._histograms "

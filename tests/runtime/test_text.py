@@ -10,7 +10,6 @@ from gpusense._runtime.text import (
     UNKNOWN,
     count_text,
     decoded,
-    device_text,
     encodable,
     flops_text,
     gib_number,
@@ -80,7 +79,6 @@ def test_other_numbers():
     assert [count_text(n, "kernel") for n in (0, 1, 8412)] == ["0 kernels", "1 kernel", "8,412 kernels"]
     assert count_text(2, "pass", "passes") == "2 passes"
     assert (gib_number(10 << 30), mib_number(1536 << 10)) == ("10.0", "2")
-    assert [device_text(0, "cuda"), device_text(None, "wgpu")] == ["GPU 0", "the wgpu device"]
     assert percent_text(None) == UNKNOWN
 
 

@@ -1,11 +1,14 @@
 """Fixtures for tests of wgpu: the package with a Vulkan driver (lavapipe will do), unpacked wheels, small programs."""
 
+import ctypes
 import importlib.util
 import os
 import pathlib
+import sys
 
 import pytest
 
+from gpusense._capi import loading
 from gpusense.integrations import wgpu_py
 from support import wgpu_traced, wgpu_wheels
 from support.machine import require
@@ -31,6 +34,25 @@ def wgpu(driver: None):
     import wgpu
 
     return wgpu
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch):
+    """``fakes(path)`` loads a fake library. It leaves the process after the test, as do those that gpusense loads
+    meanwhile: whoever looks for wgpu-native or Vulkan later would find them mapped."""
+    monkeypatch.setattr(loading, "_handles", {})
+    opened: list[ctypes.CDLL] = []
+
+    def load(path: pathlib.Path) -> ctypes.CDLL:
+        opened.append(ctypes.CDLL(str(path)))
+        return opened[-1]
+
+    yield load
+    import _ctypes
+
+    close = _ctypes.FreeLibrary if sys.platform == "win32" else _ctypes.dlclose
+    for library in (*opened, *(found.library for found in loading._handles.values())):
+        close(library._handle)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags
 
+from ..._records.device_identity import device_of
 from ..._records.records import BlockRecord, Record
 from ...session import Session
 from . import _spans as reasons
@@ -20,7 +21,6 @@ from ._resource import build as build_resource
 from ._resource import detected
 from ._resource import scope as build_scope
 from ._spans import SpanBuilder
-from ._view import device_of
 from ._worker import without_instrumentation
 
 BATCH = 512

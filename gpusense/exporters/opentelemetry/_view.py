@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..._records.records import DeviceInfo
+from ..._records.device_identity import device_of
 from ..._runtime import log
 from ._attributes import Redact
 from ._instruments import hardware_id
@@ -75,7 +75,7 @@ class View:
         return known
 
     def device_id(self, device: Any) -> str | None:
-        info = device_of(self.session().devices, "cuda", device)
+        info = device_of(self.session().devices, "wgpu", device)  # which counts CUDA's ordinals, then other cards
         return hardware_id(info) if info is not None else None
 
     def threshold_ns(self) -> int | None:
@@ -89,13 +89,3 @@ class View:
     @staticmethod
     def _facts(session: Any) -> Any:
         return session.devices, session.meta.get("backends")
-
-
-def device_of(devices: tuple[DeviceInfo, ...], backend: str, device: int | None) -> DeviceInfo | None:
-    """The device a record names: by CUDA ordinal for CUDA, else by place; the only one where none is named."""
-    if device is None:
-        return devices[0] if len(devices) == 1 and backend != "host" else None
-    for info in devices:
-        if (info.cuda_index if backend == "cuda" else info.index) == device:
-            return info
-    return None

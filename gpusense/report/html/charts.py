@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..._records.device_identity import device_text
 from ..._runtime.text import one_line
 from ...analysis.memory import place_of
 from ...session import Session
@@ -13,10 +14,10 @@ _POINTS = 1_200
 def charts(session: Session, start_ns: int) -> list[dict[str, Any]]:
     """Charts with at least two points, not all zero, by device."""
     found = []
-    for (_, number), label, unit, points in device_series(session):
+    for card, label, unit, points in device_series(session):
         if len(points) >= 2 and any(value for _, value in points):
             shifted = [(time - start_ns, value) for time, value in points]
-            found.append(_chart(f"GPU {number}", label, unit, shifted, 100 if unit == "%" else None))
+            found.append(_chart(card.text, label, unit, shifted, 100 if unit == "%" else None))
     return found + _allocated(session, start_ns)
 
 
@@ -35,7 +36,11 @@ def _allocated(session: Session, start_ns: int) -> list[dict[str, Any]]:
         totals[record.device] = totals.get(record.device, 0) + change
         points.setdefault(record.device, []).append((record.start_ns - start_ns, totals[record.device]))
     return [
-        _chart("GPU" if device is None else f"GPU {device}", _whose(session), "B", of, None, step=True)
+        _chart(
+            "GPU" if device is None else device_text(session.devices, "cuda", device),
+            *(_whose(session), "B", of, None),
+            step=True,
+        )
         for device, of in points.items()
         if len(of) >= 2
     ]

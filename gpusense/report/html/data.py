@@ -5,18 +5,19 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ..._records.device_identity import device_text
 from ..._runtime.text import count_text, joules_text, one_line, percent_text, size_text, time_text
 from ...analysis.blocks import BlockNode, block_tree
 from ...analysis.energy import energy
 from ...analysis.facts import Facts, Finding
 from ...analysis.findings import ranked
-from ...analysis.operation import DEVICE_KINDS, Operation
+from ...analysis.operation import DEVICE_KINDS, Operation, called
+from ...analysis.sampled import concerned, devices_seen
 from ...analysis.unwritten import listed_text
 from ...session import Session
 from .. import identity
 from ..blocks import tables as block_tables
 from ..divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text
-from ..series import devices_seen
 from ..tracks import group_name, label
 from .charts import charts
 from .events import Events, colour_word, events
@@ -61,7 +62,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "phases": phases,
             "words": PARTS,
             "host": [
-                _operation(row._replace(share=row.total_ns / whole if whole else 0.0), drawn.ranks)
+                _operation(session, row._replace(share=row.total_ns / whole if whole else 0.0), drawn.ranks)
                 for row in host[:_TABLE_LIMIT]
             ],
             "more_host": max(0, len(host) - _TABLE_LIMIT),
@@ -102,7 +103,7 @@ def _phase(session: Session, facts: Facts, divisions: Divisions, name: str, rank
             }
             for one in found
         ],
-        "operations": [_operation(row, ranks) for row in shown],
+        "operations": [_operation(session, row, ranks) for row in shown],
         "more_operations": len(rows) - len(shown),
         "histograms": {
             at: _bins(values) for at, row in enumerate(shown[:_HISTOGRAMS]) if (values := divisions.lengths(name, row))
@@ -142,8 +143,9 @@ def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[s
     """Figures of one phase; of several devices the busiest one's, where they are shares."""
     whole, steps = found[0].phase == ALL, found[0].steps
     busy = max(found, key=lambda one: one.busy_share)
-    on = f"; the busiest of {len(found)}: {busy.device}" if len(found) > 1 else ""
+    of = busy.of + (f"; the busiest of {len(found)}: {busy.device}" if len(found) > 1 else "")
     rows = [row for one in found for row in one.operations]
+    names = {row.backend for row in rows if row.kind == "kernel"} or {row.backend for row in rows}
     kernels, copies = ([row for row in rows if row.kind == kind] for kind in ("kernel", "transfer"))
     calls, spent = sum(row.count for row in kernels), sum(row.total_ns for row in kernels)
     size, copying = sum(row.bytes for row in copies), sum(row.total_ns for row in copies)
@@ -155,8 +157,8 @@ def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[s
     else:
         tiles = [_tile("Length", _length(found), "")]
     tiles += [
-        _tile("GPU busy", percent_text(busy.busy_share), f"{time_text(busy.busy_ns)} of the {busy.of}{on}"),
-        _tile("Kernels", f"{calls:,}", f"{time_text(spent / calls)} on average" if calls else "none seen"),
+        _tile(f"{busy.processor} busy", percent_text(busy.busy_share), f"{time_text(busy.busy_ns)} of the {of}"),
+        _tile(_RAN[called(names)], f"{calls:,}", f"{time_text(spent / calls)} on average" if calls else "none seen"),
         _tile(
             "Copied",
             size_text(size),
@@ -166,29 +168,37 @@ def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[s
     idle = {name: spent for name, spent in busy.parts.items() if name in EMPTY and name != "none"}
     if idle:
         name, lost = max(idle.items(), key=lambda item: item[1])
-        tiles.append(
-            _tile("GPU empty", percent_text(busy.share(sum(idle.values()))), f"most: {EMPTY[name]}, {time_text(lost)}")
-        )
+        share = percent_text(busy.share(sum(idle.values())))
+        tiles.append(_tile(f"{busy.processor} empty", share, f"most: {EMPTY[name]}, {time_text(lost)}"))
     return [*tiles, *(_whole_tiles(session) if whole else ())]
+
+
+_RAN = {"kernel": "Kernels", "pass": "Passes", "kernel or pass": "Kernels and passes"}
 
 
 def _whole_tiles(session: Session) -> Iterator[dict[str, str]]:
     """What is known of the whole run alone."""
-    used = max((sample.memory.used_bytes or 0 for sample in session.metrics), default=0)
-    if used:
-        total = max(sample.memory.total_bytes or 0 for sample in session.metrics)
-        yield _tile("Peak memory", size_text(used), f"of {size_text(total)}" if total else "")
-    joules = [row.joules for row in energy(session) if row.joules is not None]
+    cards = concerned(session)
+    peaks = [(sample.memory.used_bytes or 0, sample, card) for card in cards for sample in card.samples]
+    used, fullest, card = max(peaks, key=lambda one: one[0], default=(0, None, None))
+    if used and fullest is not None and card is not None:
+        total = fullest.memory.total_bytes
+        parts = [f"of {size_text(total)}"] * bool(total) + [card.text] * (len(cards) > 1)
+        yield _tile("Peak memory", size_text(used), ", ".join(parts))
+    joules = [row.joules for row in energy(session) if row.joules is not None and row.worked is not False]
     if joules:
-        yield _tile("Energy", joules_text(sum(joules)), "whole device, while sampled")
+        whole = "whole device" if len(joules) == 1 else f"{len(joules)} whole devices"
+        yield _tile("Energy", joules_text(sum(joules)), f"{whole}, while sampled")
 
 
 def _tile(what: str, value: str, note: str) -> dict[str, str]:
     return {"label": what, "value": value, "note": note}
 
 
-def _operation(row: Operation, ranks: dict[str, int]) -> dict[str, Any]:
+def _operation(session: Session, row: Operation, ranks: dict[str, int]) -> dict[str, Any]:
     shown = row._asdict()
+    shown["what"] = called({row.backend}) if row.kind == "kernel" else row.kind
+    shown["card"] = device_text(session.devices, row.backend, row.device) if row.kind in DEVICE_KINDS else "–"
     timed = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
     shown["name"] = _name(row.name) + timed
     shown["colour"] = colour_word(row.kind, row.name, row.direction, ranks)

@@ -3,11 +3,13 @@
 from array import array
 from typing import Any
 
+from ..._records.device_identity import card
 from ..._records.records import KINDS
 from ..._runtime.text import count_text, one_line, time_text
 from ...analysis.busy import columns, window
 from ...analysis.facts import Facts
 from ...analysis.families import is_collective
+from ...analysis.operation import DEVICE_KINDS
 from ...session import Session
 from ..divisions import GAPS, Divisions, Gap, phase_text
 from ..tracks import end_of, label, levels, tracks
@@ -101,11 +103,11 @@ def events(session: Session, facts: Facts, divisions: Divisions, limit: int) -> 
         made.row(group, name, busy=device is not None)
         joined += _fill(made, records, ranks, floor, resolution)
         following = lines[at + 1][2] if at + 1 < len(lines) else None
-        if device is not None and device != following:
-            if device in short:
+        if device is not None and (following is None or card(*device) != card(*following)):
+            if card(*device) in short:
                 made.row(group, "all work, joined", busy=False)
                 made.rows[-1]["map"] = True  # which knows more than the rows of listed work
-                _joined(made, facts, short[device], resolution)
+                _joined(made, facts, short[card(*device)], resolution)
             short_gaps += _gap_row(made, group, list(divisions.gaps(device)), resolution)
     made.facts = {
         "start_ns": str(made.start_ns),
@@ -137,13 +139,11 @@ def _phases(divisions: Divisions, start_ns: int) -> dict[str, Any]:
 
 
 def _short(facts: Facts) -> "dict[tuple[str, int | None], list[int]]":
-    """Rows of each device with work that is summed and not listed: of those devices all rows, else none."""
+    """Rows of each card with work that is summed and not listed: of those cards all rows, else none."""
     if not facts.session.counters.aggregated or facts.work.summed:
         return {}
-    summed = {
-        (row.backend, row.device) for row in facts.session.aggregates if row.kind in ("kernel", "transfer", "memset")
-    }
-    return {key: list(columns(facts.work)[key].rows) for key in summed & columns(facts.work).keys()}
+    summed = {card(row.backend, row.device) for row in facts.session.aggregates if row.kind in DEVICE_KINDS}
+    return {card(*key): list(one.rows) for key, one in columns(facts.work).items() if card(*key) in summed}
 
 
 def _joined(made: Events, facts: Facts, rows: list[int], resolution: int) -> None:

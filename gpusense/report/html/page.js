@@ -27,14 +27,14 @@ function shares() {
   function fill() {
     const heaviest = phase.operations.slice(0, 10);
     const most = heaviest.length ? heaviest[0].share || 1 : 1, started = [];
-    const several = new Set(heaviest.map((row) => row.device)).size > 1;
+    const several = new Set(heaviest.map((row) => row.card)).size > 1;
     const rows = heaviest.map((row, at) => {
       const word = row.colour, bins = phase.histograms[at];
       const drawn = bins ? histogram(bins, word) : null;
       if (drawn) started.push(drawn.picture.fit);
       return h("div", { class: "share" },
         h("div", {}, h("div", { class: "name" }, swatch(word), h("span", { title: (row.full_name || row.name).slice(0, 1000) }, row.name),
-          several && row.device !== null ? h("span", { class: "quiet" }, `GPU ${row.device}`) : null),
+          several ? h("span", { class: "quiet" }, row.card) : null),
           h("div", { class: "track" }, h("i", { style: { width: (row.share / most) * 100 + "%", background: `var(--${word})` } }))),
         h("div", { class: "numbers" }, h("b", {}, percent(row.share)), ` ${time(row.total_ns)}`, h("small", {}, `${row.count.toLocaleString("en")} × ${time(row.avg_ns)}`)),
         h("div", { class: "chart-cell" }, drawn ? [drawn.picture.element, drawn.scale] : h("span", { class: "quiet" }, "summed only")));

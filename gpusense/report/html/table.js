@@ -2,8 +2,8 @@
 function table(id, title, of, rowsOf, moreOf) {
   const columns = [
     ["Operation", (row) => row.name, (row) => [swatch(row.colour), row.name], (row) => row.full_name || row.name],
-    ["Kind", (row) => row.kind, (row) => row.kind],
-    ["GPU", (row) => row.device ?? -1, (row) => row.device ?? "–"],
+    ["Kind", (row) => row.what, (row) => row.what],
+    ["Device", (row) => row.card, (row) => row.card],
     ["", (row) => row.share, (row) => percent(row.share)],
     ["Total", (row) => row.total_ns, (row) => (row.kind === "allocation" ? "–" : time(row.total_ns))],
     ["Calls", (row) => row.count, (row) => row.count.toLocaleString("en")],
@@ -27,7 +27,7 @@ function table(id, title, of, rowsOf, moreOf) {
     heads[3].firstChild.textContent = `% of ${of()}`;
     name.replaceChildren(title(), h("small", {}, `shares are of the ${of()}`));
     const value = columns[sorted][1], sign = falling ? -1 : 1;
-    const shown = rows.filter((row) => !needle || `${row.name}\n${row.full_name || ""}\n${row.kind}`.toLowerCase().includes(needle))
+    const shown = rows.filter((row) => !needle || `${row.name}\n${row.full_name || ""}\n${row.what}`.toLowerCase().includes(needle))
       .sort((a, b) => sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
     heads.forEach((head, at) => (at === sorted ? head.setAttribute("aria-sort", falling ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
     body.replaceChildren(...shown.slice(0, 500).map((row) =>

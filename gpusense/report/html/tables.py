@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..._records.device_identity import card, device_text
 from ..._runtime.text import (
     count_text,
-    device_text,
     flops_text,
     joules_text,
     one_line,
@@ -18,6 +18,7 @@ from ...analysis.backends import side_by_side
 from ...analysis.energy import energy
 from ...analysis.facts import Facts
 from ...analysis.memory import memory
+from ...analysis.operation import Operation
 from ...analysis.ranks import processes_of, ranks, split
 from ...analysis.roofline import roofline
 from ...session import Session
@@ -29,13 +30,13 @@ _Rows = list[tuple[str, ...]]
 
 def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
     """Tables with at least one row, each with a title, a note, heads and rows."""
-    places = [(row.backend, row.device) for row in facts.times] + [(row.backend, row.device) for row in facts.transfers]
-    several = len(set(places)) > 1
+    used: tuple[Any, ...] = (*facts.times, *facts.transfers, *_timed_by_host(facts))
+    several = len({card(one.backend, one.device) for one in used}) > 1
     device = ("Device",) if several else ()
     makers: tuple[tuple[str, str, tuple[str, ...], Callable[[], _Rows]], ...] = (
         (
             "Copies",
-            "reached rate against the fastest single copy and the link in theory",
+            "reached rate against the fastest single copy and the link in theory; calls that the host timed have none",
             ("Direction", *device, "Memory", "Calls", "Bytes", "Time", "Rate", "Fastest", "Link"),
             lambda: _copies(facts, several),
         ),
@@ -101,7 +102,7 @@ def _copies(facts: Facts, several: bool) -> _Rows:
         rows.append(
             (
                 DIRECTIONS.get(row.direction, one_line(row.direction)) + pair,
-                *((device_text(row.device, row.backend),) if several else ()),
+                *((device_text(facts.session.devices, row.backend, row.device),) if several else ()),
                 one_line(memory_kind),
                 f"{row.count:,}",
                 size_text(row.bytes),
@@ -111,7 +112,16 @@ def _copies(facts: Facts, several: bool) -> _Rows:
                 rate_text(row.link_bytes_per_s),
             )
         )
+    for copy in _timed_by_host(facts):  # whose time is the call's, and no rate
+        what = f"{DIRECTIONS.get(copy.direction or '', 'copies')}: {one_line(copy.name)}"
+        device = (device_text(facts.session.devices, copy.backend, copy.device),) if several else ()
+        unknown = ("–",) * 3
+        rows.append((what, *device, "–", f"{copy.count:,}", size_text(copy.bytes), time_text(copy.total_ns), *unknown))
     return rows
+
+
+def _timed_by_host(facts: Facts) -> list[Operation]:
+    return [row for row in facts.operations if row.kind == "transfer" and row.timing == "host" and row.bytes]
 
 
 def _waits(facts: Facts) -> _Rows:
@@ -131,6 +141,7 @@ def _waits(facts: Facts) -> _Rows:
 
 def _warm_up(facts: Facts, several: bool) -> _Rows:
     """``several``: with the device of a first call."""
+    devices = facts.session.devices
     rows: _Rows = [
         (
             f"{one_line(' › '.join(row.path))}, {row.passes} of {count_text(row.of, 'pass', 'passes')}",
@@ -143,7 +154,8 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
     ]
     return rows + [
         (
-            one_line(label(row.name)) + (f" on GPU {row.device}" if several and row.device is not None else ""),
+            one_line(label(row.name))
+            + (f" on {device_text(devices, 'cuda', row.device)}" if several and row.device is not None else ""),
             time_text(row.first_ns),
             time_text(row.steady_ns),
             f"{row.calls:,}",
@@ -157,7 +169,7 @@ def _memory(session: Session) -> _Rows:
     return [
         (
             one_line(" › ".join(block.path)) if block.path else "(outside any block)",
-            device_text(device.device, device.backend),
+            device_text(session.devices, device.backend, device.device),
             size_text(block.at_peak_bytes),
             size_text(block.peak_bytes),
             size_text(block.held_bytes),
@@ -171,7 +183,7 @@ def _energy(session: Session) -> _Rows:
     return [
         (
             one_line(" › ".join(block.path)),
-            f"GPU {device.device}",
+            device.card,
             joules_text(block.joules),
             f"{block.passes:,}",
             joules_text(block.joules_per_pass),

@@ -29,17 +29,17 @@ def test_version_word(word: int, major: int, text: str) -> None:
 
 
 @pytest.mark.parametrize("word", [0x00120103, 0x17000000, 0x1A000000, 0x1C000000, 0x1E000000, 0])
-def test_unknown_major_is_refused_with_a_reason(build_library, word: int) -> None:
+def test_unknown_major_is_refused_with_a_reason(build_library, fakes, word: int) -> None:
     path = build_library("libwgpu_native.c", "libwgpu_native.so", f"-DVERSION={word}u")
-    api = capi.open_api(ctypes.CDLL(str(path)), str(path))
+    api = capi.open_api(fakes(path), str(path))
     assert isinstance(api, Unavailable)
     assert "unknown ABI" in api.reason
     assert str(capi.decode_version(word)) in api.reason
 
 
-def test_another_library_is_refused(build_library) -> None:
+def test_another_library_is_refused(build_library, fakes) -> None:
     path = build_library("loadable.c", "libother.so")
-    api = capi.open_api(ctypes.CDLL(str(path)), str(path))
+    api = capi.open_api(fakes(path), str(path))
     assert isinstance(api, Unavailable)
     assert "wgpuGetVersion" in api.reason
 

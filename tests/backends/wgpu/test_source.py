@@ -13,7 +13,7 @@ from gpusense.backends.wgpu import source as backend
 
 
 @pytest.fixture
-def fake(build_library, monkeypatch: pytest.MonkeyPatch) -> str:
+def fake(build_library, fakes, monkeypatch: pytest.MonkeyPatch) -> str:
     path = str(build_library("libwgpu_native.c", "libwgpu_native.so"))
     monkeypatch.setenv("GPUSENSE_LIBWGPU_NATIVE", path)
     monkeypatch.setenv("GPUSENSE_LIBVULKAN", "/nowhere/libvulkan.so.1")
@@ -72,7 +72,7 @@ def test_no_interpreter_no_child(fake: str, monkeypatch) -> None:
     assert "no Python executable" in backend.open().reason
 
 
-def test_an_unknown_version_starts_no_child(build_library, monkeypatch) -> None:
+def test_an_unknown_version_starts_no_child(build_library, fakes, monkeypatch) -> None:
     path = build_library("libwgpu_native.c", "libwgpu_native.so", "-DVERSION=0x63000000u")
     monkeypatch.setenv("GPUSENSE_LIBWGPU_NATIVE", str(path))
     monkeypatch.setattr(child, "ask", lambda *_: pytest.fail("a child was started"))

@@ -107,7 +107,7 @@ def test_no_loader_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "/nowhere/libvulkan.so.1" in str(answer)
 
 
-def test_a_library_without_the_functions_is_a_reason(build_library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_without_the_functions_is_a_reason(build_library, fakes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSENSE_LIBVULKAN", str(build_library("loadable.c", "libvulkan.so.1")))
     answer = vulkan.cards()
     assert not answer
