@@ -108,6 +108,7 @@ class Replay:
 
     def take_names(self, chunk: file.Chunk) -> None:
         self._texts.update(chunk.names())
+        self.names.new_buffer()
 
     def take_layout(self, chunk: file.Chunk) -> None:
         facts = chunk.json()
@@ -164,7 +165,6 @@ class Replay:
             raise ValueError(f"its layout {buffer.layout} is not known")
         if self.pipeline.occupancy is None:
             self.pipeline.occupancy = _occupancy_of(self.builder.devices)
-        self.names.new_buffer()
         self.pipeline.feed(buffer.data, buffer.thread, strides, Names(self.names, self._text))
         self._buffers += 1
         if self._buffers % BUFFERS_PER_CYCLE == 0:
@@ -290,6 +290,7 @@ class Following:
             return then()
         with self._lock:
             try:
+                self._replay.names.new_buffer()  # names may have become readable meanwhile
                 with file.Reader(self._path) as reader:
                     for chunk, behind in reader.begin_at(self._at, _HANDLERS):
                         self._at = behind
