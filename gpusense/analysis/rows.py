@@ -16,7 +16,7 @@ from .._records import lanes
 
 _LOWEST = 0 if sys.byteorder == "little" else -1  # byte of a number
 _PART = 4096  # values that are looked at together
-#: To find a loop so many numbers are looked for again, so far, so often; a loop has so many steps; so many at once else.
+#: So many numbers are looked for again to find a loop, so far, so often; it has so many steps; so many at once else.
 _ALIKE, _FAR, _LOOKS, _OFTEN, _PLAIN = 64, 65_536, 3, 8, 1024
 _RISES = 16  # stretches with fewer rows, on average, are no stretches
 
@@ -65,6 +65,12 @@ class Rows(Sequence[int]):
         return list(zip(*[iter(lanes.places(changes))] * 2, strict=True))
 
     @property
+    def number_of_stretches(self) -> int:
+        """How many there are of rows that follow each other."""
+        mask = int.from_bytes(self._mask, "little")
+        return (mask & ~(mask << 8)).bit_count()
+
+    @property
     def first(self) -> int | None:
         """None where there is none."""
         return self._mask.index(1) if self._count else None
@@ -94,6 +100,12 @@ class Rows(Sequence[int]):
         both = int.from_bytes(self._mask, "little") & int.from_bytes(mask, "little")
         return Rows(both.to_bytes(len(mask), "little"))
 
+    def chained(self) -> "Rows":
+        """Those that follow one of them, or that one of them follows."""
+        mask = int.from_bytes(self._mask, "little")
+        first = mask & mask >> 8
+        return Rows((first | first << 8).to_bytes(len(self._mask), "little"))
+
     def within(self, spans: Iterable[tuple[int, int]]) -> "Rows":
         """Those with numbers from one to before another; spans in order, none of which overlaps another."""
         mask, parts, at = self._mask, list[bytes](), 0
@@ -112,13 +124,6 @@ def marked(column: "array[int]", flags: Sequence[int]) -> bytes:
         return bytes(map(table.__getitem__, column))
     size = column.itemsize
     return column.tobytes()[_LOWEST % size :: size].translate(table.ljust(256, b"\0"))
-
-
-def beside(mask: bytes) -> bytes:
-    """1 where there is a 1 and another one beside it, else 0."""
-    number = int.from_bytes(mask, "little")
-    first = number & number >> 8
-    return (first | first << 8).to_bytes(len(mask), "little")
 
 
 def sums(numbers: "array[int]", values: "array[int]", count: int) -> list[int]:
