@@ -286,9 +286,9 @@ class View:
         """How long a gap is in the phase, as far as it was seen."""
         return self.walk.gap_lengths[number] - self.unseen.get(number, 0) - self.beyond.get(number, 0)
 
-    def _shown_each(self, numbers: Sequence[int]) -> list[int]:
+    def _shown_each(self, numbers: Sequence[int]) -> "array[int]":
         """As :meth:`shown`, of some in order."""
-        lengths = list(self._lengths(numbers))
+        lengths = array("q", self._lengths(numbers))
         for number, lost in chain(self.unseen.items(), self.beyond.items()):
             if _holds(numbers, number):
                 lengths[bisect_left(numbers, number)] -= lost
