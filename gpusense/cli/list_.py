@@ -17,27 +17,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0, also where no run is kept, which is said."""
-    rows = [_row(folder) for folder in _runs.runs() if _runs.sessions(folder)]
+    rows = [row for folder in _runs.runs() if (row := _row(folder)) is not None]
     if arguments.json:
         sys.stdout.write(json.dumps({"schema": "gpusense.runs/1", "runs": rows}) + "\n")
         return 0
     for row in rows:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["start_s"])) if row["start_s"] else "?"
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["start_s"]))
         count = f"{row['sessions']} session{'s' if row['sessions'] > 1 else ''}"
-        what = one_line(row["command"] or "?", 60)
+        what = one_line(str(row["command"] or "?"), 60)
         sys.stdout.write(f"{when}  {size_text(row['bytes']):>8}  {count:<11} {what}\n    {row['folder']}\n")
     if not rows:
         sys.stderr.write("no run is kept yet; gpusense run keeps the last ten\n")
     return 0
 
 
-def _row(folder: str) -> dict[str, Any]:
-    facts = _runs.described(folder)
-    return {
-        "folder": folder,
-        "start_s": facts.get("start_s") or os.stat(folder).st_mtime,
-        "bytes": sum(map(os.path.getsize, _runs.sessions(folder))),
-        "sessions": len(_runs.sessions(folder)),
-        "command": facts.get("command"),
-        "label": facts.get("label"),
-    }
+def _row(folder: str) -> dict[str, Any] | None:
+    """None where no session is in it, or not any more: another gpusense may be removing it."""
+    facts, paths = _runs.described(folder), _runs.sessions(folder)
+    try:
+        start_s, size = os.stat(folder).st_mtime, sum(map(os.path.getsize, paths))
+    except OSError:
+        return None
+    said = facts.get("start_s")
+    return (
+        {
+            "folder": folder,
+            "start_s": said if isinstance(said, (int, float)) and 0 < said < 1 << 32 else start_s,
+            "bytes": size,
+            "sessions": len(paths),
+            "command": facts.get("command"),
+            "label": facts.get("label"),
+        }
+        if paths
+        else None
+    )

@@ -131,6 +131,15 @@ class Reader:
         """Whether some chunk is of this type; looks at headers alone."""
         return any(found == kind for _, found, *_ in self._headers(note=False))
 
+    def last(self, kind: int) -> Chunk | None:
+        """The last chunk of this type that is whole; looks at headers alone until then."""
+        places = [(at, *rest) for at, found, *rest in self._headers(note=False) if found == kind]
+        for offset, flags, stored, length, sequence, checksum in reversed(places):
+            payload = self._payload(offset, flags, stored, length, checksum)
+            if payload is not None:
+                return Chunk(kind, offset, sequence, payload)
+        return None
+
     def __iter__(self) -> Iterator[Chunk]:
         self.damage.clear()
         self._faults = 0
