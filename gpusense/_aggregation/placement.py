@@ -6,7 +6,7 @@ columns, too. Used by one thread at a time.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress, repeat
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ class Work(NamedTuple):
     kept: dict[int, Record] | dict[int, Row]  # index in the batch → what to keep, still without its block
     newest_ns: int  # nothing in it ended later
     owners: Owners | None = None  # where some of it was captured in a block
-    rows: list[int] | None = None  # kind of each in the table of all work, where it has rows
+    rows: Sequence[int] | None = None  # kind of each in the table of all work, where it has rows
 
 
 class Placer:

@@ -7,9 +7,9 @@ occupied a device or made the host wait for it has a row here, however short it 
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import le
 from typing import Any, NamedTuple
 
+from . import lanes
 from .records import Dim3, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path, Record
 
 #: Kinds of records that have rows.
@@ -19,6 +19,7 @@ WITH_ROWS = frozenset({"kernel", "transfer", "memset", "sync"})
 HEAD, TAIL = 100_000, 400_000
 _SHED = TAIL // 4  # rows that go at once
 MAX_KINDS = 100_000
+_PART = 65_536  # rows that are sorted at a time
 
 
 class WorkKind(NamedTuple):
@@ -177,10 +178,31 @@ class WorkTable:
 
     def ordered(self) -> "WorkTable":
         """The same rows by their start; this table itself where they are in order."""
-        start = self.start
-        if all(map(le, start, memoryview(start)[1:])):
+        if lanes.in_order(self.start) == [(0, len(self))]:
             return self
-        return self._picked(sorted(range(len(start)), key=start.__getitem__))
+        made = self.copy()
+        made.sort()
+        return made
+
+    def sort(self) -> None:
+        """Puts the rows in the order of their starts. Those that start at once stay as they are."""
+        pieces = lanes.in_order(self.start)
+        if pieces is None:  # as of several streams: most are out of order by little
+            for first in range(0, len(self), _PART):
+                part = range(first, min(first + _PART, len(self)))
+                self._arrange(part, sorted(part, key=self.start.__getitem__))
+            pieces = lanes.in_order(self.start)
+        if pieces is None:
+            self._arrange(range(len(self)), sorted(range(len(self)), key=self.start.__getitem__))
+        elif len(pieces) > 1:
+            for name, _ in COLUMNS:
+                setattr(self, name, lanes.joined(getattr(self, name), pieces))
+
+    def _arrange(self, part: range, rows: list[int]) -> None:
+        """Puts into a part of the table other rows."""
+        for name, code in COLUMNS:
+            column: array[int] = getattr(self, name)
+            column[part.start : part.stop] = array(code, map(column.__getitem__, rows))
 
     def inside(self, wanted: Callable[[Path], bool]) -> "WorkTable":
         """The rows whose path is ``wanted``."""
@@ -263,7 +285,7 @@ class WorkTable:
             at += count * column.itemsize
             if sys.byteorder == "big":
                 column.byteswap()
-        if min(found["start"], default=1) <= 0 or not all(map(le, found["start"], found["end"])):
+        if min(found["start"], default=1) <= 0 or 1 in lanes.less(found["end"], found["start"]):
             raise ValueError("work that ends before it starts")
         try:
             found["kind"] = array("I", map(kinds.__getitem__, found["kind"]))

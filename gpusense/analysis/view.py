@@ -5,11 +5,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, compress, pairwise
-from operator import sub
+from itertools import accumulate, chain, pairwise
 from statistics import median, pstdev
 from typing import NamedTuple
 
+from .._records import lanes
 from .._records.device_identity import card
 from .._records.records import Path
 from .._records.work import WorkKind, WorkTable
@@ -19,6 +19,7 @@ from .families import family
 from .idle import Host, inside_blocks
 from .intervals import Interval, intersect, total
 from .program import INTERLUDE, STEADY, Program, Steps
+from .rows import Rows, marked, sums
 from .sweep import Parts, Sweep
 from .trials import trials
 
@@ -43,6 +44,8 @@ _MANY = 50_000
 #: Why a device was empty.
 CAUSES = ("launch", "synchronising", "host", "new", "allocation", "unseen")
 _LAUNCH, _WAITED, _HOST, _NEW, _ALLOCATION, _UNSEEN = range(len(CAUSES))
+#: By each code a table that makes 1 of it, and 0 of all others.
+_IS = [bytes(code == other for other in range(256)) for code in range(len(CAUSES))]
 #: What a gap is at first, by whether it is long.
 _LONG = bytes((_LAUNCH, _HOST, *range(2, 256)))
 
@@ -139,28 +142,22 @@ class View:
     # --- work -------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def rows(self) -> "array[int]":
+    def rows(self) -> Rows:
         """Rows of the device that began in the phase."""
-        kinds = self.work.kinds
-        mine = bytes(
+        mine = [
             one.kind != "sync" and one.timing == "device" and card(one.backend, one.device) == card(*self.key)
-            for one in kinds
-        )
-        rows = self.program.rows_in(self.name)
-        return array("I", compress(rows, map(mine.__getitem__, map(self.work.kind.__getitem__, rows))))
+            for one in self.work.kinds
+        ]
+        return self.program.rows_in(self.name).where(marked(self.work.kind, mine))
 
     @cached_property
     def by_kind(self) -> "dict[int, tuple[int, int, int]]":
         """Of each kind of work: calls, nanoseconds, bytes."""
         work, rows = self.work, self.rows
-        kinds = array("I", map(work.kind.__getitem__, rows))
-        spent, sizes = [0] * len(work.kinds), [0] * len(work.kinds)
-        times = (map(column.__getitem__, rows) for column in (work.end, work.start))
-        for kind, length in zip(kinds, map(sub, *times), strict=True):
-            spent[kind] += length
-        with_bytes = bytes(one.kind in ("transfer", "memset") for one in work.kinds)
-        for row in compress(rows, map(with_bytes.__getitem__, kinds)):
-            sizes[work.kind[row]] += work.size[row]
+        kinds, number = rows.of(work.kind), len(work.kinds)
+        spent = sums(kinds, lanes.lengths(rows.of(work.start), rows.of(work.end)), number)
+        moved = rows.where(marked(work.kind, [one.kind in ("transfer", "memset") for one in work.kinds]))
+        sizes = sums(moved.of(work.kind), moved.of(work.size), number)
         return {kind: (count, spent[kind], sizes[kind]) for kind, count in sorted(Counter(kinds).items())}
 
     @cached_property
@@ -200,18 +197,20 @@ class View:
     # --- gaps -------------------------------------------------------------------------------------------------------
 
     @cached_property
+    def _gap_parts(self) -> list[range]:
+        return [self.walk.gaps.between(start, end) for start, end in self.spans]
+
+    @cached_property
     def gap_numbers(self) -> "array[int]":
         """The gaps that begin in the phase."""
-        return array("I", chain.from_iterable(self.walk.gaps.between(start, end) for start, end in self.spans))
+        return array("I", chain.from_iterable(self._gap_parts))
 
     @cached_property
     def causes(self) -> dict[str, Cause]:
         """Every gap of the phase by its cause."""
-        found = {name: array("I") for name in CAUSES}
-        numbers = self.gap_numbers
-        codes = bytes(map(self._codes.__getitem__, numbers))
-        for code in set(codes):
-            found[CAUSES[code]].extend(compress(numbers, map(code.__eq__, codes)))
+        numbers, mine = self.gap_numbers, self._codes
+        codes = b"".join(mine[part.start : part.stop] for part in self._gap_parts)
+        found = {name: array("I", Rows(codes.translate(_IS[code])).of(numbers)) for code, name in enumerate(CAUSES)}
         if found["new"] and found["host"]:
             self._compiled(found)
         if self.trials and found["host"]:
@@ -249,10 +248,15 @@ class View:
 
     def gap_ns(self, numbers: Sequence[int]) -> int:
         """How long some gaps, in order, are together, as far as they were seen and lie in the phase."""
-        gaps = self.walk.gaps
-        ends, starts = map(gaps.end.__getitem__, numbers), map(gaps.start.__getitem__, numbers)
-        whole: int = sum(map(sub, ends, starts))
+        whole = sum(self._lengths(numbers))
         return whole - sum(ns for at, ns in chain(self.unseen.items(), self.beyond.items()) if _holds(numbers, at))
+
+    def _lengths(self, numbers: Sequence[int]) -> "Iterable[int]":
+        """How long some gaps are."""
+        lengths = self.walk.gap_lengths
+        if numbers and numbers[-1] - numbers[0] == len(numbers) - 1:
+            return lengths[numbers[0] : numbers[-1] + 1]
+        return map(lengths.__getitem__, numbers)
 
     @cached_property
     def unseen(self) -> dict[int, int]:
@@ -276,8 +280,7 @@ class View:
 
     def shown(self, number: int) -> int:
         """How long a gap is in the phase, as far as it was seen."""
-        gaps = self.walk.gaps
-        return gaps.end[number] - gaps.start[number] - self.unseen.get(number, 0) - self.beyond.get(number, 0)
+        return self.walk.gap_lengths[number] - self.unseen.get(number, 0) - self.beyond.get(number, 0)
 
     def _compiled(self, found: "dict[str, array[int]]") -> None:
         """What a compiler does takes several gaps: in the steps in which something new ran, the host's long ones are
@@ -317,8 +320,7 @@ class View:
     def _codes(self) -> bytearray:
         """The cause of each gap of the device, by its place in :data:`CAUSES`."""
         starts, ends = self.walk.gaps.start, self.walk.gaps.end
-        codes = bytearray(map(LAUNCH_NS.__lt__, map(sub, ends, starts)))
-        codes = codes.translate(_LONG)
+        codes = bytearray(lanes.above(self.walk.gap_lengths, LAUNCH_NS).translate(_LONG))
         if self.steps is not None:
             self._mark_new(codes)
         self._mark_waits(codes)
@@ -356,14 +358,7 @@ class View:
     @cached_property
     def news(self) -> set[int]:
         """Rows of kernels that had not run before with this size: compiled or tuned just then, perhaps."""
-        work, rows = self.work, self.program.rows
-        firsts: dict[tuple[object, ...], int] = {}
-        kinds = work.kind if len(rows) == len(work) else array("I", map(work.kind.__getitem__, rows))
-        for number in set(kinds):
-            one, at = work.kinds[number], kinds.index(number)
-            key = one.kind, one.full_name or one.name, one.grid, one.block
-            firsts[key] = min(firsts.get(key, at), at)
-        return {rows[at] for at in firsts.values()}
+        return self.program.news
 
     @cached_property
     def stall(self) -> Stall | None:
@@ -411,14 +406,14 @@ class View:
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
         """Between what and what some gaps lie: kinds before and after, how many, nanoseconds; most first. Of very many
         some are looked at."""
-        gaps, work = self.walk.gaps, self.work
-        sums: dict[tuple[int, int], list[int]] = {}
-        for number in _some(numbers):
-            key = work.kind[gaps.before[number]], work.kind[gaps.after[number]]
-            mine = sums.setdefault(key, [0, 0])
+        gaps, work, some = self.walk.gaps, self.work, _some(numbers)
+        before, after = (map(work.kind.__getitem__, map(side.__getitem__, some)) for side in (gaps.before, gaps.after))
+        found: dict[tuple[int, int], list[int]] = {}
+        for key, spent in zip(zip(before, after, strict=True), map(self.shown, some), strict=True):
+            mine = found.setdefault(key, [0, 0])
             mine[0] += 1
-            mine[1] += self.shown(number)
-        rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in sums.items()]
+            mine[1] += spent
+        rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in found.items()]
         return sorted(rows, key=lambda row: -row[3])
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:

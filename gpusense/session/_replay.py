@@ -255,7 +255,8 @@ def replay(reader: file.Reader, *, threshold_ns: int | None = None, trace_all: b
     if state.forgot:
         session.metrics = [sample for sample in session.metrics if sample.time_ns >= pipeline.start_ns]
     session.busy = pipeline.ledger.busy()
-    session.take_work(pipeline.work.ordered())
+    pipeline.work.sort()
+    session.take_work(pipeline.work)
     counted, outside = pipeline.counters(), session.counters
     session.counters = counted._replace(
         dropped=outside.dropped,
