@@ -228,12 +228,14 @@ class View:
         """Where launches are what the device waits for anyhow, gaps somewhat longer have the same cause: some calls of
         a framework take longer than others. What ends with a copy to the device is the making of an input."""
         gaps, work = self.walk.gaps, self.work
-        host, found["host"] = found["host"], array("I")
-        for number in host:
+        sorted_out = array("I"), array("I")
+        for number in found["host"]:
             before, after = (work.kinds[work.kind[row[number]]].direction for row in (gaps.before, gaps.after))
             slow = gaps.end[number] - gaps.start[number] <= RESTART_NS and (after != "cpu_to_gpu" or before == after)
-            found["launch" if slow else "host"].append(number)
-        found["launch"] = array("I", sorted(found["launch"]))
+            sorted_out[slow].append(number)
+        host, slow_ones = sorted_out
+        if self.gap_ns(slow_ones) <= self.gap_ns(found["launch"]):
+            found["host"], found["launch"] = host, array("I", sorted([*found["launch"], *slow_ones]))
 
     def _waits_keep_it_short(self, found: "dict[str, array[int]]") -> bool:
         """Whether the short gaps follow from waits, too: a host that waits often cannot launch ahead, although all its
