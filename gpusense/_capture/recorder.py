@@ -111,6 +111,7 @@ class Recorder:
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
+        self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks()
@@ -594,7 +595,7 @@ class Recorder:
                 self._pauses.begin()
                 self._take_events()
                 launches = self.store.launches
-                launches.wanted = self._budget.keeps
+                launches.wanted = self._budget.keeps or self.looks_for_graphs
                 if self.clock.steps and self.capture is not None:
                     view = restamped(view, self.capture.strides, self.clock.of_wall)
                 self.store.add(view, thread, self._pause)

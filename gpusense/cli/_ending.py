@@ -15,7 +15,7 @@ from .._runtime.text import one_line, time_text
 from .._tracing import run
 from .._tracing.select import possible
 from ..backends.cupti import injection
-from ._outputs import FORMS, beside, show
+from ._outputs import beside, written
 from ._proton import unshare
 from ._runs import MAIN, SUFFIX, Folder, prune
 from ._sessions import CHILDREN, joined
@@ -113,7 +113,8 @@ class Ending:
             save(session, self.path)
         session, missing = joined([session], _READ_S)
         waiting.end()
-        more = [*facts.get("notes", ()), *missing[:_MOST_NAMED], *self._written(session)]
+        reports = written(session, self._report, self._form, self._kept(), self._open)
+        more = [*facts.get("notes", ()), *missing[:_MOST_NAMED], *reports]
         if not self._quiet:
             self._answer(session, more)
         if self.folder is not None and self.folder.kept:
@@ -125,24 +126,6 @@ class Ending:
         if self.path is not None or folder is None or not folder.kept:
             return self.path
         return folder.path if os.path.exists(os.path.join(folder.path, MAIN)) else None
-
-    def _written(self, session: Any) -> list[str]:
-        """Writes the report that was asked for; where it is, a line each."""
-        target, form = self._report, self._form
-        kept = self._kept()
-        if self._open and form != "html" and kept is not None:
-            target, form = f"{kept}.html" if os.path.isfile(kept) else os.path.join(kept, "page.html"), "html"
-        if target is None or form is None:
-            return []
-        again = " (replaced)" if os.path.lexists(target) else ""
-        try:
-            FORMS[form].writer()(session, target)
-        except OSError as error:
-            why = f"{target}: {error.strerror}" if error.strerror else str(error)  # a writer of reports names the place
-            return [f"not written: {why}; the session is kept, and gpusense report writes it again"]
-        if self._open:
-            show(target)
-        return [f"written: {target}{again}"]
 
     def _answer(self, session: Any, more: list[str]) -> None:
         from ..report import text
