@@ -7,7 +7,7 @@ import pytest
 from support.sessions import training
 
 from gpusense import cli
-from gpusense.cli import _runs
+from gpusense.cli import _runs, _sessions
 from gpusense.session import save
 
 
@@ -108,3 +108,19 @@ def test_list(home, capsys):
     assert shown.index(str(folder)) < shown.index(str(damaged))
     assert cli.main(["list", "--json"]) == 0
     assert '"schema": "gpusense.runs/1"' in capsys.readouterr().out
+
+
+def test_each_child_is_in_the_answer_or_named_wherever_it_was_killed(tmp_path):
+    run = {"command": "train.py", "start_s": 1.0}
+    child = training(1)
+    child.meta["run"] = run
+    save(child, tmp_path / "child.gpusense")
+    content = (tmp_path / "child.gpusense").read_bytes()
+    names = [f"{size}.gpusense" for size in range(0, len(content), max(1, len(content) // 60))]
+    for name in names:
+        (tmp_path / name).write_bytes(content[: int(name.partition(".")[0])])
+    main = training(1)
+    main.meta.update(run=run, path=str(tmp_path / "main.gpusense"), children=[*names, "gone.gpusense"])
+    session, missing = _sessions.joined([main])
+    assert len(missing) + len(session.meta["processes"]) - 1 == len(names) + 1
+    assert len(missing) > 3
