@@ -47,12 +47,12 @@ class Run(NamedTuple):
         _began, _known = os.getpid(), (folder, self)
 
     def path(self) -> str:
-        """Where this process's session goes: a name that is free, by its rank or else its number. The run's folder
-        lists it from now on."""
+        """Where this process's session goes: a file of its own by its rank or else its number, empty so far. The run's
+        folder lists it from now on."""
         rank = rank_and_world(os.environ)[0]
         who = f"rank{rank}" if rank is not None else str(os.getpid())
         path, more = f"{self.before}{who}{self.after}", 1
-        while os.path.lexists(path):
+        while not _is_new(path):  # what a rank starts has its number, too
             more += 1
             path = f"{self.before}{who}-{more}{self.after}"
         fd = os.open(os.path.join(os.environ[VARIABLE], _LIST), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -61,6 +61,15 @@ class Run(NamedTuple):
         finally:
             os.close(fd)
         return path
+
+
+def _is_new(path: str) -> bool:
+    """Whether the file is the caller's own from now on; processes may ask at the same time."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 def children(folder: str) -> list[str]:
