@@ -11,6 +11,7 @@ Nothing is loaded on import; without a GPU everything is a graceful no-op. Every
 Times are nanoseconds since the Unix epoch, sizes are bytes; what is unknown is None.
 """
 
+import sys as _sys
 from _thread import get_ident as _get_ident
 
 TYPE_CHECKING = False
@@ -453,3 +454,15 @@ def __getattr__(name: str) -> "Any":
 
 def __dir__() -> "list[str]":
     return sorted({*__all__, *_MODULES})
+
+
+def _announce() -> None:
+    """Under ``GPUSENSE=on`` capture begins as CUDA does, also before the first use; nothing is loaded to see that."""
+    os = _sys.modules.get("os")
+    if os is not None and "GPUSENSE" in os.environ:
+        from ._tracing import start
+
+        start.announce()
+
+
+_announce()

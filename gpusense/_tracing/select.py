@@ -125,12 +125,12 @@ class Control:
         return made
 
     def cuda_starts(self) -> None:
-        """CUDA is being initialised in this process, by a thread that waits for this: a process of a run is recorded
-        from now on, and capture begins."""
+        """CUDA is being initialised in this process, by a thread that waits for this: a process of a run, and one under
+        ``GPUSENSE=on``, is recorded from now on, and capture begins."""
         from . import run as runs
 
         def begin() -> None:
-            if self.live is None and runs.of_this_process() is not None:
+            if self.live is None and (self.settings().mode == "on" or runs.of_this_process() is not None):
                 self._activate_decided()
             if self.live is not None:
                 self.live.recorder.cuda_starts()

@@ -43,7 +43,8 @@ class Ending:
         self.interrupted = False  # the program, by Ctrl-C
         self.recording: Any = None
         self.spans: Spans | None = None
-        self.not_followed = ""  # why capture does not begin as CUDA does, nor in processes that the program starts
+        # Why capture does not begin as CUDA does, nor in processes that the program starts.
+        self.not_followed = "" if folder is not None else "no temporary folder can be made"
         self.shared: str | None = None  # folder of a library that other tools are to share
         self._report, self._form = None if report is None else os.path.abspath(report), form
         self._quiet, self._open = settings.quiet, settings.open
@@ -142,9 +143,7 @@ class Ending:
 
     def _missing(self) -> list[str]:
         """Processes that used the GPU and are not in the answer, and work that may not be."""
-        if self.folder is None:
-            return []
-        found = Counter(injection.notes(self.folder.path))
+        found = Counter(injection.notes(self.folder.path) if self.folder is not None else ())
         lines = [
             f"not recorded: {os.path.basename(name)}{f' ×{count}' if count > 1 else ''} used the GPU; {one_line(why)}"
             for (name, why), count in found.most_common(_MOST_NAMED)

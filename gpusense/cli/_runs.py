@@ -8,6 +8,7 @@ import os
 import time
 from typing import Any, NamedTuple
 
+from .._runtime import cache as in_cache
 from .._tracing import run
 
 MOST_RUNS, MOST_BYTES = 10, 1 << 30
@@ -28,25 +29,17 @@ class Folder(NamedTuple):
 
 def cache() -> str | None:
     """The folder of all kept runs, whether it is there or not; None where this user has no home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        home = os.path.expanduser("~")
-        if not os.path.isabs(home):
-            return None
-        base = os.path.join(home, ".cache")
-    return os.path.join(base, "gpusense", "runs")
+    return in_cache.folder("runs")
 
 
 def make(keep: bool) -> Folder | None:
     """A new, private folder, in the cache if that is wanted and can be; None where no file can be written at all."""
-    home = cache() if keep else None
+    home = in_cache.private("runs") if keep else None
     if home is not None:
+        path = os.path.join(home, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
         try:
-            os.makedirs(home, 0o700, exist_ok=True)
-            if _is_private(home):
-                path = os.path.join(home, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-                os.mkdir(path, 0o700)
-                return Folder(path, True)
+            os.mkdir(path, 0o700)
+            return Folder(path, True)
         except OSError:
             pass
     import tempfile
@@ -66,14 +59,6 @@ def _removed(folder: str) -> None:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_private(folder: str) -> bool:
-    """Whether it is this user's own and nobody else writes there; under sudo HOME may be another's."""
-    if not hasattr(os, "geteuid"):
-        return True
-    found = os.stat(folder)
-    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def runs() -> list[str]:

@@ -8,8 +8,11 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib.util import find_spec
 
 import pytest
+from support.followed import counts, kernels, nothing_lost, whole
+from support.machine import require
 
 from gpusense.cli import _sessions
 from gpusense.session import load
@@ -137,25 +140,13 @@ def gpu(environ, tmp_path):
     return Gpu(environ, tmp_path)
 
 
-def kernels(session):
-    return sum(row.count for row in session.aggregates if row.kind == "kernel") + len(session.kernels)
-
-
-def whole(path):
-    return _sessions.loaded([str(path)])
-
-
 def test_no_launch_of_any_child_is_lost(gpu, tmp_path):
     (tmp_path / "program.py").write_text(
         "\n".join(FUNCTION.replace('b"first"', f'b"{way}"') + WAYS[way][0] for way in TOGETHER)
     )
     done = gpu("-o", "s.gpusense", "program.py")
-    assert done.returncode == 0, done.stderr
-    session = whole(tmp_path / "s.gpusense")
-    counts = {way: sum(row.count for row in session.aggregates if row.name == way) for way in TOGETHER}
-    assert counts == dict.fromkeys(TOGETHER, 3), (done.stderr, os.listdir(tmp_path))
-    assert session.unseen == []
-    assert "Traceback" not in done.stderr
+    session = nothing_lost(done, tmp_path / "s.gpusense", 3 * len(TOGETHER))
+    assert counts(session) == dict.fromkeys(TOGETHER, 3)
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way not in TOGETHER])
@@ -163,16 +154,12 @@ def test_no_launch_of_any_process_is_lost(gpu, tmp_path, way):
     code, launched = WAYS[way]
     (tmp_path / "program.py").write_text(FUNCTION + code)
     done = gpu("-o", "s.gpusense", "program.py")
-    assert done.returncode == 0, done.stderr
-    session = whole(tmp_path / "s.gpusense")
     # A pool of two may have one worker do all of its work: three launches, since CUDA starts once.
-    assert kernels(session) in ((3, 6) if launched is None else (launched,)), (done.stderr, os.listdir(tmp_path))
-    assert session.unseen == []
-    assert "Traceback" not in done.stderr
+    nothing_lost(done, tmp_path / "s.gpusense", *((3, 6) if launched is None else (launched,)))
 
 
 def test_workers_of_joblib(gpu, tmp_path):
-    pytest.importorskip("joblib")
+    require(find_spec("joblib"), "joblib (dependency group integrations)")
     (tmp_path / "program.py").write_text(
         "import os, sys, joblib\n"
         f"LAUNCHES = {LAUNCHES!r}\n"
@@ -200,7 +187,7 @@ def app(environ, start_response):
 
 
 def test_workers_of_gunicorn(gpu, tmp_path):
-    pytest.importorskip("gunicorn")
+    require(find_spec("gunicorn"), "gunicorn (dependency group integrations)")
     (tmp_path / "application.py").write_text(APPLICATION)
     server = gpu.begin(
         *("-o", "s.gpusense", "-m", "gunicorn", "--workers", "2", "--bind", "unix:socket", "application:app")
