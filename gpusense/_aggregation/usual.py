@@ -83,8 +83,6 @@ class Usual:
         return 0
 
     def _forget(self) -> None:
-        """What has run seldom, such as blocks whose names hold a number; where that is too little, the older half."""
-        often = {path: known for path, known in self._known.items() if known.p99_ns is not None}
-        if len(often) > MAX_BLOCKS // 2:
-            often = dict(list(often.items())[len(often) // 2 :])
-        self._known = often
+        """The half that ran least, such as blocks whose names hold a number."""
+        often = sorted(self._known.items(), key=lambda item: item[1].passes, reverse=True)
+        self._known = dict(often[: MAX_BLOCKS // 2])

@@ -39,4 +39,11 @@ FLIGHT, SUFFIX = "flight-", ".gpusense"
 def flights(home: str) -> list[str]:
     """What the flight recorder wrote into ``home``, the newest last."""
     names = [name for name in os.listdir(home) if name.startswith(FLIGHT) and name.endswith(SUFFIX)]
-    return [os.path.join(home, name) for name in sorted(names)]
+    return sorted((os.path.join(home, name) for name in names), key=lambda path: (_written_ns(path), path))
+
+
+def _written_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:  # another process has removed it
+        return 0
