@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are E
 
 #: The blocks of ``examples/torch_inference.py``. On a busy machine other requests may be unusual, too: each is written.
 _SERVER = """
-import json, os, signal
+import os, signal
 from gpusense._capture import flight
 flight.EVERY_S = 0.0
 gpusense.configure(flight_recorder=1.0, flight_factor=5.0, flight_signal=True)
@@ -99,3 +99,42 @@ print(tracer.status()['flight_recorder']['failed'])
     assert len(before) > 100
     assert before == list(range(before[0], 9_000))
     assert {number: counts for number, counts in work.items() if counts != USUAL} == {}
+
+
+def test_signals_forks_and_times_without_capture(run, tmp_path):
+    """A child gets SIGUSR2 back as it was, and its parent's recorder is none of its own."""
+    done = run(
+        _SERVER
+        + """
+theirs = []
+def usr2(): os.kill(os.getpid(), signal.SIGUSR2)
+answer(1)
+usr2()
+print(dumped(0) is not None)
+child = os.fork()
+if not child:
+    os._exit(signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL or gpusense.dump() is not None)
+print(os.waitpid(child, 0)[1])
+usr2()
+print(dumped(1) is not None)
+gpusense.configure(flight_signal=False)
+signal.signal(signal.SIGUSR2, lambda *_: theirs.append(1))
+gpusense.configure(flight_signal=True)
+usr2()
+print(dumped(2) is not None, theirs)
+print(gpusense.detach())
+answer(2)
+print(gpusense.dump("detached.gpusense") is not None)
+gpusense.enable()
+running(tracer)
+answer(3)
+print(gpusense.dump("enabled.gpusense") is not None, status()["failed"])
+""",
+        XDG_CACHE_HOME=str(tmp_path),
+    )
+    clean(done, "True\n0\nTrue\nTrue [1]\nNone\nTrue\nTrue 0\n")
+    assert [one.meta["flight"]["reasons"][0]["trigger"] for one in dumps(tmp_path)] == ["signal"] * 3
+    detached, enabled = load(tmp_path / "detached.gpusense"), load(tmp_path / "enabled.gpusense")
+    assert work_of(detached) == {1: USUAL}
+    assert work_of(enabled)[3] == USUAL
+    assert any(one.reason == "recording was disabled" for one in enabled.unseen)
