@@ -2,7 +2,7 @@
 
 - Blocks: ``trace``, as in ``with trace("step") as block:``, then ``block.summary()``; ``compute_block``, of the CPU.
 - Records that you time yourself: ``record_kernel``, ``record_transfer``, ``record_compute_block``.
-- The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``.
+- The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``, ``dump``.
 - Devices: ``devices``, ``own_usage``; ``monitor.start_background(callback)`` samples them.
 - Sessions: ``load``, ``Session``, and the records in them, ``GpuKernel`` and others.
 - Submodules: ``cuda``, ``doctor``, ``exporters``, ``integrations``, ``monitor``, ``session``, ``testing``, ``wgpu``.
@@ -101,6 +101,7 @@ __all__ = [
     "devices",
     "disable",
     "doctor",
+    "dump",
     "enable",
     "exporters",
     "get_tracer",
@@ -237,6 +238,7 @@ _UNCHANGED: "Any" = _Unchanged()
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from os import PathLike
     from typing import Any, Literal, NoReturn, overload
 
     from ._tracing.types import F, TimedBlock
@@ -361,6 +363,9 @@ def configure(
     strict: bool = _UNCHANGED,
     attribution: "Literal['order', 'exact']" = _UNCHANGED,
     wgpu_copies: bool = _UNCHANGED,
+    flight_recorder: "float | None" = _UNCHANGED,
+    flight_factor: float = _UNCHANGED,
+    flight_signal: bool = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in
@@ -414,6 +419,18 @@ def detach(*, without_graphs: bool = False) -> "Unavailable | None":
 def reset() -> None:
     """Forgets everything recorded so far."""
     _active.reset()
+
+
+def dump(path: "str | PathLike[str] | None" = None) -> "str | None":
+    """Writes the last seconds, in full detail, to a session file and gives its path, once it is there.
+
+    Only with ``configure(flight_recorder=10.0)``, which keeps them in memory. Without ``path`` it goes to the user's
+    cache, where ``gpusense list`` shows the last ten. None where nothing was written:
+    ``get_tracer().status()["flight_recorder"]`` says why. gpusense's own thread writes; the caller waits for it, ten
+    seconds at most.
+    """
+    written = _active.dump(path)
+    return written if isinstance(written, str) else None
 
 
 def devices() -> "tuple[DeviceInfo, ...]":

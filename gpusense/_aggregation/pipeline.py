@@ -25,6 +25,7 @@ from .._records.work import WorkTable
 from .block_totals import BlockTotals, Watched
 from .ledger import Ledger
 from .placement import HELPERS, Owners, Placer, Work
+from .recent import Recent
 from .same_kernels import SameKernels
 from .threshold import Threshold
 from .wait_lines import Lines
@@ -129,6 +130,21 @@ class Pipeline:
     @owners.setter
     def owners(self, owners: dict[int, Path]) -> None:
         self._placer.owners = owners
+
+    @property
+    def recent(self) -> Recent | None:
+        """What keeps all of it for some seconds; None: nothing does."""
+        return self._placer.recent
+
+    def keep_recent(self, keep_ns: int | None) -> None:
+        """Keeps all of it for so long from now on; None: no longer."""
+        placer = self._placer
+        if keep_ns is None:
+            placer.recent = None
+        elif placer.recent is None:
+            placer.recent = Recent(keep_ns, self.work)
+        else:
+            placer.recent.keep_ns = keep_ns
 
     @property
     def occupancy(self) -> Callable[[GpuKernel], float | None] | None:
@@ -255,6 +271,8 @@ class Pipeline:
                 waiting.append(work)
         self.ledger.hand_on()
         self.watched.sweep()
+        if self.recent is not None:
+            self.recent.trim(now_ns)
 
     # --- out --------------------------------------------------------------------------------------------------------
 

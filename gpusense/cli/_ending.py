@@ -8,6 +8,7 @@ from typing import Any
 
 from .._capture.attachment import LATE, LATER
 from .._runtime import threads
+from .._runtime.cache import SUFFIX
 from .._runtime.clock import now_ns
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
@@ -17,7 +18,7 @@ from .._tracing.select import possible
 from ..backends.cupti import injection
 from ._outputs import beside, written
 from ._proton import unshare
-from ._runs import MAIN, SUFFIX, Folder, prune
+from ._runs import MAIN, Folder, prune
 from ._sessions import CHILDREN, joined
 from ._window import Passes, Window
 

@@ -8,12 +8,11 @@ import os
 import time
 from typing import Any, NamedTuple
 
-from .._runtime import cache as in_cache
+from .._runtime import cache
 from .._tracing import run
 
 MOST_RUNS, MOST_BYTES = 10, 1 << 30
 MAIN = "main.gpusense"
-SUFFIX = ".gpusense"
 
 
 class Folder(NamedTuple):
@@ -27,14 +26,9 @@ class Folder(NamedTuple):
         _removed(self.path)
 
 
-def cache() -> str | None:
-    """The folder of all kept runs, whether it is there or not; None where this user has no home."""
-    return in_cache.folder("runs")
-
-
 def make(keep: bool) -> Folder | None:
     """A new, private folder, in the cache if that is wanted and can be; None where no file can be written at all."""
-    home = in_cache.private("runs") if keep else None
+    home = cache.private(cache.RUNS) if keep else None
     if home is not None:
         path = os.path.join(home, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
         try:
@@ -63,7 +57,7 @@ def _removed(folder: str) -> None:
 
 def runs() -> list[str]:
     """Folders of the kept runs, the newest last."""
-    home = cache()
+    home = cache.folder(cache.RUNS)
     try:
         names = sorted(os.listdir(home)) if home is not None else []
     except OSError:
@@ -79,7 +73,7 @@ def last() -> str | None:
 def sessions(folder: str) -> list[str]:
     """Session files of a run, that of the process that began it first."""
     try:
-        names = [name for name in os.listdir(folder) if name.endswith(SUFFIX)]
+        names = [name for name in os.listdir(folder) if name.endswith(cache.SUFFIX)]
     except OSError:
         return []
     return [os.path.join(folder, name) for name in sorted(names, key=lambda name: (name != MAIN, name))]

@@ -18,7 +18,7 @@ from .._runtime.errors import SessionError
 from .._runtime.text import count_text
 
 MAGIC = b"\x89GPUSNS\n"
-MAJOR, MINOR = 1, 4
+MAJOR, MINOR = 1, 5
 MARKER = b"\xf5gsC"
 FILE_HEADER = struct.Struct("<8sHHI")  # magic, major, minor, crc32 of the twelve bytes before
 HEADER = struct.Struct("<4sHHIIQI")  # marker, type, flags, stored length, length, sequence, crc32 of the stored payload

@@ -1,5 +1,6 @@
 """Runs that are kept in the user's cache: private, the last ten, a gigabyte at most; what ``report`` finds there."""
 
+import json
 import os
 import tempfile
 
@@ -130,3 +131,29 @@ def test_each_child_is_in_the_answer_or_named_wherever_it_was_killed(tmp_path):
     session, missing = _sessions.joined([main])
     assert len(missing) + len(session.meta["processes"]) - 1 == len(names) + 1
     assert len(missing) > 3
+
+
+def test_list_shows_what_the_flight_recorder_wrote(home, capsys):
+    home.mkdir(parents=True)
+    session = training(1)
+    session.meta |= {"flight": {"reasons": [{"text": "request took 412 ms"}]}, "end_ns": 5 * 10**9, "pid": 7}
+    (home / "flight-20260101-000000-7.gpusense").write_text("damaged")
+    save(session, home / "flight-20260101-000001-7.gpusense")
+    kept(home, 1)
+    assert cli.main(["list"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2].endswith("B  dump        ?")
+    assert shown[4].endswith("dump        request took 412 ms")
+    assert shown[5].strip() == str(home / "flight-20260101-000001-7.gpusense")
+    assert cli.main(["list", "--json"]) == 0
+    damaged, whole = json.loads(capsys.readouterr().out)["dumps"]
+    assert (damaged["reason"], damaged["end_s"], damaged["bytes"]) == (None, None, 7)
+    assert (whole["reason"], whole["end_s"], whole["pid"]) == ("request took 412 ms", 5.0, 7)
+
+
+def test_dumps_are_no_runs(home):
+    kept(home, 1)
+    (home / "flight-20260101-000000-7.gpusense").write_text("")
+    _runs.prune()
+    assert (home / "flight-20260101-000000-7.gpusense").exists()
+    assert len(_runs.runs()) == 1
