@@ -1,4 +1,5 @@
-"""gpusense takes the exam: the programs' sessions, recorded on an H200, against what an expert answered beforehand.
+"""gpusense takes the exam: the programs' sessions, recorded on an H200 (two with lavapipe), against what an expert
+answered beforehand.
 
 Each session is read twice: as a file, and through the limits of live mode (records and rows in bounded memory). Both
 must give the expert's answer.
@@ -25,9 +26,10 @@ ANSWERS = json.loads((HERE / "answers.json").read_text("utf-8"))
 def recorded(tmp_path_factory):
     """A folder with the sessions and what each program measured itself."""
     folder = tmp_path_factory.mktemp("exam")
-    with tarfile.open(HERE / "sessions.tar.xz") as archive:
-        for member in archive:
-            (folder / pathlib.PurePosixPath(member.name).name).write_bytes(archive.extractfile(member).read())
+    for path in HERE.glob("sessions*.tar.xz"):
+        with tarfile.open(path) as archive:
+            for member in archive:
+                (folder / pathlib.PurePosixPath(member.name).name).write_bytes(archive.extractfile(member).read())
     return folder
 
 
