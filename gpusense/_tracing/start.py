@@ -39,7 +39,7 @@ def announce() -> None:
         from .._runtime import cache
         from ..backends.cupti import injection
 
-        if injection.VARIABLE in os.environ:
+        if os.environ.get(injection.VARIABLE):
             return
         script = f"exec({_SCRIPT!r}, {{}})"
         folder = cache.private(f"start-{crc32(script.encode()):08x}")
