@@ -474,9 +474,9 @@ def __dir__() -> "list[str]":
 
 
 def _announce() -> None:
-    """Under ``GPUSENSE=on`` capture begins as CUDA does, also before the first use; nothing is loaded to see that."""
+    """Under ``GPUSENSE=on`` capture begins as CUDA does, also before the first use. Nothing is loaded to see it."""
     os = _sys.modules.get("os")
-    if os is not None and "GPUSENSE" in os.environ:
+    if os is not None and os.environ.get("GPUSENSE", "").strip().lower() in ("on", "1", "true", "yes"):
         from ._tracing import start
 
         start.announce()

@@ -8,7 +8,6 @@ gpusense, or is no Python.
 import os
 
 from .._runtime import package
-from .._runtime.config import mode
 
 _LATER_S = 0.05
 #: Of a script that CUDA has Python run, after ``try``: nobody who could end the program hears of Ctrl-C there, so it
@@ -34,15 +33,13 @@ except Exception:
 def announce() -> None:
     """As gpusense is imported under ``GPUSENSE=on``: capture begins as CUDA does. Where that cannot be, and where the
     environment names a run or another tool, it begins as it does otherwise, by looking."""
-    if mode() != "on":
-        return
     try:
         from zlib import crc32
 
         from .._runtime import cache
         from ..backends.cupti import injection
 
-        if injection.VARIABLE in os.environ:
+        if os.environ.get(injection.VARIABLE):
             return
         script = f"exec({_SCRIPT!r}, {{}})"
         folder = cache.private(f"start-{crc32(script.encode()):08x}")

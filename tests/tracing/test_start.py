@@ -7,6 +7,8 @@ import types
 
 import pytest
 
+import gpusense
+from gpusense._runtime import config
 from gpusense._tracing import start
 from gpusense.backends.cupti.injection import VARIABLE
 
@@ -45,11 +47,11 @@ def test_a_file_that_only_this_user_can_change_is_named_and_made_once(environ):
         assert file.read() == whole
 
 
-@pytest.mark.parametrize("word", ["off", "auto", "soon", ""])
-def test_nothing_is_set_under_another_mode(environ, tmp_path, word):
+@pytest.mark.parametrize("word", [*config._MODES, "auto", "soon", "", " ON "])
+def test_an_import_sets_it_under_this_mode_alone(environ, word):
     environ.setenv("GPUSENSE", word)
-    start.announce()
-    assert (named(), os.listdir(tmp_path)) == (None, [])
+    gpusense._announce()
+    assert (named() is not None) is (config.mode() == "on")
 
 
 def test_another_tools_variable_stays(environ, tmp_path):
