@@ -53,6 +53,7 @@ from .worker import FIRST_WAIT_S, Pauses
 
 if TYPE_CHECKING:
     from ..session import Session
+    from .flight import Flight
 
 TICK_S = 0.1
 #: Once nothing has come for so long, cycles come this seldom: while CUDA may come, whose first work is unseen until the
@@ -73,6 +74,8 @@ _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
 
 #: That the program waits at most for what it has told gpusense to do; and at least for an answer, so that one comes.
 DO_S, LEAST_S = 10.0, 0.05
+#: That a dump waits at most for what the device has finished to be read.
+READ_S = 1.0
 
 IN_PART = "; work was seen for a part of this time"
 BY_SURPRISE = "it was asked for in the middle of gpusense's own work, by a signal handler or finaliser"
@@ -111,6 +114,7 @@ class Recorder:
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
+        self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks()
@@ -151,6 +155,8 @@ class Recorder:
         self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
         self._slowed_ns = 0  # of the program's launches, for the budget
         self._hang = self._new_hang_watch()
+        self._flight: Flight | None = None
+        self._follow_flight()
         self._budget = BudgetKeeper(self.unseen)
         self._budget.begin(settings.overhead_budget, settings.detach_in_pauses)
         self.store.note(self)
@@ -163,11 +169,29 @@ class Recorder:
         after_s = self.settings.hang_after
         return HangWatch(after_s) if after_s is not None and self.capture is not None else None
 
+    def _follow_flight(self) -> None:
+        """The flight recorder as the settings want it. On the program's thread: a signal handler is set on the main one
+        alone, and what is imported here is not imported in the middle of a request."""
+        settings, flight = self.settings, self._flight
+        if settings.flight_recorder is None or self.store.recent is None:
+            if flight is not None:
+                flight.signal.want(False)
+            self._flight = None
+            return
+        if flight is None:
+            from . import dump  # noqa: F401
+            from .flight import Flight
+
+            flight = self._flight = Flight(settings, lambda: self.owner.wake())
+        flight.configure(settings)
+        flight.signal.want(settings.flight_signal)
+
     # --- settings ---------------------------------------------------------------------------------------------------
 
     def reconfigure(self, settings: Settings) -> None:
         """The next records follow ``settings``; capture begins anew where that is needed."""
         self._do(lambda: self._reconfigure(settings))
+        self._follow_flight()
 
     def _reconfigure(self, settings: Settings) -> None:
         old, self.settings = self.settings, settings
@@ -206,6 +230,9 @@ class Recorder:
             self.start_ns = now_ns()
             self._forgotten = self._counts_that_go_on()
             self.store.reset(self.start_ns)
+            flight = self._flight
+            if flight is not None:
+                flight.reset()
             # What lasts goes on, and begins here.
             self.unseen[:] = [one._replace(start_ns=self.start_ns) for one in self.unseen if one.end_ns is None]
         self.store.note(self)
@@ -594,7 +621,7 @@ class Recorder:
                 self._pauses.begin()
                 self._take_events()
                 launches = self.store.launches
-                launches.wanted = self._budget.keeps
+                launches.wanted = self._budget.keeps or self.looks_for_graphs
                 if self.clock.steps and self.capture is not None:
                     view = restamped(view, self.capture.strides, self.clock.of_wall)
                 self.store.add(view, thread, self._pause)
@@ -627,6 +654,7 @@ class Recorder:
         if self._get_ident() in self._inside:
             return False  # a signal handler or finaliser that interrupted one
         self._guarded(lambda: self._whole_cycle(lazily))
+        self._dump_if_due()
         return self.sinks.hand_out(0.0 if lazily else timeout_s)
 
     def _whole_cycle(self, lazily: bool) -> None:
@@ -703,6 +731,9 @@ class Recorder:
         if placed:
             records += self.store.placed(placed)
         self.store.records(records)
+        flight = self._flight
+        if flight is not None:
+            flight.look(records)
 
     def _boundary(self, event: Boundary) -> None:
         """Without a newest id."""
@@ -736,6 +767,64 @@ class Recorder:
             self.store.flush()
         self.store.note(self)
 
+    # --- the flight recorder ----------------------------------------------------------------------------------------
+
+    def dump(self, path: str | None) -> str | None:
+        """Writes the last seconds; gives the path, or None where that is not possible, see :meth:`status`. To who asks
+        by surprise, as in :meth:`flush`, None, and it is written soon."""
+        flight = self._flight
+        if flight is None:
+            return None
+        if self._get_ident() in self._inside:
+            flight.ask()
+            return None
+        return self._ask(lambda: self._dump(path, asked=True), DO_S, None)
+
+    def _dump_if_due(self, at_once: bool = False) -> None:
+        """``at_once``: the recording ends."""
+        flight = self._flight
+        if flight is not None and flight.due(at_once):
+            self._guarded(lambda: self._dump(None))
+
+    def _read_until(self, flight: "Flight") -> tuple[int, bool]:
+        """Until when everything that the device had finished is read now, with what ``flight`` waits to write; and
+        whether that is so. Behind a program that never rests, one reading takes long, and what was left meanwhile is
+        for the next one."""
+        deadline, again = monotonic() + READ_S, True
+        while True:
+            until_ns = now_ns()
+            read = self._end_ns is not None or self._read_all(monotonic())
+            if (read and flight.newest_ns <= until_ns) or not (again or monotonic() < deadline):
+                return until_ns, read
+            again = False
+            sleep(0.002)
+
+    def _dump(self, path: str | None, asked: bool = False) -> str | None:
+        """On gpusense's thread, or where there is none."""
+        from .dump import held, write
+
+        flight = self._flight
+        if flight is None:
+            return None
+        until_ns, read = self._read_until(flight)
+        with self._lock:
+            recent = self.store.recent
+            taken = flight.take(until_ns, asked)
+            if recent is None or not taken.reasons:
+                return None
+            first = min(reason.time_ns for reason in taken.reasons) - round(flight.seconds * 1e9)
+            first = max(first, flight.since_ns)
+            lost = self._losses.counts(first, until_ns)
+            what = held(recent, first, until_ns, read, lost)
+        try:
+            found = write(path, what, taken, self, self._pause)
+        except Exception as error:  # noqa: BLE001 - a full disk, mostly
+            flight.done("", f"{error}")
+            log.once("dump", "gpusense: the flight recorder could not write: %s", error)
+            return None
+        flight.done(found)
+        return found
+
     # --- what is known ----------------------------------------------------------------------------------------------
 
     def synchronise(self, timeout_s: float) -> bool:
@@ -754,8 +843,16 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:
-            return {"state": "unavailable", "reason": self.absent, **self._attribution()}
-        return {**self.capture.status(), **self._attribution()}
+            return {"state": "unavailable", "reason": self.absent, **self._attribution(), **self._flight_status()}
+        return {**self.capture.status(), **self._attribution(), **self._flight_status()}
+
+    def _flight_status(self) -> dict[str, Any]:
+        flight = self._flight
+        if flight is not None:
+            return {"flight_recorder": flight.status()}
+        if self.settings.flight_recorder is not None:
+            return {"flight_recorder": {"reason": "off: the session file has all of it"}}
+        return {}
 
     @property
     def tells_tasks(self) -> bool:
@@ -1035,6 +1132,8 @@ class Recorder:
             except RuntimeError:  # not got
                 pass
         self._end_ns = self._end_ns or now_ns()
+        if deliver:
+            self._dump_if_due(at_once=True)
         if deliver and not self.sinks.hand_out(SINK_WAIT_S):
             log.once("close-sinks", "gpusense: a sink did not take the last records in time")
         self.sinks.give_up()
@@ -1064,6 +1163,9 @@ class Recorder:
         self.events = deque(maxlen=0)
         self.sinks.forget_in_child()
         self.store.forget_in_child()
+        if self._flight is not None:
+            self._flight.signal.forget_in_child()
+            self._flight = None
         self.sources = ()
 
 

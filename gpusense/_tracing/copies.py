@@ -66,6 +66,8 @@ class Copies:
             self._met()["copies"][package.NAME] = self.look
         elif self._place is None:
             return
+        else:
+            self._place["copies"].pop(package.NAME, None)
         ours, self._ours = self._ours, None if tracer is None or rank is None else _as_receiver(tracer, rank)
         receivers: list[Receiver] = self._met()["receivers"]
         if self._ours is not None:
@@ -76,6 +78,10 @@ class Copies:
             self._tell()
         else:
             self.look()
+
+    def is_in_session(self) -> bool:
+        """Whether some copy records the whole process."""
+        return any(one["rank"] == WHOLE_PROCESS for one in list(self._met()["receivers"]))
 
     def look(self) -> None:
         """Where this copy's blocks go may have changed."""

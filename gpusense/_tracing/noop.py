@@ -286,6 +286,9 @@ class NoopTracer(Results):
     def flush(self, timeout_s: float = 1.0) -> bool:
         return True
 
+    def dump(self, path: Any = None) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -308,6 +311,9 @@ class DisabledTracer(NoopTracer):
 
     def reset(self) -> None:
         self._live.reset()
+
+    def dump(self, path: Any = None) -> Any:
+        return self._live.dump(path)
 
 
 def _check(function: str, fields: dict[str, Any]) -> None:

@@ -125,12 +125,12 @@ class Control:
         return made
 
     def cuda_starts(self) -> None:
-        """CUDA is being initialised in this process, by a thread that waits for this: a process of a run is recorded
-        from now on, and capture begins."""
+        """CUDA is being initialised in this process, by a thread that waits for this: a process of a run, and one under
+        ``GPUSENSE=on``, is recorded from now on, and capture begins."""
         from . import run as runs
 
         def begin() -> None:
-            if self.live is None and runs.of_this_process() is not None:
+            if self.live is None and (self.settings().mode == "on" or runs.of_this_process() is not None):
                 self._activate_decided()
             if self.live is not None:
                 self.live.recorder.cuda_starts()
@@ -248,7 +248,18 @@ class Control:
             self._copies.now(tracer, None)
             missing = silent() if self._in_session else []
             if missing:
-                tracer.recorder.facts["notes"] = missing
+                facts = tracer.recorder.facts
+                facts["notes"] = [*facts.get("notes", ()), *missing]
+
+    def is_in_session(self) -> bool:
+        """Whether this process is recorded whole, by whichever copy of gpusense."""
+        return self._copies.is_in_session()
+
+    def leave(self) -> None:
+        """This copy has recorded, its tracer has ended, and it is as if it had not been used."""
+        self.live, self._in_session = None, False
+        _activate(_Undecided())
+        self._copies.now(None, None)
 
     def _activate_decided(self) -> None:
         made = self.resolve()

@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable
+from os import fspath
 from typing import TYPE_CHECKING, Any
 
 from .._attribution.open_blocks import end_frames, running
@@ -18,6 +19,8 @@ from .results import Results
 from .tasks import TaskSwitches
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from ..session import Session
     from .types import Switch
 
@@ -157,7 +160,7 @@ class Tracer(Blocks, ManualRecords, Results):
         has in its buffers, "marked" where each end makes a call. ``sync_lines``, where they are asked for, says the
         same of the lines of waits; ``silent_copies`` names copies of gpusense in this process whose blocks cannot come
         to another's session; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory
-        for example."""
+        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not."""
         return {**self.recorder.status(), **self._left_out(), "silent_copies": silent()}
 
     def _left_out(self) -> dict[str, int]:
@@ -198,6 +201,10 @@ class Tracer(Blocks, ManualRecords, Results):
     def flush(self, timeout_s: float = 1.0) -> bool:
         """Reads what the device has finished and hands it to the sinks; False where that took too long."""
         return self.recorder.flush(timeout_s)
+
+    def dump(self, path: "str | PathLike[str] | None" = None) -> str | None:
+        """Writes the last seconds to a session file and gives its path; see :func:`gpusense.dump`."""
+        return self.recorder.dump(None if path is None else fspath(path))
 
     def close(self) -> None:
         """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does. What the program

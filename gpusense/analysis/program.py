@@ -272,7 +272,7 @@ class Program:
 
 def _ascend(orders: "array[int]") -> bool:
     """Whether each launch has a number, and one of its own that is higher than that before it."""
-    return not orders or (orders[0] > 0 and 0 not in lanes.less(orders[:-1], orders[1:]))
+    return not orders or (orders[0] > 0 and 0 not in lanes.less(memoryview(orders)[:-1], memoryview(orders)[1:]))
 
 
 def _in_order(orders: "array[int]", *columns: "array[int]") -> "Iterator[array[int]]":

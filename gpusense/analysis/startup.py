@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from ..session import Session
 from .facts import loads_module
 from .program import START_UP, Program
-from .view import View
+from .view import LAUNCH_NS, View
 
 #: A start-up is worth a sentence from so long on, where it is this share of the run.
 _LEAST_NS, _SHARE = 2_000_000_000, 0.5
@@ -40,10 +40,10 @@ def start_up(session: Session, view: View) -> StartUp:
     first = min(work.start[of.rows[0]] if of.rows else end, end)
     live = _initialised_ns(session, program)
     loads = sorted(one.start_ns for one in session.allocations if loads_module(one))
-    pauses = {"before kernels that were compiled or loaded": 0, "before copies to the device": 0}
+    pauses = {"before kernels that ran for the first time": 0, "before copies to the device": 0}
     new, copied = pauses
     longest: tuple[int, int] | None = None
-    for number in of.gap_numbers:
+    for number in (one for one in of.gap_numbers if gaps.end[one] - gaps.start[one] > LAUNCH_NS):
         spent = of.shown(number)
         if longest is None or spent > longest[1]:
             longest = number, spent

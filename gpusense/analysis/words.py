@@ -64,7 +64,7 @@ def between_text(view: View, gaps: Sequence[int]) -> str:
         name, most = max(after_one.items(), key=lambda row: row[1])
         return f"after {name}" if most >= 0.5 * sum(after_one.values()) else ""
     if before == after:
-        return f"between a {kernel_text(view, before)} and the next"
+        return f"between {'' if before.kind == 'transfer' else 'a '}{kernel_text(view, before)} and the next"
     return f"between {kernel_text(view, before)} and {kernel_text(view, after)}"
 
 

@@ -13,7 +13,7 @@ from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
 from . import _outputs, _runs
-from ._arguments import microseconds, names, numbers, passes, seconds, share, size_bytes
+from ._arguments import add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
 from ._proton import share_cupti
@@ -25,9 +25,6 @@ _EPILOG = """examples:
   gpusense run -c "import torch; torch.ones(9, device='cuda').sum()"
 """
 _SYSCALLS = "ioctl,read,write,futex"
-_SETTINGS = (
-    *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
-)
 
 
 def main(argv: list[str]) -> int:
@@ -151,15 +148,7 @@ def parser() -> _Parser:
     add("--label", metavar="TEXT", help="a name for this run, shown on every output")
     add("--no-arguments", action="store_true", help="do not keep the program's arguments, which may be private")
     add("--quiet", action="store_true", help="say nothing at the end")
-    add("--trace-all", action="store_true", default=None, help="keep every record, however short")
-    add("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
-    add(
-        "--kinds",
-        type=names,
-        metavar="A,B",
-        help="more kinds of records: sync and allocation (as usual), sync_lines, …",
-    )
-    add("--sync-lines", action="store_true", help="also from which line of the program the host waits for the device")
+    add_settings(parser)
     add("--delay", type=seconds, metavar="S", help="record from S seconds after the program's beginning on")
     add("--duration", type=seconds, metavar="S", help="record for S seconds")
     add("--block", metavar="NAME", help="record what the GPU does in passes of this block alone")
@@ -171,9 +160,6 @@ def parser() -> _Parser:
         metavar="2%",
         help="record so much of the time as costs no more than this",
     )
-    add("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
-    add("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
-    add("--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M")
     add("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
     add(
         "--syscalls",
@@ -232,14 +218,14 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
 def _record(ending: Ending, settings: argparse.Namespace, command: list[str], live: bool) -> None:
     from .._tracing.select import control
 
-    chosen = _chosen(settings)
+    found = chosen(settings)
     _load_what_ending_needs(settings.quiet)
     file = None if live else ending.session_file()
     if file is not None and file == ending.path:
         moved = _outputs.set_aside(file)
         if moved is not None:
             _say(f"gpusense: the session that was in {settings.output} is now {moved}\n")
-    recording = control.start_session(mode="live" if file is None else "file", path=file, **chosen)
+    recording = control.start_session(mode="live" if file is None else "file", path=file, **found)
     ending.recording = recording
     recording.tracer.recorder.facts["run"] = about = _about(settings, command)
     if settings.backends is None or "nvml" in settings.backends:
@@ -252,7 +238,7 @@ def _record(ending: Ending, settings: argparse.Namespace, command: list[str], li
         integrations.watch(recording.tracer)
     ending.spans = Spans.of(settings.otlp, live)
     if ending.folder is not None:
-        _follow(ending, settings, chosen, about)
+        _follow(ending, settings, found, about)
     ending.shared = share_cupti()
 
 
@@ -261,17 +247,6 @@ def _watch_the_device() -> None:
     from .. import monitor
 
     monitor.start_background(interval=0.5, process_interval=1.0)
-
-
-def _chosen(settings: argparse.Namespace) -> dict[str, Any]:
-    """Settings that were given. Waits and allocations are recorded, since the answer needs them, unless the user says
-    otherwise."""
-    chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
-    if "kinds" not in chosen and "GPUSENSE_KINDS" not in os.environ:
-        chosen["kinds"] = ("sync", "allocation")
-    if settings.sync_lines:
-        chosen["kinds"] = (*chosen.get("kinds", ()), "sync_lines")
-    return chosen
 
 
 def _about(settings: argparse.Namespace, command: list[str]) -> dict[str, Any]:

@@ -95,6 +95,13 @@ def test_of_a_run_that_is_mostly_start_up_the_verdict_speaks_of_the_rest():
     assert found.saving_ns == 27 * MS
 
 
+def test_a_place_between_copies_has_one_article():
+    work = [copy("on_device", 8 << 20, 800 * MS + at * 10 * MS, 807 * MS + at * 10 * MS) for at in range(10)]
+    run = session(kernel("gemm", 790 * MS, 800 * MS), *work, end=1000 * MS)
+    (found,) = [one for one in findings(run) if one.kind == "starved"]
+    assert found.where == "between a copy on the device and the next"
+
+
 def steps(number, *parts, first=0, gap=MS):
     """A loop: each step has a kernel for each of ``parts`` (name, length), one right after the other, then a gap."""
     records, at, order = [], first, 1

@@ -56,6 +56,16 @@ def test_launches_that_take_long_now_and_then_are_the_same_cause():
     assert found.saving_ns == 2_997 * 15 * US + 116 * 100 * US  # a gap counts for 100 µs at most
 
 
+def test_work_of_the_host_that_is_more_than_all_launches_is_not_called_so():
+    loop = Loop()
+    for _ in range(30):
+        loop.kernels(100, 5 * US, 10 * US)
+        loop.kernels(4, 5 * US, 900 * US, "slow")
+    found = verdict(loop.session())
+    assert found.kind == "starved"
+    assert found.step_ns == pytest.approx(3600 * US, rel=0.05)
+
+
 def test_of_kernels_some_of_which_are_long_it_says_how_long_half_of_them_are():
     loop = Loop()
     for _ in range(30):

@@ -44,7 +44,7 @@ def test_each_pause_comes_to_what_ends_it():
     assert {what: round(spent / SECOND, 1) for what, spent in found.parts.items()} == {
         "before CUDA was initialised": 0.2,
         "from then to the device's first work": 0.8,
-        "before kernels that were compiled or loaded": 3.0,
+        "before kernels that ran for the first time": 3.0,
         "before copies to the device": 2.0,
         "of the device's own work": 0.0,
         "of other pauses": 0.5,
@@ -70,19 +70,19 @@ def test_its_large_parts_and_its_longest_pause_are_told_beside_the_verdict(ranks
     found = [one for one in findings(made) if one.kind == "startup"]
     assert len(found) == 1
     assert (
-        "Start-up takes 7.01 s, 96 % of the run: 5.00 s before kernels that were compiled or loaded; " in found[0].title
+        "Start-up takes 7.01 s, 96 % of the run: 5.00 s before kernels that ran for the first time; " in found[0].title
     )
     assert "900 ms before CUDA was initialised, 100 ms from then to the device's first work" in found[0].evidence[0]
     assert found[0].evidence[1] == "The longest pause of GPU 0 is 5.00 s, from 1.00 s on, between fill and new_0."
     assert ("So it is on 1 other device or rank: 96 %." in found[0].evidence) == (ranks > 1)
     head = " ".join(line.strip() for line in summary(made)[:4])
-    assert "after 7.01 s of start-up (5.00 s of it before kernels that were compiled or loaded)" in head
+    assert "after 7.01 s of start-up (5.00 s of it before kernels that ran for the first time)" in head
 
 
 def test_what_loads_a_module_is_loading_whatever_runs_next():
     made = run([(3, "again"), (1, "again")])
     made.records.append(alloc(4, 2 * SECOND, 7, memory="device_static"))
-    assert round(divided(made).parts["before kernels that were compiled or loaded"] / SECOND, 1) == 3.0
+    assert round(divided(made).parts["before kernels that ran for the first time"] / SECOND, 1) == 3.0
 
 
 def test_a_short_one_is_not_told():

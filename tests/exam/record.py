@@ -141,7 +141,7 @@ class Recorder:
     def _command(self, run: Run, base: pathlib.Path, script: str) -> list[str]:
         if run.way != "session":
             return [sys.executable, script]
-        options = shlex.split(self.settings.options)
+        options = shlex.split(f"{ANSWERS[run.name].get('options', '')} {self.settings.options}")
         return [sys.executable, "-m", "gpusense", "run", "-o", f"{base}.gpusense", *options, script]
 
     def _bases(self, run: Run) -> list[pathlib.Path]:

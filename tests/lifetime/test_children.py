@@ -8,8 +8,11 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib.util import find_spec
 
 import pytest
+from support.followed import counts, kernels, nothing_lost, whole
+from support.machine import require
 
 from gpusense.cli import _sessions
 from gpusense.session import load
@@ -21,9 +24,9 @@ LAUNCHES = """
 import ctypes, os
 driver, fake = (ctypes.CDLL(os.environ["GPUSENSE_LIB" + name]) for name in ("CUDA", "CUPTI"))
 assert driver.cuInit(0) == 0
-zero = ctypes.c_uint64(0)
+name, zero = os.environ.get("WAY", "first").encode(), ctypes.c_uint64(0)
 for _ in range(3):
-    fake.fake_cupti_kernel(b"first", 0, 7, zero, zero, 0)
+    fake.fake_cupti_kernel(name, 0, 7, zero, zero, 0)
 """
 FUNCTION = f"""
 import multiprocessing, os, subprocess, sys, warnings
@@ -137,25 +140,17 @@ def gpu(environ, tmp_path):
     return Gpu(environ, tmp_path)
 
 
-def kernels(session):
-    return sum(row.count for row in session.aggregates if row.kind == "kernel") + len(session.kernels)
-
-
-def whole(path):
-    return _sessions.loaded([str(path)])
+def after_another(*ways):
+    """A program that starts a child in each way; the child's kernels are called after it."""
+    each = "".join(f"os.environ['WAY'] = {way!r}\n{WAYS[way][0]}\n" for way in ways)
+    return f"{FUNCTION}if __name__ == '__main__':\n{textwrap.indent(each, '    ')}"
 
 
 def test_no_launch_of_any_child_is_lost(gpu, tmp_path):
-    (tmp_path / "program.py").write_text(
-        "\n".join(FUNCTION.replace('b"first"', f'b"{way}"') + WAYS[way][0] for way in TOGETHER)
-    )
+    (tmp_path / "program.py").write_text(after_another(*TOGETHER))
     done = gpu("-o", "s.gpusense", "program.py")
-    assert done.returncode == 0, done.stderr
-    session = whole(tmp_path / "s.gpusense")
-    counts = {way: sum(row.count for row in session.aggregates if row.name == way) for way in TOGETHER}
-    assert counts == dict.fromkeys(TOGETHER, 3), (done.stderr, os.listdir(tmp_path))
-    assert session.unseen == []
-    assert "Traceback" not in done.stderr
+    session = nothing_lost(done, tmp_path / "s.gpusense", 3 * len(TOGETHER))
+    assert counts(session) == dict.fromkeys(TOGETHER, 3)
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way not in TOGETHER])
@@ -163,16 +158,12 @@ def test_no_launch_of_any_process_is_lost(gpu, tmp_path, way):
     code, launched = WAYS[way]
     (tmp_path / "program.py").write_text(FUNCTION + code)
     done = gpu("-o", "s.gpusense", "program.py")
-    assert done.returncode == 0, done.stderr
-    session = whole(tmp_path / "s.gpusense")
     # A pool of two may have one worker do all of its work: three launches, since CUDA starts once.
-    assert kernels(session) in ((3, 6) if launched is None else (launched,)), (done.stderr, os.listdir(tmp_path))
-    assert session.unseen == []
-    assert "Traceback" not in done.stderr
+    nothing_lost(done, tmp_path / "s.gpusense", *((3, 6) if launched is None else (launched,)))
 
 
 def test_workers_of_joblib(gpu, tmp_path):
-    pytest.importorskip("joblib")
+    require(find_spec("joblib"), "joblib (dependency group integrations)")
     (tmp_path / "program.py").write_text(
         "import os, sys, joblib\n"
         f"LAUNCHES = {LAUNCHES!r}\n"
@@ -200,7 +191,7 @@ def app(environ, start_response):
 
 
 def test_workers_of_gunicorn(gpu, tmp_path):
-    pytest.importorskip("gunicorn")
+    require(find_spec("gunicorn"), "gunicorn (dependency group integrations)")
     (tmp_path / "application.py").write_text(APPLICATION)
     server = gpu.begin(
         *("-o", "s.gpusense", "-m", "gunicorn", "--workers", "2", "--bind", "unix:socket", "application:app")
@@ -464,17 +455,19 @@ def test_on_every_python_that_is_here(environ, tmp_path, minor):
     python = shutil.which(f"python3.{minor}")
     if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
         pytest.skip(f"no Python 3.{minor} here")
-    for way in ("subprocess", "os.fork", "fork process", "spawn process", "forkserver process", "exec"):
-        code, launched = WAYS[way]
-        (tmp_path / "program.py").write_text(FUNCTION + code)
-        name = f"{way.replace(' ', '-')}.gpusense"
+    ways = ("subprocess", "os.fork", "fork process", "spawn process", "forkserver process")
+    for name, code, launched in (
+        ("children", after_another(*ways), dict.fromkeys(ways, 3)),
+        ("exec", FUNCTION + WAYS["exec"][0], {"first": 3}),
+    ):
+        (tmp_path / "program.py").write_text(code)
         done = subprocess.run(
-            [python, "-m", "gpusense", "run", "-o", name, "program.py"],
+            [python, "-m", "gpusense", "run", "-o", f"{name}.gpusense", "program.py"],
             cwd=tmp_path,
             env=environ,
             capture_output=True,
             text=True,
             timeout=60,
         )
-        assert done.returncode == 0, done.stderr
-        assert kernels(whole(tmp_path / name)) == launched, (way, done.stderr)
+        session = nothing_lost(done, tmp_path / f"{name}.gpusense", sum(launched.values()))
+        assert counts(session) == launched

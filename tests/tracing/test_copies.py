@@ -16,8 +16,7 @@ from gpusense.cli import vendor
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    """Packages that carry a copy: ``host.sense``, ``other.extern.sense``, and ``old.sense``, too old to hand over
-    anything."""
+    """Packages that carry a copy, one of them deeper, and one of a version that hands over nothing."""
     folder = tmp_path_factory.mktemp("hosts")
     for name in ("host", "other/extern", "old"):
         (folder / name).mkdir(parents=True)

@@ -111,7 +111,7 @@ class Steady:
 def _versions() -> dict[str, str]:
     """Python, the GPU and the frameworks that the program has loaded."""
     found = {"python": platform.python_version()}
-    for name in ("torch", "triton", "jax", "cupy", "numpy"):
+    for name in ("torch", "triton", "jax", "cupy", "numpy", "wgpu"):
         module = sys.modules.get(name)
         if module is not None:
             found[name] = str(getattr(module, "__version__", "?"))
