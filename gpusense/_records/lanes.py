@@ -21,7 +21,11 @@ _HIGHEST = 7 if sys.byteorder == "little" else 0  # byte of a lane with its high
 _RISES = 16
 
 
-def lengths(starts: "array[int]", ends: "array[int]") -> "array[int]":
+#: Also a part of a column, of which no copy is made.
+Column = Union["array[int]", memoryview]
+
+
+def lengths(starts: Column, ends: Column) -> "array[int]":
     """``ends`` less ``starts``, each."""
     made = array("q")
     for at in range(0, len(starts), _PART):
@@ -33,10 +37,6 @@ def lengths(starts: "array[int]", ends: "array[int]") -> "array[int]":
         else:
             made.frombytes((found ^ top).to_bytes(8 * len(first), sys.byteorder))
     return made
-
-
-#: Also a part of a column, of which no copy is made.
-Column = Union["array[int]", memoryview]
 
 
 def less(left: Column, right: Column) -> bytes:

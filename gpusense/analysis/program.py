@@ -214,7 +214,7 @@ class Program:
         return sums(self._busy.of(paths), lengths, count) if count > 1 else [sum(lengths)]
 
     def _lengths(self, rows: Rows) -> "array[int]":
-        return lanes.lengths(rows.of(self._work.start), rows.of(self._work.end))
+        return rows.lengths(self._work.start, self._work.end)
 
     def _spent_in(self, path: Path) -> int:
         """As far as it was launched in a block of this path or in one inside."""

@@ -162,7 +162,7 @@ class View:
     def lengths(self) -> "dict[int, array[int]]":
         """Nanoseconds of each call, by kind of work; kinds in the order of their first, which comes first."""
         work, rows = self.work, self.rows
-        return grouped(rows.of(work.kind), lanes.lengths(rows.of(work.start), rows.of(work.end)))
+        return grouped(rows.of(work.kind), rows.lengths(work.start, work.end))
 
     @cached_property
     def labels(self) -> dict[str, str]:
