@@ -3,9 +3,11 @@
 import pytest
 
 import gpusense
+from gpusense._attribution import attributor
+from gpusense._attribution.boundaries import DARK, LIT, Boundary
 from gpusense._capture import losses, recorder
 from gpusense._records.records import UnseenInterval
-from gpusense._runtime import log
+from gpusense._runtime import log, threads
 from gpusense._tracing import block as blocks
 from gpusense._tracing import noop
 
@@ -45,6 +47,31 @@ def test_times_in_which_work_was_not_seen(tracer):
     assert len(recording.unseen) == recorder.MAX_UNSEEN
     assert recording.unseen[-1].end_ns == 10 * recorder.MAX_UNSEEN
     assert recording.unseen[-1].reason == f"recording was disabled{recorder.IN_PART}"
+
+
+def test_threads_of_gpusense_that_have_ended(monkeypatch):
+    """One for each fork of a server, and for each monitor that was begun."""
+    monkeypatch.setattr(threads, "_lives", [])
+    monkeypatch.setattr(threads, "MOST_LIVES", 3)
+    goes_on = threads.Event()
+    lasting = threads.start(lambda: goes_on.wait(10), "lasting")
+    for _ in range(30):
+        threads.start(lambda: None, "short").join(10)
+    assert len(threads._lives) <= 4
+    assert [life for life in threads._lives if life[2] is None] == threads._lives[:1]
+    goes_on.set()
+    lasting.join(10)
+
+
+def test_times_in_which_blocks_have_no_place(monkeypatch):
+    monkeypatch.setattr(attributor, "MAX_DARK", 5)
+    told = attributor.Attributor()
+    for at in range(50):
+        told.boundary(Boundary(DARK, 0, None, 0, 0, 0), 10 * at)
+        told.boundary(Boundary(LIT, 0, None, 0, 0, 0), 10 * at + 5)
+    assert len(told._dark) == 5
+    assert told.unseen(493, 493)
+    assert not told.unseen(497, 497)
 
 
 def test_losses(monkeypatch):
