@@ -255,6 +255,16 @@ class Pipeline:
                 waiting.append(work)
         self.ledger.hand_on()
         self.watched.sweep()
+        if self.work.crowded:
+            self._tidy_work()
+
+    def _tidy_work(self) -> None:
+        waiting = self._waiting
+        numbers = self.work.tidy({number for work in waiting for number in work.rows or ()})
+        self._kinds.forget()
+        for at, work in enumerate(waiting):
+            if work.rows is not None:
+                waiting[at] = work._replace(rows=[numbers[number] for number in work.rows])
 
     # --- out --------------------------------------------------------------------------------------------------------
 
