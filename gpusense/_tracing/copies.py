@@ -79,6 +79,10 @@ class Copies:
         else:
             self.look()
 
+    def end(self) -> None:
+        """No block of other copies comes any more."""
+        self.now(self._speaker, None)
+
     def is_in_session(self) -> bool:
         """Whether some copy records the whole process."""
         return any(one["rank"] == WHOLE_PROCESS for one in list(self._met()["receivers"]))

@@ -92,7 +92,9 @@ def refusal(pid: int) -> str:
 
 def _elsewhere(pid: int) -> bool:
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
+        return any(
+            os.readlink(f"/proc/{pid}/{what}") != os.readlink(f"/proc/self/{what}") for what in ("ns/mnt", "root")
+        )
     except OSError:
         return False
 

@@ -204,9 +204,13 @@ def _answer(arguments: argparse.Namespace, recorded: str, output: str | None, mo
     form = None if output is None else _outputs.form_of(output)
     shown = output if form is None else None
     if shown is not None:
-        moved = _outputs.set_aside(shown)
-        more += [f"the session that was in {shown} is now {moved}"] if moved is not None else []
-        _copy(recorded, shown)
+        try:
+            moved = _outputs.set_aside(shown)
+            more += [f"the session that was in {shown} is now {moved}"] if moved is not None else []
+            _copy(recorded, shown)
+        except OSError as error:
+            more += [f"not written: {shown}: {error.strerror}"]
+            shown = None
     folder = _kept(arguments, session, recorded) if shown is None else None
     more += _outputs.written(session, output, form, shown or folder, arguments.open)
     if arguments.quiet:
@@ -224,7 +228,10 @@ def _kept(arguments: argparse.Namespace, session: Any, recorded: str) -> str | N
     if arguments.no_keep or os.environ.get("GPUSENSE_KEEP", "1") == "0":
         return None
     folder = _runs.make(keep=True)
-    if folder is None or not folder.kept:
+    if folder is None:
+        return None
+    if not folder.kept:
+        folder.remove()
         return None
     with open(os.path.join(folder.path, runs.FILE), "w", encoding="utf-8") as file:
         file.write(dumps({"about": session.meta.get("run")}))

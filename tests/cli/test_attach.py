@@ -161,9 +161,12 @@ def test_the_first_interrupt_ends_recording_with_the_answer(target, tmp_path, ca
         raise KeyboardInterrupt
 
     monkeypatch.setattr(attach.Visit, "wait", interrupt)
-    assert cli.main(["attach", str(target.pid), "--duration", "600", "-o", str(tmp_path / "a.gpusense")]) == 0
-    assert f"next: gpusense report {tmp_path / 'a.gpusense'}" in capsys.readouterr().err
-    assert gpusense.load(tmp_path / "a.gpusense").blocks
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    assert cli.main(["attach", str(target.pid), "--duration", "600", "-o", str(tmp_path / "folder")]) == 0
+    answer = capsys.readouterr().err
+    assert f"\nnot written: {tmp_path / 'folder'}: Is a directory\nnext: gpusense report --html (kept" in answer
+    assert gpusense.load(os.path.join(_runs.runs()[-1], _runs.MAIN)).blocks
 
 
 @can_attach
