@@ -72,8 +72,8 @@ class Copies:
         receivers: list[Receiver] = self._met()["receivers"]
         if self._ours is not None:
             receivers.append(self._ours)
-        if ours is not None:
-            receivers[:] = [one for one in receivers if one is not ours]
+        if ours in receivers:
+            receivers.remove(ours)
         if ours is not None or self._ours is not None:
             self._tell()
         else:

@@ -116,6 +116,7 @@ def test_a_process_is_recorded_and_left_as_it_was(target, folders, tmp_path, cap
     assert note.startswith(f"not seen: what process {target.pid} did before gpusense was attached to it at ")
     assert f"\n{note}\n" in answer
     assert "gpusense: mine" in answer
+    assert not session.unseen
     assert "CUPTI stays" not in answer
     assert session.meta["run"]["command"].startswith(sys.executable)
     assert sum(record.path == ("step",) for record in session.blocks) > 3
