@@ -148,7 +148,12 @@ def test_one_records_at_a_time_and_may_end_early(target, folders):
         ):
             second.begin(order)
         assert first.end() == []
-        assert gpusense.load(first.session).blocks
+        assert gpusense.load(first.session()).blocks
+        os.replace(first.session(), folders / "elsewhere")
+        os.symlink(folders / "elsewhere", os.path.join(first._folder, _runs.MAIN))
+        with pytest.raises(gpusense.GpuSenseError, match="a link in place"):
+            first.session()
+        (folders / "elsewhere").unlink()
     with attach.Visit(target.pid) as third:  # whoever waited has gone
         third.begin(order)
     until(lambda: target.facts()[0] == ["MainThread", "Thread-1 (<lambda>)"])
