@@ -128,8 +128,8 @@ class Ending:
 
             save(session, self.path)
         session, missing = joined([session], _READ_S)
-        notes = self.recording.tracer.recorder.facts.get("notes", ())
         reports = written(session, self._report, self._form, self._kept(), self._open)
+        notes = self.recording.tracer.recorder.facts.get("notes", ())
         more = [*notes, *missing[:_MOST_NAMED], *reports]
         return "" if self._quiet else self._answer(session, more)
 
