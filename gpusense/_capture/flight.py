@@ -213,6 +213,7 @@ class Flight:
 
     def status(self) -> dict[str, Any]:
         """For people."""
+        worst = self._worst
         return {
             "seconds": self.seconds,
             "written": self._written,
@@ -220,7 +221,7 @@ class Flight:
             "failed": self._failed,
             "failure": self._failure or None,
             "passed_over": self._passed_over,
-            "passed_over_worst": self._worst.text if self._worst is not None else None,
+            "passed_over_worst": worst.text if worst is not None else None,
             "next_after_s": max(0.0, round(self._again_at - self._clock(), 1)),
             "signal": self.signal.state,
         }

@@ -145,6 +145,7 @@ def test_many_rows_are_several_chunks_with_the_runs_of_each(recent, tmp_path, mo
 # --- where it lies ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX")
 def test_the_last_ten_lie_in_the_cache_for_their_owner_alone(recent, home, monkeypatch):
     numbers = iter(range(12))  # three in a second
     monkeypatch.setattr(dump.time, "strftime", lambda _: f"20260101-00000{next(numbers) // 3}")
@@ -176,6 +177,7 @@ def test_a_session_that_it_replaces_stays_until_it_is_whole(recent, tmp_path, mo
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX")
 def test_what_is_somebody_elses_is_not_touched(recent, home, tmp_path):
     (tmp_path / "letter").write_text("dear")
     with pytest.raises(SessionError, match="not a gpusense session"):
