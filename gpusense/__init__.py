@@ -2,7 +2,7 @@
 
 - Blocks: ``trace``, as in ``with trace("step") as block:``, then ``block.summary()``; ``compute_block``, of the CPU.
 - Records that you time yourself: ``record_kernel``, ``record_transfer``, ``record_compute_block``.
-- The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``.
+- The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``, ``dump``.
 - Devices: ``devices``, ``own_usage``; ``monitor.start_background(callback)`` samples them.
 - Sessions: ``load``, ``Session``, and the records in them, ``GpuKernel`` and others.
 - Submodules: ``cuda``, ``doctor``, ``exporters``, ``integrations``, ``monitor``, ``session``, ``testing``, ``wgpu``.
@@ -11,6 +11,7 @@ Nothing is loaded on import; without a GPU everything is a graceful no-op. Every
 Times are nanoseconds since the Unix epoch, sizes are bytes; what is unknown is None.
 """
 
+import sys as _sys
 from _thread import get_ident as _get_ident
 
 TYPE_CHECKING = False
@@ -100,6 +101,7 @@ __all__ = [
     "devices",
     "disable",
     "doctor",
+    "dump",
     "enable",
     "exporters",
     "get_tracer",
@@ -236,6 +238,7 @@ _UNCHANGED: "Any" = _Unchanged()
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from os import PathLike
     from typing import Any, Literal, NoReturn, overload
 
     from ._tracing.types import F, TimedBlock
@@ -360,6 +363,9 @@ def configure(
     strict: bool = _UNCHANGED,
     attribution: "Literal['order', 'exact']" = _UNCHANGED,
     wgpu_copies: bool = _UNCHANGED,
+    flight_recorder: "float | None" = _UNCHANGED,
+    flight_factor: float = _UNCHANGED,
+    flight_signal: bool = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in
@@ -415,6 +421,18 @@ def reset() -> None:
     _active.reset()
 
 
+def dump(path: "str | PathLike[str] | None" = None) -> "str | None":
+    """Writes the last seconds, in full detail, to a session file and gives its path, once it is there.
+
+    Only with ``configure(flight_recorder=10.0)``, which keeps them in memory. Without ``path`` it goes to the user's
+    cache, where ``gpusense list`` shows the last ten. None where nothing was written:
+    ``get_tracer().status()["flight_recorder"]`` says why. gpusense's own thread writes; the caller waits for it, ten
+    seconds at most.
+    """
+    written = _active.dump(path)
+    return written if isinstance(written, str) else None
+
+
 def devices() -> "tuple[DeviceInfo, ...]":
     """``tuple[DeviceInfo, ...]``: every physical GPU of every vendor, once; empty without one. Initialises no CUDA.
 
@@ -453,3 +471,15 @@ def __getattr__(name: str) -> "Any":
 
 def __dir__() -> "list[str]":
     return sorted({*__all__, *_MODULES})
+
+
+def _announce() -> None:
+    """Under ``GPUSENSE=on`` capture begins as CUDA does, also before the first use. Nothing is loaded to see it."""
+    os = _sys.modules.get("os")
+    if os is not None and os.environ.get("GPUSENSE", "").strip().lower() in ("on", "1", "true", "yes"):
+        from ._tracing import start
+
+        start.announce()
+
+
+_announce()

@@ -25,11 +25,14 @@ from .._records.work import WorkTable
 from .block_totals import BlockTotals, Watched
 from .ledger import Ledger
 from .placement import HELPERS, Owners, Placer, Work
+from .recent import Recent
 from .same_kernels import SameKernels
 from .threshold import Threshold
 from .wait_lines import Lines
 
 MARKER_BYTES = 4  # that a marker sets, where it is a memset
+#: Device and host do not agree to the nanosecond; work that ends so much later than it was read is of another clock.
+AHEAD_NS = 1_000_000_000
 SLICE = 1280  # records decoded at a time: a buffer of kernels, well under a millisecond
 #: A marker record that has not come this long after its call is lost. It is device work and may wait behind other work.
 MARKER_PATIENCE_NS = 30_000_000_000
@@ -117,7 +120,7 @@ class Pipeline:
         self._marker_context: int | None = None  # once a marker was met that is certainly one
         self._newest_before = 0  # the newest id as that LIT was made
         self._waiting: deque[Work] = deque()
-        self._seen = self._invalid = self._pre_session = self._unknown = 0
+        self._seen = self._invalid = self._pre_session = self._unknown = self.in_future = 0
 
     @property
     def owners(self) -> dict[int, Path]:
@@ -127,6 +130,21 @@ class Pipeline:
     @owners.setter
     def owners(self, owners: dict[int, Path]) -> None:
         self._placer.owners = owners
+
+    @property
+    def recent(self) -> Recent | None:
+        """What keeps all of it for some seconds; None: nothing does."""
+        return self._placer.recent
+
+    def keep_recent(self, keep_ns: int | None) -> None:
+        """Keeps all of it for so long from now on; None: no longer."""
+        placer = self._placer
+        if keep_ns is None:
+            placer.recent = None
+        elif placer.recent is None:
+            placer.recent = Recent(keep_ns, self.work)
+        else:
+            placer.recent.keep_ns = keep_ns
 
     @property
     def occupancy(self) -> Callable[[GpuKernel], float | None] | None:
@@ -160,7 +178,8 @@ class Pipeline:
         pause: Callable[[], None] | None = None,
     ) -> None:
         """Decodes one buffer, in slices, with ``pause`` between the parts of the work: whoever else wants the GIL waits
-        for the whole of one. The buffer is not needed afterwards."""
+        for the whole of one. The buffer is not needed afterwards. ``now_ns``: nothing in it ends later (0: not known).
+        """
         offset, size = 0, len(buffer)
         launches = self.launches if self.launches.wanted else None
         while offset < size:
@@ -252,6 +271,8 @@ class Pipeline:
                 waiting.append(work)
         self.ledger.hand_on()
         self.watched.sweep()
+        if self.recent is not None:
+            self.recent.trim(now_ns)
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -268,12 +289,13 @@ class Pipeline:
             seen=self._seen - waiting,
             kept=self.ledger.stored,
             aggregated=self.ledger.counted,
-            invalid=self._invalid + self._placer.invalid,
+            invalid=self._invalid + self._placer.invalid + self.in_future,
             pre_session=self._pre_session + self._placer.unseen,
             ambiguous=self._placer.ambiguous,
             unknown_kinds=self._unknown,
             lost_markers=self.attribution.lost_markers,
             inherited=self._placer.inherited,
+            in_future=self.in_future,
         )
 
     @property
@@ -304,7 +326,7 @@ class Pipeline:
         kind = _KIND_NAMES.get(batch.kind)
         if kind in HELPERS:
             batch = self._help(batch)
-        if kind is None or not batch.count or not (batch := self._select(batch)).count:
+        if kind is None or not batch.count or not (batch := self._select(batch, now_ns)).count:
             return
         ids = self._ids(batch)
         known, short = _described(names, frozenset(batch.key)) if kind == "kernel" else ({}, {})
@@ -438,8 +460,14 @@ class Pipeline:
             self._seen -= batch.count - len(left)
         return batch if len(left) == batch.count else batch.pick(left)
 
-    def _select(self, batch: Batch) -> Batch:
-        """Without work from before the session and of devices that were not asked for."""
+    def _select(self, batch: Batch, now_ns: int) -> Batch:
+        """Without work from before the session, from the future, and of devices that were not asked for."""
+        if now_ns and batch.latest > now_ns + AHEAD_NS:
+            good = [i for i, end in enumerate(batch.end) if end <= now_ns + AHEAD_NS]
+            self.in_future += batch.count - len(good)
+            batch = batch.pick(good)
+            if not good:
+                return batch
         if batch.earliest < self.start_ns:
             good = [i for i, start in enumerate(batch.start) if start >= self.start_ns]
             self._pre_session += batch.count - len(good)

@@ -6,7 +6,7 @@ columns, too. Used by one thread at a time.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress, repeat
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from .._records.records import KINDS, BlockRecord, GpuKernel, Path, Record
 from .._records.work import WITH_ROWS, WorkTable, kind_of_record
 from .block_totals import Watched
 from .ledger import Ledger
+from .recent import Recent
 from .same_kernels import SameKernels
 from .sums import NamedRow
 from .threshold import Threshold
@@ -47,7 +48,7 @@ class Work(NamedTuple):
     kept: dict[int, Record] | dict[int, Row]  # index in the batch → what to keep, still without its block
     newest_ns: int  # nothing in it ended later
     owners: Owners | None = None  # where some of it was captured in a block
-    rows: list[int] | None = None  # kind of each in the table of all work, where it has rows
+    rows: Sequence[int] | None = None  # kind of each in the table of all work, where it has rows
 
 
 class Placer:
@@ -67,6 +68,7 @@ class Placer:
         self.watched = watched or Watched()
         self.owners: dict[int, Path] = {}  # graph node id → path of the block that captured it
         self.kernels = KernelMaker(occupancy)
+        self.recent: Recent | None = None  # keeps all of it for some seconds, where that is wanted
         self.ambiguous = self.inherited = self.invalid = self.unseen = 0
         self._ledger = ledger
         self._threshold = threshold
@@ -98,9 +100,9 @@ class Placer:
             counted[i] = 0
         indices, items, first = list(work.kept), list(work.kept.values()), 0
         chosen: list[tuple[Place, list[Any]]] = []
-        paths: list[tuple[int, int]] = []
+        runs: list[tuple[int, Candidates]] = []
         for low, high, place in self.attribution.segments(work.thread, *work.ids):
-            paths.append((high - low, self._path_number(place[0])))
+            runs.append((high - low, place[0]))
             rows = [column[low:high] for column in columns]
             last = bisect_left(indices, high, first)
             if last > first:
@@ -111,20 +113,30 @@ class Placer:
                 self._count(kind, place, where, rows)
         if kind not in HELPERS:
             ledger.counted += batch.count - len(work.kept)
-        self._add_rows(work, paths)
+        self._add_rows(work, runs)
         self._keep(kind, chosen, pause)
 
-    def _add_rows(self, work: Work, paths: list[tuple[int, int]]) -> None:
-        """Adds a batch to the table of all work; ``paths``: see :meth:`WorkTable.append`."""
+    def _add_rows(self, work: Work, runs: list[tuple[int, Candidates]]) -> None:
+        """Adds a batch to the table of all work; ``runs``: how many in a row have which innermost candidates."""
         if work.rows is not None:
             (corrs, base), batch = (work.ids.corrs, work.ids.base), work.batch
             orders = map(base.__add__, corrs) if base else corrs
             sizes = batch.bytes if work.kind in WITH_BYTES else None
-            self.table.append(work.rows, paths, *batch.times(), orders, sizes)
+            paths = [(count, self._path_number(innermost)) for count, innermost in runs]
+            columns = self.table.append(work.rows, paths, *batch.times(), orders, sizes)
+            if self.recent is not None:
+                blocks = [(count, *self._block(innermost)) for count, innermost in runs]
+                self.recent.add_rows(columns, blocks, work.newest_ns)
 
     def _path_number(self, innermost: Candidates) -> int:
         blocks = self._certain(innermost)
         return self.table.path_of(self.attribution.path(blocks[0])) if blocks else 0
+
+    def _block(self, innermost: Candidates) -> tuple[int, Candidates]:
+        """The id of the block that certainly holds what is in ``innermost``, or 0, and the candidates for a smaller
+        one."""
+        blocks = self._certain(innermost)
+        return blocks[0] if blocks else OUTSIDE, innermost if len(innermost) > 1 else ()
 
     def _columns(self, work: Work, where: Where | None) -> list[list[Any]]:
         """Of what is counted; with device, stream and owner of each, where these differ."""
@@ -238,6 +250,9 @@ class Placer:
             made = [with_owner(item, self.owners) for item in made]
         if self.watched.blocks:
             self.watched.extend(blocks, map(_row_of, made), inherited)
+        if self.recent is not None and kind not in WITH_ROWS:
+            for item in made:
+                self.recent.add(item)
         self._ledger.store(made)
 
     def _completed(self, item: Any, home: Home) -> Any:
@@ -267,6 +282,8 @@ class Placer:
             self.watched.extend(self.attribution.chain(item.block_id), [_row_of(item)])
         if kind in WITH_ROWS:
             self.table.add(item)
+        if self.recent is not None:
+            self.recent.add(item)
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
             self._ledger.occupy_times(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
         wanted = keep_all or kind == "allocation" or duration >= self._threshold.effective_ns
@@ -282,6 +299,8 @@ class Placer:
             return
         if not item.path:
             item = item._replace(path=self.attribution.path(item.block_id))
+        if self.recent is not None:
+            self.recent.add(item)
         if keep_all or self._threshold.spend():
             self._ledger.store((item,))
         else:
@@ -304,6 +323,8 @@ class Placer:
         ledger, slow_ns, first = self._ledger, self._threshold.chosen_ns, columns.kinds[0]
         ledger.occupy_times(first.backend, first.device, True, columns.starts, columns.ends)
         self._add_columns(columns)
+        if self.recent is not None:
+            self.recent.add(columns)
         kept = self._threshold.slow(columns.durations, max(columns.durations))
         ledger.store([item._replace(is_slow=item.end_ns - item.start_ns >= slow_ns) for item in columns.at(kept)])
         for kind, durations in columns.by_kind(kept):

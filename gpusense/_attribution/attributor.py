@@ -21,7 +21,7 @@ from operator import gt
 from .._decode.correlation_ids import Widener
 from .._records.records import Path
 from .boundaries import CLOSE, DARK, GONE, LEAVE, LIT, OPEN, Boundary, Placed
-from .timelines import ENDED, UNCERTAIN, Candidates, Events, Forgotten, Threads, Timeline, chain
+from .timelines import DOUBTFUL, ENDED, UNCERTAIN, Candidates, Events, Forgotten, Threads, Timeline, chain
 
 #: CUPTI's clock lies within 0.1 µs of the wall clock on Linux; a marker may sit this far outside its bracket.
 BRACKET_SLACK_NS = 2_000
@@ -197,7 +197,7 @@ class Attributor:
         return True
 
     def _place(self, event: Boundary, corr: int, flag: int = 0) -> None:
-        op, block, parent, thread, before_ns, _, _, _ = event
+        op, block, parent, thread, before_ns, after_ns, _, _ = event
         if op in (DARK, LIT):
             self._see(event, corr, bool(flag))
             return
@@ -208,7 +208,10 @@ class Attributor:
         timeline = self._threads.get(thread & THREAD_MASK) or self._timeline(thread)
         timeline.insert(corr, before_ns, op | flag, block, parent)
         if block:
-            self._all.insert(corr, before_ns, op | flag, block, parent)
+            if flag:
+                self._all.insert(corr, before_ns, op | DOUBTFUL, block, after_ns)
+            else:
+                self._all.insert(corr, before_ns, op, block, parent)
             if self._elsewhere and op == CLOSE and (home := self._elsewhere.pop(block, None)) is not None:
                 at = self._kept.placed_before(home & THREAD_MASK, before_ns) if flag else corr
                 self._timeline(home).insert(at, before_ns, ENDED | flag, block, None)

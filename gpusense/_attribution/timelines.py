@@ -15,6 +15,9 @@ from .boundaries import CLOSE, LEAVE, OPEN, SWITCH
 
 ENDED = 8  # another thread closed the block
 UNCERTAIN = 4  # with one of these: the call was somewhere between this event's neighbours
+#: The same among the events of all threads, where other neighbours say nothing: the call was before the first event
+#: that came later than the time that stands in the place of the parent.
+DOUBTFUL = 16
 OUTSIDE = 0  # among several candidates: no block at all
 
 #: Ids of the innermost open blocks. One: exact. None: outside every block. Several: ambiguous.
@@ -28,8 +31,12 @@ Events = tuple[list[int], list[Any]]
 Step = tuple[Any, ...]
 NOTHING: Step = (OUTSIDE, None)
 
-#: Of a crowd: the open blocks, the block that the thread is in, candidates where these are not certain.
-Snapshot = tuple[Candidates, int | None, Candidates | None]
+#: Blocks of which it is not certain whether they are open: what is about to be, or has been, done with each, OPEN or
+#: CLOSE, and until when.
+Doubts = dict[int, tuple[int, int]]
+
+#: Of a crowd: the open blocks, the block that the thread is in, candidates where these are not certain, and doubts.
+Snapshot = tuple[Candidates, int | None, Candidates | None, Doubts]
 
 #: So many candidates at most. Of more, one of them is the innermost block around all, and the others are the newest.
 MOST_CANDIDATES = 32
@@ -46,9 +53,9 @@ class Crowd:
     lie right inside it, and the exclusive or of their numbers: where there is one alone, that is its number.
     """
 
-    __slots__ = ("_known", "_leaves", "_maybe", "_outer", "_within", "_xor", "inside", "opens")
+    __slots__ = ("_doubts", "_known", "_leaves", "_maybe", "_outer", "_within", "_xor", "inside", "opens")
 
-    def __init__(self, known: dict[int, int | None], snapshot: Snapshot = ((), None, None)) -> None:
+    def __init__(self, known: dict[int, int | None], snapshot: Snapshot = ((), None, None, {})) -> None:
         self._known = known
         self.opens: dict[int, None] = {}
         self._leaves: dict[int, None] = {}  # those without an open block inside, the newest last
@@ -57,20 +64,32 @@ class Crowd:
         self._xor: dict[int, int] = {}
         for block in snapshot[0]:
             self._open(block)
-        self.inside, self._maybe = snapshot[1:]
+        self.inside, self._maybe = snapshot[1:3]
+        self._doubts = dict(snapshot[3])
 
     def snapshot(self) -> Snapshot:
-        return tuple(self.opens), self.inside, self._maybe
+        return tuple(self.opens), self.inside, self._maybe, dict(self._doubts)
 
-    def goes_on(self, op: int, block: int, parent: int | None) -> None:
+    def maybe_open(self) -> Candidates:
+        """All blocks that are open for all that is known."""
+        return *self.opens, *self._doubts
+
+    def goes_on(self, time_ns: int, op: int, block: int, parent: int | None) -> None:
         """An event: switches are seen, or tasks interleave."""
+        if op & DOUBTFUL:  # its place says nothing of what came before its time
+            self._close(block)
+            self._doubts[block] = op & ~DOUBTFUL, parent or 0
+            return
+        if self._doubts:
+            self._decide(time_ns)
+            self._doubts.pop(block, None)
         before = (self.candidates() or (OUTSIDE,)) if op & UNCERTAIN else ()
         kind = op & ~UNCERTAIN
         self._maybe = None
         if kind == SWITCH:
             self.inside = parent
         elif kind == LEAVE:
-            self.__init__(self._known, (chain(parent, self._known) if parent else (), None, None))  # type: ignore[misc]
+            self.__init__(self._known, (chain(parent, self._known) if parent else (), None, None, {}))  # type: ignore[misc]
         else:
             self._close(block)
             if kind == OPEN:
@@ -81,6 +100,14 @@ class Crowd:
                 self.inside = block if kind == OPEN else parent
         if before:  # both states are candidates
             self._maybe = tuple(sorted({*before, *(self.candidates() or (OUTSIDE,))})[-MOST_CANDIDATES:])
+
+    def _decide(self, time_ns: int) -> None:
+        """What was doubtful is done by then."""
+        for block, (op, until_ns) in list(self._doubts.items()):
+            if until_ns <= time_ns:
+                del self._doubts[block]
+                if op == OPEN:
+                    self._open(block)
 
     def _open(self, block: int) -> None:
         if block in self.opens:
@@ -126,6 +153,11 @@ class Crowd:
             return self._maybe
         if self.inside is not None:
             return (self.inside,) if self.inside else ()
+        if self._doubts:
+            return self._doubtful()
+        return self._innermost()
+
+    def _innermost(self) -> Candidates:
         if len(self._leaves) <= MOST_CANDIDATES:
             return tuple(sorted(self._leaves))
         around = OUTSIDE
@@ -133,9 +165,18 @@ class Crowd:
             around = self._xor[around]
         return tuple(sorted((around, *islice(reversed(self._leaves), MOST_CANDIDATES - 1))))
 
+    def _doubtful(self) -> Candidates:
+        """With the blocks that may be open, and in which none certainly is."""
+        maybe = [block for block in self._doubts if block not in self._outer]
+        if len(self._leaves) + len(maybe) <= MOST_CANDIDATES:
+            return tuple(sorted({*(self._leaves or (OUTSIDE,)), *maybe}))
+        return OUTSIDE, *sorted((*self._leaves, *maybe))[1 - MOST_CANDIDATES :]
+
     def chained(self) -> Step | None:
         """The step that says the same, where the open blocks are few, and a chain."""
         if len(self.opens) > _FEW or len(self._leaves) > 1 or self.inside is not None or self._maybe is not None:
+            return None
+        if self._doubts:
             return None
         around, left = list(self._leaves), self.opens.keys() - self._leaves.keys()
         while left:
@@ -225,20 +266,20 @@ class Timeline:
         crowd = self._crowd_after(len(steps)) if step is None else None
         self._crowd = None  # Ctrl-C may come before it says where it stands
         rest = iter(self._rows[4 * len(steps) : 4 * count if step is None else None])
-        for _, op, block, parent in zip(rest, rest, rest, rest, strict=True):
+        for time_ns, op, block, parent in zip(rest, rest, rest, rest, strict=True):
             if step is None:
                 if len(steps) >= count:
                     break
                 assert crowd is not None
-                crowd.goes_on(op, block, parent)
+                crowd.goes_on(time_ns, op, block, parent)
                 step = crowd.chained()
             elif op == OPEN and (step[0] == parent or step is NOTHING):
                 step = (block, step)
             elif op == CLOSE and step[0] == block:
                 step = step[1]
             else:
-                crowd = Crowd(self._known, (_unfolded(step), None, None))
-                crowd.goes_on(op, block, parent)
+                crowd = Crowd(self._known, (_unfolded(step), None, None, {}))
+                crowd.goes_on(time_ns, op, block, parent)
                 step = crowd.chained()
                 if step is None:
                     self._keep(crowd, len(steps) + 1)
@@ -262,8 +303,8 @@ class Timeline:
             at, crowd = self._kept_at[last], Crowd(self._known, self._kept[last])
         self._crowd = None  # as above
         rest = iter(self._rows[4 * at : 4 * count])
-        for _, op, block, parent in zip(rest, rest, rest, rest, strict=True):
-            crowd.goes_on(op, block, parent)
+        for event in zip(rest, rest, rest, rest, strict=True):
+            crowd.goes_on(*event)
         self._crowd, self._at = crowd, count
         return crowd
 
@@ -335,12 +376,12 @@ class Timeline:
         if step is not None:
             return _unfolded(step), None
         crowd = self._crowd_after(len(self.corrs))
-        return tuple(crowd.opens), crowd.inside
+        return crowd.maybe_open(), crowd.inside
 
     def are_open(self, blocks: Candidates) -> bool:
         """Whether any of them is, after the last event."""
         step = self._step(len(self.corrs))
-        opens = _unfolded(step) if step is not None else self._crowd_after(len(self.corrs)).opens
+        opens = _unfolded(step) if step is not None else self._crowd_after(len(self.corrs)).maybe_open()
         return any(block in opens for block in blocks)
 
     def open_now(self) -> Candidates:

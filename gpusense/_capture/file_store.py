@@ -236,6 +236,10 @@ class FileStore:
             self._keeping.release()
 
     @property
+    def recent(self) -> None:
+        """The file has all of it."""
+
+    @property
     def idle(self) -> bool:
         return True
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .._aggregation.block_totals import BlockTotals
 from .._aggregation.pipeline import Limits, Pipeline
+from .._aggregation.recent import Recent
 from .._aggregation.same_kernels import SameKernels
 from .._attribution.boundaries import OPEN, Boundary, PlacedItem, taken_apart
 from .._capi import demangle
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: A marker that the device has done, and that has not been read for so long, is lost.
 DONE_PATIENCE_NS = 1_500_000_000
+#: That the last seconds are kept longer than is asked for: what a dump is about is read that long after it ended.
+MARGIN_S = 5.0
 
 
 class LiveStore:
@@ -42,6 +45,11 @@ class LiveStore:
         self.pipeline = pipeline
         self.threshold, self.launches = pipeline.threshold, pipeline.launches
         self.owners, self.watched = pipeline.owners, pipeline.watched
+        self._keep_recent()
+
+    def _keep_recent(self) -> None:
+        seconds = self._settings.flight_recorder
+        self.pipeline.keep_recent(None if seconds is None else round((seconds + MARGIN_S) * 1e9))
 
     def _limits(self) -> Limits:
         settings = self._settings
@@ -68,6 +76,7 @@ class LiveStore:
     def configure(self, settings: Settings) -> None:
         self._settings = settings
         self.pipeline.configure(self._limits())
+        self._keep_recent()
 
     def reset(self, start_ns: int) -> None:
         old = self.pipeline
@@ -146,6 +155,10 @@ class LiveStore:
     def beside(self, known: Known) -> None: ...
 
     @property
+    def recent(self) -> Recent | None:
+        return self.pipeline.recent
+
+    @property
     def idle(self) -> bool:
         return self.pipeline.idle
 
@@ -169,4 +182,5 @@ class LiveStore:
 
     def close(self, known: Known) -> None: ...
 
-    def forget_in_child(self) -> None: ...
+    def forget_in_child(self) -> None:
+        self.pipeline.keep_recent(None)

@@ -35,9 +35,12 @@ class Losses:
 
     def between(self, start_ns: int, end_ns: int) -> str:
         """What was lost then, in words; "" where nothing was. Of a time that lies in there in part, all of it."""
-        said = []
-        for name, found in self._found.items():
-            count = sum(lost for since, until, lost in found if since < end_ns and until > start_ns)
-            if count:
-                said.append(WORDS[name].format(count))
-        return ", ".join(said)
+        return ", ".join(WORDS[name].format(count) for name, count in self.counts(start_ns, end_ns).items())
+
+    def counts(self, start_ns: int, end_ns: int) -> dict[str, int]:
+        """The same as numbers, by counter."""
+        counts = {
+            name: sum(lost for since, until, lost in found if since < end_ns and until > start_ns)
+            for name, found in self._found.items()
+        }
+        return {name: count for name, count in counts.items() if count}

@@ -53,6 +53,7 @@ from .worker import FIRST_WAIT_S, Pauses
 
 if TYPE_CHECKING:
     from ..session import Session
+    from .flight import Flight
 
 TICK_S = 0.1
 #: Once nothing has come for so long, cycles come this seldom: while CUDA may come, whose first work is unseen until the
@@ -66,13 +67,15 @@ RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come
 EVENTS_AT_ONCE = 64  # without a pause
 #: That a cycle waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
-FOLLOW_S = 0.5  # for the thread that looks after capture; then that one notices later by itself
+FOLLOW_S = 0.5  # for the thread that looks after capture; then that one follows by itself
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
 
 
 #: That the program waits at most for what it has told gpusense to do; and at least for an answer, so that one comes.
 DO_S, LEAST_S = 10.0, 0.05
+#: That a dump waits at most for what the device has finished to be read.
+READ_S = 1.0
 
 IN_PART = "; work was seen for a part of this time"
 BY_SURPRISE = "it was asked for in the middle of gpusense's own work, by a signal handler or finaliser"
@@ -111,6 +114,7 @@ class Recorder:
         self.absent = "no CUDA device or driver is there"  # why, where there is no capture
         self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
+        self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
         self.sinks = Sinks()
@@ -130,7 +134,9 @@ class Recorder:
         self._last_poke = 0.0
         self._signs = False, 0  # at the last cycle: whether CUDA is near, and how many modules there are
         self._went_on: UnseenInterval | None = None  # see :meth:`_follow`
-        self._rests = False  # ``armed`` only so that the next block ends the rest
+        self._followed: deque[tuple[bool, str]] = deque()  # see :meth:`_follow`: what is still to be done
+        # Why it is armed, each written for itself: capture may begin, and the next block ends the rest.
+        self._seeks, self._rests = self.armed, False
         self._came, self._quiet_s = True, 0.0  # since the last cycle something came; for how long nothing did
         self._patience_s = MAX_WAIT_S
         self._end_ns: int | None = None
@@ -149,6 +155,8 @@ class Recorder:
         self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
         self._slowed_ns = 0  # of the program's launches, for the budget
         self._hang = self._new_hang_watch()
+        self._flight: Flight | None = None
+        self._follow_flight()
         self._budget = BudgetKeeper(self.unseen)
         self._budget.begin(settings.overhead_budget, settings.detach_in_pauses)
         self.store.note(self)
@@ -161,11 +169,29 @@ class Recorder:
         after_s = self.settings.hang_after
         return HangWatch(after_s) if after_s is not None and self.capture is not None else None
 
+    def _follow_flight(self) -> None:
+        """The flight recorder as the settings want it. On the program's thread: a signal handler is set on the main one
+        alone, and what is imported here is not imported in the middle of a request."""
+        settings, flight = self.settings, self._flight
+        if settings.flight_recorder is None or self.store.recent is None:
+            if flight is not None:
+                flight.signal.want(False)
+            self._flight = None
+            return
+        if flight is None:
+            from . import dump  # noqa: F401
+            from .flight import Flight
+
+            flight = self._flight = Flight(settings, lambda: self.owner.wake())
+        flight.configure(settings)
+        flight.signal.want(settings.flight_signal)
+
     # --- settings ---------------------------------------------------------------------------------------------------
 
     def reconfigure(self, settings: Settings) -> None:
         """The next records follow ``settings``; capture begins anew where that is needed."""
         self._do(lambda: self._reconfigure(settings))
+        self._follow_flight()
 
     def _reconfigure(self, settings: Settings) -> None:
         old, self.settings = self.settings, settings
@@ -204,6 +230,9 @@ class Recorder:
             self.start_ns = now_ns()
             self._forgotten = self._counts_that_go_on()
             self.store.reset(self.start_ns)
+            flight = self._flight
+            if flight is not None:
+                flight.reset()
             # What lasts goes on, and begins here.
             self.unseen[:] = [one._replace(start_ns=self.start_ns) for one in self.unseen if one.end_ns is None]
         self.store.note(self)
@@ -237,7 +266,7 @@ class Recorder:
         capture = self.capture
         if capture is not None and capture.waiting:
             with capture.starting():
-                if self.armed and not self._rests:
+                if self._seeks:
                     self._guarded(lambda: self._look_after_capture(MAX_WAIT_S))
                 else:
                     capture.missed()  # finds the driver, so that capture can begin at once when it is wanted
@@ -246,8 +275,8 @@ class Recorder:
         """Seconds until the next cycle: short while CUDA is being initialised, growing while nothing points to it, long
         once nothing has come for a while."""
         capture = self.capture
-        armed = self.armed and capture is not None and not self._rests
-        near = armed and capture is not None and capture.near
+        seeks = self._seeks and capture is not None
+        near = seeks and capture is not None and capture.near
         modules = len(sys.modules)
         if self._came or (near, modules) != self._signs:  # a program that imports something is about to begin
             self._came, self._signs, self._quiet_s = False, (near, modules), 0.0
@@ -255,22 +284,34 @@ class Recorder:
         else:
             self._quiet_s += waited_s
         if self._quiet_s >= QUIET_S and not self._budget.keeps and self._hang is None:
-            if not armed:
-                self.armed = self._rests = True
+            if not seeks:
+                self._rests = self.armed = True
             return min(waited_s * 1.5, REST_S if capture is not None and capture.running else REST_ARMED_S)
         self._end_rest()
-        if not armed:
+        if not seeks:
             return TICK_S
         return min(waited_s * (1.2 if near else 2), 4 * FIRST_WAIT_S if near else TICK_S)
 
     def _end_rest(self) -> None:
         """What may come next is read as soon as ever."""
         if self._rests:
-            self.armed = self._rests = False
+            self._rests = False
+            self._note_armed()
             self._came = True
             self.owner.wake()
             if self.capture is not None:
                 self.capture.rouse()
+
+    def _seek(self, on: bool) -> None:
+        """Whether capture may become possible any moment."""
+        self._seeks = on
+        self._note_armed()
+
+    def _note_armed(self) -> None:
+        """Any thread, at any moment: what another one has meanwhile found to do is looked at last."""
+        self.armed = False
+        if self._seeks or self._rests:
+            self.armed = True
 
     def _look_after_capture(self, patience_s: float = 0.0) -> None:
         """Begins capture if CUDA is live by now; notices that another profiler came or went. Raises nothing."""
@@ -280,17 +321,19 @@ class Recorder:
         try:
             if not self._attaching.acquire(timeout=patience_s):
                 return  # another thread is at it
-            if self.armed and not self._rests:
+            self._catch_up(capture)
+            if self._seeks:
                 self._try(capture)
             else:
                 self._watch(capture)
+            self._catch_up(capture)
         except Exception as error:
             if is_the_programs(error):
                 raise
             if wants_room(error):  # for a module of ours; with the next look there may be
                 return
             capture.give_up(f"{type(error).__name__}: {error}")
-            self.armed = False
+            self._seek(False)
             self._mark_no_more()
             log.exception("capture", "gpusense: capture failed and is off")
         finally:
@@ -303,18 +346,18 @@ class Recorder:
         if not capture.running:
             self._began = capture.try_attach(self.on_buffer, lambda: self._joins(capture), self._follow)
             if self._began is None:
-                self.armed = capture.waiting
+                self._seek(capture.waiting)
                 return
         with self._lock:
             self._consume()
             self._unmarked.crossed = False
         if capture.prepare_marker():
             self._light(capture, first=self._began is not None)
-            self.armed = False
+            self._seek(False)
         # Work last, and first where there is no context yet, or no room for what marks blocks.
         if not capture.open():
             self._go_dark(capture)
-            self.armed = capture.waiting
+            self._seek(capture.waiting)
         elif self._began is not None:
             if self._began.reason:  # else CUDA began just now, and nothing was launched before
                 with self._lock:
@@ -331,6 +374,8 @@ class Recorder:
         """Boundaries have a place among the launches from now on. ``first``: what was recorded before is what another
         tracer asked for."""
         with self._lock:
+            if self._followed:
+                return  # it is another profiler's again
             self._consume()
             self.store.attached(capture)
             self._mark_with(capture)
@@ -392,7 +437,7 @@ class Recorder:
             self._light(capture)
         if not capture.open():
             self._go_dark(capture)
-            self.armed = capture.waiting
+            self._seek(capture.waiting)
         elif change is not None:
             self._went_on = None
             self._add_unseen(change._replace(end_ns=now_ns()))
@@ -404,9 +449,24 @@ class Recorder:
 
     def _follow_now(self, resumes: bool, reason: str) -> None:
         capture = self.capture
-        if capture is None or threads.mine(self._attaching) or not self._attaching.acquire(timeout=FOLLOW_S):
+        if capture is None or threads.mine(self._attaching):
             return  # it is this one that has noticed
+        self._followed.append((resumes, reason))
+        if not resumes:
+            self._go_dark(None)  # whatever is under way here: CUPTI may be back before that has ended
         try:
+            if self._attaching.acquire(timeout=FOLLOW_S):
+                self._catch_up(capture)  # else whoever looks after capture does, as soon as that has ended
+        finally:
+            try:
+                self._attaching.release()
+            except RuntimeError:  # not got
+                pass
+
+    def _catch_up(self, capture: Capture) -> None:
+        """Does what other tracers have told. Whoever looks after capture, before and after."""
+        while self._followed:
+            resumes, reason = self._followed.popleft()
             if not resumes:
                 capture.hold(reason)
                 self._go_dark(None)
@@ -414,8 +474,6 @@ class Recorder:
                 self._went_on = went_on  # told once :meth:`_watch` has asked for work
                 if capture.prepare_marker():
                     self._light(capture)
-        finally:
-            self._attaching.release()
 
     def _mark_with(self, capture: Capture) -> None:
         if capture.newest is not self.newest:
@@ -452,7 +510,7 @@ class Recorder:
                 return  # another thread was faster
             capture.close()
             self._go_dark(capture)
-            self.armed = False
+            self._seek(False)
             refused = capture.pause_outside(BUDGET)
             with self._lock:
                 self._budget.note(capture)
@@ -472,8 +530,9 @@ class Recorder:
             self.owner.wake()
 
     def _arm(self) -> None:
+        self._patience_s = max(self._patience_s, RETURN_WAIT_S)
         self._rests = False
-        self.armed, self._patience_s = True, max(self._patience_s, RETURN_WAIT_S)
+        self._seek(True)
 
     # --- pause and end ----------------------------------------------------------------------------------------------
 
@@ -491,7 +550,7 @@ class Recorder:
             if self.capture is not None:
                 self.capture.close()
             self._go_dark(self.capture)
-            self.armed = False
+            self._seek(False)
             self.disabled = True
             if self.capture is not None and (self.capture.attached or outside):
                 self._stop(self.capture)
@@ -523,7 +582,7 @@ class Recorder:
             if capture is not None:
                 capture.close()
             self._go_dark(capture)
-            self.armed = False
+            self._seek(False)
             if capture is not None and capture.attached:
                 capture.flush()
                 self._stop(capture)
@@ -562,7 +621,7 @@ class Recorder:
                 self._pauses.begin()
                 self._take_events()
                 launches = self.store.launches
-                launches.wanted = self._budget.keeps
+                launches.wanted = self._budget.keeps or self.looks_for_graphs
                 if self.clock.steps and self.capture is not None:
                     view = restamped(view, self.capture.strides, self.clock.of_wall)
                 self.store.add(view, thread, self._pause)
@@ -595,6 +654,7 @@ class Recorder:
         if self._get_ident() in self._inside:
             return False  # a signal handler or finaliser that interrupted one
         self._guarded(lambda: self._whole_cycle(lazily))
+        self._dump_if_due()
         return self.sinks.hand_out(0.0 if lazily else timeout_s)
 
     def _whole_cycle(self, lazily: bool) -> None:
@@ -671,6 +731,9 @@ class Recorder:
         if placed:
             records += self.store.placed(placed)
         self.store.records(records)
+        flight = self._flight
+        if flight is not None:
+            flight.look(records)
 
     def _boundary(self, event: Boundary) -> None:
         """Without a newest id."""
@@ -704,6 +767,64 @@ class Recorder:
             self.store.flush()
         self.store.note(self)
 
+    # --- the flight recorder ----------------------------------------------------------------------------------------
+
+    def dump(self, path: str | None) -> str | None:
+        """Writes the last seconds; gives the path, or None where that is not possible, see :meth:`status`. To who asks
+        by surprise, as in :meth:`flush`, None, and it is written soon."""
+        flight = self._flight
+        if flight is None:
+            return None
+        if self._get_ident() in self._inside:
+            flight.ask()
+            return None
+        return self._ask(lambda: self._dump(path, asked=True), DO_S, None)
+
+    def _dump_if_due(self, at_once: bool = False) -> None:
+        """``at_once``: the recording ends."""
+        flight = self._flight
+        if flight is not None and flight.due(at_once):
+            self._guarded(lambda: self._dump(None))
+
+    def _read_until(self, flight: "Flight") -> tuple[int, bool]:
+        """Until when everything that the device had finished is read now, with what ``flight`` waits to write; and
+        whether that is so. Behind a program that never rests, one reading takes long, and what was left meanwhile is
+        for the next one."""
+        deadline, again = monotonic() + READ_S, True
+        while True:
+            until_ns = now_ns()
+            read = self._end_ns is not None or self._read_all(monotonic())
+            if (read and flight.newest_ns <= until_ns) or not (again or monotonic() < deadline):
+                return until_ns, read
+            again = False
+            sleep(0.002)
+
+    def _dump(self, path: str | None, asked: bool = False) -> str | None:
+        """On gpusense's thread, or where there is none."""
+        from .dump import held, write
+
+        flight = self._flight
+        if flight is None:
+            return None
+        until_ns, read = self._read_until(flight)
+        with self._lock:
+            recent = self.store.recent
+            taken = flight.take(until_ns, asked)
+            if recent is None or not taken.reasons:
+                return None
+            first = min(reason.time_ns for reason in taken.reasons) - round(flight.seconds * 1e9)
+            first = max(first, flight.since_ns)
+            lost = self._losses.counts(first, until_ns)
+            what = held(recent, first, until_ns, read, lost)
+        try:
+            found = write(path, what, taken, self, self._pause)
+        except Exception as error:  # noqa: BLE001 - a full disk, mostly
+            flight.done("", f"{error}")
+            log.once("dump", "gpusense: the flight recorder could not write: %s", error)
+            return None
+        flight.done(found)
+        return found
+
     # --- what is known ----------------------------------------------------------------------------------------------
 
     def synchronise(self, timeout_s: float) -> bool:
@@ -722,8 +843,16 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:
-            return {"state": "unavailable", "reason": self.absent, **self._attribution()}
-        return {**self.capture.status(), **self._attribution()}
+            return {"state": "unavailable", "reason": self.absent, **self._attribution(), **self._flight_status()}
+        return {**self.capture.status(), **self._attribution(), **self._flight_status()}
+
+    def _flight_status(self) -> dict[str, Any]:
+        flight = self._flight
+        if flight is not None:
+            return {"flight_recorder": flight.status()}
+        if self.settings.flight_recorder is not None:
+            return {"flight_recorder": {"reason": "off: the session file has all of it"}}
+        return {}
 
     @property
     def tells_tasks(self) -> bool:
@@ -987,7 +1116,7 @@ class Recorder:
     def end_results(self, deliver: bool = True) -> None:
         """The part that is ours alone, but for the sinks. Without ``deliver``, time is short and nothing is decided."""
         self._mark_no_more()
-        self.armed = False
+        self._seek(False)
         try:
             if not self._lock.acquire(timeout=0.5):
                 self.give_up_end()
@@ -1003,6 +1132,8 @@ class Recorder:
             except RuntimeError:  # not got
                 pass
         self._end_ns = self._end_ns or now_ns()
+        if deliver:
+            self._dump_if_due(at_once=True)
         if deliver and not self.sinks.hand_out(SINK_WAIT_S):
             log.once("close-sinks", "gpusense: a sink did not take the last records in time")
         self.sinks.give_up()
@@ -1026,12 +1157,15 @@ class Recorder:
         self._attaching = threads.rlock()
         self._inside = set()
         self._mark_no_more()
-        self.armed = False
+        self._seek(False)
         if self.capture is not None:
             self.capture.forget_in_child()
         self.events = deque(maxlen=0)
         self.sinks.forget_in_child()
         self.store.forget_in_child()
+        if self._flight is not None:
+            self._flight.signal.forget_in_child()
+            self._flight = None
         self.sources = ()
 
 

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._aggregation.block_totals import BlockTotals, Watched
+from .._aggregation.recent import Recent
 from .._aggregation.same_kernels import SameKernels
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem
@@ -56,6 +57,10 @@ class Store(Protocol):
     launches: Launches  # of the records that were read: what CUPTI added to them
     owners: dict[int, Path]  # graph node id → path of the block that captured it
     watched: Watched  # blocks that the program may ask
+
+    @property
+    def recent(self) -> Recent | None:
+        """The last seconds in full, as long as the settings want that and nothing else has them."""
 
     # --- settings
 

@@ -66,6 +66,7 @@ class Worker:
         self._get_ident = threads.thread_id()
         self._ident = self._native_id = 0
         self._end: deque[None] | None = None  # while a fork is under way; who takes what is in it decides
+        self._missing: deque[None] = deque()  # as much, where the system had no room for a thread after a fork
 
     def start(self) -> bool:
         """False where no thread can be started."""
@@ -78,6 +79,8 @@ class Worker:
 
     def wake(self) -> None:
         """Has the next cycle begin now."""
+        if self._missing and _taken(self._missing):
+            self._start_again()
         self._bell.set()
 
     def end(self) -> None:
@@ -171,6 +174,8 @@ class Worker:
         gevent came after the thread: then ``threading`` complains on standard error when the thread ends.
         """
         capture, thread = self._recorder.capture, self._thread
+        if self._missing and _taken(self._missing):
+            self._end = deque()  # as if it had ended now
         if thread is None or not thread.is_alive() or self.is_current():
             return
         if (capture is not None and capture.attached) or threads.foreign(thread):
@@ -183,11 +188,15 @@ class Worker:
         """As before it."""
         end, self._end = self._end, None
         if end is not None and not _taken(end):
-            self.start()
+            self._start_again()
+
+    def _start_again(self) -> None:
+        if not self.start():
+            self._missing.append(None)
 
     def after_fork_in_child(self) -> None:
         """The thread is the parent's."""
-        self._end = None
+        self._end, self._missing = None, deque()
         self._bell = threads.Bell()
         self._errands = deque()
         self._watchers = ()

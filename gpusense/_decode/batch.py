@@ -54,6 +54,10 @@ class Packed(NamedTuple):
         return values
 
 
+#: What columns hold that have one value, and the bytes of the others.
+PackedColumns = tuple[dict[str, "int | None"], list[bytes]]
+
+
 class Batch:
     """Records of one kind as columns of equal length, in the order of the buffer.
 
@@ -114,6 +118,18 @@ class Batch:
             runs, stride = zip(begins, ends, strict=True), self.stride
             self._offsets = [at for begin, end in runs for at in range(origin + begin * 4, origin + end * 4, stride)]
         return self._offsets
+
+    def packed(self, names: Iterable[str]) -> "PackedColumns | None":
+        """Some columns; None where not all of them are at hand as bytes."""
+        fixed, data = {}, []
+        for name in names:
+            if name in self.same:
+                fixed[name] = self.same[name]
+            elif name in self._packed:
+                data.append(self._packed[name].data)
+            else:
+                return None
+        return (fixed, data) if data else None
 
     def offsets_at(self, indices: Iterable[int]) -> list[int]:
         """As :attr:`offsets` of the records at ``indices``, which ascend."""

@@ -105,7 +105,9 @@ class Launches:
 
     def __init__(self) -> None:
         self.wanted = False
-        self.graphs = False  # whether one launch had several records of a kind, as only a graph of several nodes has
+        #: Whether one launch had several records of a kind, as only a graph of several nodes has; in file mode also
+        #: whether a record names a node.
+        self.graphs = False
         self._slowed_ns = 0
 
     def add(self, ids: list[int]) -> None:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from .._runtime.patterns import pattern
 from .._runtime.text import decoded
 
 UNNAMED = "(unnamed)"
@@ -28,16 +29,16 @@ _CUT = "…"
 # ---- The text: brackets, components, arguments. Every function reads it once, from left to right. ------------------
 
 _OPEN = {"(": ")", "<": ">", "{": "}", "[": "]"}
-_BRACKET = re.compile(r"[<>(){}\[\]]")
-_STOP = re.compile(r"::|[ (<{\[']|\boperator(?!\w)")  # where something other than a letter of a component begins
-_BRACKET_OR_COMMA = re.compile(r"[<({\[,]")
+_BRACKET = pattern(r"[<>(){}\[\]]")
+_STOP = pattern(r"::|[ (<{\[']|\boperator(?!\w)")  # where something other than a letter of a component begins
+_BRACKET_OR_COMMA = pattern(r"[<({\[,]")
 # Longest first, so that ``<<`` is not taken for ``<``; the space is that of ``operator< <int>``.
 _SIGNS = r"<=>|<<=|>>=|->\*|\(\)|\[\]|<<|>>|->|\+\+|--|&&|\|\||[<>=!+\-*/%&|^]=|[<>=!+\-*/%&|^~,]"
-_OPERATOR = re.compile(rf"operator ?(?:({_SIGNS})(?: (?=<))?|(?![A-Za-z0-9_])[^(<]*)")
-_QUOTED_LAMBDA = re.compile(r"'lambda(\d*)'\(")
-_QUALIFIER = re.compile(r" ?(?:const|volatile)\b| ?&&?")
-_NUMBER_OF_LAMBDA = re.compile(r"(?:#|\(instance )(\d+)\)?[}\]]\Z")
-_LAUNCHER = re.compile(r"(?: \[clone [^\]]*\]| ?\(?\.kd\)?|\.kd)\Z")  # ROCm marks what a kernel's descriptor is
+_OPERATOR = pattern(rf"operator ?(?:({_SIGNS})(?: (?=<))?|(?![A-Za-z0-9_])[^(<]*)")
+_QUOTED_LAMBDA = pattern(r"'lambda(\d*)'\(")
+_QUALIFIER = pattern(r" ?(?:const|volatile)\b| ?&&?")
+_NUMBER_OF_LAMBDA = pattern(r"(?:#|\(instance )(\d+)\)?[}\]]\Z")
+_LAUNCHER = pattern(r"(?: \[clone [^\]]*\]| ?\(?\.kd\)?|\.kd)\Z")  # ROCm marks what a kernel's descriptor is
 _ANONYMOUS = "(anonymous namespace)"
 _NO_NAME = {_ANONYMOUS, "_3clocals_3e", "_GLOBAL__N__", "locals"}
 
@@ -172,12 +173,12 @@ _INTEGERS = {
     "bool", "char", "signed char", "unsigned char", "short", "unsigned short", "int", "unsigned int", "unsigned",
     "long", "unsigned long", "long long", "unsigned long long", "__int64", "int8_t", "uint8_t", "int32_t", "int64_t",
 }  # fmt: skip
-_MODIFIERS = re.compile(r"\b(?:const|volatile|struct|class|enum)\b|[*&]")
-_CAST = re.compile(r"\((?:[\w: ]|\(anonymous namespace\))+\)(?=-?[\w])|\w+=(?=-?\d)")  # (int)4; nvprof: int=4
-_NUMBER = re.compile(r"(-?\d+)[uUlL]*\Z")
-_TILE = re.compile(r"tuple<(?:(?:cute::)?C<(?:\(int\))?\d+>[, ]*)+|(?:GemmShape|MatrixShape)<(?:(?:\(int\))?\d+[, ]*)+")
-_DIGITS = re.compile(r"\d+")
-_ELEMENT = re.compile(
+_MODIFIERS = pattern(r"\b(?:const|volatile|struct|class|enum)\b|[*&]")
+_CAST = pattern(r"\((?:[\w: ]|\(anonymous namespace\))+\)(?=-?[\w])|\w+=(?=-?\d)")  # (int)4; nvprof: int=4
+_NUMBER = pattern(r"(-?\d+)[uUlL]*\Z")
+_TILE = pattern(r"tuple<(?:(?:cute::)?C<(?:\(int\))?\d+>[, ]*)+|(?:GemmShape|MatrixShape)<(?:(?:\(int\))?\d+[, ]*)+")
+_DIGITS = pattern(r"\d+")
+_ELEMENT = pattern(
     r"\b(?:half_t|bfloat16_t|tfloat32_t|float_e[45]m[23]_t|float_e2m1_t|__half|__nv_bfloat16|__nv_fp8_e[45]m[23]|float|double)\b"
 )
 
@@ -225,7 +226,7 @@ def _templated(name: str, *arguments: "str | None") -> str:
 
 # ---- What runs in a frame ------------------------------------------------------------------------------------------
 
-_AFFIX = re.compile(
+_AFFIX = pattern(
     r"^(?:launch_)?(.+?)(?:_kernel_cuda|_cuda_kernel|_cuda_out|CUDAKernelImpl|KernelImplInternal|CUDAKernel|KernelImpl"
     r"|_kernel_impl|_kernel|_cuda|_gpu|_functor)?\Z"
 )
@@ -240,7 +241,7 @@ _WRAPPERS = {
 }  # fmt: skip
 
 
-_CARRIER = re.compile(r"(?:[Tt]raits|Params|device_ptr)\Z")  # only carry the types of what they are given to
+_CARRIER = pattern(r"(?:[Tt]raits|Params|device_ptr)\Z")  # only carry the types of what they are given to
 
 
 def _plain_function(name: str) -> str:
@@ -316,18 +317,18 @@ _GENERIC = {
     "static_kernel", "trampoline_kernel", "entry", "forward", "backward", "main", "dispatch", "combine",
 }  # fmt: skip
 _FRAMED = ("Kernel", "Kernel2", "device_kernel", "kentry")
-_TRANSPARENT = re.compile(r"enable_sm\w+|enable_if_sm\w+|enable_\w+|KernelWrapper|SM\d+\w*Only")
-_ELEMENTWISE = re.compile(r"(?:\w+_)?elementwise_kernel(?:_with_index|_manual_unroll|_for_multi_outputs)?")
-_FLASH = re.compile(r"flash_(?:fwd|bwd)\w*")
-_EIGEN_OP = re.compile(r"\b(scalar_\w+_op|\w+Reducer)<([\w:]+)")
+_TRANSPARENT = pattern(r"enable_sm\w+|enable_if_sm\w+|enable_\w+|KernelWrapper|SM\d+\w*Only")
+_ELEMENTWISE = pattern(r"(?:\w+_)?elementwise_kernel(?:_with_index|_manual_unroll|_for_multi_outputs)?")
+_FLASH = pattern(r"flash_(?:fwd|bwd)\w*")
+_EIGEN_OP = pattern(r"\b(scalar_\w+_op|\w+Reducer)<([\w:]+)")
 _MERGED = {  # names of ATen for a frame → the word for it
     "index_elementwise_kernel": "index",
     "_scatter_gather_elementwise_kernel": "scatter_gather",
     "distribution_elementwise_grid_stride_kernel": "distribution",
     "reduce_kernel": "reduce",
 }
-_THRUST_ALGORITHM = re.compile(r"\b__(?!parallel_for\b|int64\b)([a-z_]+)::")
-_OPERATION = re.compile(r"(?:cub|hipcub|thrust|std|cuda|cuda::std|cuda::std::__4|rocprim)::(?:\w+::)*(\w+)")
+_THRUST_ALGORITHM = pattern(r"\b__(?!parallel_for\b|int64\b)([a-z_]+)::")
+_OPERATION = pattern(r"(?:cub|hipcub|thrust|std|cuda|cuda::std|cuda::std::__4|rocprim)::(?:\w+::)*(\w+)")
 _OPERATIONS = {
     "plus", "minus", "multiplies", "divides", "maximum", "minimum", "max", "min", "Sum", "Max", "Min", "ArgMax",
     "ArgMin", "identity", "logical_and", "logical_or", "bit_or", "bit_and", "less", "greater", "negate",
@@ -464,8 +465,8 @@ def _of_demangled(text: str) -> str:
 # ---- Mangled and plain names ---------------------------------------------------------------------------------------
 
 #: Kernels of CUTLASS that are a frame for their template argument, which is what runs; cuBLAS names its kernels so too.
-_MANGLED_FRAME = re.compile(r"(?:cutlass\w*?|7ck_tile)(?:6Kernel|7Kernel2|13device_kernel|6kentry)I(?:Li\d+E)?")
-_SKIPPED = re.compile(r"St|L|S[0-9A-Z]*_")  # std, internal linkage, what stood before
+_MANGLED_FRAME = pattern(r"(?:cutlass\w*?|7ck_tile)(?:6Kernel|7Kernel2|13device_kernel|6kentry)I(?:Li\d+E)?")
+_SKIPPED = pattern(r"St|L|S[0-9A-Z]*_")  # std, internal linkage, what stood before
 
 
 def _of_mangled(name: str) -> str:
@@ -506,11 +507,9 @@ def _source_name(name: str, at: int) -> tuple[int, str]:
     return end, name[digits:end]
 
 
-_LIBRARY = re.compile(
-    r"sm\d+_|nvjet_|cutlass|cudnn_|(?:Custom_)?Cijk_|igemm_|bmm_|fmha|(?:ampere|volta|turing|hopper)_"
-)
+_LIBRARY = pattern(r"sm\d+_|nvjet_|cutlass|cudnn_|(?:Custom_)?Cijk_|igemm_|bmm_|fmha|(?:ampere|volta|turing|hopper)_")
 #: Of what cuDNN, cuBLAS and Tensile write into names, what says how an algorithm is tuned and not what it computes.
-_TUNING = re.compile(
+_TUNING = pattern(
     r"_execute_.*|_(?:stage|warpsize|warpgroupsize|align[abc]?|split_k_|cga|kernel|g|tensor)\d[\dx_]*(?=_|\Z)"
     r"|_generated_fort_native|_implicit_gemm|_optimized|_t\dr\ds\d\Z|(?<=\d)_wt\d.*"
     r"|(?<=\d)_SN_.*|_Bias(?=_)|_UserArgs|_HAS?_S?(?:_?SAV)(?=_)"
@@ -567,7 +566,7 @@ def _told(name: str) -> tuple[bool, str]:
 
 # ---- Names of one session, apart -----------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"[A-Za-z0-9]+")
+_TOKEN = pattern(r"[A-Za-z0-9]+")
 _TOKENS = 200
 
 

@@ -82,13 +82,17 @@ def name_pointers(buffer: memoryview, strides: Mapping[int, int], launches: Laun
     piece = Piece(buffer)
     for kind, runs in walk(piece, strides, len(buffer))[0].items():
         offsets = _pointer_fields(kind, strides[kind])
-        ids = _id_field(kind, strides[kind]) if launches is not None else None
+        ids = nodes = None
+        if launches is not None:
+            ids, nodes = (_work_field(kind, strides[kind], name) for name in ("correlation", "graph_node"))
         if offsets or ids is not None:
             fields = Fields(piece, runs, strides[kind])
             for offset in offsets:
                 pointers.update(memoryview(fields.column("Q", offset)).cast("Q").tolist())
             if ids is not None and launches is not None:
                 launches.add(memoryview(fields.column("I", ids)).cast("I").tolist())
+            if nodes is not None and launches is not None:
+                launches.graphs |= any(memoryview(fields.column("Q", nodes)).cast("Q"))
             fields.close()
     piece.close()
     pointers.discard(0)
@@ -128,9 +132,9 @@ def _pointer_fields(kind: int, stride: int) -> list[int]:
     return [field.offset for field in layout.fields if field.name in _NAME_FIELDS and field.end <= stride]
 
 
-def _id_field(kind: int, stride: int) -> int | None:
-    """Where the correlation id of a record of work lies."""
-    field = layouts.LAYOUTS[kind].field("correlation") if kind in layouts.WORK_KINDS else None
+def _work_field(kind: int, stride: int, name: str) -> int | None:
+    """Where a field of a record of work lies."""
+    field = layouts.LAYOUTS[kind].field(name) if kind in layouts.WORK_KINDS else None
     return field.offset if field is not None and field.end <= stride else None
 
 

@@ -359,6 +359,7 @@ class Counters(NamedTuple):
     ignored_records: int = 0  # manual ones, with values that do not fit
     unsent_records: int = 0  # that no sink got: one took too long
     unread_at_end: int = 0  # starts and ends of blocks, and records, that waited when the end had to be given up
+    in_future: int = 0  # of ``invalid``: device work that ended later than it was read
 
 
 Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall

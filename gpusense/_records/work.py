@@ -7,9 +7,9 @@ occupied a device or made the host wait for it has a row here, however short it 
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import le
 from typing import Any, NamedTuple
 
+from . import lanes
 from .records import Dim3, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path, Record
 
 #: Kinds of records that have rows.
@@ -19,6 +19,7 @@ WITH_ROWS = frozenset({"kernel", "transfer", "memset", "sync"})
 HEAD, TAIL = 100_000, 400_000
 _SHED = TAIL // 4  # rows that go at once
 MAX_KINDS = 100_000
+_PART = 65_536  # rows that are sorted at a time
 
 
 class WorkKind(NamedTuple):
@@ -51,6 +52,9 @@ class Hole(NamedTuple):
     end_ns: int
     rows: int
 
+
+#: The columns of some rows, in the order of :data:`COLUMNS`.
+Columns = tuple["array[int]", ...]
 
 #: The columns and their types.
 COLUMNS: tuple[tuple[str, str], ...] = (
@@ -126,8 +130,9 @@ class WorkTable:
         ends: "Sequence[int] | memoryview",
         orders: "Iterable[int] | None" = None,
         sizes: "Iterable[int] | None" = None,
-    ) -> None:
-        """Rows of which some in a row share a path: (how many, number of the path)."""
+    ) -> Columns:
+        """Rows of which some in a row share a path: (how many, number of the path). Gives their columns, for whoever
+        keeps them."""
         zeros = array("q", bytes(8 * len(kinds)))
         found = (
             _array(starts),
@@ -140,10 +145,15 @@ class WorkTable:
         for times, number in paths:
             found[-1].extend(array("I", (number,)) * times)
         self._even()
-        for (name, _), column in zip(COLUMNS, found, strict=True):
-            getattr(self, name).extend(column)
+        self.take(found)
         if self.most is not None and len(self.start) > self.most:
             self._shed()
+        return found
+
+    def take(self, columns: Columns) -> None:
+        """Adds rows that :meth:`append` of a table with the same kinds and paths gave."""
+        for (name, _), column in zip(COLUMNS, columns, strict=True):
+            getattr(self, name).extend(column)
 
     def add(self, record: "GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync") -> None:
         """The row of a finished record."""
@@ -177,10 +187,31 @@ class WorkTable:
 
     def ordered(self) -> "WorkTable":
         """The same rows by their start; this table itself where they are in order."""
-        start = self.start
-        if all(map(le, start, memoryview(start)[1:])):
+        if lanes.in_order(self.start) == [(0, len(self))]:
             return self
-        return self._picked(sorted(range(len(start)), key=start.__getitem__))
+        made = self.copy()
+        made.sort()
+        return made
+
+    def sort(self) -> None:
+        """Puts the rows in the order of their starts. Those that start at once stay as they are."""
+        pieces = lanes.in_order(self.start)
+        if pieces is None:  # as of several streams: most are out of order by little
+            for first in range(0, len(self), _PART):
+                part = range(first, min(first + _PART, len(self)))
+                self._arrange(part, sorted(part, key=self.start.__getitem__))
+            pieces = lanes.in_order(self.start)
+        if pieces is None:
+            self._arrange(range(len(self)), sorted(range(len(self)), key=self.start.__getitem__))
+        elif len(pieces) > 1:
+            for name, _ in COLUMNS:
+                setattr(self, name, lanes.joined(getattr(self, name), pieces))
+
+    def _arrange(self, part: range, rows: list[int]) -> None:
+        """Puts into a part of the table other rows."""
+        for name, code in COLUMNS:
+            column: array[int] = getattr(self, name)
+            column[part.start : part.stop] = array(code, map(column.__getitem__, rows))
 
     def inside(self, wanted: Callable[[Path], bool]) -> "WorkTable":
         """The rows whose path is ``wanted``."""
@@ -188,13 +219,14 @@ class WorkTable:
         return self._picked([row for row, path in enumerate(self.path) if those[path]])
 
     def _picked(self, rows: Sequence[int]) -> "WorkTable":
-        made = self._empty()
+        made = self.empty()
         for name, code in COLUMNS:
             column: array[int] = getattr(self, name)
             setattr(made, name, array(code, map(column.__getitem__, rows)))
         return made
 
-    def _empty(self) -> "WorkTable":
+    def empty(self) -> "WorkTable":
+        """Another without rows, whose kinds and paths are the same."""
         made = WorkTable(self.most)
         made.kinds, made._kinds, made.paths, made._paths = self.kinds, self._kinds, self.paths, self._paths
         made.holes, made.summed = self.holes, self.summed
@@ -202,7 +234,7 @@ class WorkTable:
 
     def renamed(self, names: Mapping[tuple[str, str], str]) -> "WorkTable":
         """The same rows, whose kernels have other names: by name and full name."""
-        made = self._empty()
+        made = self.empty()
         made.kinds = [
             one._replace(name=names.get((one.name, one.full_name), one.name)) if one.full_name else one
             for one in self.kinds
@@ -214,7 +246,7 @@ class WorkTable:
 
     def copy(self) -> "WorkTable":
         """Another with the rows so far; kinds and paths, to which rows only add, are shared."""
-        made = self._empty()
+        made = self.empty()
         made.holes = list(self.holes)
         for name, _ in COLUMNS:
             setattr(made, name, getattr(self, name)[:])
@@ -263,7 +295,7 @@ class WorkTable:
             at += count * column.itemsize
             if sys.byteorder == "big":
                 column.byteswap()
-        if min(found["start"], default=1) <= 0 or not all(map(le, found["start"], found["end"])):
+        if min(found["start"], default=1) <= 0 or 1 in lanes.less(found["end"], found["start"]):
             raise ValueError("work that ends before it starts")
         try:
             found["kind"] = array("I", map(kinds.__getitem__, found["kind"]))
@@ -310,3 +342,40 @@ def kind_of_record(record: Any) -> WorkKind:
     if type(record) is GpuMemset:
         return WorkKind("memset", record.name, None, *place, owner=record.owner)
     return WorkKind("sync", record.name, None, *place, source_line=record.source_line)
+
+
+def record_of(
+    kind: WorkKind,
+    path: Path,
+    start_ns: int,
+    end_ns: int,
+    order: int,
+    size: int,
+    block_id: int | None = None,
+    ambiguous: tuple[int, ...] = (),
+    slow_ns: int = 0,
+) -> "GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync":
+    """The record of a row, as far as rows tell; it is slow from ``slow_ns`` on. :func:`kind_of_record` gives its kind
+    back, but for the launching thread and shared memory, of whose two sorts a row has the sum."""
+    fields: dict[str, Any] = {
+        "name": kind.name, "start_ns": start_ns, "end_ns": end_ns, "device": kind.device, "backend": kind.backend,
+        "context": kind.context, "stream": kind.stream, "correlation_id": order or None, "path": path,
+        "block_id": block_id, "ambiguous": ambiguous, "is_slow": end_ns - start_ns >= slow_ns,
+    }  # fmt: skip
+    if kind.kind == "sync":
+        return GpuSync(**fields, source_line=kind.source_line)
+    fields["owner"] = kind.owner
+    if kind.kind == "kernel":
+        attributes = {"shared_bytes": kind.shared_bytes} if kind.shared_bytes is not None else None
+        return GpuKernel(
+            **fields, full_name=kind.full_name, grid=kind.grid, block=kind.block, attributes=attributes,
+            registers_per_thread=kind.registers_per_thread,
+        )  # fmt: skip
+    if kind.kind == "memset":
+        return GpuMemset(**fields, bytes=size)
+    lines = {"source_line": kind.source_line} if kind.source_line is not None else None
+    direction: Any = kind.direction  # a copy has one
+    return GpuMemoryTransfer(
+        **fields, bytes=size, direction=direction, source=kind.source, destination=kind.destination,
+        timing=kind.timing, attributes=lines,
+    )  # fmt: skip

@@ -38,6 +38,9 @@ class Settings(NamedTuple):
     strict: bool = False  # configure() raises for a backend that is asked for and not there
     attribution: str = "order"  # "exact": also switches between tasks are marked
     wgpu_copies: bool = False  # copies between resources of the GPU and clears are timed, too
+    flight_recorder: float | None = None  # seconds kept in full detail, to be written when something goes wrong
+    flight_factor: float = 2.0  # a block that takes so many times its 99th percentile is written
+    flight_signal: bool = False  # SIGUSR2 has it written, too
 
     @property
     def threshold_ns(self) -> int:
@@ -95,7 +98,13 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "strict": _boolean,
     "attribution": lambda text: text.strip().lower(),
     "wgpu_copies": _boolean,
+    "flight_recorder": _optional_float,
+    "flight_factor": _float,
+    "flight_signal": _boolean,
 }
+
+_YES_OR_NO = frozenset(name for name, parse in _PARSERS.items() if parse is _boolean)
+_NONE_IS_OFF = frozenset(name for name, parse in _PARSERS.items() if parse is _optional_float) | {"devices", "backends"}
 
 _RANGES: dict[str, tuple[float, float]] = {
     "threshold_us": (0, 1e12),
@@ -106,6 +115,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_records": (1, 10**9),
     "overhead_budget": (0.0001, 1),
     "hang_after": (0.1, 1e9),
+    "flight_recorder": (0.1, 3600),
+    "flight_factor": (1, 1e9),
     "file_limit_bytes": (64 * 1024, 1 << 62),
 }
 
@@ -142,11 +153,11 @@ def check(name: str, value: Any) -> Any:
         if value not in _CHOICES[name]:
             raise ConfigurationError(f"{name} must be {', '.join(most)} or {last}, not {value!r}")
         return value
-    if value is None and name in ("devices", "backends", "overhead_budget", "hang_after"):
+    if value is None and name in _NONE_IS_OFF:
         return None
     if name in ("devices", "backends", "kinds", "line_packages"):
         return _sequence(name, value)
-    if name in ("trace_all", "strict", "detach_in_pauses", "wgpu_copies"):
+    if name in _YES_OR_NO:
         if not isinstance(value, bool):
             raise ConfigurationError(f"{name} must be True or False, not {value!r}")
         return value
@@ -176,7 +187,7 @@ def _sequence(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _number(name: str, value: Any) -> Any:
-    wanted = float if name in ("threshold_us", "sample_rate", "overhead_budget", "hang_after") else int
+    wanted = float if _PARSERS[name] in (_float, _optional_float) else int
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # Not zero for infinity, and for what is no number.
     if not number or value - value != 0 or (wanted is int and value != int(value)):

@@ -5,11 +5,16 @@ raises, a timeout for example, is meant for the program. It is told apart by who
 handler, or a trace function, with the frame that it interrupts. Nothing of gpusense passes a frame to anybody.
 """
 
+from collections.abc import Callable
 from types import FrameType
+from typing import Any, TypeVar
 
 from . import package
 
 _VARIABLE_ARGUMENTS = 0x04  # a flag of a code object (inspect.CO_VARARGS)
+_ENTRY, _MORE, _BITS = 0x80, 0x40, 6  # of a byte in an exception table
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def is_the_programs(error: BaseException) -> bool:
@@ -42,3 +47,38 @@ def _interrupts(frame: FrameType, interrupted: FrameType) -> bool:
         if value is interrupted or (type(value) is tuple and any(item is interrupted for item in value)):
             return True
     return False
+
+
+def from_the_start(function: _Function) -> _Function:
+    """``function``, which begins with a ``try``, with that ``try`` around its very first instruction.
+
+    There the interpreter looks for signals, and from Python 3.11 on the ``try`` begins behind it: what a handler raises
+    would leave an ``__exit__`` that has done nothing. The compiler's table of exceptions says which instructions lie
+    in a ``try``. Its first row is this one (CPython, Objects/exception_handling_notes.txt); it is made to begin at 0.
+    """
+    code: Any = function.__code__
+    table: bytes = getattr(code, "co_exceptiontable", b"")  # 3.10 has none, and looks for signals inside the ``try``
+    if table:
+        start, at = _number(table, 0)
+        length, at = _number(table, at)
+        code = code.replace(co_exceptiontable=bytes([_ENTRY, *_digits(start + length)]) + table[at:])
+        function.__code__ = code
+    return function
+
+
+def _number(table: bytes, at: int) -> tuple[int, int]:
+    """A number of an exception table, and where the next one begins."""
+    value = 0
+    while True:
+        byte = table[at]
+        value, at = value << _BITS | byte & _MORE - 1, at + 1
+        if not byte & _MORE:
+            return value, at
+
+
+def _digits(value: int) -> list[int]:
+    """The inverse of :func:`_number`."""
+    digits = [value & _MORE - 1]
+    while value := value >> _BITS:
+        digits.insert(0, value & _MORE - 1 | _MORE)
+    return digits

@@ -46,7 +46,7 @@ from .._capture.recorder import Recorder
 from .._records.validate import attributes_of
 from .._runtime import log, threads
 from .._runtime.config import Settings
-from .._runtime.interrupts import is_the_programs
+from .._runtime.interrupts import from_the_start, is_the_programs
 from .decorator import compute_decorated, decorated
 from .summary import block_summary
 from .tasks import TaskSwitches
@@ -126,6 +126,7 @@ class Block:
             self.tracer.failed_blocks += 1
         return self
 
+    @from_the_start
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             current = innermost.get()
@@ -403,11 +404,12 @@ class Blocks:
             self.failed_blocks += 1
         return block
 
+    @from_the_start
     def close_scope(self, block: Any) -> None:
         """Closes a block of :meth:`open_scope`; a second time does nothing."""
-        recorder, attributes = self.recorder, block.attributes
-        newest = recorder.newest
         try:
+            recorder, attributes = self.recorder, block.attributes
+            newest = recorder.newest
             if (
                 newest is None
                 or recorder.marker is None

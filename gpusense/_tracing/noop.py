@@ -1,7 +1,9 @@
 """The tracer that does nothing, with the same methods and result types; no ``if`` is left on its path."""
 
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
+from .copies import Forwarded, Receiver
 from .results import Results
 
 if TYPE_CHECKING:
@@ -78,6 +80,33 @@ class NoopComputeBlock(NoopBlock):
         return compute_decorated(function, self.name, self.elements, self.attributes)
 
 
+class _Elsewhere(Forwarded, NoopBlock):
+    """Not recorded by this copy of gpusense, but by another in the process."""
+
+    __slots__ = ("_enter", "_leave")
+
+    def __init__(self, receiver: Receiver, name: Any, attributes: Any, links: Any, reason: str) -> None:
+        super().__init__(name, attributes, links, reason)
+        self._enter, self._leave = receiver["block"](name, attributes)
+
+
+class _ComputeElsewhere(NoopComputeBlock):
+    """The same, of CPU work."""
+
+    __slots__ = ("_receiver", "_start_ns")
+
+    def __init__(self, receiver: Receiver, name: Any, elements: int | None, attributes: Any, reason: str) -> None:
+        super().__init__(name, elements, attributes, reason)
+        self._receiver = receiver
+
+    def __enter__(self) -> "_ComputeElsewhere":  # noqa: PYI034 - typing.Self is of 3.11
+        self._start_ns = time_ns()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._receiver["compute"](self.name, self._start_ns, time_ns(), self.elements, self.attributes)
+
+
 class _Blocks(dict[Any, NoopBlock]):
     """One shared block a name, so that an idle ``with`` allocates nothing."""
 
@@ -111,6 +140,7 @@ class NoopTracer(Results):
         self.reason = reason
         self._blocks = _Blocks(reason)
         vars(self)["named"] = self._blocks.__getitem__  # the same, with no function of ours on the way
+        self._receiver: Receiver | None = None
         self._compute_blocks: dict[str, NoopComputeBlock] = {}  # the last one of each name
         self._config = settings
         self._control = control
@@ -124,7 +154,18 @@ class NoopTracer(Results):
 
         return self._config or Settings()
 
+    def go_to(self, receiver: "Receiver | None") -> None:
+        """Blocks that are made from now on are those of another copy of gpusense; None: they are nobody's."""
+        self._receiver = receiver
+        vars(self)["named"] = self._blocks.__getitem__ if receiver is None else self.trace
+
     def trace(self, name: Any = None, attributes: Any = None, links: Any = None) -> NoopBlock:
+        receiver = self._receiver
+        if receiver is not None:
+            return _Elsewhere(receiver, name, attributes, links, self.reason)
+        return self._block(name, attributes, links)
+
+    def _block(self, name: Any, attributes: Any = None, links: Any = None) -> NoopBlock:
         if attributes is None and links is None:
             try:
                 return self._blocks[name]
@@ -137,6 +178,9 @@ class NoopTracer(Results):
         return self._blocks[name]
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
+        receiver = self._receiver
+        if receiver is not None:
+            return _ComputeElsewhere(receiver, name, elements, attributes, self.reason)
         if attributes is not None:
             return NoopComputeBlock(name, elements, attributes, self.reason)
         try:
@@ -151,7 +195,7 @@ class NoopTracer(Results):
         return block
 
     def open_scope(self, name: Any, attributes: Any = None, key: Any = None, parent: Any = None) -> NoopBlock:
-        return self.trace(name)
+        return self._block(name)
 
     def close_scope(self, block: Any) -> None:
         """One that was opened while recording was on is closed: what comes later is not inside it."""
@@ -242,6 +286,9 @@ class NoopTracer(Results):
     def flush(self, timeout_s: float = 1.0) -> bool:
         return True
 
+    def dump(self, path: Any = None) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -264,6 +311,9 @@ class DisabledTracer(NoopTracer):
 
     def reset(self) -> None:
         self._live.reset()
+
+    def dump(self, path: Any = None) -> Any:
+        return self._live.dump(path)
 
 
 def _check(function: str, fields: dict[str, Any]) -> None:

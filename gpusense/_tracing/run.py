@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 from .._capture.recorder import rank_and_world
 from .._records.json_codec import dumps, loads
 from .._runtime import log, package, process, threads
+from .start import EXCEPT_INTERRUPT
 
 #: Names the folder of the run.
 VARIABLE = "GPUSENSE_RUN"
 FILE, _LIST = "run.json", "sessions"
 _WAIT_S = 3.0  # that a program waits in cuInit for capture to begin
-_LATER_S = 0.05
 
 
 _began: int | None = None  # number of this process, where it has begun a run: once it becomes another program, no more
+_known: "tuple[str, Run] | None" = None  # folder and run: a forked child need not read the file again
 
 
 class Run(NamedTuple):
@@ -42,16 +43,16 @@ class Run(NamedTuple):
         with open(os.open(os.path.join(folder, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(dumps(self._asdict()))
         os.environ[VARIABLE] = folder
-        global _began
-        _began = os.getpid()
+        global _began, _known
+        _began, _known = os.getpid(), (folder, self)
 
     def path(self) -> str:
-        """Where this process's session goes: a name that is free, by its rank or else its number. The run's folder
-        lists it from now on."""
+        """Where this process's session goes: a file of its own by its rank or else its number, empty so far. The run's
+        folder lists it from now on."""
         rank = rank_and_world(os.environ)[0]
         who = f"rank{rank}" if rank is not None else str(os.getpid())
         path, more = f"{self.before}{who}{self.after}", 1
-        while os.path.lexists(path):
+        while not _is_new(path):  # what a rank starts has its number, too
             more += 1
             path = f"{self.before}{who}-{more}{self.after}"
         fd = os.open(os.path.join(os.environ[VARIABLE], _LIST), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -60,6 +61,15 @@ class Run(NamedTuple):
         finally:
             os.close(fd)
         return path
+
+
+def _is_new(path: str) -> bool:
+    """Whether the file is the caller's own from now on; processes may ask at the same time."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 def children(folder: str) -> list[str]:
@@ -75,16 +85,19 @@ def children(folder: str) -> list[str]:
 def of_this_process() -> Run | None:
     """The run whose program started this process; None in the process that began it, and outside one."""
     folder = os.environ.get(VARIABLE)
-    if not folder:
+    if not folder or _began == os.getpid():
         return None
+    global _known
+    path = os.path.join(folder, FILE)
     try:
-        with open(os.path.join(folder, FILE), encoding="utf-8") as file:
-            found = loads(file.read())
-        run = Run(**{name: found[name] for name in Run._fields})
+        if _known is None or _known[0] != folder or not os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                found = loads(file.read())
+            _known = folder, Run(**{name: found[name] for name in Run._fields})
     except Exception:  # noqa: BLE001 - the run has ended and its folder is gone, or another version wrote it
         return None
-    ours = (run.package, run.version) == (package.NAME, version())
-    return run if ours and run.children and _began != os.getpid() else None
+    run = _known[1]
+    return run if run.children and (run.package, run.version) == (package.NAME, version()) else None
 
 
 def version() -> str:
@@ -112,19 +125,17 @@ def start(name, folder):
         sys.modules[name] = util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     import_module(name + "._tracing.select").control.cuda_starts()
-if {wanted}:
-    try:
+try:
+    if {wanted}:
         start({name!r}, {folder!r})
-    except KeyboardInterrupt:  # nobody who could end the program hears of it here: once more when this has returned
-        import _thread, time
-        _thread.start_new_thread(lambda: (time.sleep({_LATER_S}), _thread.interrupt_main()), ())
-    except Exception as error:
-        note = os.path.join(os.environ.get({VARIABLE!r}, ""), "unseen-%d" % os.getpid())
-        try:
-            with open(note, "x") as file:
-                file.write("%d %s\\nits Python cannot load this gpusense: %s" % (os.getpid(), sys.executable, error))
-        except OSError:
-            pass
+{EXCEPT_INTERRUPT}
+except Exception as error:
+    note = os.path.join(os.environ.get({VARIABLE!r}, ""), "unseen-%d" % os.getpid())
+    try:
+        with open(note, "x") as file:
+            file.write("%d %s\\nits Python cannot load this gpusense: %s" % (os.getpid(), sys.executable, error))
+    except OSError:
+        pass
 """
     return f"exec({code!r}, {{}})"
 

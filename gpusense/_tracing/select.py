@@ -7,10 +7,11 @@ from typing import Any
 
 from .. import _activate, _active_tracer, _Undecided
 from .._records.records import Unavailable
-from .._runtime import config, log, threads
+from .._runtime import config, log, package, threads
 from .._runtime.config import Settings
 from .._runtime.errors import ConfigurationError, GpuSenseError, wants_room
 from .._runtime.interrupts import is_the_programs
+from .copies import ASKED, WHOLE_PROCESS, Copies, silent
 from .noop import DISABLED, OFF, DisabledTracer, NoopTracer
 
 #: As the module ``run`` has it, which is imported where it is set.
@@ -59,6 +60,9 @@ class Control:
         self._sinks: list[Callable[..., Any]] = []  # that wait for a live tracer
         self._disabled = False  # before there was anything to disable
         self.waiting: NoopTracer | None = None
+        self._copies = Copies()
+        self._in_session = False  # a run: all that is recorded in this process is for one answer
+        self._enabled = False  # by the program itself
         self._then: Callable[[], None] | None = None  # to do once the decision is made
 
     # --- the first decision -----------------------------------------------------------------------------------------
@@ -78,6 +82,7 @@ class Control:
                     raise
                 log.exception("resolve", "gpusense: nothing is recorded")
                 made = self._idle(f"gpusense could not start: {type(error).__name__}: {error}", Settings())
+        self._meet(made)
         then, self._then = self._then, None
         if then is not None:
             then()
@@ -114,17 +119,18 @@ class Control:
         if not made.started:
             return None
         self.live, self.waiting = made, None
+        self._in_session = True
         self._hand_sinks(made)
         self._then = lambda: runs.begun(run, made)
         return made
 
     def cuda_starts(self) -> None:
-        """CUDA is being initialised in this process, by a thread that waits for this: a process of a run is recorded
-        from now on, and capture begins."""
+        """CUDA is being initialised in this process, by a thread that waits for this: a process of a run, and one under
+        ``GPUSENSE=on``, is recorded from now on, and capture begins."""
         from . import run as runs
 
         def begin() -> None:
-            if self.live is None and runs.of_this_process() is not None:
+            if self.live is None and (self.settings().mode == "on" or runs.of_this_process() is not None):
                 self._activate_decided()
             if self.live is not None:
                 self.live.recorder.cuda_starts()
@@ -208,7 +214,7 @@ class Control:
         if resolved.mode == "off":
             if self.live is not None:
                 self.disable()
-            _activate(self._idle(OFF, resolved))
+            self._now(self._idle(OFF, resolved))
         elif self.live is not None:
             was_off = getattr(_active_tracer(), "reason", None) == OFF
             self.live.reconfigure(resolved)
@@ -218,6 +224,42 @@ class Control:
             self._activate_decided()
         if self.live is not None:
             self._hand_sinks(self.live)
+
+    def _now(self, tracer: Any) -> None:
+        """``tracer`` is the active one."""
+        _activate(tracer)
+        self._meet(tracer)
+
+    def _meet(self, tracer: Any) -> None:
+        """Other copies of gpusense learn what this one does from now on."""
+        self._copies.now(None if tracer.config.mode == "off" else tracer, self._rank(tracer))
+
+    def _rank(self, tracer: Any) -> int | None:
+        """With which the blocks of other copies come to ``tracer``; None: nobody asked for a record of this process."""
+        if tracer is not self.live:
+            return None
+        if self._in_session:
+            return WHOLE_PROCESS
+        return ASKED if self._enabled or tracer.config.mode == "on" or "." not in package.NAME else None
+
+    def ends(self, tracer: Any) -> None:
+        """``tracer`` takes no more blocks, of no copy."""
+        if tracer is self.live:
+            self._copies.now(tracer, None)
+            missing = silent() if self._in_session else []
+            if missing:
+                facts = tracer.recorder.facts
+                facts["notes"] = [*facts.get("notes", ()), *missing]
+
+    def is_in_session(self) -> bool:
+        """Whether this process is recorded whole, by whichever copy of gpusense."""
+        return self._copies.is_in_session()
+
+    def leave(self) -> None:
+        """This copy has recorded, its tracer has ended, and it is as if it had not been used."""
+        self.live, self._in_session = None, False
+        _activate(_Undecided())
+        self._copies.now(None, None)
 
     def _activate_decided(self) -> None:
         made = self.resolve()
@@ -242,7 +284,8 @@ class Control:
                 self.live = made
         self.live.recorder.resume_capture()
         self.live.follow_tasks()
-        _activate(self.live)
+        self._enabled = True
+        self._now(self.live)
         return True
 
     def disable(self) -> None:
@@ -254,7 +297,8 @@ class Control:
             return
         live.recorder.pause_capture()
         live.follow_tasks()
-        _activate(DisabledTracer(live, self))
+        self._enabled = False
+        self._now(DisabledTracer(live, self))
 
     def detach(self, without_graphs: bool = False) -> Unavailable | None:
         """See :func:`gpusense.detach`."""
@@ -282,6 +326,8 @@ class Control:
         if self.live is not tracer:
             return
         was_active, self.live = _active_tracer() is tracer, None
+        self._in_session = self._enabled = False
+        self._copies.now(tracer, None)
         recorder = tracer.recorder
         followed = _follows()
         if followed:
@@ -293,7 +339,7 @@ class Control:
         if not was_active:
             return
         if self._forked and self.settings().mode != "on" and not followed:
-            _activate(self._idle(self._forked, tracer.config))
+            self._now(self._idle(self._forked, tracer.config))
         else:
             _activate(_Undecided())
 
@@ -309,8 +355,8 @@ class Control:
         tracer = self._made(wanted, self._possible() is None, file)
         if not tracer.started:
             raise GpuSenseError("no thread can be started to record with")
-        self.live = tracer
-        _activate(tracer)
+        self.live, self._in_session = tracer, True
+        self._now(tracer)
         return Recording(tracer, file)
 
 

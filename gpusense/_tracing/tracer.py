@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable
+from os import fspath
 from typing import TYPE_CHECKING, Any
 
 from .._attribution.open_blocks import end_frames, running
@@ -12,17 +13,30 @@ from .._records.records import Record
 from .._runtime import log, package, process
 from .._runtime.config import Settings
 from .block import Block, Blocks, TimedBlock
+from .copies import Forwarded, Receiver, silent
 from .manual import ManualRecords
 from .results import Results
 from .tasks import TaskSwitches
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from ..session import Session
     from .types import Switch
 
 #: Without any progress, of ending capture and of handing out what is left; and with progress, of each: no exit takes
 #: longer because of us.
 END_CAPTURE_S, END_RESULTS_S, LONGEST_END_S = 1.2, 0.8, 30.0
+
+
+class _Both(Forwarded, Block):
+    """A block that another copy of gpusense records, too."""
+
+    __slots__ = ("_enter", "_leave")
+
+    def __init__(self, receiver: Receiver, tracer: "Tracer", name: Any, attributes: Any, links: Any) -> None:
+        super().__init__(tracer, name, attributes, links)
+        self._enter, self._leave = receiver["block"](name, attributes)
 
 
 class Tracer(Blocks, ManualRecords, Results):
@@ -37,6 +51,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self.metrics_source: Any = None
         self.ignored_records = 0
         self._left_behind = False
+        self._elsewhere: Receiver | None = None
         worker = self._worker = Worker(recorder)
         recorder.belong_to(
             Owner(worker.wake, worker.errand, worker.later, worker.is_current, self._metrics, self._left_out)
@@ -54,15 +69,27 @@ class Tracer(Blocks, ManualRecords, Results):
 
     def trace(self, name: Any = None, attributes: Any = None, links: Any = None) -> Block:
         """A block named ``name``; use it with ``with`` or as a decorator. See :func:`gpusense.trace`."""
+        receiver = self._elsewhere
+        if receiver is not None:
+            return _Both(receiver, self, name, attributes, links)
         return Block(self, name, attributes, links)
 
     def named(self, name: str) -> Block:
         """As :meth:`trace` with a name alone."""
+        receiver = self._elsewhere
+        if receiver is not None:
+            return _Both(receiver, self, name, None, None)
         return Block(self, name, None, None)
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
-        return TimedBlock(self.record_compute_block, name, elements, attributes)
+        return TimedBlock(self._record_compute, name, elements, attributes)
+
+    def _record_compute(self, name: Any, start_ns: int, end_ns: int, elements: int | None, *, attributes: Any) -> None:
+        self.record_compute_block(name, start_ns, end_ns, elements, attributes=attributes)
+        receiver = self._elsewhere
+        if receiver is not None:
+            receiver["compute"](name, start_ns, end_ns, elements, attributes)
 
     def follow_tasks(self) -> bool:
         """Tasks are followed as long as that is wanted and of use; once it is wanted, asked now and then."""
@@ -81,6 +108,10 @@ class Tracer(Blocks, ManualRecords, Results):
     def _end_tasks(self) -> None:
         if self._tasks is not None:
             self._tasks.end(self._switched_unmarked)
+
+    def go_to(self, receiver: Receiver | None) -> None:
+        """Blocks that are made from now on are another copy's of gpusense, too; None: of no other."""
+        self._elsewhere = receiver
 
     # --- sinks ------------------------------------------------------------------------------------------------------
 
@@ -127,9 +158,10 @@ class Tracer(Blocks, ManualRecords, Results):
         profiler holds CUPTI), "detached" (out of the process for a while, to keep an overhead budget), "unavailable" or
         "stopped"; ``reason`` says why it is not running. ``boundaries`` is "read" where blocks are placed by what CUPTI
         has in its buffers, "marked" where each end makes a call. ``sync_lines``, where they are asked for, says the
-        same of the lines of waits; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory
-        for example."""
-        return {**self.recorder.status(), **self._left_out()}
+        same of the lines of waits; ``silent_copies`` names copies of gpusense in this process whose blocks cannot come
+        to another's session; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory
+        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not."""
+        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent()}
 
     def _left_out(self) -> dict[str, int]:
         failed, shed, ignored = self.failed_blocks, self._shed.total(), self.ignored_records
@@ -170,10 +202,16 @@ class Tracer(Blocks, ManualRecords, Results):
         """Reads what the device has finished and hands it to the sinks; False where that took too long."""
         return self.recorder.flush(timeout_s)
 
+    def dump(self, path: "str | PathLike[str] | None" = None) -> str | None:
+        """Writes the last seconds to a session file and gives its path; see :func:`gpusense.dump`."""
+        return self.recorder.dump(None if path is None else fspath(path))
+
     def close(self) -> None:
         """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does. What the program
         has left to be read is read, which may take longer after very many blocks."""
         recorder, worker = self.recorder, self._worker
+        if self._control is not None:
+            self._control.ends(self)
         self._end_tasks()
         if not worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S):
             log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")

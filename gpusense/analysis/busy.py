@@ -1,8 +1,6 @@
 """When each device and stream was busy: unions of intervals, so that concurrent work counts once."""
 
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .._records.device_identity import card
@@ -13,6 +11,7 @@ from .calls import timed_by_host
 from .families import is_collective
 from .intervals import Interval, intersect, subtract, total, union
 from .operation import DEVICE_KINDS
+from .rows import Rows, marked
 from .sweep import COLLECTIVE, COMPUTE, COPY, Columns, Sweep, sweep
 
 #: Backend and device; of a card that both CUDA and wgpu reached, all work stands under CUDA.
@@ -112,9 +111,7 @@ def columns(work: WorkTable) -> dict[DeviceKey, Columns]:
         mine = bytearray(len(work.kinds))
         for number, place in timed.items():
             mine[number] = card(*place) == of
-        rows: Sequence[int] = array("I", compress(range(len(work)), map(mine.__getitem__, work.kind)))
-        rows = range(len(work)) if len(rows) == len(work) else rows
-        found[key] = Columns(rows, work.start, work.end, work.kind, classes, streams)
+        found[key] = Columns(Rows(marked(work.kind, mine)), work.start, work.end, work.kind, classes, streams)
     return found
 
 

@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .._records.device_identity import card, device_text
+from .._records.records import GpuAllocation
 from .._records.work import WorkTable
 from ..session import Session
 from .anomalies import Anomaly, anomalies
@@ -87,7 +88,7 @@ class Facts:
         handed = handed_over(session)
         moments: dict[int | None, list[int]] = {}
         for record in session.allocations:
-            if not (record.attributes or {}).get("is_async"):
+            if waits_for_device(record):
                 moments.setdefault(record.device, []).append(record.start_ns)
         found = [
             View(
@@ -157,6 +158,16 @@ class Facts:
     @cached_property
     def first_calls(self) -> list[FirstCall]:
         return first_calls(self.session, groups=self.calls)
+
+
+def loads_module(record: GpuAllocation) -> bool:
+    """Whether it is that of a variable of a module, whose kernels are loaded then."""
+    return (record.memory or "").endswith("_static")
+
+
+def waits_for_device(record: GpuAllocation) -> bool:
+    """Whether memory was allocated or released by a call that may: not from a pool, nor as a module was loaded."""
+    return not (record.attributes or {}).get("is_async") and not loads_module(record)
 
 
 def _unknown(walk: Sweep, handed: list[Interval]) -> list[Interval]:

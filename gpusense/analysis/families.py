@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Literal, TypeVar
 
 from .._decode.labels import said
+from .._runtime.patterns import pattern
 
 Family = Literal[
     "matmul", "attention", "convolution", "elementwise", "reduction", "normalisation", "softmax", "embedding/indexing",
@@ -24,7 +25,7 @@ _Table = tuple[tuple[_T, re.Pattern[str]], ...]
 
 def _table(*rows: tuple[_T, list[str]]) -> "_Table[_T]":
     """Of each row the answer, and what finds any of its words."""
-    return tuple((answer, re.compile("|".join(words))) for answer, words in rows)
+    return tuple((answer, pattern("|".join(words))) for answer, words in rows)
 
 
 #: The first that is found in what the name says, in lower case, is the family. Narrow ones come before wide ones:
@@ -133,19 +134,19 @@ _WITH_PRECISION = ("matmul", "convolution", "attention")
 # letters are inputs, what is summed in, and output; five are A, B, C, what is summed in, and D. The letters are read
 # from profiles whose types are known: h and t from products of half and bfloat16 (summed in s, float), q and r from
 # scaled ones of e4m3 and e5m2, o from NVFP4. NVIDIA documents none of them. Where s is the input, "tf32" stands beside.
-_NVJET = re.compile(r"nvjet_(?:sm\d+_)?([a-z])([a-z]{2,4})_")
+_NVJET = pattern(r"nvjet_(?:sm\d+_)?([a-z])([a-z]{2,4})_")
 _NVJET_INPUT: "dict[str, Precision]" = {
     "h": "fp16", "t": "bf16", "q": "fp8", "r": "fp8", "o": "fp4", "d": "fp64",
 }  # fmt: skip
 
 # Tensile (rocBLAS, hipBLASLt) writes the types after the layouts of A and B.
-_TENSILE = re.compile(r"cijk_a[a-z]+_b[a-z]+_(f8|b8|i8|[bhsdcz])")
+_TENSILE = pattern(r"cijk_a[a-z]+_b[a-z]+_(f8|b8|i8|[bhsdcz])")
 _TENSILE_INPUT: "dict[str, Precision]" = {
     "f8": "fp8", "b8": "fp8", "i8": "int8", "b": "bf16", "h": "fp16", "s": "fp32", "d": "fp64",
     "c": "fp32", "z": "fp64",
 }  # fmt: skip
 # TensorRT-LLM writes output, A and B, accumulator: ``bmm_Bfloat16_E2m1E4m3_Fp32``; attention ``QkvE4m3OBfloat16``.
-_TRTLLM = re.compile(r"\bbmm_[a-z0-9]+_((?:mx)?[a-z]+\d*(?:m\d)?\w*?)_fp32|qkv(e4m3|e5m2|e2m1|bfloat16|fp16|bf16)")
+_TRTLLM = pattern(r"\bbmm_[a-z0-9]+_((?:mx)?[a-z]+\d*(?:m\d)?\w*?)_fp32|qkv(e4m3|e5m2|e2m1|bfloat16|fp16|bf16)")
 
 #: The first that is found; only for the families above.
 _PRECISIONS: "_Table[Precision | None]" = _table(
@@ -163,18 +164,18 @@ _PRECISIONS: "_Table[Precision | None]" = _table(
     ("fp32", [r"xmma_\w*f32f32|_f32_|\bfloat2?\b|_float\b"]),
 )
 
-_TENSOR_CORES = re.compile(
+_TENSOR_CORES = pattern(
     r"nvjet|tensorop|[hsdi](?:884|8816|1688|16816|16832|1684|161616)|wmma|mfma|xdl|gtcx|_mi\d+x|umma|tcgen05|warpgroup"
     r"|tensor\d+x|warpspecialized|flash_?(?:attn|fprop|bprop|(?:fwd|bwd)(?!_splitkv_combine))|fmhasm|\bbmm_\w+_sm1|sm90_|sm100"
 )
-_NO_TENSOR_CORES = re.compile(r"simt|ffma|gemv|\bdot_kernel|gemmk1|scudnn|(?<![a-z])[sdcz]gemm|_[sdcz]gemm|gcgemm")
+_NO_TENSOR_CORES = pattern(r"simt|ffma|gemv|\bdot_kernel|gemmk1|scudnn|(?<![a-z])[sdcz]gemm|_[sdcz]gemm|gcgemm")
 
 
 @lru_cache(MAX_NAMES)
 def family(full_name: str) -> Family:
     """What kind of work a kernel of this name does; "other" where the name does not say."""
     words = said(full_name).lower()
-    return next((family for family, pattern in _FAMILIES if pattern.search(words)), "other")
+    return next((family for family, words_of in _FAMILIES if words_of.search(words)), "other")
 
 
 def is_collective(name: str) -> bool:
@@ -197,7 +198,7 @@ def precision(full_name: str) -> "Precision | None":
         return _TENSILE_INPUT[found[1]]
     if found := _TRTLLM.search(words):
         words = found[1] or found[2]
-    return next((precision for precision, pattern in _PRECISIONS if pattern.search(words)), None)
+    return next((precision for precision, words_of in _PRECISIONS if words_of.search(words)), None)
 
 
 @lru_cache(MAX_NAMES)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from .._runtime.text import count_text, percent_text
 from ..session import Session
 from . import rules_data, rules_device, rules_host
 from .facts import Facts, Finding
@@ -12,6 +13,8 @@ _FIRST = ("hang", "nothing_seen", "capture_off", "damaged")
 _LAST = ("copies_only", "nothing_to_gain")
 #: Beside a start-up that takes most of the run, less than this share of the steps is not the first thing to say.
 _MUCH = 0.1
+#: What happens once is the first thing to say where it is so much of the loop's time.
+_MOST = 0.5
 #: What follows from another finding, and is not said beside it.
 _EXPLAINS = {
     "shared_device": ("starved", "launch_bound", "periodic_stall", "no_demand", "anomalies", "nothing_to_gain"),
@@ -34,10 +37,25 @@ def findings(session: Session) -> list[Finding]:
 def ranked(facts: Facts) -> list[Finding]:
     """What :func:`findings` gives, for a caller that has :class:`Facts` already."""
     found = sorted((finding for rule in _RULES for finding in rule(facts)), key=_rank)
+    found = _one_for_all(found)
     for cause, explained in _EXPLAINS.items():
         if any(one.kind == cause and (one.share or 0.0) >= _MUCH for one in found):
             found = [one for one in found if one.kind not in explained]
     return [finding for finding in found if finding.kind != "nothing_to_gain" or found[0] is finding] or found
+
+
+def _one_for_all(found: list[Finding]) -> list[Finding]:
+    """The same cause on several devices, or in several ranks of a job, is one finding: where it costs most."""
+    alike: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in found:
+        alike.setdefault((one.kind, one.phase, one.fix), []).append(one)
+    joined = []
+    for first, *others in alike.values():
+        shares = ", ".join(percent_text(one.share) for one in others[:8] if one.share is not None)
+        more = f"So it is on {count_text(len(others), 'other device or rank', 'other devices or ranks')}: {shares}."
+        joined.append(first._replace(evidence=(*first.evidence, more)) if shares else first)
+        joined += [] if shares else others
+    return sorted(joined, key=_rank)
 
 
 def verdict(session: Session) -> Finding:
@@ -56,6 +74,8 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
         tier = 3 + _LAST.index(finding.kind)
     elif finding.kind == "startup":
         tier = 1 if finding.saving_ns else 5
+    elif finding.kind == "interruption":  # of which nobody knows how often a longer run has it
+        tier = 0 if (finding.share or 0.0) >= _MOST else 1
     else:
         tier = 0 if finding.share is not None and finding.share >= _MUCH else 2
     return tier, -(finding.share or 0.0), -(finding.saving_ns or 0)

@@ -2,18 +2,20 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
-from itertools import chain, compress
-from operator import le, lt, mul, sub
+from itertools import accumulate
+from operator import mul, ne
 from statistics import median
 from typing import NamedTuple
 
+from .._records import lanes
 from .._records.records import BlockRecord, Path
 from .._records.work import WorkTable
 from ..session import Session
 from .busy import window
-from .steps import LEAST, Loop, find_loop, steady
+from .rows import Rows, marked, sums
+from .steps import LEAST, Loop, find_loop, looked_at, steady
 
 START_UP, STEADY, INTERLUDE, TAIL, WHOLE = "start-up", "steady", "interlude", "tail", "run"
 
@@ -40,9 +42,10 @@ class Phase(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """Columns: the (first) row of each launch; when its work began and ended, how long kernels ran, how many rows."""
+    """Columns: the kind of each launch, when its work began and ended; and of those that are looked at to find a loop
+    (see :func:`~gpusense.analysis.steps.looked_at`) how long kernels ran and how many rows there are."""
 
-    rows: "array[int]"
+    kinds: "array[int]"
     starts: "array[int]"
     ends: "array[int]"
     ran: "array[int]"
@@ -76,11 +79,8 @@ class Program:
         """``work``: of the session, in the order of starts; ``root``: of a merged session, whose path each of its rows
         begins with."""
         self._session, self._work, self.root = session, work, root
-        mine = [root is None or path[:1] == (root,) for path in work.paths]
         #: Rows of this process, in the order of starts.
-        self.rows: Sequence[int] = (
-            range(len(work)) if all(mine) else array("I", [row for row, path in enumerate(work.path) if mine[path]])
-        )
+        self.rows = Rows(marked(work.path, [root is None or path[:1] == (root,) for path in work.paths]))
 
     @cached_property
     def window(self) -> tuple[int, int]:
@@ -94,58 +94,33 @@ class Program:
         return (start, end) if end > start else whole
 
     @cached_property
-    def _on_device(self) -> list[bool]:
-        """By kind of work, whether it occupies a device."""
-        return [one.kind != "sync" and one.timing == "device" for one in self._work.kinds]
+    def _busy(self) -> Rows:
+        """Rows that occupied a device."""
+        on_device = [one.kind != "sync" and one.timing == "device" for one in self._work.kinds]
+        return self.rows.where(marked(self._work.kind, on_device))
 
     @cached_property
     def first_ns(self) -> int:
         """When the first work of a device began; the start of the window where there was none."""
-        work = self._work
-        busy = self._on_device
-        return next((work.start[row] for row in self.rows if busy[work.kind[row]]), self.window[0])
+        first = self._busy.first
+        return self.window[0] if first is None else self._work.start[first]
 
     @cached_property
     def launches(self) -> Launches:
         """In the order in which they were made; of one launch, as that of a graph, the first row alone."""
         work = self._work
-        order, start, end = work.order, work.start, work.end
+        orders, *columns = map(self.rows.of, (work.order, work.kind, work.start, work.end))
+        if not _ascend(orders):
+            known = Rows(lanes.above(orders, 0))
+            if 2 * len(known) >= len(orders):  # else of other sources than CUDA: as they ran
+                orders, *columns = _in_order(*map(known.of, (orders, *columns)))
+        kinds, starts, ends = columns
         kernel = bytes(one.kind == "kernel" for one in work.kinds)
-        rows: Sequence[int] = array("I", compress(self.rows, map(order.__getitem__, self.rows)))
-        if 2 * len(rows) < len(self.rows):  # of other sources than CUDA: as they ran
-            rows = self.rows
-        else:
-            orders = array("q", map(order.__getitem__, rows))
-            if not all(map(le, orders, memoryview(orders)[1:])):
-                rows = array("I", sorted(rows, key=order.__getitem__))
-        orders = array("q", map(order.__getitem__, rows))
-        if not orders or orders[0] == 0 or all(map(lt, orders, memoryview(orders)[1:])):  # no graphs among them
-            begun, ended = (array("q", map(column.__getitem__, rows)) for column in (start, end))
-            of_kernels = map(kernel.__getitem__, map(work.kind.__getitem__, rows))
-            ran = array("q", map(mul, map(sub, ended, begun), of_kernels))
-            return Launches(array("I", rows), begun, ended, ran, array("q", (1,)) * len(rows))
-        return self._joined(rows, orders, kernel)
-
-    def _columns(self, rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """Kind, start and end of rows."""
-        work = self._work
-        return zip(*(map(column.__getitem__, rows) for column in (work.kind, work.start, work.end)), strict=True)
-
-    def _joined(self, rows: Sequence[int], orders: Sequence[int], kernel: bytes) -> Launches:
-        """Launches of rows of which some, nodes of a graph, have one launch in common."""
-        found = Launches(array("I"), array("q"), array("q"), array("q"), array("q"))
-        before = -1
-        for row, order, (kind, begin, stop) in zip(rows, orders, self._columns(rows), strict=True):
-            ran = stop - begin if kernel[kind] else 0
-            if order != before:
-                before = order
-                for column, value in zip(found, (row, begin, stop, ran, 1), strict=True):
-                    column.append(value)
-            else:
-                found.ran[-1] += ran
-                found.counts[-1] += 1
-                found.ends[-1] = max(found.ends[-1], stop)
-        return found
+        first, last = looked_at(len(orders))
+        if orders and orders[0] and not _ascend(orders):
+            return _joined(orders, kinds, starts, ends, kernel)
+        ran = _lengths_of(kernel, kinds[first:last], starts[first:last], ends[first:last])
+        return Launches(kinds, starts, ends, ran, array("q", (1,)) * len(ran))
 
     @cached_property
     def _loop(self) -> Loop | None:
@@ -157,7 +132,9 @@ class Program:
             of_kind.append(numbers.setdefault(telling, len(numbers)))
         # Work of the device itself: what is copied to or from the host tells less of what a program means by a step.
         own = [key[0] in ("kernel", "memset") or key[3] in ("on_device", "gpu_to_gpu") for key in numbers]
-        symbols = array("I", map(of_kind.__getitem__, map(work.kind.__getitem__, launches.rows)))
+        symbols = launches.kinds
+        if of_kind != list(range(len(of_kind))):
+            symbols = array("I", map(of_kind.__getitem__, symbols))
         return find_loop(symbols, launches.starts, launches.ends, launches.ran, launches.counts, own)
 
     @cached_property
@@ -170,7 +147,7 @@ class Program:
         around = self._around(found)
         if around is not None:
             return around
-        if self._loop is not None and self._loop.period == 1 and 2 * len(self.launches.rows) > len(self.rows):
+        if self._loop is not None and self._loop.period == 1 and 2 * len(self.launches.kinds) > len(self.rows):
             found = found._replace(name="launch")  # of one kernel, and not of a graph
             return found if self._matters(found, _WORTH_ALONE) else None
         return found._replace(name=self._named(found))
@@ -221,18 +198,23 @@ class Program:
         return None
 
     @cached_property
+    def news(self) -> set[int]:
+        """Rows of what had not run before with this size: compiled or tuned just then, perhaps."""
+        work, firsts = self._work, dict[tuple[object, ...], int]()
+        for number, row in self.rows.firsts(self._work.kind):
+            one = work.kinds[number]
+            firsts.setdefault((one.kind, one.full_name or one.name, one.grid, one.block), row)
+        return set(firsts.values())
+
+    @cached_property
     def _spent_by_path(self) -> list[int]:
         """Of each path the time of its work on devices, added up."""
-        work, busy = self._work, self._on_device
-        sums = [0] * len(work.paths)
-        if len(sums) == 1:
-            busy_rows = compress(self._columns(self.rows), map(busy.__getitem__, map(work.kind.__getitem__, self.rows)))
-            return [sum(end - start for _, start, end in busy_rows)]
-        paths = map(work.path.__getitem__, self.rows)
-        for path, (kind, start, end) in zip(paths, self._columns(self.rows), strict=True):
-            if busy[kind]:
-                sums[path] += end - start
-        return sums
+        paths, count = self._work.path, len(self._work.paths)
+        lengths = self._lengths(self._busy)
+        return sums(self._busy.of(paths), lengths, count) if count > 1 else [sum(lengths)]
+
+    def _lengths(self, rows: Rows) -> "array[int]":
+        return lanes.lengths(rows.of(self._work.start), rows.of(self._work.end))
 
     def _spent_in(self, path: Path) -> int:
         """As far as it was launched in a block of this path or in one inside."""
@@ -242,10 +224,9 @@ class Program:
     def _matters(self, found: Steps, worth: float = _WORTH) -> bool:
         """Whether the steps have a real part of the work."""
         start, whole = self._work.start, sum(self._spent_by_path)
-        first = bisect_left(self.rows, found.starts[0], key=start.__getitem__)
-        last = bisect_left(self.rows, found.ends[-1], key=start.__getitem__)
-        outside = chain(self._columns(self.rows[:first]), self._columns(self.rows[last:]))
-        return whole - sum(end - begin for kind, begin, end in outside if self._on_device[kind]) >= worth * whole
+        first, last = bisect_left(start, found.starts[0]), bisect_left(start, found.ends[-1])
+        outside = self._busy.within([(0, first), (last, len(start))])
+        return whole - sum(self._lengths(outside)) >= worth * whole
 
     @cached_property
     def phases(self) -> list[Phase]:
@@ -267,12 +248,9 @@ class Program:
         return [phase for phase in found if phase.length_ns > 0]
 
     def _without_loop(self, low: int, high: int) -> list[Phase]:
-        work = self._work
-        busy = self._on_device
-        first = next((work.start[row] for row in self.rows if busy[work.kind[row]]), None)
-        if first is None:
+        if not self._busy:
             return [Phase(WHOLE, low, high)]
-        last = max(work.end[row] for row in self.rows if busy[work.kind[row]])
+        first, last = self.first_ns, max(self._busy.of(self._work.end))
         first, last = min(max(first, low), high), min(max(last, low), high)
         found = [Phase(START_UP, low, first), Phase(WHOLE, first, last), Phase(TAIL, last, high)]
         return [phase for phase in found if phase.length_ns > 0]
@@ -286,17 +264,53 @@ class Program:
         """When a phase was, all its parts."""
         return [(phase.start_ns, phase.end_ns) for phase in self.phases if phase.name == name]
 
-    def rows_in(self, name: str) -> Sequence[int]:
+    def rows_in(self, name: str) -> Rows:
         """Rows of this process that began in a phase."""
         start = self._work.start
-        found = array("I")
-        for low, high in self.spans(name):
-            first, last = (
-                bisect_left(self.rows, low, key=start.__getitem__),
-                bisect_left(self.rows, high, key=start.__getitem__),
-            )
-            found.extend(self.rows[first:last])
-        return found
+        return self.rows.within((bisect_left(start, low), bisect_left(start, high)) for low, high in self.spans(name))
+
+
+def _ascend(orders: "array[int]") -> bool:
+    """Whether each launch has a number, and one of its own that is higher than that before it."""
+    return not orders or (orders[0] > 0 and 0 not in lanes.less(orders[:-1], orders[1:]))
+
+
+def _in_order(orders: "array[int]", *columns: "array[int]") -> "Iterator[array[int]]":
+    """All columns by the first of them."""
+    pieces = lanes.in_order(orders)
+    if pieces is not None:
+        return (lanes.joined(column, pieces) for column in (orders, *columns))
+    rows = sorted(range(len(orders)), key=orders.__getitem__)
+    return (array(column.typecode, map(column.__getitem__, rows)) for column in (orders, *columns))
+
+
+def _lengths_of(wanted: bytes, kinds: "array[int]", starts: "array[int]", ends: "array[int]") -> "array[int]":
+    """How long rows of wanted kinds were; 0 of others."""
+    return array("q", map(mul, lanes.lengths(starts, ends), map(wanted.__getitem__, kinds)))
+
+
+def _joined(
+    orders: "array[int]", kinds: "array[int]", starts: "array[int]", ends: "array[int]", kernel: bytes
+) -> Launches:
+    """Launches of rows of which some, nodes of a graph, have one launch in common."""
+    new = Rows(bytes((1, *map(ne, orders, orders[1:]))))
+    begins = array("I", new)
+    stops = array("I", (*begins[1:], len(orders)))
+    first, last = looked_at(len(begins))
+    begin, stop = begins[first], stops[:last][-1]
+    part = slice(begin, stop)
+    before = list(accumulate(_lengths_of(kernel, kinds[part], starts[part], ends[part]), initial=0))
+    pairs = list(zip(begins[first:last], stops[first:last], strict=True))
+    return Launches(
+        new.of(kinds),
+        new.of(starts),
+        array(
+            "q",
+            [ends[low] if high == low + 1 else max(ends[low:high]) for low, high in zip(begins, stops, strict=True)],
+        ),
+        array("q", [before[high - begin] - before[low - begin] for low, high in pairs]),
+        array("q", [high - low for low, high in pairs]),
+    )
 
 
 def _steps(loop: Loop, name: str) -> Steps | None:

@@ -156,6 +156,7 @@ def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
                 "Give it less work or equal shapes; look at its clocks, its input pipeline and who else uses its card.",
                 "high" if (answer.clock_error_ns or 0) * 10 <= cost else "low",
                 cost,
+                where=slow.name,
             )
         )
     if answer.imbalance is not None and answer.imbalance >= 0.1:

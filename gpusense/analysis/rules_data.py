@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator
 from .._records.records import BUDGET
 from .._runtime.text import count_text, percent_text, time_text
 from .facts import Facts, Finding
-from .intervals import Interval, total, union
+from .intervals import Interval, intersect, total, union
 from .unwritten import absent_text, untimed, untimed_text, untraced, unwritten, without_work
+
+#: Of the phase that is judged: less of it unseen changes nothing.
+_WORTH = 0.05
 
 
 def nothing_seen(facts: Facts) -> Iterator[Finding]:
@@ -77,23 +80,30 @@ def hang(facts: Facts) -> Iterator[Finding]:
 
 
 def capture_off(facts: Facts) -> Iterator[Finding]:
-    """Intervals in which work could have happened unseen."""
-    if not facts.device_operations or not facts.session.unseen:
+    """Intervals in which work could have happened unseen: of the run where they are half of it, else of the phase that
+    is judged. One without a reason was over before the first launch."""
+    if not facts.device_operations:
         return
-    end = facts.session.meta.get("end_ns")
-    spans: dict[str, list[Interval]] = {}
+    end, spans = facts.session.meta.get("end_ns"), dict[str, list[Interval]]()
     for off in facts.session.unseen:
-        stop = off.end_ns if off.end_ns is not None else end
-        spans.setdefault(off.reason, []).append((off.start_ns, max(stop or 0, off.start_ns)))
-    lengths = {reason: total(union(found)) for reason, found in spans.items()}
-    longest_first = sorted(lengths, key=lambda reason: -lengths[reason])
-    unseen = total(union(span for found in spans.values() for span in found))
+        if off.reason:
+            stop = off.end_ns if off.end_ns is not None else end
+            spans.setdefault(off.reason, []).append((off.start_ns, max(stop or 0, off.start_ns)))
     # What a budget leaves out is spread over the run and was asked for: what is left speaks for it.
     unasked = total(union(span for reason, found in spans.items() if BUDGET not in reason for span in found))
-    share, most = (time / facts.window_ns if facts.window_ns else 0.0 for time in (unseen, unasked))
+    most = bool(unasked) and 2 * unasked >= facts.window_ns
+    everything = union(span for found in spans.values() for span in found)
+    of = everything if most else union(span for view in facts.feeding for span in view.spans)
+    unseen, whole = total(intersect(everything, of)), facts.window_ns if most else total(of)
+    if not unseen or unseen < _WORTH * whole:
+        return
+    phase = "run" if most else "steps" if facts.views[0].told is not None else "time at work"
+    lengths = {reason: total(intersect(union(found), of)) for reason, found in spans.items()}
+    longest_first = sorted(filter(lengths.get, lengths), key=lambda reason: -lengths[reason])
     yield Finding(
-        "capture_off" if most >= 0.5 else "capture_off_in_part",
-        f"Capture was off for {time_text(unseen)} ({percent_text(share)} of the run): {longest_first[0]}.",
+        "capture_off" if most else "capture_off_in_part",
+        f"Capture was off for {time_text(unseen)} ({percent_text(unseen / whole if whole else 0.0)} of the {phase}): "
+        f"{longest_first[0]}.",
         tuple(f"{time_text(lengths[reason])}: {reason}." for reason in longest_first),
         "Numbers below cover the rest of the run only.",
         "high",

@@ -15,11 +15,11 @@ from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
 from .operation import DEVICE_KINDS
 from .ranks import processes_of, rank_findings, split
-from .rules_host import WORTH, finding
+from .rules_host import finding
 from .sampled import concerned, sampled
 from .transfers import SMALL_BYTES
-from .view import View
-from .words import COPIES, among_steps, each_text
+from .view import WORTH, View
+from .words import COPIES, among_steps, copies_text, each_text, place_text
 
 _MUCH = 0.15  # of the phase: worth a word about kernels
 #: What pinned memory reaches over PCIe of generation 4 with 16 lanes, where neither the run nor a sample says better.
@@ -28,6 +28,16 @@ _PINNED_BYTES_PER_S = 22e9
 _HARMFUL = ("thermal", "power_brake", "hw_slowdown", "sw_thermal", "hw_thermal")
 #: A process that computes on a device has at least so much of its memory: a context alone takes more.
 _AT_WORK_BYTES = 64 << 20
+#: A device is as good as always busy from this share of its phase on.
+_BUSY = 0.95
+#: What a device was empty for, for a sentence about several of these.
+_REST = {
+    "launch": "between launches",
+    "synchronising": "after waits of the host",
+    "host": "waiting for the host",
+    "new": "before new kernels",
+    "allocation": "around allocations",
+}
 #: Families that move data through memory and do little with it.
 _ELEMENTWISE = frozenset({"elementwise", "copy", "random"})
 
@@ -80,6 +90,8 @@ def copies(facts: Facts) -> Iterator[Finding]:
         if view.share(alone) < WORTH:
             continue
         rows = _copies(view)
+        if 2 * view.in_stall(row for row in view.rows if view.work.kinds[view.work.kind[row]].kind == "transfer") > 1:
+            continue  # part of what is said of the stall
         pageable = sum(row.pageable_ns for row in rows if row.pageable_bytes >= SMALL_BYTES * row.pageable_count)
         whole = sum(row.total_ns for row in rows)
         if whole and pageable * 2 >= whole:
@@ -119,7 +131,7 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
         "Pin the host memory (DataLoader(pin_memory=True), tensor.pin_memory(), cupyx.empty_pinned) and copy with "
         "non_blocking=True; copy less, and small results less often.",
         confidence="high" if row.pinned_rate or link else "medium",
-        where=f"{row.direction}, pageable",
+        where=f"{copies_text(row.direction)}, pageable",
     )
 
 
@@ -135,8 +147,8 @@ def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
         [
             (
                 f"{time_text(alone)} of {time_text(view.parts.copy)} of copying had no {one} beside it; "
-                f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of the copies' time is "
-                f"{most.direction}."
+                f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of all copies' time is that of "
+                f"{copies_text(most.direction)}."
             ),
             f"They reach {rate_text(most.bytes * 1e9 / most.total_ns if most.total_ns else None)}.",
         ],
@@ -144,7 +156,7 @@ def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
         if view.graphics
         else "Copy the next input on a second stream while this one is computed (pinned memory, non_blocking=True, an "
         "event to wait for it).",
-        where=most.direction,
+        where=copies_text(most.direction),
     )
 
 
@@ -172,17 +184,18 @@ def small_copies(facts: Facts) -> Iterator[Finding]:
             view,
             "small_copies",
             spent,
-            f"{view.text} spends {each_text(view, spent)} on {among_steps(view, small, 'small copy')} and the pauses "
-            "after them: their fixed cost dominates.".replace("small copys", "small copies"),
+            f"{view.text} spends {each_text(view, spent)} on "
+            f"{among_steps(view, small, 'small copy', 'small copies')} and the pauses after them: their fixed cost "
+            "dominates.",
             [
                 (
-                    f"{count_text(small, 'copy', 'copies')} below 64 KiB, most of them {most.direction}, "
+                    f"{count_text(small, 'copy', 'copies')} below 64 KiB, most of them {copies_text(most.direction)}, "
                     f"{size_text(most.bytes / most.count)} on average."
                 )
             ],
             f"Join them into few large ones: one {'buffer' if view.graphics else 'tensor'} with all the values, sliced "
             "on the device; or keep the data there.",
-            where=most.direction,
+            where=copies_text(most.direction),
         )
 
 
@@ -555,12 +568,11 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
     for view in facts.views[:1]:
         whole = view.kernel_ns or 1
         parts = ", ".join(f"{name} {percent_text(spent / whole)}" for name, spent in list(view.families.items())[:3])
-        of = "each step" if view.told is not None else "its time at work"
         top = list(view.kernels.items())[:3]
+        title, fix = _no_fault(view)
         yield Finding(
             "nothing_to_gain",
-            f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of {of}, and no fault was found: nothing "
-            f"to gain here but by faster {'passes' if view.graphics else 'kernels'}.",
+            title,
             (
                 *([] if view.graphics else [f"Of the kernels' time: {parts}."]),  # passes have no families
                 *(
@@ -569,15 +581,39 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
                     for name, (count, spent) in top
                 ),
             ),
-            "To go faster: smaller targets, fewer draws, a simpler shader, passes that run less often."
-            if view.graphics
-            else "To go faster: lower precision, a better algorithm, tuned kernels, a larger batch where kernels are "
-            "small; or more devices.",
+            fix,
             "high",
             phase=view.name,
             share=0.0,
             where=view.label(top[0][0]) if top else "",
         )
+
+
+def _no_fault(view: View) -> tuple[str, str]:
+    """What is said of a device that no finding is about, and what to do; by how busy it is, and of how much."""
+    low, high = view.program.window
+    share = view.share(view.parts.busy)
+    of = "each step" if view.told is not None else "its time at work"
+    busy = f"{view.text} is busy {percent_text(share)} of {of}"
+    if view.told is None and 10 * view.length_ns < high - low:
+        little = f"but that is {time_text(view.length_ns)} of the {time_text(high - low)} that the program runs"
+        return f"{busy}, {little}: nothing to gain on it.", "A profiler of Python says what the host does meanwhile."
+    if share < _BUSY:
+        rest = {_REST[name]: cause.total_ns for name, cause in view.causes.items() if name in _REST}
+        most = sorted(((spent, words) for words, spent in rest.items() if spent), reverse=True)[:3]
+        named = ", ".join(f"{percent_text(view.share(spent))} {words}" for spent, words in most)
+        return (
+            f"{busy}, and no single fault was found. The rest is {named}.",
+            "Faster kernels are worth more than these.",
+        )
+    what = "passes" if view.graphics else "kernels"
+    title = f"{busy}, and no fault was found: nothing to gain here but by faster {what}."
+    if view.graphics:
+        return title, "To go faster: smaller targets, fewer draws, a simpler shader, passes that run less often."
+    return title, (
+        "To go faster: lower precision, a better algorithm, tuned kernels, a larger batch where kernels are small; or "
+        "more devices."
+    )
 
 
 def unusual(facts: Facts) -> Iterator[Finding]:
@@ -655,7 +691,31 @@ def across_ranks(facts: Facts) -> Iterator[Finding]:
         length = max((view.length_ns for view in facts.views), default=0)
         for one in rank_findings(split(facts.session)):
             share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
-            yield one._replace(share=share, phase=facts.views[0].name if facts.views else "")
+            found = one._replace(share=share, phase=facts.views[0].name if facts.views else "")
+            yield _why_late(facts, found) if one.kind == "late_rank" else found
+
+
+def _why_late(facts: Facts, found: Finding) -> Finding:
+    """With what keeps the rank: its host, where its device stands empty more than the others do."""
+    late = [view for view in facts.feeding if view.program.root == found.where]
+    others = [view for view in facts.feeding if view.program.root != found.where]
+    if not late or not others:
+        return found
+    view, cause = late[0], late[0].causes["host"]
+    usual = sum(one.share(one.causes["host"].total_ns) for one in others) / len(others)
+    if view.share(cause.total_ns) < usual + WORTH:
+        return found
+    where = place_text(view, cause.gaps)
+    return found._replace(
+        evidence=(
+            (
+                f"Its device stands empty for {each_text(view, cause.total_ns)}{f' {where}' if where else ''}, waiting "
+                f"for its host; those of the others for {percent_text(usual)}."
+            ),
+            *found.evidence,
+        ),
+        fix=f"Look at what the host of {found.where} does there: its input pipeline, its part of the data, its cores.",
+    )
 
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (

@@ -4,24 +4,28 @@ All shares are of the phase that is judged: the steps, where there are such.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import sub
+from statistics import median
+from typing import NamedTuple
 
 from .._runtime.text import count_text, one_line, percent_text, time_text
-from .facts import Facts, Finding
+from .facts import Facts, Finding, waits_for_device
 from .program import START_UP, STEADY
+from .startup import StartUp, dominates, start_up
 from .transfers import SMALL_BYTES
-from .view import Cause, View, regular_part, rhythm, unevenness
+from .view import LAUNCH_NS, WORTH, Cause, Stall, View, rhythm, unevenness
 from .words import among_steps, between_text, each_text, kernel_text, path_text, place_text
 
-#: A finding is worth a sentence from this share of its phase on.
-WORTH = 0.05
 #: Waiting times this uneven are those of a server for its requests: those of a loader differ less.
 _RANDOM = 0.6
 #: Imports and initialisation take so long on a slow day, and the first steps of a large model no longer.
 _ORDINARY_NS = 10_000_000_000
-#: So much of what is empty must lie in a few steps to call it a stall.
-_IN_FEW = 0.6
+#: Kernels of this length on average are short.
+_SHORT_NS = 20_000
+#: A request is a long one from so many times the usual on.
+_FAR_LONGER = 3
 
 
 def finding(
@@ -40,14 +44,26 @@ def finding(
     return Finding(kind, title, tuple(evidence), fix, **values)  # type: ignore[arg-type]
 
 
-#: What to try where a device waits for the host.
+#: What to try where a device waits for the host, by what it waits for.
 _PREPARE = {
     "graphics": "Record and submit the next frame while the GPU works, or take this work off the path.",
     "input": (
         "Make the next input ready while the GPU works: more loader workers, prefetching, decoding and metrics off the "
         "main thread."
     ),
+    "answer": (
+        "Compute the answer on the device, or before the step: no callback to Python and no .item() in the middle of "
+        "it. If the copy is the next input, make it ready before the result is read."
+    ),
     "other": "Move this work of the host off the path: to a worker, behind the launches, or to every n-th step.",
+}
+_FOR = {"input": "to make the next input ready", "answer": "to answer what it has read"}
+_ENDS = {
+    "input": "This time ends with a copy to the device: the host was making the next input ready.",
+    "answer": (
+        "This time begins after a small copy to the host and ends with a small one to the device: the host computes "
+        "from what it has read, as in a callback or after .item()."
+    ),
 }
 
 
@@ -58,28 +74,59 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
         calls = sum(count for count, _ in view.kernels.values())
         if view.graphics or view.share(cause.total_ns) < WORTH or calls < 20:  # a submit has many passes
             continue
-        where, average = view.text, view.kernel_ns / calls
-        length = cause.total_ns / len(cause.gaps)
         if _copies_dominate(view, cause.gaps):
             continue
+        gaps = view.walk.gaps
+        slow = [number for number in cause.gaps if gaps.end[number] - gaps.start[number] > LAUNCH_NS]
+        slow_ns, short = view.gap_ns(slow), len(cause.gaps) - len(slow)
         heavy = place_text(view, cause.gaps)
         yield finding(
             view,
             "launch_bound",
-            cause.total_ns,
-            f"{where} stands empty for {each_text(view, cause.total_ns)}, between {among_steps(view, calls, 'kernel')} "
-            f"that run {time_text(average)} on average: launching them takes longer than running them.",
+            cause.total_ns - max(0, slow_ns - LAUNCH_NS * len(slow)),
+            f"{view.text} stands empty for {each_text(view, cause.total_ns)}, between "
+            f"{among_steps(view, calls, 'kernel')} {_lengths_text(view, calls)}.",
             [
                 (
-                    f"{count_text(len(cause.gaps), 'gap')} of at most 100 µs, {time_text(length)} on average, in "
-                    "which the queue was empty."
+                    f"{count_text(short, 'gap')} of at most 100 µs, "
+                    f"{time_text((cause.total_ns - slow_ns) / max(1, short))} on average, in which the queue was empty."
+                ),
+                *(
+                    [f"{count_text(len(slow), 'gap')} of 100 µs to 1 ms, {time_text(slow_ns / len(slow))} on average."]
+                    if slow_ns * 10 >= cause.total_ns
+                    else []
                 ),
                 *([f"Most of them lie {heavy}."] if heavy else []),
+                *_held_up(view),
             ],
             "Launch less: replay the step as a CUDA graph, fuse kernels (torch.compile), use fused or foreach "
             "optimizers, or enlarge the batch.",
             where=heavy or "",
         )
+
+
+def _lengths_text(view: View, calls: int) -> str:
+    """ "that run 2.64 µs on average: launching …"; of few long ones among many short ones what half of them take."""
+    average = view.kernel_ns / calls
+    if average <= _SHORT_NS:
+        return f"that run {time_text(average)} on average: launching them takes longer than running them"
+    work = view.work
+    lengths = (work.end[row] - work.start[row] for row in view.rows if work.kinds[work.kind[row]].kind == "kernel")
+    return f"of which half run at most {time_text(median(lengths))}: launching those takes longer than running them"
+
+
+def _is_noise(view: View) -> bool:
+    """Whether launches are what the device waits for, and the host is held up now and then besides."""
+    stall, launch = view.stall, view.causes["launch"].total_ns
+    return stall is not None and stall.every is None and view.share(launch) >= WORTH and launch > sum(stall.excess)
+
+
+def _held_up(view: View) -> list[str]:
+    stall, steps = view.stall, view.steps
+    if stall is None or steps is None or not _is_noise(view):
+        return []
+    each = f"{time_text(stall.mean_ns)}{' on average' if len(stall.steps) > 1 else ''}"
+    return [f"Besides, in {len(stall.steps):,} of {steps.number:,} steps the host was held up for {each}."]
 
 
 def _copies_dominate(view: View, gaps: Sequence[int]) -> bool:
@@ -96,53 +143,98 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
         cause = view.causes["synchronising"]
         if view.share(cause.total_ns) < WORTH:
             continue
-        calls = _waiting_calls(view, facts)
-        evidence = [
-            (
-                f"{count_text(len(cause.gaps), 'gap')} after waits, until the host was ahead again: "
-                f"{time_text(cause.total_ns / len(cause.gaps))} on average{_per_step(view, len(cause.gaps))}."
-            ),
-            *calls,
-        ]
+        number, calls = _waiting_calls(view)
         lines = [wait for wait in facts.waits if wait.source_line]
-        if lines:
-            called = (
-                f"{one_line(wait.source_line or '')} ({wait.count:,}×) for {time_text(wait.total_ns)}"
-                for wait in lines[:3]
-            )
-            evidence.append(f"Called from {', '.join(called)}.")
         where = one_line(lines[0].source_line or "") if lines else between_text(view, cause.gaps)
+        mostly = f", mostly {'at ' if lines else ''}{where}" if where else ""
+        once = view.told is not None and number <= 1.2 * view.told.number and 3 * view.parts.busy >= 2 * view.length_ns
+        title = (
+            f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of each step, and empty for "
+            f"{each_text(view, cause.total_ns)} after a wait of the host, until the host is ahead again{mostly}."
+            if once
+            else f"{view.text} runs empty for {each_text(view, cause.total_ns)}, because the host waits for it before "
+            f"it launches more{mostly}."
+        )
+        called = (
+            f"{one_line(wait.source_line or '')} ({wait.count:,}×) for {time_text(wait.total_ns)}" for wait in lines[:3]
+        )
         yield finding(
             view,
             "synchronising_call",
             cause.total_ns,
-            f"{view.text} runs empty for {each_text(view, cause.total_ns)}, because the host "
-            f"waits for it before it launches more{f', mostly {where}' if where and not lines else ''}"
-            f"{f', mostly at {where}' if lines else ''}.",
-            evidence,
-            "Read results less often: no .item(), .cpu(), bool(tensor) or synchronize() within a step; keep the value "
-            "on the device, and log every n steps.",
+            title,
+            [
+                *calls,
+                *([f"Called from {', '.join(called)}."] if lines else []),
+                (
+                    f"{count_text(len(cause.gaps), 'gap')} after waits, until the host was ahead again: "
+                    f"{time_text(cause.total_ns / len(cause.gaps))} on average{_per_step(view, len(cause.gaps))}."
+                ),
+            ],
+            _ONE_WAIT if once else _WAITS,
             where=where,
         )
 
 
-def _waiting_calls(view: View, facts: Facts) -> list[str]:
-    """Which calls made the host wait, as far as their records say."""
-    work, names = facts.work, dict[str, int]()
+#: What to do about waits for the device; and about one in each step, that leaves the device busy for most of it.
+_WAITS = (
+    "Read results less often: no .item(), .cpu(), bool(tensor) or synchronize() within a step; keep the value on the "
+    "device, and log every n steps."
+)
+_ONE_WAIT = (
+    "Read the result every n-th step, or that of the step before. If the program needs it at once, this is its price, "
+    "and only faster kernels would gain more."
+)
+
+
+def _waiting_calls(view: View) -> tuple[int, list[str]]:
+    """How often the host waited, and in which calls, as far as their records say; but for short ones. A call that
+    waits for a copy to the host that was queued before it is one wait, not two."""
+    work = view.work
+    waits: list[tuple[int, int, str]] = []
+    copied: list[int] = []
     for row in view.program.rows_in(view.name):
         one = work.kinds[work.kind[row]]
         if one.kind == "sync" and one.name.endswith("synchronize"):
-            names[_CALLS.get(one.name, one.name)] = names.get(_CALLS.get(one.name, one.name), 0) + 1
+            waits.append((work.end[row], work.start[row], _CALLS.get(one.name, one.name)))
         elif one.kind == "transfer" and one.direction == "gpu_to_cpu" and work.size[row] <= SMALL_BYTES:
-            small = "small copies to the host, as .item(), bool() and .cpu() make them"
-            names[small] = names.get(small, 0) + 1
-    rows = sorted(names.items(), key=lambda row: -row[1])[:3]
-    return [f"The host waited in {', '.join(f'{name} ({n:,}×)' for name, n in rows)}."] if rows else []
+            copied.append(work.end[row])
+    waits.sort()
+    copied.sort()
+    times, counts, after, alone, at = Counter[str](), Counter[str](), Counter[str](), 0, 0
+    for end, start, name in waits:
+        times[name] += end - start
+        counts[name] += 1
+        found = bisect_right(copied, end, at) - at
+        after[name] += found > 0
+        alone += max(0, found - 1)  # copies that no call waited for after them waited themselves
+        at += found
+    alone += len(copied) - at
+    whole = sum(times.values())
+    said = [
+        (counts[name], f"in {name}{_after_text(counts[name], after[name])}")
+        for name, spent in times.most_common(3)
+        if 20 * spent >= whole
+    ]
+    if alone and 20 * alone >= sum(number for number, _ in said):
+        said.append((alone, f"for small copies to the host{_AS}"))
+    number = sum(number for number, _ in said)
+    which = said[0][1] if len(said) == 1 else ", ".join(f"{number:,} {what}" for number, what in said)
+    return number, [f"The host waited {count_text(number, 'time')}: {which}."] if said else []
 
 
+def _after_text(count: int, after: int) -> str:
+    """How many of the waits came after a small copy to the host."""
+    if 2 * after < count:
+        return ""
+    return f", {'each' if after * 100 >= 99 * count else 'most'} after a small copy to the host{_AS}"
+
+
+#: What makes small copies to the host.
+_AS = " (.item(), bool(), .cpu())"
 _CALLS = {
     "stream_synchronize": "cudaStreamSynchronize",
-    "context_synchronize": "cudaDeviceSynchronize (the whole context)",
+    "context_synchronize": "cudaDeviceSynchronize",
     "event_synchronize": "cudaEventSynchronize",
 }
 
@@ -158,19 +250,17 @@ def host(facts: Facts) -> Iterator[Finding]:
     """Long gaps in which the host launched nothing: input, stalls now and then, no demand."""
     for view in facts.feeding:
         cause = view.causes["host"]
-        share = view.share(cause.total_ns)
-        if share < WORTH:
+        if view.share(cause.total_ns) < WORTH:
             continue
         spent = view.gap_by_step(cause.gaps)
-        usual, odd = regular_part(spent)
-        in_odd = sum(spent[at] - usual for at in odd)
         uneven = unevenness(spent)
-        if spent and odd and len(odd) * 3 <= len(spent) and in_odd >= _IN_FEW * cause.total_ns:
-            yield _stall(view, odd, in_odd, [spent[at] - usual for at in odd])
+        if view.stall is not None:
+            if not _is_noise(view) and not _beside_interludes(view):
+                yield _stall(view, view.stall)
         elif spent and uneven >= _RANDOM and _before_requests(view, cause.gaps):
-            yield _no_demand(view, cause.total_ns, spent, uneven)
+            yield _long_requests(view) or _no_demand(view, cause.total_ns, uneven)
         else:
-            yield _starved(view, cause)
+            yield from _starved(view, cause)
 
 
 def _before_requests(view: View, gaps: Sequence[int]) -> bool:
@@ -181,63 +271,89 @@ def _before_requests(view: View, gaps: Sequence[int]) -> bool:
     return bool(rows) and steps is not None and rows[0][3] >= 0.7 * whole and rows[0][2] <= 1.2 * steps.number
 
 
-def _starved(view: View, cause: Cause) -> Finding:
-    total, gaps = cause.total_ns, cause.gaps
+def _starved(view: View, cause: Cause) -> Iterator[Finding]:
+    """By what the host did: the next input, an answer to what it had read, or something else."""
+    gaps = view.walk.gaps
+    found: dict[str, list[int]] = {}
+    for number in cause.gaps:
+        what = "graphics" if view.graphics else _awaited(view, gaps.before[number], gaps.after[number])
+        found.setdefault(what, []).append(number)
+    worth = {what: mine for what, mine in found.items() if view.share(view.gap_ns(mine)) >= WORTH}
+    for what, mine in (worth or {"other": list(cause.gaps)}).items():
+        yield _waiting(view, what, mine)
+
+
+def _awaited(view: View, before: int, after: int) -> str:
+    """What a device waits for between two rows: a key of :data:`_PREPARE`."""
+    work = view.work
+    if work.kinds[work.kind[after]].direction != "cpu_to_gpu":
+        return "other"
+    read = work.kinds[work.kind[before]].direction == "gpu_to_cpu"
+    return "answer" if read and max(work.size[before], work.size[after]) <= SMALL_BYTES else "input"
+
+
+def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
+    spent = view.gap_ns(gaps)
     where = place_text(view, gaps)
-    into = view.places(gaps)
-    before_copy = sum(spent for _, after, _, spent in into if after.direction == "cpu_to_gpu") >= 0.5 * total
-    evidence = [
-        (
-            f"{count_text(len(gaps), 'gap')} longer than 100 µs, {time_text(total / len(gaps))} on average"
-            f"{_per_step(view, len(gaps))}."
-        )
-    ]
-    inside = [f"{time_text(spent)} in {path_text(path)}" for path, spent in view.blocks(gaps)[:3]]
-    if inside:
-        evidence.append(f"The host was meanwhile {'; '.join(inside)}.")
-    if before_copy:
-        evidence.append("Most of this time ends with a copy to the device: the host was making the next input ready.")
-    title = (
-        f"{view.text} stands empty for {each_text(view, total)}{f' {where}' if where else ''}, waiting for the host"
-        f"{' to make the next input ready' if before_copy else ''}."
-    )
+    ends = f" {_FOR[what]}" if what in _FOR else ""
     return finding(
         view,
         "starved",
-        total,
-        title,
-        evidence,
-        _PREPARE["graphics" if view.graphics else "input" if before_copy else "other"],
+        spent,
+        f"{view.text} stands empty for {each_text(view, spent)}{f' {where}' if where else ''}, waiting for the host"
+        f"{ends}.",
+        [
+            (
+                f"{count_text(len(gaps), 'gap')} longer than 100 µs, {time_text(spent / len(gaps))} on average"
+                f"{_per_step(view, len(gaps))}."
+            ),
+            *_meanwhile(view, gaps),
+            *([_ENDS[what]] if what in _ENDS else []),
+        ],
+        _PREPARE[what],
         where=where or "",
         confidence="medium" if view.graphics else "high",
     )
 
 
-def _stall(view: View, odd: "list[int]", spent: float, each: "list[float]") -> Finding:
+def _meanwhile(view: View, gaps: Sequence[int]) -> list[str]:
+    """In which blocks the host was during some gaps, as far as they hold a real part of them."""
+    whole = sum(spent for *_, spent in view.places(gaps))
+    named = [(path, spent / whole) for path, spent in view.blocks(gaps) if spent * 10 >= whole][:3]
+    said = ", ".join(f"in {path_text(path)} for {percent_text(share)} of it" for path, share in named)
+    return [f"The host was meanwhile {said}."] if named else []
+
+
+def _stall(view: View, stall: Stall) -> Finding:
     steps = view.steps
     assert steps is not None
-    every = rhythm(odd)
-    often = f"Every {every} steps" if every else f"In {len(odd):,} of {steps.number:,} steps"
+    spent = sum(stall.excess)
+    often = _often(stall.every, len(stall.steps), steps.number)
     return finding(
         view,
         "periodic_stall",
         spent,
-        f"{often} {view.text} stands empty for {time_text(sum(each) / len(each))} longer "
+        f"{often} {view.text} stands empty for {time_text(stall.mean_ns)} longer "
         f"than usual: {percent_text(view.share(spent))} of the time of all steps.",
         [
             f"The other steps take {time_text(steps.median_ns)}.",
             (
-                f"{count_text(len(odd), 'step is', 'steps are')} so slow, by number: "
-                f"{', '.join(f'{at:,}' for at in odd[:8])}{' …' if len(odd) > 8 else ''} of {steps.number:,}."
+                f"{count_text(len(stall.steps), 'step is', 'steps are')} so slow, by number: "
+                f"{', '.join(f'{at:,}' for at in stall.steps[:8])}{' …' if stall.steps[8:] else ''} of "
+                f"{steps.number:,}."
             ),
         ],
         "Look at what the program does there: saving, logging, evaluation or Python's garbage collection; do it in "
         "another thread or process, or less often.",
-        where=f"every {every} steps" if every else "some steps",
+        where=f"every {stall.every} steps" if stall.every else "some steps",
     )
 
 
-def _no_demand(view: View, spent: float, by_step: "list[int]", uneven: float) -> Finding:
+def _often(every: int | None, count: int, of: int) -> str:
+    return f"Every {every} steps" if every else f"In {count:,} of {of:,} steps"
+
+
+def _no_demand(view: View, spent: float, uneven: float) -> Finding:
     steps = view.steps
     assert steps is not None
     busy = view.parts.busy / steps.number
@@ -262,40 +378,103 @@ def _no_demand(view: View, spent: float, by_step: "list[int]", uneven: float) ->
     )
 
 
+def _long_requests(view: View) -> Finding | None:
+    """A few requests that take far longer than the others; None where there are no such."""
+    busy = view.busy_by_step
+    usual = median(busy)
+    long = [at for at, spent in enumerate(busy) if spent >= _FAR_LONGER * usual]
+    excess = sum(busy[at] - usual for at in long)
+    if not usual or not long or 10 * len(long) > len(busy) or view.share(excess) < WORTH:
+        return None
+    each, every = median(busy[at] for at in long), rhythm(long)
+    return finding(
+        view,
+        "long_requests",
+        excess,
+        f"{len(long):,} of {len(busy):,} requests take {each / usual:.0f} times as long as the rest "
+        f"({time_text(each)}), and those behind them wait.",
+        [
+            (
+                f"The others take {time_text(usual)} each, and {view.text} is busy "
+                f"{percent_text(view.share(view.parts.busy))} of the time."
+            ),
+            *([f"One in {every:,} is so long."] if every else []),
+        ],
+        "Divide long requests, let short ones go first, or serve the long ones elsewhere.",
+        confidence="medium",
+        saving_ns=None,
+        share=view.share(excess),
+        step_ns=None,
+    )
+
+
+class _Interruptions(NamedTuple):
+    """What lies between steps and keeps the device from computing. Nanoseconds, of all together."""
+
+    number: int
+    lost: float
+    copies: float
+    whole: int  # the steps and all that lies between them
+    after: list[int]  # before which steps they are, by number
+
+
+def _interruptions(view: View) -> _Interruptions | None:
+    """None where the loop goes on, or its device computes meanwhile, as in an evaluation."""
+    steps, found = view.steps, view.interludes
+    if steps is None or not found:
+        return None
+    length = sum(parts.length for _, parts in found)
+    lost, copies = sum(parts.length - parts.kernel for _, parts in found), sum(parts.copy for _, parts in found)
+    whole = view.length_ns + length
+    if lost < WORTH * whole or lost < 0.5 * length:
+        return None
+    return _Interruptions(
+        len(found), lost, copies, whole, [bisect_right(steps.starts, start) for (start, _), _ in found]
+    )
+
+
+def _beside_interludes(view: View) -> bool:
+    """Whether the steps that stall are those beside interruptions: then the two are one."""
+    found, stall = _interruptions(view), view.stall
+    if found is None or stall is None:
+        return False
+    every = rhythm(found.after)
+    places = [*found.after, *([found.after[-1] + every] if every else [])]  # the last may have no step behind it
+    beside = {number for after in places for number in (after - 1, after)}
+    return 3 * len(beside.intersection(stall.steps)) >= 2 * len(stall.steps)
+
+
 def interludes(facts: Facts) -> Iterator[Finding]:
     """What stops the loop now and then: a checkpoint, say. Evaluation that keeps the device busy is none."""
     for view in facts.feeding:
-        steps, found = view.steps, view.interludes
-        if steps is None or not found:
+        steps, found = view.steps, _interruptions(view)
+        if steps is None or found is None:
             continue
-        lost = [parts.length - parts.kernel for _, parts in found]
-        spent = sum(lost)
-        whole = view.length_ns + sum(parts.length for _, parts in found)
-        if spent < WORTH * whole or spent < 0.5 * sum(parts.length for _, parts in found):
-            continue
-        numbers = [bisect_right(steps.starts, start) for (start, _), _ in found]
-        every = rhythm(numbers)
-        often = f"Every {every} steps" if every else f"{count_text(len(found), 'time')}"
-        copies = sum(parts.copy for _, parts in found)
-        what = f"{time_text(copies / len(found))} of each in copies" if copies * 5 > spent else ""
+        lost, each, stall = found.lost, found.lost / found.number, view.stall
+        if stall is not None and _beside_interludes(view):
+            lost += sum(stall.excess)
+            each += stall.mean_ns if len(stall.steps) >= found.number else 0
+        every, copies = rhythm(found.after), found.copies / found.number
+        often = f"Every {every} steps" if every else "Once" if found.number == 1 else f"{found.number:,} times"
+        what = f", {time_text(copies)} of each in copies" if found.copies * 5 > found.lost else ""
         yield Finding(
-            "periodic_stall",
-            f"{often} the loop stops for {time_text(spent / len(found))} without a "
-            f"{'pass' if view.graphics else 'kernel'} running: {percent_text(spent / whole)} of the time of the loop.",
+            "interruption" if found.number == 1 else "periodic_stall",
+            f"{often} the loop stops for {time_text(each)} without a {'pass' if view.graphics else 'kernel'} running: "
+            f"{percent_text(lost / found.whole)} of the time of the loop.",
             (
                 (
-                    f"{count_text(len(found), 'interruption')} between {steps.number:,} steps of "
-                    f"{time_text(steps.median_ns)}{f', {what}' if what else ''}."
+                    f"{count_text(found.number, 'interruption')} between {steps.number:,} steps of "
+                    f"{time_text(steps.median_ns)}{what.replace('each', 'it') if found.number == 1 else what}."
                 ),
             ),
             "If it saves or logs: copy to pinned memory without waiting, and write in another thread or process, or do "
             "it less often.",
             "high",
-            spent,
+            round(lost),
             phase=STEADY,
             where=f"every {every} steps" if every else "between steps",
-            share=spent / whole,
-            step_ns=round(spent / steps.number),
+            share=lost / found.whole,
+            step_ns=round(lost / steps.number),
         )
 
 
@@ -303,6 +482,9 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
     """Kernels that are new within the steady state, each after a pause: compiled, tuned or loaded just then."""
     for view in facts.feeding:
         cause, steps = view.causes["new"], view.steps
+        if view.trials:
+            yield from _tried_out(view, cause)
+            continue
         if steps is None or view.share(cause.total_ns) < WORTH or len(cause.gaps) < 3:
             continue
         gaps = view.walk.gaps
@@ -323,10 +505,46 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
                 ),
                 f"The pauses before them take {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
             ],
-            "Keep shapes fixed (pad to a few sizes), mark dynamic dimensions, cache what is compiled, and switch "
-            "autotuning off where shapes change (torch.backends.cudnn.benchmark).",
+            "Keep shapes fixed (pad to a few sizes), mark dynamic dimensions, and cache what is compiled.",
             where=some,
         )
+
+
+def _tried_out(view: View, cause: Cause) -> Iterator[Finding]:
+    """cuDNN's choice of algorithms: the pauses before its trials, and the trials, which compute nothing of use."""
+    ran = sum(end - start for start, end in view.trials)
+    inside = sum(view.gap_ns([at]) for at in cause.gaps if _within(view.walk.gaps.end[at], view.trials))
+    spent = cause.total_ns + ran - inside
+    if view.share(spent) < WORTH:
+        return
+    yield finding(
+        view,
+        "recompilation",
+        spent,
+        f"{view.text} spends {each_text(view, spent)} on the choice of cuDNN's algorithms: it compiles and tries them "
+        "for each size that had not run before.",
+        [
+            f"{time_text(cause.total_ns)} of pauses, {count_text(len(view.trials), 'series', 'series')} of trials.",
+        ],
+        "Keep shapes fixed (pad to a few sizes), or switch the trials off where shapes change "
+        "(torch.backends.cudnn.benchmark = False). With fixed shapes they end after the first step.",
+        where="cuDNN",
+    )
+
+
+def _within(moment: int, spans: Sequence[tuple[int, int]]) -> bool:
+    at = bisect_right(spans, (moment, 1 << 63)) - 1
+    return at >= 0 and moment <= spans[at][1]
+
+
+#: What allocates and releases, by the record's name and kind of memory.
+_ALLOCATORS = {
+    ("alloc", "pinned"): "cudaHostAlloc",
+    ("free", "pinned"): "cudaFreeHost",
+    ("alloc", "managed"): "cudaMallocManaged",
+    ("alloc", None): "cudaMalloc",
+    ("free", None): "cudaFree",
+}
 
 
 def allocations(facts: Facts) -> Iterator[Finding]:
@@ -335,40 +553,50 @@ def allocations(facts: Facts) -> Iterator[Finding]:
         cause = view.causes["allocation"]
         if view.share(cause.total_ns) < WORTH:
             continue
-        calls = sum(1 for at in view.allocations if any(low <= at < high for low, high in view.spans))
+        calls = Counter(
+            _ALLOCATORS.get((one.name, one.memory)) or _ALLOCATORS.get((one.name, None), one.name)
+            for one in facts.session.allocations
+            if one.device == view.device
+            and waits_for_device(one)
+            and any(low <= one.start_ns < high for low, high in view.spans)
+        )
+        steps = view.told.number if view.told is not None and sum(calls.values()) >= view.told.number else 1
+        said = " and ".join(f"{round(number / steps):,} calls of {name}" for name, number in calls.most_common(2))
         yield finding(
             view,
             "allocations",
             cause.total_ns,
-            f"{view.text} stands empty for {each_text(view, cause.total_ns)} around "
-            f"{among_steps(view, calls, 'call')} of cudaMalloc and cudaFree, which wait for it.",
+            f"{view.text} stands empty for {each_text(view, cause.total_ns)} around {said}"
+            f"{' a step' if steps > 1 else ''}, which wait for it.",
             [f"{count_text(len(cause.gaps), 'gap')}, {time_text(cause.total_ns / len(cause.gaps))} on average."],
             "Keep memory: allocate once, use a pool (cudaMallocAsync, the framework's allocator), and do not call "
             "empty_cache() in the loop.",
-            where="cudaMalloc, cudaFree",
+            where=", ".join(calls),
         )
 
 
-def start_up(facts: Facts) -> Iterator[Finding]:
+def start_ups(facts: Facts) -> Iterator[Finding]:
     """A start-up that takes more time than what it was for."""
-    for program in facts.programs:
-        low, high = program.window
-        spent = sum(end - start for start, end in program.spans(START_UP))
-        steps = program.steps
-        if steps is None or spent < 0.5 * (high - low) or spent < 2_000_000_000:
+    for view in facts.feeding:
+        program, steps = view.program, view.program.steps
+        if steps is None or not dominates(program):
             continue
+        low, high = program.window
+        divided = start_up(facts.session, view)
+        spent = divided.whole_ns
         first = min(max(program.first_ns, low), steps.starts[0])
         unusual = max(first - low, steps.starts[0] - first) - _ORDINARY_NS
         warm = f", with {count_text(steps.warm_up, 'slow first step')} in it" if steps.warm_up else ""
+        large, parts = (
+            ", ".join(f"{time_text(part)} {what}" for what, part in divided.large(share)) for share in (0.2, 0.01)
+        )
         yield Finding(
             "startup",
-            f"Start-up takes {time_text(spent)}, {percent_text(spent / (high - low))} of the run{warm}; the "
+            f"Start-up takes {time_text(spent)}, {percent_text(spent / (high - low))} of the run{warm}: {large}; the "
             f"{steps.number:,} steps after it take {time_text(sum(map(sub, steps.ends, steps.starts)))}.",
             (
-                (
-                    "Start-up is all that comes before the first step at full speed: imports, initialisation, loading, "
-                    "compilation, tuning."
-                ),
+                f"It is all that comes before the first step at full speed: {parts}.",
+                *_longest_pause(view, divided),
             ),
             "For a run as short as this: cache what is compiled, load weights straight to the device, import less. A "
             "long run need not care.",
@@ -379,6 +607,16 @@ def start_up(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _longest_pause(view: View, divided: StartUp) -> list[str]:
+    if divided.longest is None or 10 * divided.longest[1] < divided.whole_ns:
+        return []
+    number, spent = divided.longest
+    gaps, kinds = view.walk.gaps, view.work.kinds
+    before, after = (kernel_text(view, kinds[view.work.kind[row[number]]]) for row in (gaps.before, gaps.after))
+    since = time_text(gaps.start[number] - view.program.window[0])
+    return [f"The longest pause of {view.text} is {time_text(spent)}, from {since} on, between {before} and {after}."]
+
+
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     launch_bound,
     synchronising,
@@ -386,5 +624,5 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     interludes,
     recompilation,
     allocations,
-    start_up,
+    start_ups,
 )

@@ -7,10 +7,10 @@ in launches as any other.
 """
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from operator import sub
+from itertools import accumulate, chain, compress, pairwise
+from operator import add, sub
 from statistics import median
 from typing import NamedTuple
 
@@ -57,8 +57,14 @@ class _Candidate(NamedTuple):
     times: int  # that it occurs in all
 
 
+def looked_at(launches: int) -> tuple[int, int]:
+    """Of so many launches the first, and the one behind the last, of those that are looked at to find a loop."""
+    first = max(0, (launches - _MOST) // 2)
+    return first, min(first + _MOST, launches)
+
+
 def find_loop(
-    symbols: Sequence[int],
+    symbols: "array[int]",
     starts: Sequence[int],
     ends: Sequence[int],
     ran: Sequence[int],
@@ -67,13 +73,13 @@ def find_loop(
 ) -> Loop | None:
     """The loop of launches in their order; None where nothing repeats itself at least four times.
 
-    ``symbols``: what each launch is, as small numbers; ``starts`` and ``ends``: of its work on the device; ``ran``: how
-    long its kernels ran; ``rows``: how many pieces of work it was, more than one of a graph; ``is_kernel``: by symbol,
-    whether it is work of the device itself.
+    ``symbols``: what each launch is, as small numbers; ``starts`` and ``ends``: of its work on the device; and of those
+    that are looked at ``ran``: how long its kernels ran, and ``rows``: how many pieces of work it was, more than one of
+    a graph. ``is_kernel``: by symbol, whether it is work of the device itself.
     """
-    first = max(0, (len(symbols) - _MOST) // 2)
-    part = slice(first, first + _MOST)
-    found = _candidates(symbols[part], [array("q", accumulate(one[part], initial=0)) for one in (ran, rows)])
+    first, last = looked_at(len(symbols))
+    part = slice(first, last)
+    found = _candidates(symbols[part], [array("q", accumulate(one, initial=0)) for one in (ran, rows)])
     best = max((one.score for one in found), default=0.0)
     if not best:
         return None
@@ -89,15 +95,16 @@ def find_loop(
     return loop._replace(inner=round(anchor.period / small.period), inner_ns=median(spans))
 
 
-def _places(symbols: Sequence[int], pair: tuple[int, int]) -> list[int]:
+def _places(symbols: "array[int]", pair: tuple[int, int]) -> list[int]:
     """Where the second of two launches is that follow each other."""
-    before, symbol = pair
-    places, at = [], 0
-    for _ in range(symbols.count(symbol)):
-        at = symbols.index(symbol, at) + 1
-        if at > 1 and symbols[at - 2] == before:
-            places.append(at - 1)
-    if before == symbol:  # one kernel again and again: the first of them has another one before it
+    data, wanted, width = symbols.tobytes(), array(symbols.typecode, pair).tobytes(), symbols.itemsize
+    places, at = [], data.find(wanted)
+    while at >= 0:
+        whole = at % width == 0
+        if whole:
+            places.append(at // width + 1)
+        at = data.find(wanted, at + (width if whole else 1))
+    if pair[0] == pair[1]:  # one kernel again and again: the first of them has another one before it
         places.insert(0, places[0] - 1)
     return places
 
@@ -145,16 +152,9 @@ def _candidates(symbols: Sequence[int], before_each: "list[array[int]]") -> list
     if len(symbols) < LEAST + 1:
         return []
     width = max(symbols) + 1
-    places: dict[int, list[int]] = {}
-    before = -1
-    for at, symbol in enumerate(symbols):
-        pair = before * width + symbol
-        before = symbol
-        known = places.get(pair)
-        if known is None:
-            places[pair] = [at]
-        else:
-            known.append(at)
+    places: defaultdict[int, list[int]] = defaultdict(list)
+    for at, pair in enumerate(map(add, map(width.__mul__, chain((-1,), symbols)), symbols)):
+        places[pair].append(at)
     found = []
     for pair, where in places.items():
         if len(where) > LEAST:
@@ -165,18 +165,23 @@ def _candidates(symbols: Sequence[int], before_each: "list[array[int]]") -> list
 
 
 def _candidate(pair: int, where: list[int], before_each: "list[array[int]]") -> _Candidate | None:
-    distances = list(map(sub, where[1:], where))
+    before, after = where[:-1], where[1:]
+    distances = list(map(sub, after, before))
+    least, most = min(distances), max(distances)
     # Of distances that are as frequent the longest: what comes twice a step has one within and one between.
-    period, _ = max(Counter(distances).items(), key=lambda row: (row[1], row[0]))
+    period = least if least == most else max(Counter(distances).items(), key=lambda row: (row[1], row[0]))[0]
     low, high = _fitting(period)
-    fitting = [at for at, distance in enumerate(distances) if low <= distance <= high]
-    if len(fitting) < LEAST:
+    if least < low or most > high:
+        fitting = [low <= distance <= high for distance in distances]
+        before, after = list(compress(before, fitting)), list(compress(after, fitting))
+    if len(before) < LEAST:
         return None
     score = 1.0
     for column in before_each:
         if column[-1]:
-            score *= sum(column[where[at + 1]] - column[where[at]] for at in fitting) / column[-1]
-    return _Candidate(pair, period, [where[at] for at in fitting], [where[at + 1] for at in fitting], score, len(where))
+            spent = sum(map(column.__getitem__, after)) - sum(map(column.__getitem__, before))
+            score *= spent / column[-1]
+    return _Candidate(pair, period, before, after, score, len(where))
 
 
 def _levels(

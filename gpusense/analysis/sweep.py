@@ -6,10 +6,13 @@ has the time: computing, communicating, copying. So the parts of any stretch bet
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import compress
-from operator import le, lt, sub
+from collections.abc import Sequence
+from functools import cached_property
+from operator import sub
 from typing import NamedTuple
+
+from .._records import lanes
+from .rows import Rows, marked
 
 COMPUTE, COLLECTIVE, COPY = 0, 1, 2
 #: Unions that are kept, and the classes of each: of one class alone, and those that say how much hid behind what.
@@ -76,8 +79,6 @@ class Parts(NamedTuple):
 class Sweep:
     """What :func:`sweep` found. ``edges`` divide the time; segment ``i`` lies between edges ``i`` and ``i + 1``."""
 
-    __slots__ = ("_sums", "edges", "first_ns", "gaps", "last_ns", "streams")
-
     def __init__(self, edges: Sequence[int], sums: "list[list[int]]") -> None:
         self.edges = edges
         self._sums = sums  # by union: up to each edge
@@ -85,6 +86,11 @@ class Sweep:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.streams: dict[int | None, int] = {}  # busy nanoseconds of each, over everything
+
+    @cached_property
+    def gap_lengths(self) -> "array[int]":
+        """Nanoseconds of each gap."""
+        return lanes.lengths(self.gaps.start, self.gaps.end)
 
     def parts(self, first: int = 0, last: int | None = None) -> Parts:
         """Of the segments from ``first`` to the one before ``last``."""
@@ -97,104 +103,114 @@ class Sweep:
 
 
 class Columns(NamedTuple):
-    """What is walked over: ``rows`` of a device in the order of their starts, columns of all work, and of each kind of
-    work its class and its stream."""
+    """What is walked over: ``rows`` of a device, columns of all work in the order of starts, and of each kind of work
+    its class and its stream."""
 
-    rows: Sequence[int]
-    starts: Sequence[int]
-    ends: Sequence[int]
-    kinds: Sequence[int]
+    rows: Rows
+    starts: "array[int]"
+    ends: "array[int]"
+    kinds: "array[int]"
     classes: Sequence[int]
     streams: Sequence["int | None"]
+
+    def where(self, wanted: Sequence[bool]) -> "_Covered":
+        """When any of the kinds that are wanted ran."""
+        return _Covered(self, self.rows.where(marked(self.kinds, wanted)))
 
 
 def sweep(work: Columns, edges: Sequence[int]) -> Sweep:
     """``edges``, at least two, ascend. Of work that goes beyond the first or the last what lies inside counts."""
-    starts, ends = _of(work.starts, work.rows), _of(work.ends, work.rows)
-    in_turn = all(map(le, ends, memoryview(starts)[1:]))  # as on most devices: one stream, and nothing at once
-    found = Sweep(edges, _unions(work, edges, in_turn))
-    if in_turn and starts and edges[0] <= starts[0] and ends[-1] <= edges[-1]:
-        _gaps_in_turn(work.rows, starts, ends, found)
-    else:
-        _gaps(zip(work.rows, starts, ends, strict=True), edges[0], edges[-1], found)
-    _streams(work, edges, found)
+    kinds = set(work.rows.of(work.kinds))
+    covered = _Covered(work, work.rows)
+    found = Sweep(edges, _unions(work, covered, kinds, edges))
+    _gaps(covered, edges[0], edges[-1], found)
+    _streams(work, kinds, edges, found)
     return found
 
 
-def _unions(work: Columns, edges: Sequence[int], in_turn: bool) -> list[list[int]]:
+class _Covered:
+    """The time that some rows cover: all from the first start on but the gaps between them."""
+
+    def __init__(self, work: Columns, rows: Rows) -> None:
+        self.rows = rows
+        self.starts = rows.of(work.starts)
+        self.until, self._by = _reached(self.starts, rows.of(work.ends))
+        self._empty = Rows(lanes.less(self.until[:-1], self.starts[1:]))
+        self.gap_starts, self.gap_ends = self._empty.of(self.until), self._empty.of(self.starts[1:])
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether none began before all others before it had ended, as on most devices: they have one stream."""
+        return self._by is None
+
+    def between(self) -> "tuple[array[int], array[int]]":
+        """The row that ended last before each gap, and the one that ended the gap."""
+        numbers = array("I", self.rows)
+        last = numbers if self._by is None else array("I", map(numbers.__getitem__, self._by))
+        return self._empty.of(last), self._empty.of(numbers[1:])
+
+    def up_to(self, edges: Sequence[int]) -> list[int]:
+        """How much of the time from the first edge to each."""
+        if not self.starts:
+            return [0] * len(edges)
+        begin, end, lengths = self.starts[0], self.until[-1], lanes.lengths(self.gap_starts, self.gap_ends)
+        found, empty, at = [], 0, 0
+        for edge in edges:
+            moment = min(max(edge, begin), end)
+            before, at = at, bisect_left(self.gap_starts, moment, at)
+            empty += sum(lengths[before:at])
+            beyond = max(0, self.gap_ends[at - 1] - moment) if at else 0
+            found.append(moment - begin - empty + beyond)
+        return [one - found[0] for one in found]
+
+
+def _reached(starts: "array[int]", ends: "array[int]") -> "tuple[array[int], array[int] | None]":
+    """Up to when all work lasts that began before or with each row, and which of the rows does; None: always itself."""
+    overlaps = lanes.places(lanes.less(starts[1:], ends[:-1]))
+    if not overlaps:
+        return ends, None
+    until, by, at, count = ends[:], array("I", range(len(ends))), 0, len(ends)
+    for place in overlaps:
+        if place >= at:
+            last, at = ends[place], place + 1
+            while at < count and ends[at] < last:
+                until[at], by[at] = last, place
+                at += 1
+    return until, by
+
+
+def _unions(work: Columns, covered: _Covered, kinds: set[int], edges: Sequence[int]) -> list[list[int]]:
     """Up to each edge the length of each union. Those of the same classes of work are made once."""
-    used = frozenset(work.classes[kind] for kind in set(map(work.kinds.__getitem__, work.rows)))
-    made: dict[frozenset[int], list[int]] = {frozenset(): [0] * len(edges)}
+    used = frozenset(work.classes[kind] for kind in kinds)
+    made: dict[frozenset[int], list[int]] = {frozenset(): [0] * len(edges), used: covered.up_to(edges)}
     for classes in _UNIONS.values():
-        those = used & classes
-        if those not in made:
-            mine = bytes(one in those for one in work.classes)
-            made[those] = _union(work, None if those == used else mine, edges, in_turn)
-    return [made[frozenset(used & classes)] for classes in _UNIONS.values()]
+        those, others = used & classes, used - classes
+        if those not in made and covered.in_turn and others in made:
+            made[those] = list(map(sub, made[used], made[others]))
+        elif those not in made:
+            made[those] = work.where([one in those for one in work.classes]).up_to(edges)
+    return [made[used & classes] for classes in _UNIONS.values()]
 
 
-def _union(work: Columns, mine: "bytes | None", edges: Sequence[int], in_turn: bool) -> list[int]:
-    """Up to each edge how long any of the kinds that are ``mine`` ran; None: of all."""
-    rows = work.rows
-    if mine is not None:
-        rows = array("I", compress(rows, map(mine.__getitem__, map(work.kinds.__getitem__, rows))))
-    starts, ends = _of(work.starts, rows), _of(work.ends, rows)
-    until, spent, totals, first = edges[0], 0, [0], 0
-    for edge in edges[1:]:
-        last = bisect_left(starts, edge, first)
-        if in_turn and last > first and starts[first] >= until:
-            spent += sum(map(sub, ends[first:last], starts[first:last]))
-            until = max(until, ends[last - 1])
-        else:
-            for start, end in zip(starts[first:last], ends[first:last], strict=True):
-                if end > until:
-                    spent += end - (until if until > start else start)  # noqa: FURB136 - max() takes as long as all else
-                    until = end
-        totals.append(spent - max(0, until - edge))
-        first = last
-    return totals
+def _gaps(covered: _Covered, low: int, high: int, into: Sweep) -> None:
+    """The gaps between ``low`` and ``high``."""
+    starts, until = covered.starts, covered.until
+    first = bisect_left(until, low)
+    if first == len(starts) or starts[first] > high:
+        return
+    begin, end = bisect_left(covered.gap_starts, low), len(covered.gap_ends)
+    if until[-1] > high:
+        end = bisect_left(covered.gap_ends, high)
+    columns = covered.gap_starts, covered.gap_ends, *covered.between()
+    into.gaps = Gaps(*(column[begin:end] for column in columns))
+    into.first_ns = max(starts[first], low)
+    into.last_ns = min(high, covered.gap_starts[end] if end < len(covered.gap_starts) else until[-1])
 
 
-def _gaps_in_turn(rows: Sequence[int], starts: "array[int]", ends: "array[int]", into: Sweep) -> None:
-    """As :func:`_gaps`, where nothing ran at once."""
-    empty = bytes(map(lt, ends, memoryview(starts)[1:]))
-    for column, values in zip(into.gaps, (ends, memoryview(starts)[1:], rows, rows[1:]), strict=True):
-        column.extend(compress(values, empty))
-    into.first_ns, into.last_ns = starts[0], ends[-1]
-
-
-def _of(column: Sequence[int], rows: Sequence[int]) -> "array[int]":
-    """The values of some rows."""
-    if len(rows) == len(column) and isinstance(column, array):
-        return column
-    return array("q", map(column.__getitem__, rows))
-
-
-def _gaps(columns: Iterable[tuple[int, int, int]], low: int, high: int, into: Sweep) -> None:
-    """The gaps between ``low`` and ``high`` among rows with their starts and ends."""
-    begin, stop, before, after = (column.append for column in into.gaps)
-    newest, last = low, -1
-    for row, start, end in columns:
-        if start > newest:
-            if start >= high:
-                break
-            if last >= 0:
-                begin(newest)
-                stop(start)
-                before(last)
-                after(row)
-        if end >= newest:
-            if last < 0:
-                into.first_ns = max(start, low)
-            newest, last = end, row
-    into.last_ns = min(newest, high) if last >= 0 else None
-
-
-def _streams(work: Columns, edges: Sequence[int], into: Sweep) -> None:
-    kinds = set(map(work.kinds.__getitem__, work.rows))
+def _streams(work: Columns, kinds: set[int], edges: Sequence[int], into: Sweep) -> None:
     streams = {work.streams[kind] for kind in kinds}
-    ends = [edges[0], edges[-1]]
     for stream in streams if len(streams) > 1 else ():
-        into.streams[stream] = _union(work, bytes(other == stream for other in work.streams), ends, False)[-1]
+        mine = work.where([other == stream for other in work.streams])
+        into.streams[stream] = mine.up_to((edges[0], edges[-1]))[-1]
     if len(streams) == 1:
         into.streams[next(iter(streams))] = into.parts().busy

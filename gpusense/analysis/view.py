@@ -5,11 +5,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain, compress, pairwise
-from operator import sub
+from itertools import accumulate, chain, pairwise
 from statistics import median, pstdev
 from typing import NamedTuple
 
+from .._records import lanes
 from .._records.device_identity import card
 from .._records.records import Path
 from .._records.work import WorkKind, WorkTable
@@ -19,23 +19,33 @@ from .families import family
 from .idle import Host, inside_blocks
 from .intervals import Interval, intersect, total
 from .program import INTERLUDE, STEADY, Program, Steps
+from .rows import Rows, marked, sums
 from .sweep import Parts, Sweep
+from .trials import trials
 
 #: A gap that begins as the host stops waiting for the device is the wait's cost for so long: what it takes to fill the
 #: queue again. Beyond it the host did something else.
 RESTART_NS = 1_000_000
 #: A gap that is no longer is what one launch leaves: Python frameworks need 5 to 50 µs for one.
 LAUNCH_NS = 100_000
+#: A finding is worth a sentence from this share of its phase on.
+WORTH = 0.05
 #: A call that allocates or releases memory of the device takes no longer.
 ALLOCATION_NS = 3_000_000
 
 _EVER = 1 << 62  # nanoseconds
+#: So much of what the device waits for the host must lie in a few steps to call it a stall.
+_IN_FEW = 0.6
+#: The first algorithms that are tried out, which load what they need, run so long before the waits that show trials.
+_SET_UP_NS = 50_000_000
 #: So many gaps are looked at one by one, to say where they lie.
 _MANY = 50_000
 
 #: Why a device was empty.
 CAUSES = ("launch", "synchronising", "host", "new", "allocation", "unseen")
 _LAUNCH, _WAITED, _HOST, _NEW, _ALLOCATION, _UNSEEN = range(len(CAUSES))
+#: By each code a table that makes 1 of it, and 0 of all others.
+_IS = [bytes(code == other for other in range(256)) for code in range(len(CAUSES))]
 #: What a gap is at first, by whether it is long.
 _LONG = bytes((_LAUNCH, _HOST, *range(2, 256)))
 
@@ -46,6 +56,18 @@ class Cause(NamedTuple):
     name: str  # one of :data:`CAUSES`
     total_ns: int
     gaps: "array[int]"  # their numbers in the walk
+
+
+class Stall(NamedTuple):
+    """A few steps in which a device stands empty far longer than in the others, for the host's sake."""
+
+    steps: list[int]  # their numbers
+    excess: list[float]  # nanoseconds longer than usual, of each
+    every: int | None  # how many steps lie between two of them; None where that differs
+
+    @property
+    def mean_ns(self) -> float:
+        return sum(self.excess) / len(self.excess)
 
 
 class View:
@@ -120,28 +142,22 @@ class View:
     # --- work -------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def rows(self) -> "array[int]":
+    def rows(self) -> Rows:
         """Rows of the device that began in the phase."""
-        kinds = self.work.kinds
-        mine = bytes(
+        mine = [
             one.kind != "sync" and one.timing == "device" and card(one.backend, one.device) == card(*self.key)
-            for one in kinds
-        )
-        rows = self.program.rows_in(self.name)
-        return array("I", compress(rows, map(mine.__getitem__, map(self.work.kind.__getitem__, rows))))
+            for one in self.work.kinds
+        ]
+        return self.program.rows_in(self.name).where(marked(self.work.kind, mine))
 
     @cached_property
     def by_kind(self) -> "dict[int, tuple[int, int, int]]":
         """Of each kind of work: calls, nanoseconds, bytes."""
         work, rows = self.work, self.rows
-        kinds = array("I", map(work.kind.__getitem__, rows))
-        spent, sizes = [0] * len(work.kinds), [0] * len(work.kinds)
-        times = (map(column.__getitem__, rows) for column in (work.end, work.start))
-        for kind, length in zip(kinds, map(sub, *times), strict=True):
-            spent[kind] += length
-        with_bytes = bytes(one.kind in ("transfer", "memset") for one in work.kinds)
-        for row in compress(rows, map(with_bytes.__getitem__, kinds)):
-            sizes[work.kind[row]] += work.size[row]
+        kinds, number = rows.of(work.kind), len(work.kinds)
+        spent = sums(kinds, lanes.lengths(rows.of(work.start), rows.of(work.end)), number)
+        moved = rows.where(marked(work.kind, [one.kind in ("transfer", "memset") for one in work.kinds]))
+        sizes = sums(moved.of(work.kind), moved.of(work.size), number)
         return {kind: (count, spent[kind], sizes[kind]) for kind, count in sorted(Counter(kinds).items())}
 
     @cached_property
@@ -181,26 +197,45 @@ class View:
     # --- gaps -------------------------------------------------------------------------------------------------------
 
     @cached_property
+    def _gap_parts(self) -> list[range]:
+        return [self.walk.gaps.between(start, end) for start, end in self.spans]
+
+    @cached_property
     def gap_numbers(self) -> "array[int]":
         """The gaps that begin in the phase."""
-        return array("I", chain.from_iterable(self.walk.gaps.between(start, end) for start, end in self.spans))
+        return array("I", chain.from_iterable(self._gap_parts))
 
     @cached_property
     def causes(self) -> dict[str, Cause]:
         """Every gap of the phase by its cause."""
-        found = {name: array("I") for name in CAUSES}
-        numbers = self.gap_numbers
-        codes = bytes(map(self._codes.__getitem__, numbers))
-        for code in set(codes):
-            found[CAUSES[code]].extend(compress(numbers, map(code.__eq__, codes)))
+        numbers, mine = self.gap_numbers, self._codes
+        codes = b"".join(mine[part.start : part.stop] for part in self._gap_parts)
+        found = {name: array("I", Rows(codes.translate(_IS[code])).of(numbers)) for code, name in enumerate(CAUSES)}
         if found["new"] and found["host"]:
             self._compiled(found)
+        if self.trials and found["host"]:
+            self._before_trials(found)
+        if self.share(self.gap_ns(found["launch"])) >= WORTH:
+            self._launched_slowly(found)
         if self._waits_keep_it_short(found):
             found["synchronising"], found["launch"] = (
                 array("I", sorted([*found["synchronising"], *found["launch"]])),
                 array("I"),
             )
         return {name: Cause(name, self.gap_ns(mine), mine) for name, mine in found.items()}
+
+    def _launched_slowly(self, found: "dict[str, array[int]]") -> None:
+        """Where launches are what the device waits for anyhow, gaps somewhat longer have the same cause: some calls of
+        a framework take longer than others. What ends with a copy to the device is the making of an input."""
+        gaps, work = self.walk.gaps, self.work
+        sorted_out = array("I"), array("I")
+        for number in found["host"]:
+            before, after = (work.kinds[work.kind[row[number]]].direction for row in (gaps.before, gaps.after))
+            slow = gaps.end[number] - gaps.start[number] <= RESTART_NS and (after != "cpu_to_gpu" or before == after)
+            sorted_out[slow].append(number)
+        host, slow_ones = sorted_out
+        if self.gap_ns(slow_ones) <= self.gap_ns(found["launch"]):
+            found["host"], found["launch"] = host, array("I", sorted([*found["launch"], *slow_ones]))
 
     def _waits_keep_it_short(self, found: "dict[str, array[int]]") -> bool:
         """Whether the short gaps follow from waits, too: a host that waits often cannot launch ahead, although all its
@@ -209,15 +244,21 @@ class View:
         if not launched or waits * 50 < len(self.rows):
             return False
         gaps, start = self.walk.gaps, self.work.start
-        intervals = sorted(start[gaps.after[number]] - start[gaps.before[number]] for number in launched)
+        short = (number for number in launched if gaps.end[number] - gaps.start[number] <= LAUNCH_NS)
+        intervals = sorted(start[gaps.after[number]] - start[gaps.before[number]] for number in short)
         return intervals[len(intervals) // 4] * len(self.rows) < self.parts.busy
 
     def gap_ns(self, numbers: Sequence[int]) -> int:
         """How long some gaps, in order, are together, as far as they were seen and lie in the phase."""
-        gaps = self.walk.gaps
-        ends, starts = map(gaps.end.__getitem__, numbers), map(gaps.start.__getitem__, numbers)
-        whole: int = sum(map(sub, ends, starts))
+        whole = sum(self._lengths(numbers))
         return whole - sum(ns for at, ns in chain(self.unseen.items(), self.beyond.items()) if _holds(numbers, at))
+
+    def _lengths(self, numbers: Sequence[int]) -> "Iterable[int]":
+        """How long some gaps are."""
+        lengths = self.walk.gap_lengths
+        if numbers and numbers[-1] - numbers[0] == len(numbers) - 1:
+            return lengths[numbers[0] : numbers[-1] + 1]
+        return map(lengths.__getitem__, numbers)
 
     @cached_property
     def unseen(self) -> dict[int, int]:
@@ -239,10 +280,9 @@ class View:
                 found[number] = found.get(number, 0) + lost
         return found
 
-    def _shown(self, number: int) -> int:
+    def shown(self, number: int) -> int:
         """How long a gap is in the phase, as far as it was seen."""
-        gaps = self.walk.gaps
-        return gaps.end[number] - gaps.start[number] - self.unseen.get(number, 0) - self.beyond.get(number, 0)
+        return self.walk.gap_lengths[number] - self.unseen.get(number, 0) - self.beyond.get(number, 0)
 
     def _compiled(self, found: "dict[str, array[int]]") -> None:
         """What a compiler does takes several gaps: in the steps in which something new ran, the host's long ones are
@@ -263,11 +303,26 @@ class View:
             found["new" if at in those else "host"].append(number)
 
     @cached_property
+    def trials(self) -> list[Interval]:
+        """When algorithms of convolutions were tried out in the phase."""
+        return trials(self.work, self.program.rows_in(self.name))
+
+    def _before_trials(self, found: "dict[str, array[int]]") -> None:
+        """Before cuDNN tries algorithms it compiles and loads them: long gaps that end just before a trial or in it."""
+        gaps = self.walk.gaps
+        starts = [start for start, _ in self.trials]
+        host, found["host"] = found["host"], array("I")
+        for number in host:
+            at = bisect_right(starts, gaps.end[number] + _SET_UP_NS) - 1
+            tried = at >= 0 and gaps.end[number] <= self.trials[at][1]
+            found["new" if tried else "host"].append(number)
+        found["new"] = array("I", sorted(found["new"]))
+
+    @cached_property
     def _codes(self) -> bytearray:
         """The cause of each gap of the device, by its place in :data:`CAUSES`."""
         starts, ends = self.walk.gaps.start, self.walk.gaps.end
-        codes = bytearray(map(LAUNCH_NS.__lt__, map(sub, ends, starts)))
-        codes = codes.translate(_LONG)
+        codes = bytearray(lanes.above(self.walk.gap_lengths, LAUNCH_NS).translate(_LONG))
         if self.steps is not None:
             self._mark_new(codes)
         self._mark_waits(codes)
@@ -305,14 +360,38 @@ class View:
     @cached_property
     def news(self) -> set[int]:
         """Rows of kernels that had not run before with this size: compiled or tuned just then, perhaps."""
-        work, rows = self.work, self.program.rows
-        firsts: dict[tuple[object, ...], int] = {}
-        kinds = work.kind if len(rows) == len(work) else array("I", map(work.kind.__getitem__, rows))
-        for number in set(kinds):
-            one, at = work.kinds[number], kinds.index(number)
-            key = one.kind, one.full_name or one.name, one.grid, one.block
-            firsts[key] = min(firsts.get(key, at), at)
-        return {rows[at] for at in firsts.values()}
+        return self.program.news
+
+    @cached_property
+    def stall(self) -> Stall | None:
+        """The steps in which the host holds the device up, where most of what it waits for the host lies in few."""
+        spent = self.gap_by_step(self.causes["host"].gaps)
+        usual, odd = regular_part(spent)
+        excess = [spent[at] - usual for at in odd]
+        if not odd or 3 * len(odd) > len(spent) or sum(excess) < _IN_FEW * self.causes["host"].total_ns:
+            return None
+        return Stall(odd, excess, rhythm(odd))
+
+    def in_stall(self, rows: Iterable[int]) -> float:
+        """Of the time of some rows the share that lies in the steps that stall."""
+        if self.stall is None or self.steps is None:
+            return 0.0
+        work, those = self.work, set(self.stall.steps)
+        inside = whole = 0
+        for row in rows:
+            length = work.end[row] - work.start[row]
+            whole += length
+            inside += length if self.steps.at(work.start[row]) in those else 0
+        return inside / whole if whole else 0.0
+
+    @cached_property
+    def busy_by_step(self) -> list[int]:
+        """Nanoseconds for which the device worked in each step."""
+        steps = self.steps
+        if steps is None:
+            return []
+        empty = self.gap_by_step(self.gap_numbers)
+        return [end - start - gap for start, end, gap in zip(steps.starts, steps.ends, empty, strict=True)]
 
     def gap_by_step(self, numbers: Sequence[int]) -> list[int]:
         """Nanoseconds of some gaps in each step."""
@@ -323,20 +402,20 @@ class View:
         for number in numbers:
             at = bisect_right(steps.starts, gaps.start[number]) - 1
             if 0 <= at < steps.number:
-                spent[at] += self._shown(number)
+                spent[at] += self.shown(number)
         return spent
 
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
         """Between what and what some gaps lie: kinds before and after, how many, nanoseconds; most first. Of very many
         some are looked at."""
-        gaps, work = self.walk.gaps, self.work
-        sums: dict[tuple[int, int], list[int]] = {}
-        for number in _some(numbers):
-            key = work.kind[gaps.before[number]], work.kind[gaps.after[number]]
-            mine = sums.setdefault(key, [0, 0])
+        gaps, work, some = self.walk.gaps, self.work, _some(numbers)
+        before, after = (map(work.kind.__getitem__, map(side.__getitem__, some)) for side in (gaps.before, gaps.after))
+        found: dict[tuple[int, int], list[int]] = {}
+        for key, spent in zip(zip(before, after, strict=True), map(self.shown, some), strict=True):
+            mine = found.setdefault(key, [0, 0])
             mine[0] += 1
-            mine[1] += self._shown(number)
-        rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in sums.items()]
+            mine[1] += spent
+        rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in found.items()]
         return sorted(rows, key=lambda row: -row[3])
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
@@ -375,10 +454,17 @@ def _some(numbers: Sequence[int]) -> Sequence[int]:
 
 
 def regular_part(spent: list[int]) -> tuple[float, list[int]]:
-    """Of what each step spends: what every step does (the median), and the numbers of the steps that spend far more."""
+    """Of what each step spends: what every step does (the median), and the numbers of the steps that spend far more.
+
+    Of these the ones that are far from the others are left out: less than half of the excess below which half of it
+    all lies.
+    """
     usual = median(spent) if spent else 0.0
     least = max(2.0 * usual, usual + RESTART_NS)
-    return usual, [at for at, one in enumerate(spent) if one > least]
+    odd = [at for at, one in enumerate(spent) if one > least]
+    excess = sorted(spent[at] - usual for at in odd)
+    middle = next((one for one, sofar in zip(excess, accumulate(excess), strict=True) if 2 * sofar >= sum(excess)), 0.0)
+    return usual, [at for at in odd if 2 * (spent[at] - usual) >= middle]
 
 
 def rhythm(numbers: list[int]) -> int | None:

@@ -17,6 +17,11 @@ COPIES = {
 }
 
 
+def copies_text(direction: str) -> str:
+    """ "copies to the device"."""
+    return COPIES.get(direction, "copy").replace("copy", "copies", 1)
+
+
 def each_text(view: View, spent: float) -> str:
     """ "86 % of each step (133 ms of 155 ms)"."""
     steps = view.told
@@ -26,12 +31,12 @@ def each_text(view: View, spent: float) -> str:
     return f"{share} of each step ({time_text(spent / steps.number)} of {time_text(view.length_ns / steps.number)})"
 
 
-def among_steps(view: View, count: int, one: str) -> str:
-    """ "818 kernels a step", or in all."""
+def among_steps(view: View, count: int, *words: str) -> str:
+    """ "818 kernels a step", or in all. ``words``: what :func:`count_text` takes."""
     steps = view.told
     if steps is None or count < steps.number:
-        return count_text(count, one)
-    return f"{count_text(round(count / steps.number), one)} a step"
+        return count_text(count, *words)
+    return f"{count_text(round(count / steps.number), *words)} a step"
 
 
 def path_text(path: Path) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 VERBS = {
     "demo": "show gpusense at work, on this machine's GPU or on a recorded H100 run",
     "run": "run a Python program and say what it did on the GPU",
+    "attach": "record a Python process that runs already and say what it did on the GPU",
     "report": "turn a session file into text, JSON, HTML, a Perfetto trace or a flame graph",
     "list": "list the runs that are kept",
     "diff": "compare two sessions and fail on a regression",

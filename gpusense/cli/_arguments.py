@@ -1,7 +1,9 @@
-"""Types of command-line values, for argparse, and what must hold between them."""
+"""Types of command-line values, for argparse, what must hold between them, and the settings of a recording."""
 
-from argparse import ArgumentTypeError
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable
+from typing import Any
 
 from .._runtime.errors import GpuSenseError
 
@@ -69,3 +71,37 @@ def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
     for source in sources:
         if target is not None and same_file(target, source):
             raise GpuSenseError(f"{target}: is the session itself; give -o another path")
+
+
+_SETTINGS = (
+    *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
+)
+
+
+def add_settings(parser: ArgumentParser) -> None:
+    """What is recorded, and how; see :func:`chosen`."""
+    add = parser.add_argument
+    add("--trace-all", action="store_true", default=None, help="keep every record, however short")
+    add("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
+    add(
+        "--kinds",
+        type=names,
+        metavar="A,B",
+        help="more kinds of records: sync and allocation (as usual), sync_lines, …",
+    )
+    add("--sync-lines", action="store_true", help="also from which line of the program the host waits for the device")
+    add("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
+    add("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
+    add("--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M")
+
+
+def chosen(settings: Namespace) -> dict[str, Any]:
+    """Settings that were given. Waits and allocations are recorded, since the answer needs them, unless the user says
+    otherwise."""
+    given = {name: getattr(settings, name, None) for name in _SETTINGS}
+    found = {name: value for name, value in given.items() if value is not None}
+    if "kinds" not in found and "GPUSENSE_KINDS" not in os.environ:
+        found["kinds"] = ("sync", "allocation")
+    if settings.sync_lines:
+        found["kinds"] = (*found.get("kinds", ()), "sync_lines")
+    return found

@@ -4,9 +4,8 @@ Blocks of one thread lie in each other, and a call belongs to the innermost one.
 those of tasks that take turns do, nobody knows whose call it was, and it gets none.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -37,12 +36,14 @@ class CallPlaces:
             self._count += 1
             span = _Span(block.start_ns, _OPEN, block.block_id, block.path)
             self._spans.setdefault(threads.system_id(), {})[block.block_id] = span
+            self._known = {}
 
     def block_closed(self, block: Any) -> None:
         mine = self._spans.get(threads.system_id(), {})
         span = mine.get(block.block_id)
         if span is not None and block.end_ns is not None:
             mine[block.block_id] = span._replace(end_ns=block.end_ns)
+            self._known = {}
 
     def add(self, blocks: Iterable[BlockRecord], native_ids: dict[int, int]) -> None:
         """``native_ids``: of each number of Python the thread's number in the system."""
@@ -51,10 +52,10 @@ class CallPlaces:
             if native is not None:
                 span = _Span(block.start_ns, block.end_ns, block.block_id, block.path)
                 self._spans.setdefault(native, {})[block.block_id] = span
+        self._known = {}
 
     def placed(self, calls: list[Syscall]) -> list[Syscall]:
         """``calls`` with their blocks, as far as these are known by now."""
-        self._known.clear()
         found = []
         for call in calls:
             span = self._at(call.thread, call.start_ns) if call.thread is not None else None
@@ -62,9 +63,10 @@ class CallPlaces:
         return found
 
     def _at(self, thread: int, time_ns: int) -> _Span | None:
-        if thread not in self._known:
-            self._known[thread] = _innermost(list(self._spans.get(thread, {}).values()))
-        times, spans = self._known[thread]
+        known = self._known  # another one once a block begins or ends
+        if thread not in known:
+            known[thread] = _innermost(list(self._spans.get(thread, {}).values()))
+        times, spans = known[thread]
         place = bisect_right(times, time_ns)
         return spans[place - 1] if place else None
 
@@ -74,12 +76,19 @@ def _innermost(spans: list[_Span]) -> tuple[list[int], list[_Span | None]]:
     moments = sorted({time for span in spans for time in (span.start_ns, span.end_ns)})
     waiting = sorted(spans, key=attrgetter("start_ns", "block_id"))
     waiting.reverse()
-    now: list[_Span] = []
+    now: list[_Span] = []  # the last of them is open; of those before it some may have ended
+    ends: list[int] = []  # of those that are open, in order
+    overlap_ns = 0  # until then one is open that began before another and ends before it
     found: list[_Span | None] = []
     for moment in moments:
-        now = [span for span in now if span.end_ns > moment]
+        del ends[: bisect_right(ends, moment)]
         while waiting and waiting[-1].start_ns <= moment:
-            now.append(waiting.pop())
-        nested = all(inner.end_ns <= outer.end_ns for outer, inner in pairwise(now))
-        found.append(now[-1] if now and nested else None)
+            span = waiting.pop()
+            now.append(span)
+            earlier = bisect_left(ends, span.end_ns)
+            overlap_ns = max((overlap_ns, *ends[earlier - 1 : earlier]))
+            ends.insert(earlier, span.end_ns)
+        while now and now[-1].end_ns <= moment:
+            now.pop()
+        found.append(now[-1] if now and overlap_ns <= moment else None)
     return moments, found

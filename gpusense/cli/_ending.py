@@ -8,6 +8,7 @@ from typing import Any
 
 from .._capture.attachment import LATE, LATER
 from .._runtime import threads
+from .._runtime.cache import SUFFIX
 from .._runtime.clock import now_ns
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
@@ -15,9 +16,9 @@ from .._runtime.text import one_line, time_text
 from .._tracing import run
 from .._tracing.select import possible
 from ..backends.cupti import injection
-from ._outputs import FORMS, beside, show
+from ._outputs import beside, written
 from ._proton import unshare
-from ._runs import MAIN, SUFFIX, Folder, prune
+from ._runs import MAIN, Folder, prune
 from ._sessions import CHILDREN, joined
 from ._window import Passes, Window
 
@@ -43,7 +44,8 @@ class Ending:
         self.interrupted = False  # the program, by Ctrl-C
         self.recording: Any = None
         self.spans: Spans | None = None
-        self.not_followed = ""  # why capture does not begin as CUDA does, nor in processes that the program starts
+        # Why capture does not begin as CUDA does, nor in processes that the program starts.
+        self.not_followed = "" if folder is not None else "no temporary folder can be made"
         self.shared: str | None = None  # folder of a library that other tools are to share
         self._report, self._form = None if report is None else os.path.abspath(report), form
         self._quiet, self._open = settings.quiet, settings.open
@@ -113,7 +115,8 @@ class Ending:
             save(session, self.path)
         session, missing = joined([session], _READ_S)
         waiting.end()
-        more = [*missing[:_MOST_NAMED], *self._written(session)]
+        reports = written(session, self._report, self._form, self._kept(), self._open)
+        more = [*facts.get("notes", ()), *missing[:_MOST_NAMED], *reports]
         if not self._quiet:
             self._answer(session, more)
         if self.folder is not None and self.folder.kept:
@@ -125,24 +128,6 @@ class Ending:
         if self.path is not None or folder is None or not folder.kept:
             return self.path
         return folder.path if os.path.exists(os.path.join(folder.path, MAIN)) else None
-
-    def _written(self, session: Any) -> list[str]:
-        """Writes the report that was asked for; where it is, a line each."""
-        target, form = self._report, self._form
-        kept = self._kept()
-        if self._open and form != "html" and kept is not None:
-            target, form = f"{kept}.html" if os.path.isfile(kept) else os.path.join(kept, "page.html"), "html"
-        if target is None or form is None:
-            return []
-        again = " (replaced)" if os.path.lexists(target) else ""
-        try:
-            FORMS[form].writer()(session, target)
-        except OSError as error:
-            why = f"{target}: {error.strerror}" if error.strerror else str(error)  # a writer of reports names the place
-            return [f"not written: {why}; the session is kept, and gpusense report writes it again"]
-        if self._open:
-            show(target)
-        return [f"written: {target}{again}"]
 
     def _answer(self, session: Any, more: list[str]) -> None:
         from ..report import text
@@ -159,9 +144,7 @@ class Ending:
 
     def _missing(self) -> list[str]:
         """Processes that used the GPU and are not in the answer, and work that may not be."""
-        if self.folder is None:
-            return []
-        found = Counter(injection.notes(self.folder.path))
+        found = Counter(injection.notes(self.folder.path) if self.folder is not None else ())
         lines = [
             f"not recorded: {os.path.basename(name)}{f' ×{count}' if count > 1 else ''} used the GPU; {one_line(why)}"
             for (name, why), count in found.most_common(_MOST_NAMED)

@@ -42,8 +42,9 @@ def form_of(path: str) -> str | None:
     return next((by_suffix[suffix] for suffix in sorted(by_suffix, key=len)[::-1] if lower.endswith(suffix)), None)
 
 
-def filled(path: str) -> str:
-    """``path`` with ``{pid}`` (also ``%p``), ``{rank}``, ``{host}`` and ``{time}`` filled in.
+def filled(path: str, pid: int | None = None) -> str:
+    """``path`` with ``{pid}`` (also ``%p``), ``{rank}``, ``{host}`` and ``{time}`` filled in. ``pid``: of the process
+    that is recorded, where that is another one.
 
     Several ranks that were given one plain name each get their own. ``{rank}`` is the process's number outside a
     launcher. Raises :class:`GpuSenseError` for any other name in braces.
@@ -53,8 +54,8 @@ def filled(path: str) -> str:
 
     rank = rank_and_world(os.environ)[0]
     facts = {
-        "pid": str(os.getpid()),
-        "rank": str(os.getpid() if rank is None else rank),
+        "pid": str(pid or os.getpid()),
+        "rank": str(pid or os.getpid() if rank is None else rank),
         "host": os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "host"),
         "time": time.strftime("%Y%m%d-%H%M%S"),
     }
@@ -95,6 +96,24 @@ def set_aside(path: str) -> str | None:
     moved = beside(target, f"old{number}")
     os.rename(target, moved)
     return moved
+
+
+def written(session: Any, target: str | None, form: str | None, kept: str | None, opens: bool) -> list[str]:
+    """Writes the report that was asked for; where it is, a line each. ``kept``: file or folder of the session;
+    ``opens``: a page is to be shown, which lies beside it unless it is what was asked for."""
+    if opens and form != "html" and kept is not None:
+        target, form = f"{kept}.html" if os.path.isfile(kept) else os.path.join(kept, "page.html"), "html"
+    if target is None or form is None:
+        return []
+    again = " (replaced)" if os.path.lexists(target) else ""
+    try:
+        FORMS[form].writer()(session, target)
+    except OSError as error:
+        why = f"{target}: {error.strerror}" if error.strerror else str(error)  # a writer of reports names the place
+        return [f"not written: {why}; the session is kept, and gpusense report writes it again"]
+    if opens:
+        show(target)
+    return [f"written: {target}{again}"]
 
 
 def show(path: str) -> None:

@@ -8,11 +8,11 @@ import os
 import time
 from typing import Any, NamedTuple
 
+from .._runtime import cache
 from .._tracing import run
 
 MOST_RUNS, MOST_BYTES = 10, 1 << 30
 MAIN = "main.gpusense"
-SUFFIX = ".gpusense"
 
 
 class Folder(NamedTuple):
@@ -26,27 +26,14 @@ class Folder(NamedTuple):
         _removed(self.path)
 
 
-def cache() -> str | None:
-    """The folder of all kept runs, whether it is there or not; None where this user has no home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        home = os.path.expanduser("~")
-        if not os.path.isabs(home):
-            return None
-        base = os.path.join(home, ".cache")
-    return os.path.join(base, "gpusense", "runs")
-
-
 def make(keep: bool) -> Folder | None:
     """A new, private folder, in the cache if that is wanted and can be; None where no file can be written at all."""
-    home = cache() if keep else None
+    home = cache.private(cache.RUNS) if keep else None
     if home is not None:
+        path = os.path.join(home, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
         try:
-            os.makedirs(home, 0o700, exist_ok=True)
-            if _is_private(home):
-                path = os.path.join(home, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-                os.mkdir(path, 0o700)
-                return Folder(path, True)
+            os.mkdir(path, 0o700)
+            return Folder(path, True)
         except OSError:
             pass
     import tempfile
@@ -58,22 +45,19 @@ def make(keep: bool) -> Folder | None:
 
 
 def _removed(folder: str) -> None:
-    import shutil
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:  # somebody has put a folder there, or removes it, too
+        import shutil
 
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_private(folder: str) -> bool:
-    """Whether it is this user's own and nobody else writes there; under sudo HOME may be another's."""
-    if not hasattr(os, "geteuid"):
-        return True
-    found = os.stat(folder)
-    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def runs() -> list[str]:
     """Folders of the kept runs, the newest last."""
-    home = cache()
+    home = cache.folder(cache.RUNS)
     try:
         names = sorted(os.listdir(home)) if home is not None else []
     except OSError:
@@ -89,7 +73,7 @@ def last() -> str | None:
 def sessions(folder: str) -> list[str]:
     """Session files of a run, that of the process that began it first."""
     try:
-        names = [name for name in os.listdir(folder) if name.endswith(SUFFIX)]
+        names = [name for name in os.listdir(folder) if name.endswith(cache.SUFFIX)]
     except OSError:
         return []
     return [os.path.join(folder, name) for name in sorted(names, key=lambda name: (name != MAIN, name))]

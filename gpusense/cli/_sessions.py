@@ -77,7 +77,10 @@ def _add(found: list[Any], missing: list[str], path: str, beside: Any, choice: d
     except GpuSenseError as error:
         missing.append(f"of a process that the program started nothing is known: {error}")
         return
-    if session.meta.get("run") == beside.meta.get("run"):  # another run may have used the name since
+    run = session.meta.get("run")
+    if run is None and session.meta.get("complete") is False:
+        missing.append(f"of a process that the program started nothing is known: {path}: it ends at its beginning")
+    if run == beside.meta.get("run"):  # another run may have used the name since
         found.append(session)
 
 

@@ -29,7 +29,7 @@ _OTHER_TIMES = (
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>")
 _NAME = re.compile(r"(\w+)\(")
 _END = re.compile(r"\s= (\?|-?\w+)(.*?)(?: <(\d+)\.(\d{1,9})>)?$")
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"(?:\.\.\.)?')
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*(?:"(?:\.\.\.)?|\\?$)')  # one without an end reaches to that of the line
 _SIGNAL = re.compile(r"--- (SIG\w+) ")
 _EXIT = re.compile(r"\+\+\+ (?:exited with|killed by) ")
 _UNFINISHED = "<unfinished ...>"

@@ -17,7 +17,6 @@ from .._runtime.errors import GpuSenseError
 from ._call_places import CallPlaces
 from ._strace import Parser
 
-DEFAULT = "ioctl,read,write,futex"
 #: Tells the command under strace where the trace is written; taken out of the environment at once.
 VARIABLE = "GPUSENSE_STRACE_FILE"
 _BLOCK = 1 << 20

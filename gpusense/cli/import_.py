@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from .._runtime.errors import GpuSenseError, SessionError
@@ -10,6 +12,8 @@ from ._arguments import microseconds
 from ._call_places import CallPlaces
 
 _DEFAULT_NS = 100_000
+_AT_ONCE = 10_000  # lines: what is only counted of them is not kept
+_LONGEST_LINE = 1 << 20  # what is longer is no line of strace's: the rest of it is not read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,21 +33,18 @@ def main(arguments: argparse.Namespace) -> int:
     from ._strace import Parser
 
     parser = Parser(arguments.pid)
-    with _open(arguments.file) as lines:
-        calls = parser.feed(lines)
+    target = _Into(load(arguments.into) if arguments.into is not None else None, arguments)
+    with _open(arguments.file) as file:
+        lines = _lines(file)
+        while part := list(islice(lines, _AT_ONCE)):
+            target.take(parser.feed(part))
     counters = parser.counters()
-    if not calls:
+    if not parser.calls:
         no = f"no system call in {count_text(counters['lines'], 'line')}"
         no += f": {why}" if (why := parser.why_not()) else ""
         sys.stderr.write(f"gpusense import: {no}; record with strace -f -ttt -T\n")
         return 1
-    if arguments.into is None:
-        session, outside = _new(calls), 0
-    else:
-        session = load(arguments.into)
-        calls, outside = _during(session, calls)
-        calls = _in_blocks(session, calls)
-    _add(session, calls, _threshold_ns(arguments, session), arguments.trace_all)
+    session = target.finish()
     session.meta.setdefault("sources", {})["strace"] = counters
     try:
         save(session, arguments.output)
@@ -51,8 +52,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise GpuSenseError(str(error)) from None
     noted = ", ".join(f"{count} {name}" for name, count in counters.items() if count and name not in ("lines", "calls"))
     sys.stderr.write(
-        f"{arguments.output}: {count_text(len(calls), 'call')}"
-        + (f", {outside} outside the session" if outside else "")
+        f"{arguments.output}: {count_text(parser.calls - target.outside, 'call')}"
+        + (f", {target.outside} outside the session" if target.outside else "")
         + (f" ({noted})" if noted else "")
         + "\n"
     )
@@ -67,23 +68,76 @@ def _open(path: str) -> Any:
     return open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False)  # whatever the locale says
 
 
+def _lines(file: Any) -> Iterator[str]:
+    while line := file.readline(_LONGEST_LINE):
+        yield line
+        while line and not line.endswith("\n"):
+            line = file.readline(_LONGEST_LINE)
+
+
+class _Into:
+    """What calls are added to, by the rules of every recording: long ones stay one by one, the others are counted."""
+
+    def __init__(self, session: Any, arguments: argparse.Namespace) -> None:
+        """``session``: None for a new one, of the time of the calls."""
+        from .._aggregation.pipeline import Limits, Pipeline
+
+        self._is_new = session is None
+        self._session = session or _new()
+        self._start_ns, self._end_ns = self._session.meta.get("start_ns") or 0, self._session.meta.get("end_ns")
+        self._places = _places(self._session)
+        limits = Limits(_threshold_ns(arguments, self._session), arguments.trace_all, 1 << 62, max_records=1 << 62)
+        self._pipeline = Pipeline(limits)
+        self.outside = 0  # calls before or behind the session
+
+    def take(self, calls: list[Any]) -> None:
+        if self._is_new:
+            self._reach(calls)
+        else:
+            start, end, count = self._start_ns, self._end_ns, len(calls)
+            calls = [call for call in calls if call.start_ns >= start and (end is None or call.end_ns <= end)]
+            self.outside += count - len(calls)
+            calls = self._places.placed(calls)
+        self._pipeline.record(calls)
+
+    def _reach(self, calls: list[Any]) -> None:
+        meta = self._session.meta
+        for call in calls:
+            meta["pid"] = meta["pid"] or call.thread
+            meta["start_ns"] = min(meta["start_ns"] or call.start_ns, call.start_ns)
+            meta["end_ns"] = max(meta["end_ns"] or call.end_ns, call.end_ns)
+
+    def finish(self) -> Any:
+        """The session, with all of them."""
+        session, counted = self._session, self._pipeline.counters()
+        session.records.extend(self._pipeline.kept)
+        session.aggregates.extend(self._pipeline.ledger.aggregates())
+        before = session.counters
+        session.counters = before._replace(
+            seen=before.seen + counted.seen,
+            kept=before.kept + counted.kept,
+            aggregated=before.aggregated + counted.aggregated,
+            invalid=before.invalid + counted.invalid,
+        )
+        return session
+
+
 def _threshold_ns(arguments: argparse.Namespace, session: Any) -> int:
     if arguments.threshold_us is not None:
         return round(float(arguments.threshold_us) * 1000)
     return int(session.meta.get("threshold_ns") or _DEFAULT_NS)
 
 
-def _new(calls: list[Any]) -> Any:
+def _new() -> Any:
     from .. import __version__
     from ..session import Session
 
-    start, end = min(call.start_ns for call in calls), max(call.end_ns for call in calls)
     return Session(
         meta={
             "version": __version__,
-            "pid": calls[0].thread,
-            "start_ns": start,
-            "end_ns": end,
+            "pid": None,
+            "start_ns": None,
+            "end_ns": None,
             "threshold_ns": _DEFAULT_NS,
             "trace_all": False,
             "mode": "import",
@@ -94,37 +148,12 @@ def _new(calls: list[Any]) -> Any:
     )
 
 
-def _during(session: Any, calls: list[Any]) -> tuple[list[Any], int]:
-    """The calls in the time of ``session``, and how many others there were."""
-    start, end = session.meta.get("start_ns") or 0, session.meta.get("end_ns")
-    inside = [call for call in calls if call.start_ns >= start and (end is None or call.end_ns <= end)]
-    return inside, len(calls) - len(inside)
-
-
-def _in_blocks(session: Any, calls: list[Any]) -> list[Any]:
-    """``calls`` with the blocks of ``session`` that they were made in, where its threads are known by both numbers."""
+def _places(session: Any) -> CallPlaces:
+    """The blocks of ``session``, where its threads are known by both numbers."""
     numbers: dict[int, set[int]] = {}
     for row in session.meta.get("threads") or ():
         if row.get("native_id") is not None:
             numbers.setdefault(row["thread"], set()).add(row["native_id"])
     places = CallPlaces()
     places.add(session.blocks, {thread: min(found) for thread, found in numbers.items() if len(found) == 1})
-    return places.placed(calls)
-
-
-def _add(session: Any, calls: list[Any], threshold_ns: int, trace_all: bool) -> None:
-    """Keeps long calls one by one and counts the others, by the rules of every recording."""
-    from .._aggregation.pipeline import Limits, Pipeline
-
-    pipeline = Pipeline(Limits(threshold_ns, trace_all, max_per_second=1 << 62, max_records=1 << 62))
-    pipeline.record(calls)
-    counted = pipeline.counters()
-    session.records.extend(pipeline.kept)
-    session.aggregates.extend(pipeline.ledger.aggregates())
-    before = session.counters
-    session.counters = before._replace(
-        seen=before.seen + counted.seen,
-        kept=before.kept + counted.kept,
-        aggregated=before.aggregated + counted.aggregated,
-        invalid=before.invalid + counted.invalid,
-    )
+    return places

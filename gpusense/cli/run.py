@@ -12,8 +12,8 @@ from .._runtime import package, process
 from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
-from . import _outputs, _runs, _syscalls
-from ._arguments import microseconds, names, numbers, passes, seconds, share, size_bytes
+from . import _outputs, _runs
+from ._arguments import add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
 from ._proton import share_cupti
@@ -24,9 +24,7 @@ _EPILOG = """examples:
   gpusense run -o page.html torchrun --nproc-per-node 2 train.py
   gpusense run -c "import torch; torch.ones(9, device='cuda').sum()"
 """
-_SETTINGS = (
-    *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
-)
+_SYSCALLS = "ioctl,read,write,futex"
 
 
 def main(argv: list[str]) -> int:
@@ -49,7 +47,9 @@ def main(argv: list[str]) -> int:
         return 2
     try:
         if settings.syscalls is not None:
-            _syscalls.restart(argv, settings.syscalls)
+            from ._syscalls import restart
+
+            restart(argv, settings.syscalls)
         ending = _start(settings, rest)
     except GpuSenseError as error:
         _say(f"gpusense run: {error}\n")
@@ -98,6 +98,17 @@ def _exit_code(error: BaseException) -> int:
     return error.code if isinstance(error.code, int) else 1
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal. One is made for each option that is declared, and the usual one loads ``shutil``."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
+        except (ValueError, OSError):
+            columns = 0
+        super().__init__(prog, width=(columns or 80) - 2)
+
+
 class _Parser(argparse.ArgumentParser):
     def with_value(self) -> set[str]:
         """Options that are followed by a word which belongs to them."""
@@ -120,7 +131,7 @@ def parser() -> _Parser:
         usage="gpusense run [options] (SCRIPT | COMMAND | -m MODULE | -c CODE | -) [arguments of the program]",
         description="Run a program unchanged, with the processes it starts, and say on stderr what it did on the GPU.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -137,15 +148,7 @@ def parser() -> _Parser:
     add("--label", metavar="TEXT", help="a name for this run, shown on every output")
     add("--no-arguments", action="store_true", help="do not keep the program's arguments, which may be private")
     add("--quiet", action="store_true", help="say nothing at the end")
-    add("--trace-all", action="store_true", default=None, help="keep every record, however short")
-    add("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
-    add(
-        "--kinds",
-        type=names,
-        metavar="A,B",
-        help="more kinds of records: sync and allocation (as usual), sync_lines, …",
-    )
-    add("--sync-lines", action="store_true", help="also from which line of the program the host waits for the device")
+    add_settings(parser)
     add("--delay", type=seconds, metavar="S", help="record from S seconds after the program's beginning on")
     add("--duration", type=seconds, metavar="S", help="record for S seconds")
     add("--block", metavar="NAME", help="record what the GPU does in passes of this block alone")
@@ -157,16 +160,13 @@ def parser() -> _Parser:
         metavar="2%",
         help="record so much of the time as costs no more than this",
     )
-    add("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
-    add("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
-    add("--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M")
     add("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
     add(
         "--syscalls",
         nargs="?",
-        const=_syscalls.DEFAULT,
+        const=_SYSCALLS,
         metavar="A,B",
-        help=f"also record system calls, through strace ({_syscalls.DEFAULT}; others by --syscalls=A,B)",
+        help=f"also record system calls, through strace ({_SYSCALLS}; others by --syscalls=A,B)",
     )
     add("--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves")
     add("--wgpu-copies", action="store_true", default=None, help="also time wgpu's copies on the GPU and its clears")
@@ -218,24 +218,27 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
 def _record(ending: Ending, settings: argparse.Namespace, command: list[str], live: bool) -> None:
     from .._tracing.select import control
 
-    chosen = _chosen(settings)
-    _load_what_ending_needs()
+    found = chosen(settings)
+    _load_what_ending_needs(settings.quiet)
     file = None if live else ending.session_file()
     if file is not None and file == ending.path:
         moved = _outputs.set_aside(file)
         if moved is not None:
             _say(f"gpusense: the session that was in {settings.output} is now {moved}\n")
-    recording = control.start_session(mode="live" if file is None else "file", path=file, **chosen)
+    recording = control.start_session(mode="live" if file is None else "file", path=file, **found)
     ending.recording = recording
     recording.tracer.recorder.facts["run"] = about = _about(settings, command)
     if settings.backends is None or "nvml" in settings.backends:
         recording.tracer.recorder.begun = _watch_the_device
-    _syscalls.attach(recording.tracer)
+    if settings.syscalls is not None:
+        from ._syscalls import attach
+
+        attach(recording.tracer)
     if not settings.no_integrations:
         integrations.watch(recording.tracer)
     ending.spans = Spans.of(settings.otlp, live)
     if ending.folder is not None:
-        _follow(ending, settings, chosen, about)
+        _follow(ending, settings, found, about)
     ending.shared = share_cupti()
 
 
@@ -244,17 +247,6 @@ def _watch_the_device() -> None:
     from .. import monitor
 
     monitor.start_background(interval=0.5, process_interval=1.0)
-
-
-def _chosen(settings: argparse.Namespace) -> dict[str, Any]:
-    """Settings that were given. Waits and allocations are recorded, since the answer needs them, unless the user says
-    otherwise."""
-    chosen = {name: getattr(settings, name) for name in _SETTINGS if getattr(settings, name) is not None}
-    if "kinds" not in chosen and "GPUSENSE_KINDS" not in os.environ:
-        chosen["kinds"] = ("sync", "allocation")
-    if settings.sync_lines:
-        chosen["kinds"] = (*chosen.get("kinds", ()), "sync_lines")
-    return chosen
 
 
 def _about(settings: argparse.Namespace, command: list[str]) -> dict[str, Any]:
@@ -281,7 +273,7 @@ def _follow(ending: Ending, settings: argparse.Namespace, chosen: dict[str, Any]
     )
 
 
-def _load_what_ending_needs() -> None:
+def _load_what_ending_needs(quiet: bool) -> None:
     """Importing at exit would come too late: the program may have changed folders, limits or imports by then.
 
     What is loaded by now is no garbage: the program's collector need not look at it again and again.
@@ -291,10 +283,12 @@ def _load_what_ending_needs() -> None:
     searched = gc.isenabled()
     gc.disable()
     try:
-        from ..report import text
         from ..session import Session, _merge, _replay, _writer  # noqa: F401
 
-        text.summary(Session(), path="")
+        if not quiet:
+            from ..report import text
+
+            text.summary(Session(), path="")
         gc.freeze()
     finally:
         if searched:

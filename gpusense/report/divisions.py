@@ -20,6 +20,7 @@ from ..analysis.families import family
 from ..analysis.intervals import Interval, intersect, total
 from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.program import INTERLUDE, START_UP, STEADY, TAIL, WHOLE, Program, Steps
+from ..analysis.startup import dominates, start_up
 from ..analysis.view import View
 
 #: The name of all phases together.
@@ -59,10 +60,16 @@ def phase_text(name: str, steps: Steps | None = None) -> str:
     return "launches" if name == STEADY and steps is not None and steps.name == "launch" else _OF.get(name, name)
 
 
+#: Where the mean of the steps is so far from the middle one, some are far longer than the others.
+_FAR = 0.05
+
+
 def steps_text(steps: Steps) -> str:
-    """ "28 steps of 33.1 ms (± 400 µs)"; "2,518 launches of 260 µs"."""
+    """ "28 steps of 33.1 ms (± 400 µs)"; "2,518 launches of 260 µs". The middle one; the mean where it differs."""
     spread = f" (± {time_text(steps.spread_ns)})" if steps.spread_ns >= 1 else ""
     length = time_text(steps.median_ns) + spread
+    if abs(steps.mean_ns - steps.median_ns) > _FAR * steps.median_ns:
+        length += f", {time_text(steps.mean_ns)} on average"
     if steps.name == "launch":
         return f"{count_text(steps.number, 'launch', 'launches')} of {length}"
     named = "" if steps.name == "step" else f" (“{one_line(steps.name, 40)}”)"
@@ -239,6 +246,7 @@ class Divisions:
         if program.steps is not None and judged[0].phase == STEADY:
             before = sum(end - start for start, end in program.spans(START_UP))
             parts.append(steps_text(program.steps) + (f", after {time_text(before)} of start-up" if before else ""))
+            parts[0] += self._start_up(program)
         busy = [f"{one.device} {percent_text(one.busy_share)}" for one in judged[:8]]
         more = f" and {len(judged) - 8} more" if judged[8:] else ""
         if len(judged) > 1:
@@ -248,6 +256,14 @@ class Divisions:
         else:
             parts.append(f"{judged[0].device} busy {percent_text(judged[0].busy_share)} of the {of}")
         return "; ".join(parts)
+
+    def _start_up(self, program: Program) -> str:
+        """ " (9.10 s of it before CUDA was initialised)": its largest part, where it takes more time than the steps."""
+        view = next((view for view in self._facts.feeding if view.program is program), None)
+        if view is None or not dominates(program):
+            return ""
+        what, spent = max(start_up(self._facts.session, view).parts.items(), key=lambda part: part[1])
+        return f" ({time_text(spent)} of it {what})"
 
     def gaps(self, key: DeviceKey) -> Iterator[Gap]:
         """Each time in which a device was empty between two pieces of work, in order."""

@@ -98,7 +98,7 @@ class Builder:
         if not self._session.has_work:
             self._session.take_work(WorkTable())
         try:
-            unpack(chunk.payload, self._session.work)
+            self.records.extend(unpack(chunk.payload, self._session.work, self.meta.get("threshold_ns") or 0))
         except ValueError as error:
             self._damage.append(f"the work in the chunk at offset {chunk.offset} was left out: {error}")
 

@@ -18,7 +18,7 @@ from .._runtime.errors import SessionError
 from .._runtime.text import count_text
 
 MAGIC = b"\x89GPUSNS\n"
-MAJOR, MINOR = 1, 4
+MAJOR, MINOR = 1, 5
 MARKER = b"\xf5gsC"
 FILE_HEADER = struct.Struct("<8sHHI")  # magic, major, minor, crc32 of the twelve bytes before
 HEADER = struct.Struct("<4sHHIIQI")  # marker, type, flags, stored length, length, sequence, crc32 of the stored payload
@@ -130,6 +130,15 @@ class Reader:
     def has(self, kind: int) -> bool:
         """Whether some chunk is of this type; looks at headers alone."""
         return any(found == kind for _, found, *_ in self._headers(note=False))
+
+    def last(self, kind: int) -> Chunk | None:
+        """The last chunk of this type that is whole; looks at headers alone until then."""
+        places = [(at, *rest) for at, found, *rest in self._headers(note=False) if found == kind]
+        for offset, flags, stored, length, sequence, checksum in reversed(places):
+            payload = self._payload(offset, flags, stored, length, checksum)
+            if payload is not None:
+                return Chunk(kind, offset, sequence, payload)
+        return None
 
     def __iter__(self) -> Iterator[Chunk]:
         self.damage.clear()

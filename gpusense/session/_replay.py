@@ -51,6 +51,7 @@ class Replay:
         self._layouts: dict[int, dict[int, int]] = {}
         self._pipeline: Pipeline | None = None
         self._buffers = 0
+        self.until_ns = 0  # nothing ended later; 0: not known
         self._epoch = 0
         self.forgot = False  # what was recorded before the program reset its tracer
         self.owners: dict[int, Path] = {}
@@ -165,7 +166,8 @@ class Replay:
         if self.pipeline.occupancy is None:
             self.pipeline.occupancy = _occupancy_of(self.builder.devices)
         self.names.new_buffer()
-        self.pipeline.feed(buffer.data, buffer.thread, strides, Names(self.names, self._text))
+        names = Names(self.names, self._text)
+        self.pipeline.feed(buffer.data, buffer.thread, strides, names, now_ns=self.until_ns)
         self._buffers += 1
         if self._buffers % BUFFERS_PER_CYCLE == 0:
             self.pipeline.cycle(0)
@@ -235,10 +237,11 @@ _HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
 }
 
 
-def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
+def replay(reader: file.Reader, *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
     """The session that raw chunks decode to; ``threshold_ns`` (None: the run's own) and ``trace_all`` choose anew."""
     state = Replay(threshold_ns, trace_all)
-    for chunk in chunks:
+    state.until_ns = _end_ns(reader)
+    for chunk in reader:
         state.take(chunk)
     pipeline = state.pipeline
     try:
@@ -252,7 +255,8 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     if state.forgot:
         session.metrics = [sample for sample in session.metrics if sample.time_ns >= pipeline.start_ns]
     session.busy = pipeline.ledger.busy()
-    session.take_work(pipeline.work.ordered())
+    pipeline.work.sort()
+    session.take_work(pipeline.work)
     counted, outside = pipeline.counters(), session.counters
     session.counters = counted._replace(
         dropped=outside.dropped,
@@ -274,6 +278,16 @@ def replay(chunks: Iterable[file.Chunk], *, threshold_ns: int | None = None, tra
     return session
 
 
+def _end_ns(reader: file.Reader) -> int:
+    """When the recording ended; 0 where that is not known, as of one that was killed."""
+    end = reader.last(file.END)
+    try:
+        end_ns = end.json()["end_ns"] if end is not None else 0
+    except (ValueError, TypeError, KeyError):  # somebody may have made the file up
+        return 0
+    return end_ns if type(end_ns) is int and end_ns > 0 else 0
+
+
 class Following:
     """Adds to the totals of ``watched`` blocks. Any thread may call; the one that asks decodes."""
 
@@ -289,6 +303,7 @@ class Following:
             return then()
         with self._lock:
             try:
+                self._replay.until_ns = now_ns()
                 with file.Reader(self._path) as reader:
                     for chunk, behind in reader.begin_at(self._at, _HANDLERS):
                         self._at = behind

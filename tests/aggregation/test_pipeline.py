@@ -14,7 +14,7 @@ from support.draws import examples
 from support.sessions import watch
 
 from gpusense._aggregation import placement
-from gpusense._aggregation.pipeline import Limits, Marker, Pipeline
+from gpusense._aggregation.pipeline import AHEAD_NS, Limits, Marker, Pipeline
 from gpusense._attribution.boundaries import CLOSE, DARK, LIT, OPEN, PLACED, SWITCH, Boundary
 from gpusense._records.records import BlockRecord, ComputeBlock, Direction, GpuKernel, GpuMemoryTransfer
 
@@ -147,6 +147,24 @@ def test_work_from_before_the_session_is_counted_apart():
     made.cycle(T0)
     assert len(out) == 1
     assert made.counters().pre_session == 1
+
+
+@pytest.mark.parametrize("trace_all", [True, False])
+@pytest.mark.parametrize("others", [(), (kernel(T0 + 1, T0 + 200_001),)])
+def test_work_that_ends_later_than_it_was_read_is_of_another_clock(trace_all, others):
+    made, out = pipeline(trace_all=trace_all)
+    ahead = [kernel(end - 100, end) for end in (T0 + AHEAD_NS + 10**each for each in (0, 9, 17))]
+    feed(made, *others, *ahead)
+    feed(made, kernel(T0 + 5, T0 + AHEAD_NS))  # device and host need not agree to the nanosecond
+    made.cycle(T0)
+    counted = made.counters()
+    assert [item.end_ns for item in out] == [T0 + 200_001] * len(others) + [T0 + AHEAD_NS]
+    assert (counted.seen, counted.invalid, counted.in_future) == (4 + len(others), 3, 3)
+    assert counted.seen == counted.kept + counted.aggregated + counted.invalid
+    assert {row.last_ns for row in made.ledger.busy()} == {T0 + AHEAD_NS}
+    feed(made, ahead[2], now=0)  # it is not known when that was
+    made.cycle(T0)
+    assert made.counters().in_future == 3
 
 
 def of_graph(record, node, source=None):

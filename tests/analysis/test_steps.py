@@ -1,6 +1,7 @@
 """Loops are found from the order of launches: made-up programs whose steps are known."""
 
 import random
+from array import array
 
 import pytest
 
@@ -30,7 +31,7 @@ class Program:
         ran = [
             (end - start) * own[symbol] for symbol, start, end in zip(self.symbols, self.starts, self.ends, strict=True)
         ]
-        return find_loop(self.symbols, self.starts, self.ends, ran, [1] * len(ran), own)
+        return find_loop(array("I", self.symbols), self.starts, self.ends, ran, [1] * len(ran), own)
 
 
 def start_up(program, seed=1):
@@ -141,9 +142,9 @@ def test_a_program_without_a_loop_has_none():
     for _ in range(60):
         program.launch(draw.randrange(800))
     assert program.loop() is None
-    assert find_loop([], [], [], [], [], []) is None
-    assert find_loop([1], [5], [6], [1], [1], [True, True]) is None
-    assert find_loop([1, 2, 1, 2], [1, 2, 3, 4], [2, 3, 4, 5], [1] * 4, [1] * 4, [True] * 3) is None
+    assert find_loop(array("I"), [], [], [], [], []) is None
+    assert find_loop(array("I", [1]), [5], [6], [1], [1], [True, True]) is None
+    assert find_loop(array("I", [1, 2, 1, 2]), [1, 2, 3, 4], [2, 3, 4, 5], [1] * 4, [1] * 4, [True] * 3) is None
 
 
 def test_many_launches_take_little_time_and_all_steps_are_found():

@@ -1,11 +1,13 @@
 """The walk over a device's work says what plain sets of nanoseconds say."""
 
+from array import array
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
+from gpusense.analysis.rows import Rows
 from gpusense.analysis.sweep import COLLECTIVE, COMPUTE, COPY, Columns, sweep
 
 work = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12), st.integers(0, 2), st.integers(0, 1)), max_size=25)
@@ -16,12 +18,12 @@ cuts = st.lists(st.integers(1, 59), max_size=6)
 @examples(300)
 def test_parts_and_gaps_are_those_of_sets(drawn, inside):
     drawn = sorted(drawn)
-    starts = [start for start, *_ in drawn]
-    ends = [start + length for start, length, *_ in drawn]
-    kinds = [2 * what + stream for _, _, what, stream in drawn]
+    starts = array("q", [start for start, *_ in drawn])
+    ends = array("q", [start + length for start, length, *_ in drawn])
+    kinds = array("I", [2 * what + stream for _, _, what, stream in drawn])
     classes, streams = [0, 0, 1, 1, 2, 2], [7, 8] * 3
     edges = [0, *sorted(set(inside)), 60]
-    found = sweep(Columns(range(len(drawn)), starts, ends, kinds, classes, streams), edges)
+    found = sweep(Columns(Rows(bytes((1,)) * len(drawn)), starts, ends, kinds, classes, streams), edges)
 
     def moments(*wanted):
         return {

@@ -8,7 +8,7 @@ from support.draws import examples
 
 from gpusense._attribution.attributor import Attributor
 from gpusense._attribution.boundaries import CLOSE, LEAVE, OPEN, PLACED, SWITCH, Boundary
-from gpusense._attribution.timelines import ENDED, UNCERTAIN, Crowd, Timeline
+from gpusense._attribution.timelines import DOUBTFUL, ENDED, MOST_CANDIDATES, UNCERTAIN, Crowd, Timeline
 from gpusense._decode.correlation_ids import Widener
 
 
@@ -29,12 +29,18 @@ class Naive:
 
     def after(self, corr):
         """Open blocks, leaves, and the block that the thread is in where switches are seen."""
-        opens, leaves, inside = set(), (), None
-        for at, (_, op, block, parent) in self.events:
+        opens, leaves, inside, doubts = set(), (), None, {}
+        for at, (time, op, block, parent) in self.events:
             if at > corr:
                 break
-            kind, before = op & ~UNCERTAIN, leaves
-            if kind == SWITCH:
+            kind, before = op & ~UNCERTAIN & ~DOUBTFUL, leaves
+            if not op & DOUBTFUL:
+                opens = opens | {other for other, (what, until) in doubts.items() if until <= time and what == OPEN}
+                doubts = {other: rest for other, rest in doubts.items() if rest[1] > time and other != block}
+            if op & DOUBTFUL:
+                doubts[block] = kind, parent
+                opens = opens - {block}
+            elif kind == SWITCH:
                 inside = parent
             elif kind == LEAVE:
                 inside, opens = None, {parent, *self.ancestors(parent)} if parent else set()
@@ -44,13 +50,17 @@ class Naive:
                     inside = (self.parents.get(block) or 0) if inside == block else inside
                 elif inside is not None:
                     inside = block if kind == OPEN else parent
-            if inside is None:
-                leaves = tuple(sorted(opens.difference(*(self.ancestors(other) for other in opens))))
-            else:
-                leaves = (inside,) if inside else ()
+            leaves = self.leaves(opens, inside, doubts)
             if op & UNCERTAIN:
                 leaves = tuple(sorted({*(leaves or (0,)), *(before or (0,))}))
-        return opens, leaves, inside
+        return {*opens, *doubts}, leaves, inside
+
+    def leaves(self, opens, inside, doubts):
+        if inside is not None:
+            return (inside,) if inside else ()
+        around = {outer for other in opens for outer in self.ancestors(other)}
+        nowhere = {0} if doubts and not opens else set()
+        return tuple(sorted({*opens, *doubts, *nowhere} - around))  # whatever may be open, with nothing certain inside
 
 
 class Script:
@@ -204,7 +214,9 @@ class Both:
             self.threads[home].insert(at, (event.before_ns, ENDED | op & UNCERTAIN, block, None))
         row = (event.before_ns, op, event.block_id, event.parent_id)
         self.threads[event.thread].insert(corr, row)
-        if event.block_id:
+        if event.block_id and op & UNCERTAIN:
+            self.every.insert(corr, (event.before_ns, event.op | DOUBTFUL, event.block_id, event.after_ns))
+        elif event.block_id:
             self.every.insert(corr, row)
         if event.op == OPEN and event.parent_id is None:
             self.rooted.add(event.thread)
@@ -214,21 +226,22 @@ class Both:
             _, leaves, inside = self.threads[thread].after(corr) if thread in self.threads else ((), (), None)
             own = thread in self.rooted or leaves or inside is not None
             expected = (leaves, False) if own else (self.every.after(corr)[1], thread != 0)
-            assert self.attributor.resolve(thread, corr) == expected
+            if len(expected[0]) <= MOST_CANDIDATES:
+                assert self.attributor.resolve(thread, corr) == expected
 
 
 @given(st.integers(0, 10**9), *map(st.sampled_from, ([0.0, 0.05, 0.5], [0.0, 0.3], [0.0, 0.3], [0.0, 0.9])))
 @examples(40)
 def test_threads_together_and_boundaries_that_were_lost(seed, wild, late, lose, read):
-    """A lost one lies where the one before it, by time, lies on its thread. Those whose newest id was read come many at
-    once."""
+    """A lost one lies where the one before it, by time, lies on its thread; among those of all it stays in doubt until
+    one came later. Those whose newest id was read come many at once."""
     script = Script(seed, wild)
     chance = script.random
     events = []
     for token in range(1, 90):
         thread = chance.choice((1, 1, 1, 2, 3))
         corr, time = script.go_on()
-        events.append((corr, Boundary(*script.event(thread), thread, time, time, "", token)))
+        events.append((corr, Boundary(*script.event(thread), thread, time, time + chance.choice((0, 1, 9)), "", token)))
     both = Both(script)
     for corr, event in shuffled(events, chance, late):
         way = both.lost if chance.random() < lose else both.read if chance.random() < read else both.found

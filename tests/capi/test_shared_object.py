@@ -83,6 +83,7 @@ def test_python_runs_the_script_with_the_gil_here_and_without_it_elsewhere(libra
 
 
 @native
+@pytest.mark.alone
 def test_a_thread_that_keeps_the_gil_and_waits_for_this_one_does_not_hang(library, run_python):
     """As one that is in cuInit while another is: it goes on without the script after three seconds."""
     path = library("print(' late ', end='')")  # in one piece: the two threads print at once

@@ -21,6 +21,7 @@ from gpusense._attribution.boundaries import (
     UNPLACED,
     MarkerCall,
 )
+from gpusense._capture import recorder as recorder_module
 from gpusense._capture.recorder import Owner, Recorder
 from gpusense._decode.correlation_ids import Launches
 from gpusense._records.records import ComputeBlock, Counters, UnseenInterval
@@ -92,6 +93,14 @@ class Capture:
 
     def close(self):
         self.steps.append(("close", self.recorder and self.recorder.marker))
+
+    def hold(self, reason):
+        self.held = reason
+        self.steps.append(("hold", self.recorder and self.recorder.marker))
+
+    def go_on(self):
+        self.steps.append(("go on", self.recorder and self.recorder.marker))
+        return UnseenInterval(1, 2, self.held)
 
     def stop(self):
         self.steps.append(("stop", self.recorder and self.recorder.marker))
@@ -243,6 +252,66 @@ def test_blocks_come_behind_what_was_launched_where_some_were_crossed_meanwhile(
     capture.prepare_marker = prepare
     recorder.poke()
     assert placed(recorder.store) == [(LIT, 0, 70), (OPEN, 1, 80)]
+
+
+@pytest.mark.parametrize("returns", ["meanwhile", "afterwards"])
+def test_a_profiler_that_comes_and_goes_while_a_tracer_looks_is_told_to_it_all_the_same(switched, monkeypatch, returns):
+    """Its blocks have no place from the moment on in which another tracer noticed, whatever it is at itself."""
+    recorder, capture, store = switched, switched.capture, switched.store
+    recorder.poke()
+    assert placed(store) == [(LIT, 0, 70)]
+    capture.steps.clear()
+    monkeypatch.setattr(recorder_module, "FOLLOW_S", 0.01)
+    looks, goes_on = threading.Event(), threading.Event()
+
+    def watch():
+        looks.set()
+        assert goes_on.wait(10)  # it has found nothing, and takes long to do so
+
+    monkeypatch.setattr(capture, "watch", watch)
+    thread = threading.Thread(target=recorder.tick)
+    thread.start()
+    assert looks.wait(10)
+    recorder._follow(False, "taken")
+    assert placed(store) == [(DARK, 0, 80)]
+    assert recorder.marker is None
+    if returns == "meanwhile":
+        recorder._follow(True, "")
+        assert placed(store) == []
+    goes_on.set()
+    thread.join(10)
+    if returns == "afterwards":
+        assert capture.held == "taken"
+        recorder._follow(True, "")
+    assert [step for step, _ in capture.steps if step != "open"] == ["hold", "go on"]
+    assert placed(store) == [(LIT, 0, 90)]
+    monkeypatch.setattr(capture, "watch", lambda: None)
+    recorder.tick()
+    assert capture.steps[-1] == ("open", mark)
+    assert "taken" in [unseen.reason for unseen in recorder.unseen]
+
+
+def test_a_rest_that_ends_as_capture_is_to_begin_takes_nothing_away(switched):
+    """A block ends the rest while another thread arms; whichever comes first, what it found to do is done."""
+    recorder = switched
+    recorder.poke()
+    assert recorder.capture.running
+
+    class Interrupted:
+        """True, and something else is done before whoever asked goes on."""
+
+        def __bool__(self):
+            recorder._arm()
+            return True
+
+    recorder._rests = recorder.armed = True
+    recorder._seeks, recorder._rests = False, Interrupted()
+    recorder.poke()
+    assert recorder.armed
+    recorder.capture.running = False
+    recorder._last_poke = 0.0
+    recorder.poke()
+    assert recorder.capture.running
 
 
 def test_a_marker_says_where_boundaries_end_and_begin_where_ids_are_not_read(switched):

@@ -105,6 +105,28 @@ def test_a_thread_that_ends_late_is_followed_by_another(worker, recorder):
     assert alive(recorder.again(worker))
 
 
+@pytest.mark.parametrize("chance", ["wake", "fork"])
+def test_where_the_system_has_no_room_for_a_thread_the_next_chance_is_taken(worker, recorder, monkeypatch, chance):
+    first = recorder.again(worker)
+    worker.before_fork()
+    with monkeypatch.context() as full:
+        full.setattr(_worker.threads, "start", lambda *_: None)
+        worker.after_fork_in_parent()
+        worker.wake()
+        worker.before_fork()
+        worker.after_fork_in_parent()
+    assert not worker.started
+    recorder.ticked.clear()
+    if chance == "fork":
+        worker.before_fork()
+        worker.after_fork_in_parent()
+        assert worker.started
+    worker.wake()
+    assert recorder.ticked.wait(WAIT_S)
+    assert recorder.threads[-1] != first
+    assert sum(thread.name == "gpusense" for thread in threading.enumerate()) == 1
+
+
 def test_a_fork_inside_a_fork(worker, recorder):
     """A signal handler may fork between any two steps of the program's own fork."""
     worker.before_fork()

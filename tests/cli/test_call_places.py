@@ -49,6 +49,18 @@ def test_a_call_is_in_the_innermost_block_that_is_open(blocks, at):
     assert places.placed([call(at, 78), call(at, None)]) == [call(at, 78), call(at, None)]
 
 
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12))
+def test_where_blocks_overlap_in_another_way_a_call_is_in_none(spans):
+    blocks = [record(number, start, start + length) for number, (start, length) in enumerate(spans, 1)]
+    places = CallPlaces()
+    places.add(blocks, {1: THREAD})
+    for at in range(-1, 45):
+        now = sorted((one.start_ns, one.block_id, one.end_ns) for one in blocks if one.start_ns <= at < one.end_ns)
+        ends = [end for _, _, end in now]
+        expected = now[-1][1] if now and ends == sorted(ends, reverse=True) else None
+        assert places.placed([call(at)])[0].block_id == expected
+
+
 def test_where_tasks_take_turns_nobody_knows():
     places = CallPlaces()
     places.add([record(1, 0, 100), record(2, 10, 60), record(3, 20, 80)], {1: THREAD})

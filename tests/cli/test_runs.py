@@ -1,5 +1,6 @@
 """Runs that are kept in the user's cache: private, the last ten, a gigabyte at most; what ``report`` finds there."""
 
+import json
 import os
 import tempfile
 
@@ -7,7 +8,8 @@ import pytest
 from support.sessions import training
 
 from gpusense import cli
-from gpusense.cli import _runs
+from gpusense.cli import _runs, _sessions, run
+from gpusense.cli._ending import Ending
 from gpusense.session import save
 
 
@@ -59,12 +61,17 @@ def test_a_cache_that_is_not_this_users_alone_is_not_used(home, monkeypatch, wro
     folder.remove()
 
 
-def test_no_folder_at_all_is_none(home, monkeypatch):
+def test_no_folder_at_all_is_none_and_is_told(home, monkeypatch):
     def full(**_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     assert _runs.make(keep=False) is None
+    monkeypatch.setenv("GPUSENSE_LIBCUDA", "libcuda.so.1")
+    ending = Ending(None, None, None, None, run.parser().parse_args([]))
+    assert ending._missing() == [
+        "capture cannot begin as CUDA does, nor in other processes: no temporary folder can be made"
+    ]
 
 
 def test_the_last_ten_are_kept(home):
@@ -108,3 +115,45 @@ def test_list(home, capsys):
     assert shown.index(str(folder)) < shown.index(str(damaged))
     assert cli.main(["list", "--json"]) == 0
     assert '"schema": "gpusense.runs/1"' in capsys.readouterr().out
+
+
+def test_each_child_is_in_the_answer_or_named_wherever_it_was_killed(tmp_path):
+    facts = {"command": "train.py", "start_s": 1.0}
+    child = training(1)
+    child.meta["run"] = facts
+    save(child, tmp_path / "child.gpusense")
+    content = (tmp_path / "child.gpusense").read_bytes()
+    names = [f"{size}.gpusense" for size in range(0, len(content), max(1, len(content) // 60))]
+    for name in names:
+        (tmp_path / name).write_bytes(content[: int(name.partition(".")[0])])
+    main = training(1)
+    main.meta.update(run=facts, path=str(tmp_path / "main.gpusense"), children=[*names, "gone.gpusense"])
+    session, missing = _sessions.joined([main])
+    assert len(missing) + len(session.meta["processes"]) - 1 == len(names) + 1
+    assert len(missing) > 3
+
+
+def test_list_shows_what_the_flight_recorder_wrote(home, capsys):
+    home.mkdir(parents=True)
+    session = training(1)
+    session.meta |= {"flight": {"reasons": [{"text": "request took 412 ms"}]}, "end_ns": 5 * 10**9, "pid": 7}
+    (home / "flight-20260101-000000-7.gpusense").write_text("damaged")
+    save(session, home / "flight-20260101-000001-7.gpusense")
+    kept(home, 1)
+    assert cli.main(["list"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2].endswith("B  dump        ?")
+    assert shown[4].endswith("dump        request took 412 ms")
+    assert shown[5].strip() == str(home / "flight-20260101-000001-7.gpusense")
+    assert cli.main(["list", "--json"]) == 0
+    damaged, whole = json.loads(capsys.readouterr().out)["dumps"]
+    assert (damaged["reason"], damaged["end_s"], damaged["bytes"]) == (None, None, 7)
+    assert (whole["reason"], whole["end_s"], whole["pid"]) == ("request took 412 ms", 5.0, 7)
+
+
+def test_dumps_are_no_runs(home):
+    kept(home, 1)
+    (home / "flight-20260101-000000-7.gpusense").write_text("")
+    _runs.prune()
+    assert (home / "flight-20260101-000000-7.gpusense").exists()
+    assert len(_runs.runs()) == 1

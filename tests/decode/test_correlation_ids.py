@@ -11,6 +11,7 @@ from gpusense._aggregation.pipeline import SLICE, Limits, Pipeline
 from gpusense._capture.file_store import FileStore
 from gpusense._capture.live_store import LiveStore
 from gpusense._capture.recorder import Recorder
+from gpusense._decode import layouts
 from gpusense._decode.correlation_ids import FURTHER_NS, LAUNCH_NS, Launches
 from gpusense._decode.names import no_glance
 from gpusense._decode.walk import name_pointers
@@ -54,6 +55,17 @@ def test_kernels_of_one_graph_and_of_many_launches():
     assert slowed_ns(one, STRIDES) == LAUNCH_NS + 23 * FURTHER_NS
     many = memoryview(b"".join(kernel(T0, T0 + 100, 7 + i) for i in range(24)))
     assert slowed_ns(many, STRIDES) == 24 * LAUNCH_NS
+
+
+def test_a_graph_of_a_single_node_is_seen_by_its_node():
+    """In the file's way through the records, which is that of a process that is attached to."""
+    field, launches = layouts.LAYOUTS[layouts.CONCURRENT_KERNEL].field("graph_node"), Launches()
+    raw = bytearray(b"".join(kernel(T0, T0 + 100, 7 + i) for i in range(24)))
+    name_pointers(memoryview(raw), STRIDES, launches)
+    assert not launches.graphs
+    raw[len(raw) // 24 * 23 + field.offset] = 1
+    name_pointers(memoryview(raw), STRIDES, launches)
+    assert launches.graphs
 
 
 def test_any_bytes():

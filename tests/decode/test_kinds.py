@@ -53,6 +53,45 @@ def test_each_record_has_the_kind_of_the_record_read_whole(seed, buffers):
     assert len(set(found.table.kinds)) == len(found.table.kinds)
 
 
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.tuples(st.integers(1, 40), st.integers(13, 90), st.booleans()), max_size=12),
+    st.integers(8, 200),
+)
+@examples(40)
+def test_a_loop_whose_kinds_are_found_a_batch_at_a_time(seed, drawn, back):
+    """Buffers end anywhere in a step; now and then steps become others, or something else runs."""
+    source, found, step, at = random.Random(seed), Kinds(WorkTable()), [1, 2], 0
+    before, kinds._BACK = kinds._BACK, back
+    try:
+        for length, count, stays in drawn:
+            if not stays:
+                step, at = [source.randrange(8) for _ in range(length)], 0
+            records = []
+            for _ in range(count):
+                which = step[at % len(step)] if source.random() < 0.999 else source.randrange(8)
+                shape = {"name": list(NAMES)[which % 4], "block": (32 << which // 4, 1, 1), "device": 0}
+                records.append(kernel(T0 + at * 100, T0 + at * 100 + 50, at + 1, **shape))
+                at += 1
+            check(found, view(*records), 5)
+    finally:
+        kinds._BACK = before
+
+
+def test_kinds_of_a_loop_are_looked_up_only_until_it_is_known(monkeypatch):
+    found, looked_up = Kinds(WorkTable()), []
+    original = Kinds._looked_up
+    monkeypatch.setattr(Kinds, "_looked_up", lambda *given: looked_up.append(1) or original(*given))
+    found.know(NAMES)
+    for first in range(0, 60 * 37, 60):
+        names = (list(NAMES)[at % 7 % 4] for at in range(first, first + 60))
+        check(found, view(*(kernel(T0 + at, T0 + at, at + 1, name=name, device=0) for at, name in enumerate(names))), 5)
+    assert len(looked_up) == 2
+    found.know(dict.fromkeys(NAMES, ("other", None, None)))
+    check(found, view(*(kernel(T0, T0 + 5, 1, name=0x100, device=0) for _ in range(60))), 5, found._names)
+    assert found.table.kinds[-1].name == "other"
+
+
 def test_an_address_that_comes_to_mean_another_kernel_names_that_from_then_on():
     buffer, found = view(kernel(T0, T0 + 50, 1, name=0x100)), Kinds(WorkTable())
     for name in ("before", "after"):

@@ -81,6 +81,15 @@ def test_the_answer_is_the_expert_s(name, recorded, mode):
         _check_steps(facts.programs[0].steps, answer, truth)
 
 
+@pytest.mark.parametrize("name", sorted(ANSWERS))
+def test_the_place_of_an_answer_can_be_missed(name):
+    """A number, or a word that any sentence may have, is found by chance."""
+    words = ANSWERS[name]["where"]
+    assert words
+    assert all(sum(letter.isalpha() for letter in word) >= 4 for word in words)
+    assert not {"kernel", "kernels", "copy", "copies", "device", "stream", "step", "steps"} & set(words)
+
+
 def _check_steps(steps, answer, truth):
     """The time of a step within 2 %, or that of an inner loop where launches alone do not tell the program's step."""
     assert steps is not None

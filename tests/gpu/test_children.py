@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from support.followed import nothing_lost
 
 import gpusense
 from gpusense import cuda
-from gpusense.cli import _sessions
 
 pytestmark = pytest.mark.gpu
 ROOT = pathlib.Path(gpusense.__file__).resolve().parent.parent
@@ -39,7 +39,7 @@ dist.destroy_process_group()
 def command(tmp_path):
     if not cuda.cuda_available():
         pytest.skip("needs an NVIDIA GPU")
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("GPUSENSE")}
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "CUDA_INJECTION"))}
     environ |= {"PYTHONPATH": str(ROOT), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
     def run(*words):
@@ -55,27 +55,18 @@ def command(tmp_path):
     return run
 
 
-def kernels(session):
-    return sum(row.count for row in session.aggregates if row.kind == "kernel") + len(session.kernels)
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_first_launches_are_recorded(command, tmp_path, name):
     pytest.importorskip(name)
     (tmp_path / "program.py").write_text(PROGRAMS[name] + ADDS)
     for _ in range(3):
-        done = command("program.py")
-        assert done.returncode == 0, done.stderr
-        session = _sessions.loaded([str(tmp_path / "s.gpusense")])
-        assert (kernels(session), session.unseen) == (21, [])
+        nothing_lost(command("program.py"), tmp_path / "s.gpusense", 21)
 
 
 def test_ranks_of_torchrun_are_one_answer(command, tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "rank.py").write_text(RANK)
     done = command("-m", "torch.distributed.run", "--nproc-per-node", "2", "rank.py")
-    assert done.returncode == 0, done.stderr
-    session = _sessions.loaded([str(tmp_path / "s.gpusense")])
+    session = nothing_lost(done, tmp_path / "s.gpusense", 42)
     assert [process["root"] for process in session.meta["processes"]] == ["rank 0", "rank 1"]
-    assert kernels(session) == 42
-    assert "gpusense: 2 processes" in done.stderr
+    assert done.stderr.startswith("gpusense: rank.py · 2 processes · "), done.stderr

@@ -3,11 +3,16 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import time
+from importlib.util import find_spec
 
 import pytest
+from support.followed import counts, kernels, nothing_lost, whole
+from support.machine import require
 
 from gpusense.cli import _sessions
 from gpusense.session import load
@@ -19,9 +24,9 @@ LAUNCHES = """
 import ctypes, os
 driver, fake = (ctypes.CDLL(os.environ["GPUSENSE_LIB" + name]) for name in ("CUDA", "CUPTI"))
 assert driver.cuInit(0) == 0
-zero = ctypes.c_uint64(0)
+name, zero = os.environ.get("WAY", "first").encode(), ctypes.c_uint64(0)
 for _ in range(3):
-    fake.fake_cupti_kernel(b"first", 0, 7, zero, zero, 0)
+    fake.fake_cupti_kernel(name, 0, 7, zero, zero, 0)
 """
 FUNCTION = f"""
 import multiprocessing, os, subprocess, sys, warnings
@@ -56,6 +61,29 @@ if __name__ == "__main__":
     with ProcessPoolExecutor(1) as pool:
         pool.submit(work).result()
 """
+#: As torch's DataLoader has its workers: they look for their parent, and end when the queue tells them.
+LOADER = """
+def load(indices, results, done):
+    parent = os.getppid()
+    while os.getppid() == parent and indices.get(timeout=30) is not None:
+        work()
+        results.put(os.getpid())
+    done.wait(30)
+    results.cancel_join_thread()
+    results.close()
+if __name__ == "__main__":
+    loader = multiprocessing.get_context("HOW")
+    indices, results, done = loader.Queue(), loader.Queue(), loader.Event()
+    worker = loader.Process(target=load, args=(indices, results, done), daemon=True)
+    worker.start()
+    indices.put(0)
+    results.get(timeout=30)
+    done.set()
+    indices.put(None)
+    indices.cancel_join_thread()
+    indices.close()
+    worker.join(30)
+"""
 #: How a child is started → kernels that all processes launch together.
 WAYS = {
     "here": ("work()", 3),
@@ -75,43 +103,115 @@ WAYS = {
     **{f"{how} pool": (POOL.replace("HOW", how), None) for how in ("fork", "spawn", "forkserver")},
     **{f"{how} pool that is terminated": (TERMINATED.replace("HOW", how), 3) for how in ("fork", "spawn")},
     "executor": (EXECUTOR, 3),
+    "loader": (LOADER.replace("HOW", "fork"), 3),
 }
+#: Of these, what one program can do after another.
+TOGETHER = ("subprocess", "its child", "environment", "isolated", "system", "os.fork", "os.posix_spawn")
+
+
+class Gpu:
+    """Runs ``gpusense run WORDS…`` where a GPU seems to be."""
+
+    def __init__(self, environ, folder):
+        self._environ, self._folder = {**environ, "XDG_CACHE_HOME": str(folder / "cache")}, folder
+
+    def begin(self, *words, **more):
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpusense", "run", *words],
+            cwd=self._folder,
+            env={**self._environ, **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *words, **more):
+        with self.begin(*words, **more) as process:
+            try:
+                out, err = process.communicate(timeout=100)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture
 def gpu(environ, tmp_path):
-    def run(*words, **more):
-        return subprocess.run(
-            [sys.executable, "-m", "gpusense", "run", *words],
-            cwd=tmp_path,
-            env={**environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **more},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-
-    return run
+    return Gpu(environ, tmp_path)
 
 
-def kernels(session):
-    return sum(row.count for row in session.aggregates if row.kind == "kernel") + len(session.kernels)
+def after_another(*ways):
+    """A program that starts a child in each way; the child's kernels are called after it."""
+    each = "".join(f"os.environ['WAY'] = {way!r}\n{WAYS[way][0]}\n" for way in ways)
+    return f"{FUNCTION}if __name__ == '__main__':\n{textwrap.indent(each, '    ')}"
 
 
-def whole(path):
-    return _sessions.loaded([str(path)])
+def test_no_launch_of_any_child_is_lost(gpu, tmp_path):
+    (tmp_path / "program.py").write_text(after_another(*TOGETHER))
+    done = gpu("-o", "s.gpusense", "program.py")
+    session = nothing_lost(done, tmp_path / "s.gpusense", 3 * len(TOGETHER))
+    assert counts(session) == dict.fromkeys(TOGETHER, 3)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in TOGETHER])
 def test_no_launch_of_any_process_is_lost(gpu, tmp_path, way):
     code, launched = WAYS[way]
     (tmp_path / "program.py").write_text(FUNCTION + code)
     done = gpu("-o", "s.gpusense", "program.py")
-    assert done.returncode == 0, done.stderr
-    session = whole(tmp_path / "s.gpusense")
     # A pool of two may have one worker do all of its work: three launches, since CUDA starts once.
-    assert kernels(session) in ((3, 6) if launched is None else (launched,)), (done.stderr, os.listdir(tmp_path))
-    assert session.unseen == []
-    assert "Traceback" not in done.stderr
+    nothing_lost(done, tmp_path / "s.gpusense", *((3, 6) if launched is None else (launched,)))
+
+
+def test_workers_of_joblib(gpu, tmp_path):
+    require(find_spec("joblib"), "joblib (dependency group integrations)")
+    (tmp_path / "program.py").write_text(
+        "import os, sys, joblib\n"
+        f"LAUNCHES = {LAUNCHES!r}\n"
+        "def work(n):\n"
+        "    if n == 0:\n        exec(LAUNCHES, {})\n"
+        "    return n, os.getpid(), [name for name in sys.modules if 'gpusense' in name]\n"
+        "found = joblib.Parallel(n_jobs=2)(joblib.delayed(work)(n) for n in range(20))\n"
+        "(gpu,) = [pid for n, pid, _ in found if n == 0]\n"
+        "print(gpu, [names for _, pid, names in found if pid != gpu and names])\n"
+    )
+    done = gpu("-o", "s.gpusense", "program.py")
+    pid, idle = done.stdout.split(maxsplit=1)
+    assert (done.returncode, idle) == (0, "[]\n"), done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["program.py", f"s.{pid}.gpusense", "s.gpusense"]
+    assert kernels(whole(tmp_path / "s.gpusense")) == 3
+
+
+APPLICATION = f"""
+import os
+def app(environ, start_response):
+    exec({LAUNCHES!r}, {{}})
+    start_response("200 OK", [])
+    return [str(os.getpid()).encode()]
+"""
+
+
+def test_workers_of_gunicorn(gpu, tmp_path):
+    require(find_spec("gunicorn"), "gunicorn (dependency group integrations)")
+    (tmp_path / "application.py").write_text(APPLICATION)
+    server = gpu.begin(
+        *("-o", "s.gpusense", "-m", "gunicorn", "--workers", "2", "--bind", "unix:socket", "application:app")
+    )
+    try:
+        while not (tmp_path / "socket").exists():
+            assert server.poll() is None, server.communicate()
+            time.sleep(0.02)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(60)
+            client.connect(str(tmp_path / "socket"))
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            pid = b"".join(iter(lambda: client.recv(4096), b"")).rpartition(b"\r\n")[2].decode()
+        server.terminate()
+        _, said = server.communicate(timeout=60)
+    finally:
+        server.kill()
+    assert server.returncode == 0, said
+    assert sorted(path.name for path in tmp_path.glob("*.gpusense")) == [f"s.{pid}.gpusense", "s.gpusense"]
+    assert kernels(whole(tmp_path / "s.gpusense")) == 3
 
 
 def test_without_a_file_it_is_one_answer_and_kept(gpu, tmp_path):
@@ -355,17 +455,19 @@ def test_on_every_python_that_is_here(environ, tmp_path, minor):
     python = shutil.which(f"python3.{minor}")
     if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
         pytest.skip(f"no Python 3.{minor} here")
-    for way in ("subprocess", "os.fork", "fork process", "spawn process", "forkserver process", "exec"):
-        code, launched = WAYS[way]
-        (tmp_path / "program.py").write_text(FUNCTION + code)
-        name = f"{way.replace(' ', '-')}.gpusense"
+    ways = ("subprocess", "os.fork", "fork process", "spawn process", "forkserver process")
+    for name, code, launched in (
+        ("children", after_another(*ways), dict.fromkeys(ways, 3)),
+        ("exec", FUNCTION + WAYS["exec"][0], {"first": 3}),
+    ):
+        (tmp_path / "program.py").write_text(code)
         done = subprocess.run(
-            [python, "-m", "gpusense", "run", "-o", name, "program.py"],
+            [python, "-m", "gpusense", "run", "-o", f"{name}.gpusense", "program.py"],
             cwd=tmp_path,
             env=environ,
             capture_output=True,
             text=True,
             timeout=60,
         )
-        assert done.returncode == 0, done.stderr
-        assert kernels(whole(tmp_path / name)) == launched, (way, done.stderr)
+        session = nothing_lost(done, tmp_path / f"{name}.gpusense", sum(launched.values()))
+        assert counts(session) == launched

@@ -1,11 +1,16 @@
 """Several copies of gpusense in one process, against scripted drivers."""
 
+import json
+import os
+import subprocess
 import sys
 
 import pytest
+from support.machine import ROOT
 from support.programs import HEAD, clean
 
 import gpusense
+from gpusense.cli import vendor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
@@ -29,20 +34,23 @@ fake = ctypes.CDLL(os.environ["GPUSENSE_LIBCUPTI"])
 )
 
 
-@pytest.fixture
-def copies(tmp_path, run):
-    """Two copies, as ``gpusense vendor`` makes them, the second calling itself another version."""
-    from gpusense.cli import vendor
-
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    """A folder with two copies, as ``gpusense vendor`` makes them, the second calling itself another version."""
+    folder = tmp_path_factory.mktemp("hosts")
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").touch()
-        vendor.copy(str(tmp_path / name / "sense"))
-    init = tmp_path / "two" / "sense" / "__init__.py"
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").touch()
+        vendor.copy(str(folder / name / "sense"))
+    init = folder / "two" / "sense" / "__init__.py"
     init.write_text(init.read_text("utf-8").replace(f'"{gpusense.__version__}"', '"9.9.9"'), "utf-8")
+    return folder
 
+
+@pytest.fixture
+def copies(hosts, run):
     def start(code, **env):
-        return run(code, head=TWO, PYTHONPATH=str(tmp_path), **env)
+        return run(code, head=TWO, PYTHONPATH=str(hosts), **env)
 
     return start
 
@@ -264,3 +272,58 @@ print(b.status()["reason"])
     )
     assert "shares CUPTI in a way this copy does not know" in clean(done).stdout
     assert gpusense.__version__ in done.stdout
+
+
+_LIBRARY = """
+import json, os, threading
+import gpusense, one.sense as lib, two.sense as old
+from gpusense import cuda
+from gpusense.cuda import _workload
+cuda.Device(0)
+seen = []
+lib.configure(sinks=[seen.extend])
+with gpusense.trace("app"), lib.trace("solve"):
+    launched = _workload.run(lib.trace, 2)
+with old.trace("lost"): pass
+thread = threading.Thread(target=lib.trace("thread")(lambda: None))
+thread.start(), thread.join()
+child = os.fork()
+if not child:
+    with gpusense.trace("of the child"), lib.trace("of the child"): pass
+    os._exit(0)
+code = os.waitpid(child, 0)[1]
+with lib.trace("after"): pass
+lib.get_tracer().flush()
+names = {record.name for record in seen if type(record).__name__ == "BlockRecord"}
+own = sorted(names & {"app", "solve", "lost", "thread", "of the child", "after"})
+print(json.dumps([sum(launched.kernels.values()), own, code]))
+"""
+
+
+def test_blocks_of_a_librarys_copy_are_in_the_answer_of_a_run(hosts, environ, tmp_path):
+    """The library's copy records as well, for sinks of its own. One of a version that hands over nothing is named."""
+    spoken, path = hosts / "two" / "sense" / "_tracing" / "copies.py", tmp_path / "run.gpusense"
+    text = spoken.read_text("utf-8")
+    spoken.write_text(text.replace("VERSION = 1 ", "VERSION = 0 "), "utf-8")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "gpusense", "run", "-o", path, "-c", _LIBRARY],
+            env=environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(hosts)))},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+        )
+    finally:
+        spoken.write_text(text, "utf-8")
+    assert done.returncode == 0, done.stderr
+    launched, seen, code = json.loads(done.stdout)
+    assert (seen, code) == (["after", "solve", "thread"], 0)
+    sentence = "not recorded: blocks of two.sense, whose gpusense 9.9.9 is too old to hand them over"
+    assert f"\n{sentence}\n" in done.stderr
+    session = gpusense.load(path)
+    assert session.meta["notes"] == [sentence]
+    blocks = sorted(session.blocks, key=lambda record: record.start_ns)
+    ours = [record.path for record in blocks if record.path[:2] != ("app", "solve") or len(record.path) == 2]
+    assert ours == [("app",), ("app", "solve"), ("thread",), ("after",)]
+    assert session.summary().operation("solve").kernel_count == launched > 0

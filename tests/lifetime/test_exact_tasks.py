@@ -33,7 +33,7 @@ def begin(attribution="exact"):
         select.control.start_session(path=options["path"])
     gpusense.enable()
     tracer = gpusense.get_tracer()
-    while tracer.recorder.marker is None:
+    while tracer.recorder.marker is None or not tracer.recorder.capture._opened:
         with gpusense.trace("waiting"):
             time.sleep(0.005)
     tracer.follow_tasks()
@@ -335,7 +335,7 @@ async def main():
         await asyncio.sleep(0)
     driver.cuInit(0)
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
-    while tracer.recorder.marker is None:
+    while tracer.recorder.marker is None or not tracer.recorder.capture._opened:
         await asyncio.sleep(0.005)
     ready.set()
     launch()
@@ -376,7 +376,7 @@ async def main():
     gpusense.disable()
     off = asyncio.events.Handle._run
     gpusense.enable()
-    while tracer.recorder.marker is None:
+    while tracer.recorder.marker is None or not tracer.recorder.capture._opened:
         await asyncio.sleep(0.005)
     await pair()
     assert before.__wrapped__ is after is off is asyncio.events.Handle._run.__wrapped__

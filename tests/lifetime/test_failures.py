@@ -186,6 +186,11 @@ CODES = (15, 999, 35, 39, 18, 9, 27, 1, 7)
 MATRIX = """
 import ctypes, os, sys, time
 kind, calls, codes = sys.argv[1], sys.argv[2].split(","), [int(code) for code in sys.argv[3].split(",")]
+# Imported once, not in each child.
+from gpusense._aggregation import pipeline
+from gpusense._capture import attachment, recorder
+from gpusense._decode import labels, layouts, names
+from gpusense.backends.cupti import activity, broker, engine, mailbox, markers
 children = []
 for call in calls:
     for code in codes:

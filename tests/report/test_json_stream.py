@@ -20,8 +20,8 @@ from gpusense.session import Session
 
 leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 leaves |= st.text() | st.sampled_from(HOSTILE)
-values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
-rows = st.lists(values, max_size=8)
+values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+rows = st.lists(values, max_size=5)
 
 
 @given(st.dictionaries(st.text(), st.tuples(st.booleans(), rows), max_size=5), st.sampled_from([None, 0, 1, 2, 7]))

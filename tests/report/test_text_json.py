@@ -319,21 +319,24 @@ def test_operations_of_the_host_are_found_without_comparing_each_with_each(monke
     assert len(compared) < 200
 
 
-def test_findings_that_many_devices_have_alike_are_told_a_few_times_and_counted():
+def test_findings_that_many_devices_have_alike_are_told_once_or_a_few_times_and_counted():
     ranks = []
     for number in range(12):
         card = H100._replace(uuid=f"GPU-{number}", pci_bus_id=None)
+        hot = [sample(at * MS, device=card, why=("sw_thermal_slowdown",)) for at in range(20)]
         run = session(
             *(kernel("k", at * MS, at * MS + 200 * US, path=("step",), block_id=1) for at in range(20)),
             block(("step",), 0, 20 * MS),
-            end=20 * MS, devices=(card,), rank=number, world_size=12,
+            end=20 * MS, devices=(card,), metrics=hot, rank=number, world_size=12,
         )  # fmt: skip
         ranks.append(run)
     run = merge(ranks)
     kinds = [finding.kind for finding in ranked(Facts(run))]
-    assert kinds.count("starved") == 12
+    assert (kinds.count("starved"), kinds.count("throttled")) == (1, 12)
     lines = list(text.full(run))
-    assert sum("stands empty" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 5
+    assert sum("stands empty" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 1
+    assert any("So it is on 11 other devices or ranks: 79 %, 79 %" in line for line in lines)
+    assert sum("at reduced clocks" in line and line.startswith("also: GPU") for line in lines) == 5
     assert any(line.startswith("also: 7 findings more like “GPU ") for line in lines)
 
 

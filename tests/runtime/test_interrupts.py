@@ -1,11 +1,13 @@
 """Whose an exception is that comes out of gpusense's code."""
 
+import _thread
+import functools
 import signal
 import sys
 
 import pytest
 
-from gpusense._runtime.interrupts import is_the_programs
+from gpusense._runtime.interrupts import from_the_start, is_the_programs
 
 
 class Alarm(Exception):
@@ -97,3 +99,52 @@ def test_a_class_that_nothing_in_the_package_raises_came_from_another_thread():
     for error in (MemoryError(), OSError(), ValueError()):
         here["error"] = error
         assert not is_the_programs(caught(here["inside"]))
+
+
+class Now:
+    """``-now``: a signal that is first looked for at the next function's first instruction."""
+
+    __neg__ = staticmethod(functools.partial(_thread.interrupt_main, signal.SIGINT))
+
+
+def long(add):
+    """A ``try`` of ``add`` lines."""
+    lines = [f"  seen.append({number})" for number in range(add)]
+    source = "\n".join(["def long(_, seen):", " try:", *lines, " except KeyboardInterrupt:", "  return 'caught'"])
+    names = {}
+    exec(source, names)
+    return names["long"]
+
+
+#: In 3.10 a ``try`` of more than 255 instructions has one before it.
+LENGTHS = [1, 3, 10, 200, 5_000] if sys.version_info >= (3, 11) else [1, 3, 10]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_function_catches_what_comes_at_its_first_instruction(length):
+    now, seen = Now(), []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert from_the_start(long(length))(-now, seen) == "caught"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen in ([], [0])  # 3.10 looks after the first call
+
+
+def test_it_is_the_same_function_otherwise():
+    seen = []
+    function = from_the_start(long(100))
+    assert function(None, seen) is None
+    assert seen == list(range(100))
+
+    @from_the_start
+    def fails(error):
+        try:
+            error[0]
+        except IndexError:
+            return "inside"
+        raise error[0]
+
+    assert fails([]) == "inside"
+    with pytest.raises(ZeroDivisionError):
+        fails([ZeroDivisionError()])

@@ -56,6 +56,20 @@ def test_a_block_opened_while_nothing_could_be_marked_begins_about_there(tmp_pat
     assert paths == {10: inner[:1], 11: inner[:1], 30: inner, 31: inner, 50: inner[:1]}
 
 
+@pytest.mark.parametrize("ended", [T0 + 10**6, None])
+def test_work_that_ends_after_the_recording_is_of_another_clock(tmp_path, ended):
+    """Where the recording was not ended, nobody knows."""
+    writer = Writer(str(tmp_path / "a.gpusense"), clock=lambda: 0)
+    writer.json(file.META, {"start_ns": T0, "threshold_ns": 0})
+    writer.layout(1, STRIDES, marker=[])
+    records = [kernel(T0 + 10, T0 + 20, 1), kernel(T0 + 10**18, T0 + 10**18 + 10, 2)]
+    writer.buffer(memoryview(b"".join(records)), thread=MAIN, layout=1)
+    writer.close(**({"end_ns": ended} if ended else {}))
+    session = load(tmp_path / "a.gpusense")
+    assert len(session.kernels) == (1 if ended else 2)
+    assert session.counters.in_future == session.counters.invalid == (1 if ended else 0)
+
+
 def test_switches_between_tasks(tmp_path):
     paths = write(
         tmp_path / "a.gpusense",

@@ -1,9 +1,11 @@
 """Interruptions of a call at each point where the interpreter looks for signals, one after the other.
 
 That is where a function of the package begins, and after each call that it makes of a function in C. A profile function
-stands in for the handler: what it raises comes out of the same place.
+stands in for the handler: what it raises comes out of the same place. The garbage collector is off meanwhile: what is
+raised while it calls back is nobody's.
 """
 
+import gc
 import pathlib
 import sys
 
@@ -31,12 +33,15 @@ def interrupted(call, number, handler, *, spared=()):
                 sys.setprofile(None)
                 handler()
 
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()
     sys.setprofile(look)
     try:
         call()
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
     return points > number
 
 

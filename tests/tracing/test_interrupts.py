@@ -1,9 +1,12 @@
 """What a signal handler of the program raises in the middle of a block's start or end: it passes, and nothing stays
 open."""
 
+import _thread
 import contextvars
+import functools
 import gc
 import signal
+import sys
 import time
 
 import pytest
@@ -11,6 +14,33 @@ from support.interruptions import Alarm, raised_at
 
 import gpusense
 from gpusense._attribution.boundaries import CLOSE, CLOSED, ENDED, MARKED, OPEN, PLACED, RECORD, UNPLACED
+
+#: Up to Python 3.11 a profile function is asked before the first instruction of a function, where no signal comes.
+NOT_ASKED_INSIDE = ("__exit__", "close_scope") if sys.version_info < (3, 12) else ()
+
+
+class Now:
+    """``-now``: a signal that is first looked for at the next function's first instruction."""
+
+    __neg__ = staticmethod(functools.partial(_thread.interrupt_main, signal.SIGINT))
+
+
+now = Now()
+
+
+@pytest.fixture
+def raising():
+    """Has SIGINT raise what it is given."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(error):
+        def handler(*_):
+            raise error
+
+        signal.signal(signal.SIGINT, handler)
+
+    yield handle
+    signal.signal(signal.SIGINT, before)
 
 
 class Kept:
@@ -94,7 +124,7 @@ def test_it_reaches_the_program_and_every_block_that_began_has_ended_once(tracer
     if listens:
         tracer.add_block_listener(listener)
     number = 0
-    while (reached := raised_at(call, number, error, spared=("__exit__", "close_scope"))) is not None:
+    while (reached := raised_at(call, number, error, spared=NOT_ASKED_INSIDE)) is not None:
         assert reached, number
         assert tracer.current_block() is None, number
         opened, closed, recorded, _ = queue.take()
@@ -103,6 +133,60 @@ def test_it_reaches_the_program_and_every_block_that_began_has_ended_once(tracer
         assert opened <= set(recorded), number
         number += 1
     assert number > 10
+    assert tracer.status()["failed_blocks"] == 0
+
+
+def at_the_end():
+    with gpusense.trace("one", {"a": 1}):
+        -now  # noqa: B018 - it does something
+
+
+def at_the_end_after_an_error():
+    with gpusense.trace("one"):
+        -now / 0
+
+
+def at_the_end_of_one_inside():
+    with gpusense.trace("outer"):
+        at_the_end()
+
+
+def at_the_end_of_a_stand_in():
+    block = gpusense.trace("twice")
+    with block, block:
+        -now  # noqa: B018
+
+
+def at_the_end_of_a_scope():
+    tracer = gpusense.get_tracer()
+    close, scope = tracer.close_scope, tracer.open_scope("scope")
+    close((-now, scope)[1])
+
+
+@pytest.mark.parametrize("error", [Alarm, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "call",
+    [
+        at_the_end,
+        pytest.param(
+            at_the_end_after_an_error,
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 looks before it calls the end"),
+        ),
+        at_the_end_of_one_inside,
+        at_the_end_of_a_stand_in,
+        at_the_end_of_a_scope,
+    ],
+)
+def test_a_signal_at_the_very_first_instruction_of_an_end_leaves_nothing_open(tracer, queue, raising, call, error):
+    raising(error)
+    with pytest.raises(error):
+        call()
+    assert tracer.current_block() is None
+    opened, closed, recorded, _ = queue.take()
+    assert opened <= closed
+    assert sorted(recorded) == sorted(opened)
+    with gpusense.trace("after") as after:
+        assert after.parent_id is None
     assert tracer.status()["failed_blocks"] == 0
 
 

@@ -29,7 +29,8 @@ def start_object(machine: str, script: str, note: str) -> bytes | None:
     """The file for ``machine`` (as ``os.uname`` names it); None where there is no code for it.
 
     Its entry has Python run ``script``. In a process without Python a new file at ``note``, a path that ends with
-    ``XXXXXX``, gets a line with the number and the name of the process. Raises ``ValueError`` where one is too long.
+    ``XXXXXX``, gets a line with the number and the name of the process; none where it is "". Raises ``ValueError``
+    where one is too long.
     """
     if machine not in _MACHINES:
         return None

@@ -14,6 +14,7 @@ from typing import Any
 from ..._capi import cstring
 from ..._capi import cupti as capi
 from ..._capi.binding import bind
+from ..._capi.interpreter import FREE_THREADED
 from ..._capi.libraries import CUDA, CUPTI
 from ..._capi.loading import Loaded, load, locate
 from ..._decode import layouts
@@ -44,7 +45,7 @@ def open() -> Backend | Unavailable:
     if sys.platform != "linux":
         return _ELSEWHERE
     if threads.free_threaded():
-        return broker.FREE_THREADED
+        return FREE_THREADED
     if not cuda.SOURCE.is_live():
         driver, path = locate(CUDA), locate(CUPTI)
         if isinstance(driver, Unavailable):

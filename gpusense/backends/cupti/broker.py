@@ -1,9 +1,8 @@
 """The one CUPTI subscription of the process, shared by every copy of gpusense in it.
 
-Copies meet in the interpreter's state dict, which exists for this and is invisible to Python code. What lies there
-outlives versions, so it holds builtins and functions only. The copy that comes first makes the *hub*: one drain thread
-that flushes, takes full buffers and shows each to all who joined. Buffers are shared, not decoded, so copies of
-different versions need to agree on nothing but CUPTI.
+Copies meet in the interpreter's dict. The one that comes first makes the *hub*: one drain thread that flushes, takes
+full buffers and shows each to all who joined. Buffers are shared, not decoded, so copies of different versions need to
+agree on nothing but CUPTI.
 
 No lock is held while CUPTI is called: its callbacks may run under locks of its own.
 """
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from ..._capi.interpreter import interpreter_dict
 from ..._records.protocols import OnBuffer
 from ..._records.records import Unavailable
 from ..._runtime import log, process, threads
@@ -64,11 +64,6 @@ class Engine(Switches, Protocol):
     def status(self, ask: bool) -> dict[str, Any]: ...
 
 
-FREE_THREADED = Unavailable(
-    "cupti", "capture is not supported by a free-threaded Python", "run with the usual build of Python"
-)
-
-
 def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     """The shared state of this process, made with ``build`` by the first copy that asks.
 
@@ -89,35 +84,6 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     if shared["pid"] != os.getpid():
         return Unavailable("cupti", "this process was forked from one that traced; CUDA does not work in it")
     return shared
-
-
-def interpreter_dict() -> dict[str, Any] | Unavailable:
-    """The dict that CPython keeps for extensions in each interpreter."""
-    # Not sys._is_gil_enabled: it is true, too, while a thread imports an extension. And with PYTHON_GIL=1 such a build
-    # of 3.13.5 traced, but once hung as it ended.
-    if threads.free_threaded():
-        return FREE_THREADED
-    try:
-        import ctypes
-
-        api = ctypes.PyDLL(None)
-        get, identify, get_dict = (
-            api[name] for name in ("PyInterpreterState_Get", "PyInterpreterState_GetID", "PyInterpreterState_GetDict")
-        )
-    except (ImportError, OSError, AttributeError, TypeError) as error:
-        return Unavailable("cupti", f"this Python has no interpreter state to share the subscription in: {error}")
-    # Borrowed references: a py_object result would drop a reference that was never taken.
-    get.restype = get_dict.restype = ctypes.c_void_p
-    identify.restype = ctypes.c_int64
-    identify.argtypes = get_dict.argtypes = (ctypes.c_void_p,)
-    state = get()
-    if identify(state) != 0:
-        return Unavailable("cupti", "subinterpreters cannot trace; the main interpreter of the process can")
-    address = get_dict(state)
-    if not address:
-        return Unavailable("cupti", "this interpreter keeps no dict for extensions")
-    found: dict[str, Any] = ctypes.cast(address, ctypes.py_object).value
-    return found
 
 
 class _Member:

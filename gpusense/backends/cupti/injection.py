@@ -13,11 +13,11 @@ _FILE = "gpusense-start.so"
 NOTES = "unseen-"  # beginning of the names of files that processes leave which are not recorded
 
 
-def install(folder: str, script: str) -> str:
+def install(folder: str, script: str, *, noting: bool = True) -> str:
     """Has each process that inherits this environment run ``script`` in Python when it starts CUDA; "" or why not.
 
-    A process without Python leaves a file in ``folder`` instead, see :func:`notes`. Only before the program runs:
-    later, another thread might be reading the environment.
+    A process without Python leaves a file in ``folder`` instead where that is ``noting``, see :func:`notes`. Only
+    before the program runs: later, another thread might be reading the environment.
     """
     holder = os.environ.get(VARIABLE)
     if holder and not is_ours(holder):
@@ -26,15 +26,33 @@ def install(folder: str, script: str) -> str:
         return "CUDA tells nobody that it starts on this system"
     path = os.path.join(folder, _FILE)
     try:
-        made = start_object(os.uname().machine, script, os.path.join(folder, f"{NOTES}XXXXXX"))
+        made = start_object(os.uname().machine, script, os.path.join(folder, f"{NOTES}XXXXXX") if noting else "")
         if made is None:
             return f"there is no code for {os.uname().machine}"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(made)
+        _put(path, made)
     except (OSError, ValueError) as error:
         return str(error)
     os.environ[VARIABLE] = path
     return ""
+
+
+def _put(path: str, content: bytes) -> None:
+    """Whole, or not at all: other processes may load it at the same time."""
+    try:
+        with open(path, "rb") as file:
+            if file.read() == content:
+                return
+    except FileNotFoundError:
+        pass
+    new = f"{path}.{os.getpid()}"
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+        os.replace(new, path)
+    except OSError:
+        if os.path.exists(new):
+            os.unlink(new)
+        raise
 
 
 def is_ours(path: str) -> bool:

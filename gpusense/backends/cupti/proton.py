@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..._capi.interpreter import interpreter_dict
 from ..._runtime import import_hook, log, process
 from . import broker
 
@@ -92,7 +93,7 @@ def _preceded(original: Callable[..., Any]) -> Callable[..., Any]:
 def step_aside() -> None:
     """Whatever copies of gpusense capture in this process let go of CUPTI; they come back when Proton has ended."""
     try:
-        place = broker.interpreter_dict()
+        place = interpreter_dict()
         shared = place.get(broker.KEY) if isinstance(place, dict) else None
         go = shared.get("step_aside") if shared is not None and shared["pid"] == os.getpid() else None
         if go is not None:

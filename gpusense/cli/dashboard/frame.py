@@ -135,10 +135,11 @@ def _body(state: State, width: int, height: int, theme: Theme, graphs: Graphs) -
     shown = beside[: max(room, 0)]
     lines += core + shown
     room -= len(shown)
-    users = _processes(metrics.processes, width, theme)
-    drawn = _graphs(state, metrics, width, min(max(room - min(len(users), 6), 0), 16), theme, graphs)
+    users = metrics.processes
+    few = 0 if users is None else min(len(users) + 1, 6)
+    drawn = _graphs(state, metrics, width, min(max(room - few, 0), 16), theme, graphs)
     lines += drawn
-    lines += _shortened(users, room - len(drawn), width, theme)
+    lines += _processes(users, room - len(drawn), width, theme)
     return lines
 
 
@@ -399,23 +400,19 @@ def _health_row(health: Health, replays: int | None, width: int, theme: Theme) -
     return _text_row("health", words, [], width, theme) if words else None
 
 
-def _processes(users: tuple[ProcessUsage, ...] | None, width: int, theme: Theme) -> tuple[str, ...]:
-    if users is None:
-        return ()
+def _processes(users: tuple[ProcessUsage, ...] | None, room: int, width: int, theme: Theme) -> list[str]:
+    """The rows that there is room for; the last says how many more there are."""
+    if users is None or room < 1:
+        return []
     if not users:
-        return (paint([("no process uses it, as far as this user may see", "dim")], width, theme),)
+        return [paint([("no process uses it, as far as this user may see", "dim")], width, theme)]
     names = max(width - 28, 0)
-    head = paint([(f"{'PID':>8} {pad('PROCESS', names)} {'MEMORY':>9} {'GPU':>6}", "dim")], width, theme)
-    return head, *[paint([(_process_text(usage, names, theme), "")], width, theme) for usage in users]
-
-
-def _shortened(users: tuple[str, ...], room: int, width: int, theme: Theme) -> tuple[str, ...]:
-    """The rows of processes that there is room for; the last says how many more there are."""
-    if len(users) <= room or room < 1:
-        return users[: max(room, 0)]
-    kept = users[: room - 1]
-    hidden = len(users) - max(len(kept), 1)  # the first row is the heading
-    return (*kept, _more(hidden, "processes", width, theme))
+    lines = [paint([(f"{'PID':>8} {pad('PROCESS', names)} {'MEMORY':>9} {'GPU':>6}", "dim")], width, theme)]
+    shown = users if len(users) < room else users[: max(room - 2, 0)]
+    lines += [paint([(_process_text(usage, names, theme), "")], width, theme) for usage in shown]
+    if len(shown) == len(users):
+        return lines
+    return [*lines[: room - 1], _more(len(users) - len(shown), "processes", width, theme)]
 
 
 def _more(count: int, what: str, width: int, theme: Theme) -> str:

@@ -7,7 +7,6 @@ spans.
 """
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -26,6 +25,7 @@ from opentelemetry.trace import (
 )
 
 from ..._runtime import log
+from ..._runtime.clock import now_ns
 from ._attributes import Attributes, clean
 
 #: Closed blocks whose late records still find their parent, and open ones at most.
@@ -212,7 +212,7 @@ class RootSpan:
         self.context = context
         self.parent = parent
         self.attributes = {key: clean(value) for key, value in attributes.items() if clean(value) is not None}
-        self.start_ns = time.time_ns()
+        self.start_ns = now_ns()  # as of what it holds: the wall clock may be set meanwhile
         self.end_ns: int | None = None
         self.failed = False
         self._finish = finish
@@ -223,7 +223,7 @@ class RootSpan:
         """Ends and queues the span; the exit code becomes ``process.exit.code`` and, if not 0, an error status."""
         if self.end_ns is not None or os.getpid() != self._pid:
             return
-        self.end_ns = max(time.time_ns(), self.start_ns)
+        self.end_ns = now_ns()
         if exit_code is not None:
             self.attributes["process.exit.code"] = exit_code
             self.failed = exit_code != 0

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from opentelemetry.sdk.resources import Resource
@@ -24,12 +25,16 @@ from ._spans import SpanBuilder
 from ._worker import without_instrumentation
 
 BATCH = 512
+#: Requests in a row of which nothing is taken, after which no more is tried: each may take its whole timeout.
+PATIENCE = 3
 
 
 class Replayed(NamedTuple):
-    """``sent``: spans the endpoint took, the session's own among them; ``refused``: spans it did not take; ``skipped``:
-    records without a valid time, by reason; ``only_counted``: operations below the threshold, which have no times;
-    ``why``: spans were refused, last; ``warned``: what the endpoint said though it took all, last."""
+    """``sent``: spans the endpoint took, the session's own among them; ``refused``: spans it did not take, of those
+    that were tried; ``skipped``: records without a valid time, by reason; ``only_counted``: operations below the
+    threshold, which have no times; ``why``: spans were refused, last; ``warned``: what the endpoint said though it took
+    all, last.
+    """
 
     sent: int
     refused: int
@@ -55,28 +60,26 @@ def replay(
     source = _Source(session, redact, environ, resource)
     try:
         with without_instrumentation():
-            total, refused = _send(source, otlp)
+            total, refused, given_up = _send(source, otlp)
     finally:
         otlp.close()
     counted = sum(row.count for row in session.aggregates)
     trace_id = format(source.root.trace_id, "032x")
-    why = otlp.why if refused else ""
+    why = otlp.why + ("; no more was tried" if given_up else "") if refused else ""
     return Replayed(total - refused, refused, dict(source.skipped), counted, trace_id, why, otlp.warned)
 
 
-def _send(source: "_Source", otlp: Otlp) -> tuple[int, int]:
-    """Spans there were until nobody took any, and those of them that were refused."""
-    refused = total = 0
-    batch: list[Any] = []
-    for span in source.spans():
-        batch.append(span)
-        total += 1
-        if len(batch) == BATCH:
-            refused += otlp.export_spans(batch)
-            batch = []
-            if refused == total:  # nobody is there: the rest would wait for nothing
-                break
-    return total, refused + (otlp.export_spans(batch) if batch else 0)
+def _send(source: "_Source", otlp: Otlp) -> tuple[int, int, bool]:
+    """Spans there were until nobody took any, those of them that were refused, and whether there were more."""
+    refused = total = in_vain = 0
+    spans = source.spans()
+    while batch := list(islice(spans, BATCH)):
+        failed = otlp.export_spans(batch)
+        total, refused = total + len(batch), refused + failed
+        in_vain = in_vain + 1 if failed == len(batch) else 0
+        if refused == total or in_vain == PATIENCE:  # nobody is there: the rest would wait for nothing
+            return total, refused, next(spans, None) is not None
+    return total, refused, False
 
 
 def prepare() -> Resource:

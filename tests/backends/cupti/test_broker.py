@@ -7,6 +7,7 @@ from collections import deque
 import pytest
 from support.cupti import COPIES, KERNELS, MEMSETS, SYNCS, Engine
 
+from gpusense._capi import interpreter
 from gpusense._records.records import Unavailable
 from gpusense._runtime import threads
 from gpusense._runtime.errors import BackendError
@@ -422,7 +423,7 @@ def test_a_free_threaded_build_is_refused_with_and_without_the_gil(monkeypatch, 
         monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)  # noqa: B023 - asked at once
         assert "free-threaded" in broker.interpreter_dict().reason
     monkeypatch.setattr(sys, "platform", "linux")
-    assert cupti.open() == broker.FREE_THREADED  # for doctor, without a look at any library
+    assert cupti.open() == interpreter.FREE_THREADED  # for doctor, without a look at any library
 
 
 def test_a_buffer_of_before_is_given_back_and_not_held_back(hub, engine):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.devices import GIB, SECOND, device, sample
 
 from gpusense._records.metrics import Clocks, GpuMetrics, Memory, Pcie, Power, ProcessUsage, Thermal, Utilization
+from gpusense.cli.dashboard import frame as frame_module
 from gpusense.cli.dashboard.frame import State, band, frame
 from gpusense.cli.dashboard.paint import Theme, bar, cells, clip, load_style, pad, paint
 
@@ -264,3 +265,12 @@ def test_a_steady_load_draws_the_same_graph_every_time():
         for now_ns in range(119 * SECOND, 120 * SECOND, SECOND // 7)
     }
     assert len(pictures) == 1
+
+
+def test_of_very_many_processes_only_those_that_are_shown_are_drawn(monkeypatch):
+    drawn, draw = [], frame_module._process_text
+    monkeypatch.setattr(frame_module, "_process_text", lambda *usage: drawn.append(usage) or draw(*usage))
+    users = tuple(ProcessUsage(pid) for pid in range(65_536))
+    lines = frame(State((sample(processes=users),)), 80, 40, PLAIN)
+    assert 0 < len(drawn) < 40
+    assert f"    +{65_536 - len(drawn)} more processes" in lines

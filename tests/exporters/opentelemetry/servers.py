@@ -45,9 +45,9 @@ def read_body(request):
 
 
 @contextmanager
-def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, unknown=None, body=b""):
+def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, unknown=None, body=b"", answers=None):
     """Answers ``status``; 413 above ``limit`` bytes; ``fail_first=(count, status)`` for the first requests; 404 for
-    paths that end in ``unknown``. ``body``: of each answer.
+    paths that end in ``unknown``. ``body``: of each answer. ``answers``: how many there are; then it goes away.
     """
     got = Received()
 
@@ -57,6 +57,9 @@ def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, u
         def do_POST(self):
             sent = read_body(self)
             got.requests += 1
+            if answers is not None and got.requests > answers:
+                self.close_connection = True
+                return
             answer = status
             if fail_first is not None and got.requests <= fail_first[0]:
                 answer = fail_first[1]

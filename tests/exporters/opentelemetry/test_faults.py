@@ -12,7 +12,10 @@ import time
 
 import pytest
 from servers import free_port, receiver, silent
+from support import sessions
 from support.machine import require
+
+from gpusense.exporters.opentelemetry import _attributes, _otlp, _parents, _replay
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -44,6 +47,44 @@ def test_too_large_is_halved_until_it_fits_and_stays_so(otel, tracer):
         assert otel.flush(20)
         assert len(got.spans) == 802
         assert got.requests - len(got.paths) == refused
+
+
+def recorded(count, **fields):
+    """A session of ``count`` blocks with a kernel each."""
+    blocks = [sessions.block((f"b{at}",), 10 * at, 10 * at + 9, number=at + 1, **fields) for at in range(count)]
+    candidates = tuple(range(1, count + 1))
+    kernels = [sessions.kernel(f"k{at}", 10 * at + 1, 10 * at + 5, block_id=at + 1) for at in range(count)]
+    return sessions.session(*blocks, *kernels, kernels[0]._replace(ambiguous=candidates), end=10 * count)
+
+
+def test_a_session_of_ten_times_what_any_table_holds_takes_ten_times_as_long(otel, monkeypatch):
+    """In requests (``BATCH``), kinds of spans, links, attributes and what these hold."""
+    monkeypatch.setattr(_replay, "BATCH", 16)
+    monkeypatch.setattr(_otlp, "MAX_KINDS", 16)
+    assert max(_attributes.MAX_ATTRIBUTES, _attributes.MAX_ITEMS, _parents.MAX_LINKS) <= 32
+    costs = []
+    for times in (1, 10):
+        many = {f"a{at}": [["x"] * 32 * times, "x" * 1024 * times][at % 2] for at in range(12 * times)}
+        session = recorded(max(16 * times, 33), attributes=many)
+        with receiver() as got:
+            began = time.process_time()
+            done = otel.export_session(session, got.url)
+            costs.append(time.process_time() - began)
+        assert (done.sent, done.refused, done.why) == (len(session.records) + 1, 0, "")
+        assert max(len(span.links) for span in got.spans) <= 32
+        assert max(len(span.attributes) for span in got.spans) < 40
+        assert max(got.sizes) < 16 * 40_000
+    assert costs[1] < 40 * max(costs[0], 0.01), costs
+
+
+def test_who_answers_no_more_holds_nobody_for_long(otel, monkeypatch):
+    """Each request without an answer may take all of its time."""
+    monkeypatch.setattr(_replay, "BATCH", 4)
+    with receiver(answers=5) as got:
+        done = otel.export_session(recorded(100), got.url, timeout_s=0.2)
+    assert (done.sent, done.refused) == (20, 4 * _replay.PATIENCE)
+    assert got.requests < 30
+    assert done.why.endswith("; no more was tried")
 
 
 def test_unavailable_for_a_moment(otel, tracer):

@@ -16,6 +16,7 @@ from opentelemetry.trace import StatusCode
 from scripted import GPU, ScriptedTracer
 
 from gpusense._records.records import ComputeBlock, GpuKernel, GpuMemset, GpuSync
+from gpusense._runtime import clock
 
 
 @pytest.fixture
@@ -182,6 +183,24 @@ def test_root_span_takes_what_has_no_parent(on, otel, tracer, spans):
     assert train.parent is None
     root.end(0)
     assert len(spans("train")) == 1
+
+
+@pytest.mark.parametrize("steps", [(3600, 3600), (-3600, -3600), (0, 3600), (0, -3600)])
+def test_the_span_of_the_process_lies_around_its_work_whatever_the_wall_clock_does(
+    on, otel, tracer, spans, monkeypatch, steps
+):
+    """Blocks and work come from the tracer on the session's clock."""
+    wall = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: wall() + steps[0] * 10**9)
+    root = otel.start_root_span("serve")
+    start = clock.now_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: wall() + steps[1] * 10**9)
+    tracer.kernel(start_ns=start, duration_ns=10)
+    root.end(0)
+    found = by_name(spans())
+    serve, kernel = found["serve"], found["gpu_kernel: sgemm"]
+    assert parent_id(kernel) == serve.context.span_id
+    assert serve.start_time <= kernel.start_time <= kernel.end_time <= serve.end_time
 
 
 def test_traceparent_joins_the_process_to_a_trace(otel, app, tracer, spans, monkeypatch):

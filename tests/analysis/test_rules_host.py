@@ -1,0 +1,260 @@
+"""What is said of a device that waits: as somebody says it who knows the program."""
+
+import random
+
+import pytest
+from support.sessions import H100, MS, US, alloc, compute, copy, kernel, session, sync
+
+from gpusense.analysis.findings import findings, verdict
+from gpusense.session import merge
+
+
+def of_kind(run, kind):
+    return [one for one in findings(run) if one.kind == kind]
+
+
+class Loop:
+    """Work of a program, one piece after the other."""
+
+    def __init__(self):
+        self.records, self.at, self.order = [], 0, 0
+
+    def kernels(self, number, length, gap, name="k"):
+        for place in range(number):
+            self.at += gap
+            self.order += 1
+            self.records.append(
+                kernel(f"{name}_{place}", self.at, self.at + length, correlation_id=self.order)
+            )  # fmt: skip
+            self.at += length
+
+    def copy(self, direction, size=4, length=2 * US, gap=0, **fields):
+        self.at += gap
+        self.order += 1
+        self.records.append(copy(direction, size, self.at, self.at + length, correlation_id=self.order, **fields))
+        self.at += length
+
+    def session(self, **fields):
+        return session(*self.records, end=self.at, **fields)
+
+
+def launching(steps, slow=0, stall_at=None):
+    loop = Loop()
+    for step in range(steps):
+        loop.kernels(100, 5 * US, 15 * US)
+        loop.kernels(4, 5 * US, 150 * US + slow, "slow")
+        loop.at += 40 * MS if step == stall_at else 0
+    return loop.session()
+
+
+def test_launches_that_take_long_now_and_then_are_the_same_cause():
+    (found,) = [one for one in findings(launching(30, stall_at=20)) if one.share]
+    assert found.kind == "launch_bound"
+    assert "116 gaps of 100 µs to 1 ms, 150 µs on average." in found.evidence
+    assert "Besides, in 1 of 30 steps the host was held up for 40.0 ms." in found.evidence
+    assert found.title.endswith("that run 5.00 µs on average: launching them takes longer than running them.")
+    assert found.saving_ns == 2_997 * 15 * US + 116 * 100 * US  # a gap counts for 100 µs at most
+
+
+def test_work_of_the_host_that_is_more_than_all_launches_is_not_called_so():
+    loop = Loop()
+    for _ in range(30):
+        loop.kernels(100, 5 * US, 10 * US)
+        loop.kernels(4, 5 * US, 900 * US, "slow")
+    found = verdict(loop.session())
+    assert found.kind == "starved"
+    assert found.step_ns == pytest.approx(3600 * US, rel=0.05)
+
+
+def test_of_kernels_some_of_which_are_long_it_says_how_long_half_of_them_are():
+    loop = Loop()
+    for _ in range(30):
+        loop.kernels(60, 5 * US, 15 * US)
+        loop.kernels(2, 1 * MS, 15 * US, "gemm")
+    found = verdict(loop.session())
+    assert found.kind == "launch_bound"
+    assert "of which half run at most 5.00 µs: launching those takes longer" in found.title
+
+
+def waiting_once(steps=30):
+    """The host reads a value at the end of each step, and is slower than the device until it is ahead again."""
+    loop = Loop()
+    for _ in range(steps):
+        loop.kernels(20, 20 * US, 40 * US, "forward")
+        loop.kernels(40, 300 * US, 1 * US, "backward")
+        loop.copy("gpu_to_cpu", gap=1 * US)
+        loop.records.append(sync(loop.at - 5 * MS, loop.at + 5 * US))
+        loop.records.append(sync(loop.at - 9 * MS, loop.at - 9 * MS + 5 * US, name="event_synchronize"))
+    return loop.session()
+
+
+def test_one_wait_in_a_step_that_keeps_the_device_busy_is_a_price_and_no_fault():
+    found = verdict(waiting_once())
+    assert found.kind == "synchronising_call"
+    assert found.title.startswith("GPU 0 is busy 94 % of each step, and empty for 6")
+    assert "after a wait of the host" in found.title
+    assert "If the program needs it at once, this is its price" in found.fix
+    assert (  # the short wait for an event is none
+        "The host waited 29 times: in cudaStreamSynchronize, each after a small copy to the host (.item(), bool(), "
+        ".cpu())." in found.evidence
+    )
+
+
+@pytest.mark.parametrize(("size", "said"), [(4, "to answer what it has read"), (1 << 24, "to make the next input")])
+def test_what_the_host_reads_and_answers_within_a_step_is_no_loading(size, said):
+    loop = Loop()
+    for _ in range(20):
+        loop.kernels(4, MS, 0)
+        loop.copy("gpu_to_cpu")
+        loop.copy("cpu_to_gpu", size, gap=15 * MS)
+    found = verdict(loop.session())
+    assert found.kind == "starved"
+    assert said in found.title
+    assert ("callback" in found.fix) == (size == 4)
+
+
+def test_only_blocks_with_a_tenth_of_the_wait_are_what_the_host_was_in():
+    loop = Loop()
+    blocks = []
+    for _ in range(20):
+        loop.kernels(3, MS, 0)
+        blocks += [
+            compute("decode", loop.at, loop.at + 6 * MS),
+            compute("log", loop.at + 6 * MS, loop.at + 6 * MS + 900 * US),
+        ]
+        loop.at += 10 * MS
+    loop.records += blocks
+    (said,) = [line for line in verdict(loop.session()).evidence if "meanwhile" in line]
+    assert "“decode” for 60 % of it" in said
+    assert "log" not in said
+    loop.records = [one for one in loop.records if getattr(one, "name", "") != "decode"]
+    assert not [line for line in verdict(loop.session()).evidence if "meanwhile" in line]
+
+
+def test_the_rhythm_of_stalls_is_that_of_the_real_ones():
+    draw, loop = random.Random(2), Loop()
+    for step in range(120):
+        loop.kernels(3, 3 * MS, 0)
+        if step % 10 == 9:
+            loop.at += 400 * MS
+        elif step % 17 == 3:
+            loop.at += draw.randrange(2 * MS, 9 * MS)  # late for some other reason
+    (found,) = [one for one in findings(loop.session()) if one.share]
+    assert found.kind == "periodic_stall"
+    assert found.title.startswith("Every 10 steps GPU 0 stands empty for 400 ms longer than usual")
+    assert "12 steps are so slow" in found.evidence[1] or "11 steps are so slow" in found.evidence[1]
+
+
+def saving(every, steps, last=True):
+    """Training that writes its state from pageable memory after some steps."""
+    loop = Loop()
+    for step in range(steps):
+        loop.kernels(3, 3 * MS, 0)
+        if step % every == every - 1 and (last or step + 1 < steps):
+            for _ in range(8):
+                loop.copy("gpu_to_cpu", 10_000_000, 10 * MS, gap=MS, source="device", destination="pageable")
+            loop.at += 100 * MS
+    return loop
+
+
+def test_a_stall_explains_its_copies():
+    loop = saving(20, 100)
+    found = [one.kind for one in findings(loop.session()) if one.share]
+    assert found == ["periodic_stall"]
+
+
+def test_what_happens_once_is_said_after_what_holds_in_each_step():
+    loop = Loop()
+    for step in range(60):
+        loop.kernels(100, 5 * US, 10 * US)
+        if step == 30:
+            for number in range(40):  # as an evaluation and a checkpoint are
+                loop.order += 1
+                loop.records.append(copy("gpu_to_cpu", 1 << 20, loop.at, loop.at + MS, correlation_id=loop.order))
+                loop.at += (1 if number < 39 else 5) * MS
+    kinds = [one.kind for one in findings(loop.session()) if one.share]
+    assert kinds == ["launch_bound", "interruption"]
+    (once,) = of_kind(loop.session(), "interruption")
+    assert once.title.startswith("Once the loop stops for ")
+
+
+def requests(long_every=None):
+    draw, loop = random.Random(5), Loop()
+    for number in range(160):
+        loop.at += round(draw.expovariate(1) * 5 * MS)
+        times = 16 if long_every and number % long_every == long_every - 1 else 1
+        for name in "abcd":
+            loop.order += 1
+            loop.records.append(kernel(name, loop.at, loop.at + times * MS, correlation_id=loop.order))
+            loop.at += times * MS
+    return loop.session()
+
+
+def test_a_server_s_long_requests_are_told_apart_from_waiting_for_demand():
+    found = verdict(requests(long_every=40))
+    assert found.kind == "long_requests"
+    assert found.title == "4 of 155 requests take 16 times as long as the rest (64.0 ms), and those behind them wait."
+    assert "One in 40 is so long." in found.evidence
+    assert verdict(requests()).kind == "no_demand"
+
+
+def allocating(memory):
+    loop = Loop()
+    for _ in range(30):
+        loop.kernels(4, MS, 0)
+        for number, name in enumerate(("alloc", "alloc", "free")):
+            loop.records.append(alloc(1 << 20, loop.at + number * US, 7, name=name, memory=memory))
+        loop.at += 900 * US
+    return loop.session()
+
+
+def test_calls_that_allocate_are_named_as_they_are_called():
+    found = verdict(allocating("device"))
+    assert found.kind == "allocations"
+    assert "around 2 calls of cudaMalloc and 1 calls of cudaFree a step" in found.title
+    assert "cudaHostAlloc and 1 calls of cudaFreeHost" in verdict(allocating("pinned")).title
+    assert verdict(allocating("device_static")).kind != "allocations"  # variables of a module that is loaded
+
+
+def test_nothing_to_gain_is_said_of_a_busy_device_alone():
+    busy = Loop()
+    busy.kernels(50, MS, 20 * US)
+    assert "no fault was found: nothing to gain here" in verdict(busy.session()).title
+    idle = Loop()
+    for _ in range(30):
+        idle.kernels(10, 400 * US, 19 * US)
+        idle.at += 180 * US
+    found = verdict(idle.session())
+    assert found.kind == "nothing_to_gain"
+    assert "no single fault was found. The rest is 4.4 % waiting for the host, 3.9 % between launches." in found.title
+    short = session(kernel("k", 0, MS), end=1000 * MS)
+    assert "but that is 1.00 ms of the 1.00 s that the program runs" in verdict(short).title
+
+
+def rank(number, prepares):
+    loop = Loop()
+    card = H100._replace(uuid=f"GPU-{number}", pci_bus_id=f"0000:0{number}:00.0", cuda_index=number, nvml_index=number)
+    for _ in range(20):
+        start = loop.at
+        loop.at += prepares
+        loop.kernels(4, MS, 0)
+        loop.order += 1
+        end = start + 36 * MS
+        loop.records.append(kernel("ncclDevKernel_AllReduce", loop.at, end, correlation_id=loop.order))
+        loop.at = end
+    return session(*loop.records, end=loop.at, rank=number, world_size=2, devices=(card,))
+
+
+def test_of_a_late_rank_it_says_which_how_much_and_where_to_look():
+    found = verdict(merge([rank(0, MS), rank(1, 30 * MS)]))
+    assert found.kind == "late_rank"
+    assert found.where == "rank 1"
+    assert found.title.startswith("Rank 1 arrives last in 100 % of 20 collectives")
+    assert "for 83 % of each step (28.4 ms of 34.4 ms) between ncclDevKernel_AllReduce and k_0" in found.evidence[0]
+    assert found.fix.startswith("Look at what the host of rank 1 does there")
+
+
+def test_ranks_that_wait_for_each_other_alike_are_one_finding():
+    found = of_kind(merge([rank(0, MS), rank(1, MS)]), "exposed_collectives")
+    assert len(found) == 1
+    assert found[0].evidence[-1] == "So it is on 1 other device or rank: 86 %."
