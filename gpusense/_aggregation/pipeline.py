@@ -273,6 +273,18 @@ class Pipeline:
         self.watched.sweep()
         if self.recent is not None:
             self.recent.trim(now_ns)
+        if self.work.crowded:
+            self._tidy_work()
+
+    def _tidy_work(self) -> None:
+        waiting = self._waiting
+        numbers = self.work.tidy({number for work in waiting for number in work.rows or ()})
+        self._kinds.forget()
+        if self.recent is not None:
+            self.recent.renumbered()
+        for at, work in enumerate(waiting):
+            if work.rows is not None:
+                waiting[at] = work._replace(rows=[numbers[number] for number in work.rows])
 
     # --- out --------------------------------------------------------------------------------------------------------
 

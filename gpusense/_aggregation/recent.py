@@ -25,8 +25,10 @@ _A_PART, _A_RECORD, _AN_AMBIGUITY, _A_SHARED_ROW = 1_100, 250, 150, 110
 
 class Rows(NamedTuple):
     """Rows of decoded work: the columns that a table has of them, and the block of each, as (how many in a row, id or
-    0). ``ambiguous``: number of such a run → the candidates where its block is not certain."""
+    0). ``ambiguous``: number of such a run → the candidates where its block is not certain. ``table``: whose kinds and
+    paths the columns mean."""
 
+    table: WorkTable
     columns: Columns
     counts: "array[int]"
     blocks: "array[int]"
@@ -42,7 +44,7 @@ class Part(NamedTuple):
 
 
 class Recent:
-    """What ended in the last ``keep_ns``, as far as it finds room. ``table``: whose kinds and paths the rows mean.
+    """What ended in the last ``keep_ns``, as far as it finds room. ``table``: whose kinds and paths new rows mean.
 
     Used by one thread at a time.
     """
@@ -50,6 +52,7 @@ class Recent:
     def __init__(self, keep_ns: int, table: WorkTable, most_bytes: int = MOST_BYTES) -> None:
         self.keep_ns = keep_ns
         self.table = table
+        self._meant = table.empty()
         self.most_bytes = most_bytes
         self.size_bytes = 0
         self.gone_ns = 0  # what ended up to here is not held any more, or not all of it
@@ -63,7 +66,11 @@ class Recent:
         counts, blocks = array("q", [run[0] for run in runs]), array("q", [run[1] for run in runs])
         ambiguous = {number: run[2] for number, run in enumerate(runs) if run[2]}
         size = _A_PART + 40 * len(columns[0]) + 16 * len(runs) + _AN_AMBIGUITY * len(ambiguous)
-        self._append(Part(newest_ns, size, Rows(columns, counts, blocks, ambiguous)))
+        self._append(Part(newest_ns, size, Rows(self._meant, columns, counts, blocks, ambiguous)))
+
+    def renumbered(self) -> None:
+        """The table has forgotten kinds or paths, and has other numbers for the rest of them from now on."""
+        self._meant = self.table.empty()
 
     def add(self, item: Any) -> None:
         """A finished record, or many in one."""

@@ -28,6 +28,7 @@ BRACKET_SLACK_NS = 2_000
 THREAD_MASK = 0xFFFFFFFF
 MAX_EVENTS = 100_000
 MAX_BLOCKS = 100_000
+MAX_DARK = 10_000  # times in which nothing is seen; no record comes from before so many
 
 
 def _around(queue: "deque[Boundary]", at_ns: int) -> tuple[int, int, Boundary] | None:
@@ -279,6 +280,7 @@ class Attributor:
             self._lit_late = True
         elif op == LIT or corr > self._dark_from:
             self._dark.append((self._dark_from, max(corr, self._dark_from)))
+            del self._dark[:-MAX_DARK]
             self._dark_from, self._lit_late, self._dark_since_ns = None, False, 0
 
     def _last_place(self) -> int:

@@ -70,9 +70,13 @@ class Crowd:
     def snapshot(self) -> Snapshot:
         return tuple(self.opens), self.inside, self._maybe, dict(self._doubts)
 
-    def maybe_open(self) -> Candidates:
-        """All blocks that are open for all that is known."""
+    def all_open(self) -> Candidates:
+        """Blocks that are open for all that is known."""
         return *self.opens, *self._doubts
+
+    def may_be_open(self, blocks: Candidates) -> bool:
+        """Whether any of them is one of those."""
+        return any(block in self.opens or block in self._doubts for block in blocks)
 
     def goes_on(self, time_ns: int, op: int, block: int, parent: int | None) -> None:
         """An event: switches are seen, or tasks interleave."""
@@ -376,12 +380,14 @@ class Timeline:
         if step is not None:
             return _unfolded(step), None
         crowd = self._crowd_after(len(self.corrs))
-        return crowd.maybe_open(), crowd.inside
+        return crowd.all_open(), crowd.inside
 
     def are_open(self, blocks: Candidates) -> bool:
         """Whether any of them is, after the last event."""
         step = self._step(len(self.corrs))
-        opens = _unfolded(step) if step is not None else self._crowd_after(len(self.corrs)).maybe_open()
+        if step is None:
+            return self._crowd_after(len(self.corrs)).may_be_open(blocks)
+        opens = _unfolded(step)
         return any(block in opens for block in blocks)
 
     def open_now(self) -> Candidates:

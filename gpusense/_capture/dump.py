@@ -39,7 +39,6 @@ class Held(NamedTuple):
     until_ns: int
     read: bool  # whether all work until then was
     parts: list[Part]
-    table: WorkTable  # whose kinds and paths the rows mean
     gone_ns: int  # what ended up to here is not there, or not all of it
     lost: dict[str, int]
 
@@ -47,7 +46,7 @@ class Held(NamedTuple):
 def held(recent: Recent, from_ns: int, until_ns: int, read: bool, lost: dict[str, int]) -> Held:
     """What ``recent`` has by now of that time."""
     parts = [part for part in recent.parts() if part.newest_ns >= from_ns]
-    return Held(from_ns, until_ns, read, parts, recent.table, recent.gone_ns, lost)
+    return Held(from_ns, until_ns, read, parts, recent.gone_ns, lost)
 
 
 def write(path: str | None, what: Held, taken: Taken, known: Known, pause: Callable[[], None]) -> str:
@@ -113,7 +112,8 @@ class _Dump:
         self._what, self._known, self._writer, self._pause = what, known, writer, pause
         self._count = self._ambiguous = self._before = self._start_ns = 0
         self._newest_ns = 0  # that a row ended
-        self._rows = what.table.empty()  # of which a reader makes records
+        self._meant: WorkTable | None = None  # whose kinds and paths the rows mean
+        self._rows = WorkTable()  # of which a reader makes records
         self._finished = WorkTable()  # rows of records that are there themselves
         self._runs: tuple[array[int], array[int], dict[int, tuple[int, ...]]] = (array("q"), array("q"), {})
 
@@ -152,6 +152,9 @@ class _Dump:
         writer.rows(file.COUNTERS, [self._counters()])
 
     def _add(self, rows: Rows) -> None:
+        if rows.table is not self._meant:
+            self._write_rows()
+            self._meant, self._rows = rows.table, rows.table.empty()
         self._newest_ns = max(self._newest_ns, max(rows.columns[1], default=0))
         starts, start_ns, until_ns = rows.columns[0], self._start_ns, self._what.until_ns
         if starts and not start_ns <= min(starts) <= max(starts) <= until_ns:

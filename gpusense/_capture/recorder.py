@@ -252,6 +252,9 @@ class Recorder:
         if self._rests:
             self._end_rest()
             return
+        if not self._seeks:
+            self._note_armed()
+            return
         now = monotonic()
         capture = self.capture
         # Once capture runs only a context is missed, and the next launches need its marker.
@@ -285,7 +288,8 @@ class Recorder:
             self._quiet_s += waited_s
         if self._quiet_s >= QUIET_S and not self._budget.keeps and self._hang is None:
             if not seeks:
-                self._rests = self.armed = True
+                self._rests = True
+                self._note_armed()
             return min(waited_s * 1.5, REST_S if capture is not None and capture.running else REST_ARMED_S)
         self._end_rest()
         if not seeks:
@@ -308,7 +312,8 @@ class Recorder:
         self._note_armed()
 
     def _note_armed(self) -> None:
-        """Any thread, at any moment: what another one has meanwhile found to do is looked at last."""
+        """Any thread, at any moment: what another one finds to do meanwhile is not missed, since it is looked at last;
+        what another one takes away may be, until the next block asks."""
         self.armed = False
         if self._seeks or self._rests:
             self.armed = True

@@ -49,10 +49,11 @@ class Kinds:
         """What kernels at some addresses are called from now on."""
         if not names.items() <= self._names.items():
             if any(self._names.get(pointer, text) != text for pointer, text in names.items()):
-                self._forget()
+                self.forget()
             self._names.update(names)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """The table has other numbers from now on."""
         self._known.clear()
         self._earlier.clear()
         self._names.clear()
@@ -117,7 +118,7 @@ class Kinds:
     def _learn(self, numbers: list[Any], known: dict[tuple[Any, ...], int], columns: Any, read: Any) -> None:
         if self._count > _MAX_KNOWN:
             known.clear()
-            self._forget()
+            self.forget()
         at = -1
         for _ in range(numbers.count(None)):
             at = numbers.index(None, at + 1)

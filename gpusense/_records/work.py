@@ -18,7 +18,8 @@ WITH_ROWS = frozenset({"kernel", "transfer", "memset", "sync"})
 #: Of a run that goes on for long: its first rows stay, and of the others the newest. What lay between is only summed.
 HEAD, TAIL = 100_000, 400_000
 _SHED = TAIL // 4  # rows that go at once
-MAX_KINDS = 100_000
+MAX_KINDS = MAX_PATHS = 100_000
+OTHER = "(other)"  # the name of what is of one kind only because there are too many
 _PART = 65_536  # rows that are sorted at a time
 
 
@@ -77,7 +78,7 @@ class WorkTable:
 
     __slots__ = (
         *("_kinds", "_paths", "end", "holes", "kind", "kinds", "most", "order", "path", "paths", "size", "start"),
-        "summed",
+        *("_tidy_at", "summed"),
     )
 
     def __init__(self, most: int | None = None) -> None:
@@ -89,6 +90,7 @@ class WorkTable:
         self.most = most
         self._kinds: dict[WorkKind, int] = {}
         self._paths: dict[Path, int] = {(): 0}
+        self._tidy_at = min(MAX_KINDS, MAX_PATHS) // 2  # so many kinds, or paths
         self.start, self.end, self.order, self.size = array("q"), array("q"), array("q"), array("q")
         self.kind, self.path = array("I"), array("I")
 
@@ -103,11 +105,10 @@ class WorkTable:
     def kind_of(self, kind: WorkKind) -> int:
         """The number of a kind, a new one if need be."""
         number = self._kinds.get(kind)
+        if number is None and len(self.kinds) >= MAX_KINDS:
+            kind = _plain(kind, len(self.kinds) // MAX_KINDS)
+            number = self._kinds.get(kind)
         if number is None:
-            if len(self.kinds) >= MAX_KINDS:  # a program that launches with ever new sizes
-                kind = kind._replace(grid=None, block=None, registers_per_thread=None, shared_bytes=None)
-                if kind in self._kinds or len(self.kinds) >= 2 * MAX_KINDS:
-                    return self._kinds.get(kind, 0)
             number = self._kinds[kind] = len(self.kinds)
             self.kinds.append(kind)
         return number
@@ -119,6 +120,24 @@ class WorkTable:
             number = self._paths[path] = len(self.paths)
             self.paths.append(path)
         return number
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are many kinds or paths of which no row may be there any more."""
+        return self.most is not None and max(len(self.kinds), len(self.paths)) > self._tidy_at
+
+    def tidy(self, stay: Iterable[int]) -> dict[int, int]:
+        """Forgets the kinds and paths that no row has, but for the kinds ``stay``. Gives the new number of each kind
+        by its old one; tables that share the old ones keep them."""
+        kinds = {old: new for new, old in enumerate(sorted({*stay, *self.kind}))}
+        paths = {old: new for new, old in enumerate(sorted({0, *self.path}))}
+        self.kinds, self.paths = [self.kinds[old] for old in kinds], [self.paths[old] for old in paths]
+        self._kinds = {kind: number for number, kind in enumerate(self.kinds)}
+        self._paths = {path: number for number, path in enumerate(self.paths)}
+        self.kind = array("I", map(kinds.__getitem__, self.kind))
+        self.path = array("I", map(paths.__getitem__, self.path))
+        self._tidy_at = max(self._tidy_at, 2 * len(kinds), 2 * len(paths))
+        return kinds
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -304,6 +323,15 @@ class WorkTable:
             raise ValueError("rows of work of a kind or block that is not there") from None
         for name, column in found.items():
             getattr(self, name).extend(column)
+
+
+def _plain(kind: WorkKind, times: int) -> WorkKind:
+    """``kind`` with less of what tells it apart, the more ``times`` there are too many: a program may launch with ever
+    new sizes, on ever new streams and threads, or kernels with ever new names."""
+    if times == 1:
+        return kind._replace(grid=None, block=None, registers_per_thread=None, shared_bytes=None)
+    name, full_name = (kind.name, kind.full_name) if times == 2 else (OTHER, None)
+    return WorkKind(kind.kind, name, full_name, kind.backend, kind.device, direction=kind.direction, timing=kind.timing)
 
 
 def _array(values: "Sequence[int] | memoryview") -> "array[int]":

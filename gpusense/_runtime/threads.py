@@ -16,6 +16,7 @@ _GONE_S = 0.00002  # between two looks whether the system has let a thread go
 #: Of each thread that gpusense has begun: [its number in the system, when it began, when it ended or None], in
 #: wall-clock nanoseconds. The system gives numbers again.
 _lives: list[list[Any]] = []
+MOST_LIVES = 1_000  # that are remembered: a server that forks, or a monitor that is begun anew, makes more and more
 
 
 def native(name: str) -> Any:
@@ -105,7 +106,8 @@ def free_threaded() -> bool:
 def is_own(system_id: int, at_ns: int) -> bool:
     """Whether that thread was gpusense's own at that wall-clock time."""
     return any(
-        number == system_id and begun <= at_ns and (ended is None or at_ns <= ended) for number, begun, ended in _lives
+        number == system_id and begun <= at_ns and (ended is None or at_ns <= ended)
+        for number, begun, ended in list(_lives)
     )
 
 
@@ -115,12 +117,23 @@ def _own(target: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         life = [system_id(), begun, None]
         _lives.append(life)
+        _forget_some()
         try:
             target()
         finally:
             life[2] = time_ns()
 
     return run
+
+
+def _forget_some() -> None:
+    """Of more lives than are remembered the first that have ended."""
+    for life in list(_lives) if len(_lives) > MOST_LIVES else ():
+        if life[2] is not None and len(_lives) > MOST_LIVES:
+            try:
+                _lives.remove(life)
+            except ValueError:  # another thread was faster
+                pass
 
 
 def exists(system_id: int) -> bool:

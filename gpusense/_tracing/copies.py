@@ -72,12 +72,16 @@ class Copies:
         receivers: list[Receiver] = self._met()["receivers"]
         if self._ours is not None:
             receivers.append(self._ours)
-        if ours is not None:
-            receivers[:] = [one for one in receivers if one is not ours]
+        if ours in receivers:
+            receivers.remove(ours)
         if ours is not None or self._ours is not None:
             self._tell()
         else:
             self.look()
+
+    def end(self) -> None:
+        """No block of other copies comes any more."""
+        self.now(self._speaker, None)
 
     def is_in_session(self) -> bool:
         """Whether some copy records the whole process."""

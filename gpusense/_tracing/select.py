@@ -245,7 +245,7 @@ class Control:
     def ends(self, tracer: Any) -> None:
         """``tracer`` takes no more blocks, of no copy."""
         if tracer is self.live:
-            self._copies.now(tracer, None)
+            self._copies.end()
             missing = silent() if self._in_session else []
             if missing:
                 facts = tracer.recorder.facts
@@ -327,7 +327,7 @@ class Control:
             return
         was_active, self.live = _active_tracer() is tracer, None
         self._in_session = self._enabled = False
-        self._copies.now(tracer, None)
+        self._copies.end()
         recorder = tracer.recorder
         followed = _follows()
         if followed:

@@ -147,7 +147,9 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
         lines = [wait for wait in facts.waits if wait.source_line]
         where = one_line(lines[0].source_line or "") if lines else between_text(view, cause.gaps)
         mostly = f", mostly {'at ' if lines else ''}{where}" if where else ""
-        once = view.told is not None and number <= 1.2 * view.told.number and 3 * view.parts.busy >= 2 * view.length_ns
+        once = (
+            view.told is not None and 0 < number <= 1.2 * view.told.number and 3 * view.parts.busy >= 2 * view.length_ns
+        )
         title = (
             f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of each step, and empty for "
             f"{each_text(view, cause.total_ns)} after a wait of the host, until the host is ahead again{mostly}."
@@ -362,7 +364,7 @@ def _no_demand(view: View, spent: float, uneven: float) -> Finding:
         "no_demand",
         spent,
         f"{view.text} has nothing to do {percent_text(view.share(spent))} of the time, between "
-        f"{steps.number:,} requests at uneven intervals: {time_text(busy)} of work each.",
+        f"{steps.number:,} requests at uneven intervals: {time_text(busy)} of work each, on average.",
         [
             (
                 f"The time without work before a request varies much (coefficient of variation {uneven:.1f}); a "

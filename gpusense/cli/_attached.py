@@ -125,10 +125,13 @@ def _record(folder: str, order: dict[str, Any]) -> str:
             monitor = tracer.metrics_source = _watch_the_device()
         _wait(_BEGIN_S, lambda: not (recorder.capture and recorder.capture.waiting and recorder.capture.missed()))
         recorder.facts["program_start_ns"] = now_ns()
+        recorder.unseen.clear()  # the note says it
         say(folder, BEGUN, {"pid": os.getpid()})
         _wait(order["duration_s"], lambda: not os.path.exists(os.path.join(folder, TAKEN)))
-        recorder.facts["program_end_ns"] = now_ns()
-        return _detach(control, recorder)
+        recorder.facts["program_end_ns"] = end = now_ns()
+        stays = _detach(control, recorder)
+        recorder.unseen[:] = [unseen for unseen in recorder.unseen if unseen.start_ns < end]
+        return stays
     finally:
         tracer.close()
         if monitor is not None:

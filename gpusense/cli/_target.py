@@ -1,4 +1,4 @@
-"""Another process of this machine, as far as it can be attached to: what it runs, whose it is, why it refuses."""
+"""Another process of a Linux machine, as far as it can be attached to: what it runs, whose it is, why it refuses."""
 
 import os
 import re
@@ -17,16 +17,10 @@ _SCOPES = {
 def started(pid: int) -> str | None:
     """What tells the process from a later one of the same number; None once it has ended."""
     try:
-        os.kill(pid, 0)
-    except PermissionError:
-        pass  # it is there
-    except (OSError, OverflowError):
-        return None
-    try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
     except OSError:
-        return "" if not os.path.isdir("/proc/self") else None
+        return None
     return None if fields[0] in "ZX" else fields[19]
 
 
@@ -62,7 +56,9 @@ def owner_of(pid: int) -> tuple[int, int] | None:
 
 def refusal(pid: int) -> str:
     """Why it cannot be attached to, as far as that can be seen from outside; empty where it may well be."""
-    if pid <= 0 or started(pid) is None:
+    if sys.platform != "linux":
+        return "attaching is for Linux, where kernels are traced"
+    if started(pid) is None:
         return f"there is no process {pid}"
     if pid == os.getpid():
         return f"process {pid} is this command itself"
@@ -71,20 +67,18 @@ def refusal(pid: int) -> str:
     except PermissionError:
         return denied(pid)
     ours = sys.version_info[:2]
-    if theirs is None and os.path.isdir("/proc/self"):
+    if theirs is None:
         name = (command_of(pid) or ["?"])[0]
         return f"process {pid} ({os.path.basename(name)}) runs no Python"
-    if theirs is not None and theirs < _FIRST:
+    runs = f"process {pid} runs Python {_text(theirs)}, and"
+    if theirs < _FIRST:
         return (
-            f"process {pid} runs Python {_text(theirs)}, and only Python {_text(_FIRST)} and later can be attached to; "
+            f"{runs} only Python {_text(_FIRST)} and later can be attached to; "
             "gpusense run records a program from its beginning, with any Python"
         )
-    if ours < _FIRST or theirs not in (None, ours):
-        runs, which = "", "the Python of that process"
-        if theirs is not None:
-            runs, which = f"process {pid} runs Python {_text(theirs)}, and ", f"python{_text(theirs)}"
+    if ours != theirs:
         need = f"attaching needs Python {_text(_FIRST)} or later" if ours < _FIRST else "both sides must be the same"
-        return f"{runs}this is {_text(ours)}: {need}; {which} -m gpusense attach {pid}"
+        return f"{runs} this is {_text(ours)}: {need}; python{_text(theirs)} -m gpusense attach {pid}"
     if _elsewhere(pid):
         return f"process {pid} sees other files than this one, as in a container; run gpusense attach in there"
     return ""
@@ -92,7 +86,9 @@ def refusal(pid: int) -> str:
 
 def _elsewhere(pid: int) -> bool:
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
+        return any(
+            os.readlink(f"/proc/{pid}/{what}") != os.readlink(f"/proc/self/{what}") for what in ("ns/mnt", "root")
+        )
     except OSError:
         return False
 

@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             pass
         more = visit.end()
-        _answer(arguments, visit.session, output, more)
+        _answer(arguments, visit.session(), output, more)
     return 0
 
 
@@ -93,10 +93,13 @@ class Visit:
         if not self._pending or _target.started(self._pid) != self._started:
             shutil.rmtree(self._folder, ignore_errors=True)  # which ends recording, where it still goes on
 
-    @property
     def session(self) -> str:
-        """Path of the session."""
-        return self._path(_runs.MAIN)
+        """After :meth:`end`: path of the session, which the process cannot replace any more."""
+        os.chown(self._folder, os.geteuid(), os.getegid())
+        path = self._path(_runs.MAIN)
+        if os.path.islink(path):
+            raise GpuSenseError(f"process {self._pid} has put a link in place of the session")
+        return path
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
@@ -105,7 +108,7 @@ class Visit:
         """Recording has begun when this returns. Raises :class:`GpuSenseError` with the reason where it does not."""
         from .. import __file__ as root
 
-        _attached.say(self._folder, _attached.ORDER, {**order, "path": self.session})
+        _attached.say(self._folder, _attached.ORDER, {**order, "path": self._path(_runs.MAIN)})
         self._write_script(_attached.script(self._folder, os.path.abspath(root), runs.version()))
         self._give_to_owner()
         try:
@@ -142,9 +145,10 @@ class Visit:
         return True
 
     def _write_script(self, text: str) -> None:
-        """The old one or the new one is there at any time."""
+        """The old one or the new one is there at any time. The folder may be another user's by now, so no file and no
+        link that lies there is written to."""
         part = self._path("script.part")
-        with open(part, "w", encoding="utf-8") as file:
+        with open(part, "x", encoding="utf-8") as file:
             file.write(text)
         os.replace(part, self._path(_attached.SCRIPT))
 
@@ -204,9 +208,13 @@ def _answer(arguments: argparse.Namespace, recorded: str, output: str | None, mo
     form = None if output is None else _outputs.form_of(output)
     shown = output if form is None else None
     if shown is not None:
-        moved = _outputs.set_aside(shown)
-        more += [f"the session that was in {shown} is now {moved}"] if moved is not None else []
-        _copy(recorded, shown)
+        try:
+            moved = _outputs.set_aside(shown)
+            more += [f"the session that was in {shown} is now {moved}"] if moved is not None else []
+            _copy(recorded, shown)
+        except OSError as error:
+            more += [f"not written: {shown}: {error.strerror}"]
+            shown = None
     folder = _kept(arguments, session, recorded) if shown is None else None
     more += _outputs.written(session, output, form, shown or folder, arguments.open)
     if arguments.quiet:
@@ -224,7 +232,10 @@ def _kept(arguments: argparse.Namespace, session: Any, recorded: str) -> str | N
     if arguments.no_keep or os.environ.get("GPUSENSE_KEEP", "1") == "0":
         return None
     folder = _runs.make(keep=True)
-    if folder is None or not folder.kept:
+    if folder is None:
+        return None
+    if not folder.kept:
+        folder.remove()
         return None
     with open(os.path.join(folder.path, runs.FILE), "w", encoding="utf-8") as file:
         file.write(dumps({"about": session.meta.get("run")}))

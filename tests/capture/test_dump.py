@@ -12,7 +12,7 @@ from gpusense._aggregation.same_kernels import SameKernels
 from gpusense._capture import dump
 from gpusense._capture.flight import Reason, Taken
 from gpusense._records.records import BlockRecord, ComputeBlock, Counters, GpuKernel, UnseenInterval
-from gpusense._records.work import WorkKind, WorkTable
+from gpusense._records.work import COLUMNS, WorkKind, WorkTable
 from gpusense._runtime import cache
 from gpusense._runtime.errors import SessionError
 from gpusense.session import load
@@ -140,6 +140,24 @@ def test_many_rows_are_several_chunks_with_the_runs_of_each(recent, tmp_path, mo
     session = dumped(recent, tmp_path / "a")
     assert [kernel.block_id or 0 for kernel in session.kernels] == [number for number in range(25) for _ in range(3)]
     assert [kernel.ambiguous for kernel in session.kernels if kernel.ambiguous] == [(1,)] * 3
+
+
+def test_rows_keep_their_kinds_when_the_table_forgets_some(recent, tmp_path):
+    table = recent.table
+    for number, name in enumerate("abc"):
+        if name == "c":  # of the rows in the table those before are gone
+            for column, _ in COLUMNS:
+                del getattr(table, column)[:]
+            table.tidy(())
+            recent.renumbered()
+        start = T0 + 11 * S + number
+        columns = table.append(
+            [table.kind_of(WorkKind("kernel", name))], [(1, table.path_of((name,)))], [start], [start]
+        )
+        recent.add_rows(columns, [(1, 3, ())], start)
+    assert [(one.name, one.path) for one in dumped(recent, tmp_path / "a").kernels] == [
+        ("a", ("a",)), ("b", ("b",)), ("c", ("c",)),
+    ]  # fmt: skip
 
 
 # --- where it lies ----------------------------------------------------------------------------------------------------

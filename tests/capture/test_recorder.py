@@ -314,6 +314,16 @@ def test_a_rest_that_ends_as_capture_is_to_begin_takes_nothing_away(switched):
     assert recorder.capture.running
 
 
+def test_a_block_that_asks_for_nothing_is_the_last_one(switched):
+    """As where a rest ends at the moment in which it begins."""
+    recorder = switched
+    recorder.poke()
+    assert not recorder.armed
+    recorder.armed = True
+    recorder.poke()
+    assert not recorder.armed
+
+
 def test_a_marker_says_where_boundaries_end_and_begin_where_ids_are_not_read(switched):
     recorder, capture, store = switched, switched.capture, switched.store
     capture.newest, marked = None, []

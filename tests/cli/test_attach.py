@@ -116,6 +116,7 @@ def test_a_process_is_recorded_and_left_as_it_was(target, folders, tmp_path, cap
     assert note.startswith(f"not seen: what process {target.pid} did before gpusense was attached to it at ")
     assert f"\n{note}\n" in answer
     assert "gpusense: mine" in answer
+    assert not session.unseen
     assert "CUPTI stays" not in answer
     assert session.meta["run"]["command"].startswith(sys.executable)
     assert sum(record.path == ("step",) for record in session.blocks) > 3
@@ -147,7 +148,12 @@ def test_one_records_at_a_time_and_may_end_early(target, folders):
         ):
             second.begin(order)
         assert first.end() == []
-        assert gpusense.load(first.session).blocks
+        assert gpusense.load(first.session()).blocks
+        os.replace(first.session(), folders / "elsewhere")
+        os.symlink(folders / "elsewhere", os.path.join(first._folder, _runs.MAIN))
+        with pytest.raises(gpusense.GpuSenseError, match="a link in place"):
+            first.session()
+        (folders / "elsewhere").unlink()
     with attach.Visit(target.pid) as third:  # whoever waited has gone
         third.begin(order)
     until(lambda: target.facts()[0] == ["MainThread", "Thread-1 (<lambda>)"])
@@ -161,9 +167,12 @@ def test_the_first_interrupt_ends_recording_with_the_answer(target, tmp_path, ca
         raise KeyboardInterrupt
 
     monkeypatch.setattr(attach.Visit, "wait", interrupt)
-    assert cli.main(["attach", str(target.pid), "--duration", "600", "-o", str(tmp_path / "a.gpusense")]) == 0
-    assert f"next: gpusense report {tmp_path / 'a.gpusense'}" in capsys.readouterr().err
-    assert gpusense.load(tmp_path / "a.gpusense").blocks
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    assert cli.main(["attach", str(target.pid), "--duration", "600", "-o", str(tmp_path / "folder")]) == 0
+    answer = capsys.readouterr().err
+    assert f"\nnot written: {tmp_path / 'folder'}: Is a directory\nnext: gpusense report --html (kept" in answer
+    assert gpusense.load(os.path.join(_runs.runs()[-1], _runs.MAIN)).blocks
 
 
 @can_attach
@@ -283,10 +292,8 @@ def test_versions_are_named_with_what_is_needed(named, capsys, monkeypatch):
     assert f"python3.99 -m gpusense attach {new}" in said
     monkeypatch.setattr(sys, "version_info", (3, 14, 0))
     assert "this is 3.14: both sides must be the same; python3.99 -m" in refused(new, capsys)
-    monkeypatch.setattr(_target, "python_of", lambda pid: None)  # as where there is no /proc
-    monkeypatch.setattr(os.path, "isdir", lambda path: False)
-    monkeypatch.setattr(sys, "version_info", (3, 11, 0))
-    assert "this is 3.11: attaching needs Python 3.14 or later; the Python of that process -m" in _target.refusal(new)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert refused(new, capsys) == "gpusense attach: attaching is for Linux, where kernels are traced\n"
 
 
 @pytest.mark.skipif(hasattr(sys, "remote_exec"), reason="before Python 3.14")

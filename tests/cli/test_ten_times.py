@@ -1,5 +1,6 @@
 """Every command on ten times as much as any table inside holds: it ends, with about ten times the work, in little
-memory. (``export`` is tested with the other tests of the exporter.)
+memory. (``export`` is tested with the other tests of the exporter, a reader of ``monitor`` who stands still with
+those of ``monitor``.)
 
 The tables are made small, so that ten times as much is soon written; their real sizes do not matter to how the work
 grows. What is measured is the processor time of this process, which other programs do not lengthen. What the process
@@ -26,7 +27,7 @@ from gpusense._records.metrics import ProcessUsage
 from gpusense._records.records import BlockRecord, UnseenInterval
 from gpusense._runtime import package
 from gpusense.analysis import significance
-from gpusense.cli import _call_places, _runs, _strace, import_, main, monitor, vendor
+from gpusense.cli import _runs, _strace, import_, main, vendor
 from gpusense.report import chrome, compare, json_stream, perfetto
 from gpusense.report.html import data, events, page
 from gpusense.session import Session, _replay, save
@@ -58,11 +59,9 @@ TABLES = (
     (compare, "_PAGE_ROWS", SIZE),
     (compare, "_PAGE_NAMES", SIZE),
     (significance, "_EXACT", 6),
-    (_call_places, "_MOST", SIZE),
     (_strace, "DETAIL_LIMIT", SIZE),
     (import_, "_AT_ONCE", SIZE),
     (import_, "_LONGEST_LINE", 100_000),
-    (monitor, "_MOST_WAITING", SIZE),
 )
 #: Of address space, beyond what the process has: a thread's stack is 8 MiB of it.
 MOST_BYTES = 256 << 20

@@ -327,3 +327,30 @@ def test_blocks_of_a_librarys_copy_are_in_the_answer_of_a_run(hosts, environ, tm
     ours = [record.path for record in blocks if record.path[:2] != ("app", "solve") or len(record.path) == 2]
     assert ours == [("app",), ("app", "solve"), ("thread",), ("after",)]
     assert session.summary().operation("solve").kernel_count == launched > 0
+
+
+_FORK = """
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+import gpusense, one.sense as lib
+gpusense.enable()
+with lib.trace("before"): pass
+across = lib.trace("across").__enter__()
+child = os.fork()
+if not child:
+    with lib.trace("nobody records"): pass
+    across.__exit__(None, None, None)
+    gpusense.enable()
+    with lib.trace("in the child"): pass
+    print([record.name for record in gpusense.get_tracer().session().blocks], flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+across.__exit__(None, None, None)
+with lib.trace("after"): pass
+print([record.name for record in gpusense.get_tracer().session().blocks])
+"""
+
+
+def test_blocks_of_a_copy_in_a_forked_child_are_the_childs(hosts, run_python):
+    done = run_python(_FORK, PYTHONPATH=str(hosts))
+    clean(done, "['in the child']\n0\n['before', 'across', 'after']\n")

@@ -87,6 +87,46 @@ def test_finished_records_have_rows():
     assert made.paths[made.path[0]] == ("a",)
 
 
+def test_what_is_of_too_many_kinds_never_becomes_another(monkeypatch):
+    """A server with a thread for each request, then kernels with ever new names."""
+    monkeypatch.setattr(work, "MAX_KINDS", 5)
+    made = WorkTable()
+    for number in range(50):
+        row = made.kinds[made.kind_of(WorkKind("kernel", "k", thread=number, grid=(1, 1, 1)))]
+        assert (row.kind, row.name, row.thread) in (("kernel", "k", number), ("kernel", "k", None))
+    for number in range(50):
+        row = made.kinds[made.kind_of(WorkKind("memset", f"m {number}", device=1))]
+        assert (row.kind, row.device) == ("memset", 1)
+        assert row.name in (f"m {number}", work.OTHER)
+    assert len(made.kinds) <= 17
+
+
+def test_kinds_and_paths_go_with_their_rows(monkeypatch):
+    monkeypatch.setattr(work, "MAX_KINDS", 40)
+    monkeypatch.setattr(work, "MAX_PATHS", 40)
+    made, shared = WorkTable(most=20), None
+    for number in range(1, 500):
+        made.add(GpuKernel(f"k {number}", number, number + 1, path=("a", f"b {number}")))
+        if made.crowded:
+            shared = made.copy()
+            told = [
+                (shared.kinds[kind], shared.paths[path]) for kind, path in zip(shared.kind, shared.path, strict=True)
+            ]
+            numbers = made.tidy({shared.kinds.index(shared.kinds[5])})
+            assert made.kinds[numbers[5]] == shared.kinds[5]
+            assert told == [
+                (made.kinds[kind], made.paths[path]) for kind, path in zip(made.kind, made.path, strict=True)
+            ]
+            assert made.paths[0] == ()
+        assert len(made.kinds) <= 50
+        assert len(made.paths) <= 50
+    assert shared is not None
+    assert made.paths[made.path[-1]] == ("a", "b 499")
+    assert made.kinds[made.kind[-1]].name == "k 499"
+    assert made.kind_of(made.kinds[3]) == 3
+    assert made.path_of(made.paths[3]) == 3
+
+
 def test_kinds_without_end_become_few(monkeypatch):
     monkeypatch.setattr(work, "MAX_KINDS", 3)
     made = WorkTable()

@@ -1,6 +1,7 @@
 """Blocks of a copy of gpusense inside another package, in the session of the copy that records. Real copies."""
 
 import asyncio
+import gc
 import importlib
 import sys
 import threading
@@ -28,6 +29,7 @@ def hosts(tmp_path_factory):
         yield {name: importlib.import_module(f"{name}.sense") for name in ("host", "other.extern", "old")}
     for module in [name for name in sys.modules if name.partition(".")[0] in ("host", "other", "old")]:
         del sys.modules[module]
+    gc.collect()  # tracers say when they go: not in the middle of somebody else's test
 
 
 def _make_old(copy):
@@ -195,6 +197,17 @@ def test_a_copy_that_records_for_itself_keeps_its_own(host):
     with host.trace("after"):
         pass
     assert (paths(host)[-1], paths(gpusense)[-1]) == ("after", "shared")
+
+
+def test_a_copy_that_is_off_and_then_closed_still_hands_over(host):
+    host.enable()
+    live = host.get_tracer()
+    host.disable()
+    live.close()
+    gpusense.enable()
+    with host.trace("x"):
+        pass
+    assert paths(gpusense) == ["x"]
 
 
 def test_who_gets_them_where_several_copies_record(host, other):

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from opentelemetry.trace import SpanContext, TraceFlags
 from servers import free_port, receiver, silent
 from support import sessions
 from support.machine import require
 
-from gpusense.exporters.opentelemetry import _attributes, _otlp, _parents, _replay
+from gpusense.exporters.opentelemetry import _attributes, _histograms, _otlp, _parents, _replay, _target, _view
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -75,6 +77,32 @@ def test_a_session_of_ten_times_what_any_table_holds_takes_ten_times_as_long(ote
         assert max(len(span.attributes) for span in got.spans) < 40
         assert max(got.sizes) < 16 * 40_000
     assert costs[1] < 40 * max(costs[0], 0.01), costs
+
+
+def test_tables_of_an_export_that_lasts_keep_to_their_bounds(tracer, monkeypatch):
+    for module, name in (
+        (_parents, "MAX_CLOSED"), (_parents, "MAX_OPEN"), (_view, "MAX_SCOPES"), (_histograms, "MAX_KEYS"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 5)
+    context = SpanContext(1, 2, False, TraceFlags(1))
+    places = _parents.Blocks(lambda: _parents.Ids(lambda: 3, lambda: 1, lambda *_: (True, None)), lambda: context)
+    opened = [SimpleNamespace(block_id=number, name="b", links=None) for number in range(100)]
+    for block in opened[:50]:
+        places.block_opened(block)
+        places.block_closed(block)
+    assert len(places) <= 6
+    for block in opened[50:]:
+        places.block_opened(block)
+    assert len(places) <= 6
+    for block in reversed(opened[50:]):
+        places.block_closed(block)
+    view = _view.View(lambda: tracer, _target.Target(), None)
+    for number in range(50):
+        view.scope("cuda", number, number)
+    assert len(view._scopes) <= 5
+    work = _histograms.Work(3, 0)
+    work.add([sessions.kernel(f"k{number}", number, number + 1) for number in range(50)])
+    assert len(work._passed) <= 5
 
 
 def test_who_answers_no_more_holds_nobody_for_long(otel, monkeypatch):
