@@ -23,6 +23,10 @@ for _number, _usual in (
     if signal.getsignal(getattr(signal, _number, signal.SIGINT)) is signal.SIG_IGN:
         signal.signal(getattr(signal, _number), _usual)
 
+# Programs that a test starts are no workers of pytest-xdist.
+for _name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+    del os.environ[_name]
+
 # A slow or busy machine is no finding.
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.register_profile("few", deadline=None, max_examples=25)  # where the same runs with all examples elsewhere
