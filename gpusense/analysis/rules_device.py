@@ -595,6 +595,7 @@ def _no_fault(view: View) -> tuple[str, str]:
     share = view.share(view.parts.busy)
     of = "each step" if view.told is not None else "its time at work"
     busy = f"{view.text} is busy {percent_text(share)} of {of}"
+    what = "passes" if view.graphics else "kernels"
     if view.told is None and 10 * view.length_ns < high - low:
         little = f"but that is {time_text(view.length_ns)} of the {time_text(high - low)} that the program runs"
         return f"{busy}, {little}: nothing to gain on it.", "A profiler of Python says what the host does meanwhile."
@@ -604,9 +605,8 @@ def _no_fault(view: View) -> tuple[str, str]:
         named = ", ".join(f"{percent_text(view.share(spent))} {words}" for spent, words in most)
         return (
             f"{busy}, and no single fault was found. The rest is {named}.",
-            "Faster kernels are worth more than these.",
+            f"Faster {what} are worth more than these.",
         )
-    what = "passes" if view.graphics else "kernels"
     title = f"{busy}, and no fault was found: nothing to gain here but by faster {what}."
     if view.graphics:
         return title, "To go faster: smaller targets, fewer draws, a simpler shader, passes that run less often."

@@ -173,7 +173,7 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
                     f"{time_text(cause.total_ns / len(cause.gaps))} on average{_per_step(view, len(cause.gaps))}."
                 ),
             ],
-            _ONE_WAIT if once else _WAITS,
+            _LATER if view.graphics else _ONE_WAIT if once else _WAITS,
             where=where,
         )
 
@@ -183,6 +183,7 @@ _WAITS = (
     "Read results less often: no .item(), .cpu(), bool(tensor) or synchronize() within a step; keep the value on the "
     "device, and log every n steps."
 )
+_LATER = "Read results less often, or those of the frame before: copy them into a buffer, and map it once it is ready."
 _ONE_WAIT = (
     "Read the result every n-th step, or that of the step before. If the program needs it at once, this is its price, "
     "and only faster kernels would gain more."
@@ -494,20 +495,23 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
         names = [kernel_text(view, view.work.kinds[view.work.kind[row]]) for row in rows if row in view.news]
         some = ", ".join(dict.fromkeys(names[:3]))
         affected = sum(1 for spent in view.gap_by_step(cause.gaps) if spent)
+        one, many = ("pass", "passes") if view.graphics else ("kernel", "kernels")
         yield finding(
             view,
             "recompilation",
             cause.total_ns,
             f"{view.text} stands empty for {each_text(view, cause.total_ns)}, each time before "
-            "a kernel or a size that had not run before: it is compiled or tuned there.",
+            f"a {one} or a size that had not run before: it is compiled or tuned there.",
             [
                 (
-                    f"{count_text(len(names), 'kernel')} in {affected:,} of {steps.number:,} steps ran for the "
-                    f"first time, {some} among them."
+                    f"{count_text(len(names), one, many)} in {affected:,} of {steps.number:,} steps ran for the first "
+                    f"time, {some} among them."
                 ),
                 f"The pauses before them take {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
             ],
-            "Keep shapes fixed (pad to a few sizes), mark dynamic dimensions, and cache what is compiled.",
+            "Create pipelines before the first frame, and keep them."
+            if view.graphics
+            else "Keep shapes fixed (pad to a few sizes), mark dynamic dimensions, and cache what is compiled.",
             where=some,
         )
 
