@@ -220,6 +220,10 @@ def test_nothing_to_gain_is_said_of_a_busy_device_alone():
     busy = Loop()
     busy.kernels(50, MS, 20 * US)
     assert "no fault was found: nothing to gain here" in verdict(busy.session()).title
+    assert "larger batch" not in verdict(busy.session()).fix  # kernels of 1 ms fill the device as they are
+    small = Loop()
+    small.kernels(50, 60 * US, 1 * US)
+    assert "larger batch" in verdict(small.session()).fix
     idle = Loop()
     for _ in range(30):
         idle.kernels(10, 400 * US, 19 * US)
