@@ -6,8 +6,9 @@ are taken a stretch at a time, and no row is looked at by itself.
 
 import sys
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, compress, starmap
 from typing import Any, overload
 
@@ -15,6 +16,8 @@ from .._records import lanes
 
 _LOWEST = 0 if sys.byteorder == "little" else -1  # byte of a number
 _PART = 4096  # values that are looked at together
+#: So many numbers are looked for again to find a loop, so far, so often; it has so many steps; so many at once else.
+_ALIKE, _FAR, _LOOKS, _OFTEN, _PLAIN = 64, 65_536, 3, 8, 1024
 _RISES = 16  # stretches with fewer rows, on average, are no stretches
 
 
@@ -62,6 +65,12 @@ class Rows(Sequence[int]):
         return list(zip(*[iter(lanes.places(changes))] * 2, strict=True))
 
     @property
+    def number_of_stretches(self) -> int:
+        """How many there are of rows that follow each other."""
+        mask = int.from_bytes(self._mask, "little")
+        return (mask & ~(mask << 8)).bit_count()
+
+    @property
     def first(self) -> int | None:
         """None where there is none."""
         return self._mask.index(1) if self._count else None
@@ -91,6 +100,12 @@ class Rows(Sequence[int]):
         both = int.from_bytes(self._mask, "little") & int.from_bytes(mask, "little")
         return Rows(both.to_bytes(len(mask), "little"))
 
+    def chained(self) -> "Rows":
+        """Those that follow one of them, or that one of them follows."""
+        mask = int.from_bytes(self._mask, "little")
+        first = mask & mask >> 8
+        return Rows((first | first << 8).to_bytes(len(self._mask), "little"))
+
     def within(self, spans: Iterable[tuple[int, int]]) -> "Rows":
         """Those with numbers from one to before another; spans in order, none of which overlaps another."""
         mask, parts, at = self._mask, list[bytes](), 0
@@ -114,6 +129,66 @@ def marked(column: "array[int]", flags: Sequence[int]) -> bytes:
 def sums(numbers: "array[int]", values: "array[int]", count: int) -> list[int]:
     """Of the values with each number together, of numbers below ``count``."""
     found = [0] * count
-    for number, value in zip(numbers, values, strict=True):
-        found[number] += value
+    for number, mine in grouped(numbers, values).items():
+        found[number] = sum(mine)
+    return found
+
+
+def grouped(numbers: "array[int]", values: "array[int]") -> "dict[int, array[int]]":
+    """The values with each number, numbers in the order of their first; the first of each comes first."""
+    found: defaultdict[int, array[int]] = defaultdict(partial(array, "q"))
+    for first, period, times in _repeats(numbers):
+        last = first + period * times
+        if times > 1:  # a column of all steps of a loop at a time
+            for place in range(first, first + period):
+                found[numbers[place]].extend(values[place:last:period])
+        else:
+            for number, value in zip(numbers[first:last], values[first:last], strict=True):
+                found[number].append(value)
+    return found
+
+
+def _repeats(numbers: "array[int]") -> Iterator[tuple[int, int, int]]:
+    """Numbers in pieces: where each begins, so many numbers, that come so often one after the other."""
+    data, width, at, plain = numbers.tobytes(), numbers.itemsize, 0, _PLAIN
+    while at < len(numbers):
+        period, times = _repeat(data, width, at * width)
+        if times >= _OFTEN:
+            plain = _PLAIN
+        else:  # look again the later, the more often that was in vain
+            period, times = min(plain, len(numbers) - at), 1
+            plain = min(2 * plain, _FAR)
+        yield at, period, times
+        at += period * times
+
+
+def _repeat(data: bytes, width: int, begin: int) -> tuple[int, int]:
+    """How many numbers repeat themselves from there on, and how often they come. One loop may lie in another."""
+    wanted, best = data[begin : begin + _ALIKE * width], (0, 0)
+    look = begin + width
+    for _ in range(_LOOKS):
+        at = data.find(wanted, look, begin + _FAR * width)
+        if at < 0 or (at - begin) % width:
+            break
+        same, distance = _same(data, begin, at), at - begin
+        times = 1 + same // distance
+        if times >= _OFTEN:
+            best = max(best, (times * distance, distance))
+        look = at + same - len(wanted) + width
+    size, distance = best
+    return (distance // width, size // distance) if distance else (0, 0)
+
+
+def _same(data: bytes, one: int, other: int) -> int:
+    """How many bytes from there on are the same."""
+    found, size, most, grows = 0, 4096, len(data) - other, True
+    while size and found < most:
+        size = min(size, most - found)
+        grows &= data[one + found : one + found + size] == data[other + found : other + found + size]
+        if grows:
+            found, size = found + size, 2 * size
+        else:
+            size //= 2
+            if data[one + found : one + found + size] == data[other + found : other + found + size]:
+                found += size
     return found

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -19,7 +19,7 @@ from .families import family
 from .idle import Host, inside_blocks
 from .intervals import Interval, intersect, total
 from .program import INTERLUDE, STEADY, Program, Steps
-from .rows import Rows, marked, sums
+from .rows import Rows, grouped, marked, sums
 from .sweep import Parts, Sweep
 from .trials import trials
 
@@ -153,12 +153,16 @@ class View:
     @cached_property
     def by_kind(self) -> "dict[int, tuple[int, int, int]]":
         """Of each kind of work: calls, nanoseconds, bytes."""
-        work, rows = self.work, self.rows
-        kinds, number = rows.of(work.kind), len(work.kinds)
-        spent = sums(kinds, lanes.lengths(rows.of(work.start), rows.of(work.end)), number)
-        moved = rows.where(marked(work.kind, [one.kind in ("transfer", "memset") for one in work.kinds]))
+        work, number = self.work, len(self.work.kinds)
+        moved = self.rows.where(marked(work.kind, [one.kind in ("transfer", "memset") for one in work.kinds]))
         sizes = sums(moved.of(work.kind), moved.of(work.size), number)
-        return {kind: (count, spent[kind], sizes[kind]) for kind, count in sorted(Counter(kinds).items())}
+        return {kind: (len(mine), sum(mine), sizes[kind]) for kind, mine in sorted(self.lengths.items())}
+
+    @cached_property
+    def lengths(self) -> "dict[int, array[int]]":
+        """Nanoseconds of each call, by kind of work; kinds in the order of their first, which comes first."""
+        work, rows = self.work, self.rows
+        return grouped(rows.of(work.kind), lanes.lengths(rows.of(work.start), rows.of(work.end)))
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -284,6 +288,14 @@ class View:
         """How long a gap is in the phase, as far as it was seen."""
         return self.walk.gap_lengths[number] - self.unseen.get(number, 0) - self.beyond.get(number, 0)
 
+    def _shown_each(self, numbers: Sequence[int]) -> "array[int]":
+        """As :meth:`shown`, of some in order."""
+        lengths = array("q", self._lengths(numbers))
+        for number, lost in chain(self.unseen.items(), self.beyond.items()):
+            if _holds(numbers, number):
+                lengths[bisect_left(numbers, number)] -= lost
+        return lengths
+
     def _compiled(self, found: "dict[str, array[int]]") -> None:
         """What a compiler does takes several gaps: in the steps in which something new ran, the host's long ones are
         its own, as far as there are such in no other steps."""
@@ -398,21 +410,18 @@ class View:
         steps, gaps = self.steps, self.walk.gaps
         if steps is None:
             return []
-        spent = [0] * steps.number
-        for number in numbers:
-            at = bisect_right(steps.starts, gaps.start[number]) - 1
-            if 0 <= at < steps.number:
-                spent[at] += self.shown(number)
-        return spent
+        begins = [bisect_left(numbers, bisect_left(gaps.start, start)) for start in steps.starts]
+        lengths = self._shown_each(numbers)
+        return [sum(lengths[low:high]) for low, high in pairwise((*begins, len(numbers)))]
 
     def places(self, numbers: Sequence[int]) -> list[tuple[WorkKind, WorkKind, int, int]]:
         """Between what and what some gaps lie: kinds before and after, how many, nanoseconds; most first. Of very many
         some are looked at."""
         gaps, work, some = self.walk.gaps, self.work, _some(numbers)
         before, after = (map(work.kind.__getitem__, map(side.__getitem__, some)) for side in (gaps.before, gaps.after))
-        found: dict[tuple[int, int], list[int]] = {}
-        for key, spent in zip(zip(before, after, strict=True), map(self.shown, some), strict=True):
-            mine = found.setdefault(key, [0, 0])
+        found: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        for key, spent in zip(zip(before, after, strict=True), self._shown_each(some), strict=True):
+            mine = found[key]
             mine[0] += 1
             mine[1] += spent
         rows = [(work.kinds[a], work.kinds[b], n, spent) for (a, b), (n, spent) in found.items()]

@@ -1,5 +1,6 @@
 """How a recorded run ends: once, in its own process, quietly, whatever state the program left it in."""
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -107,20 +108,30 @@ class Ending:
         children = run.children(self.folder.path) if self.folder is not None else []
         if children:
             facts[CHILDREN] = [os.path.basename(path) for path in children]
-        waiting = Waiting(self._write)
+        searched, waiting = gc.isenabled(), Waiting(self._write)
+        gc.disable()  # the program's objects are many, and hardly any of ours is garbage
+        try:
+            answer = self._worked_out()
+        finally:
+            waiting.end()
+            if searched:
+                gc.enable()
+        self._write(answer)
+        if self.folder is not None and self.folder.kept:
+            prune()
+
+    def _worked_out(self) -> str:
+        """The answer to a run that has ended; nothing if it is to be quiet."""
         session = self.recording.finish()
         if self.path is not None and session.meta.get("mode") == "live":
             from ..session import save
 
             save(session, self.path)
         session, missing = joined([session], _READ_S)
-        waiting.end()
         reports = written(session, self._report, self._form, self._kept(), self._open)
-        more = [*facts.get("notes", ()), *missing[:_MOST_NAMED], *reports]
-        if not self._quiet:
-            self._answer(session, more)
-        if self.folder is not None and self.folder.kept:
-            prune()
+        notes = self.recording.tracer.recorder.facts.get("notes", ())
+        more = [*notes, *missing[:_MOST_NAMED], *reports]
+        return "" if self._quiet else self._answer(session, more)
 
     def _kept(self) -> str | None:
         """The file or folder in which the session stays."""
@@ -129,7 +140,7 @@ class Ending:
             return self.path
         return folder.path if os.path.exists(os.path.join(folder.path, MAIN)) else None
 
-    def _answer(self, session: Any, more: list[str]) -> None:
+    def _answer(self, session: Any, more: list[str]) -> str:
         from ..report import text
         from ..report.style import style_of
 
@@ -140,7 +151,7 @@ class Ending:
         lines += [style.whole(line) for line in (*self._missing(), *more)]
         if kept is not None and self.path is None:
             last = style.whole("next: gpusense report --html (kept; see gpusense list)", paint="dim")
-        self._write("\n".join([*lines, last]) + "\n")
+        return "\n".join([*lines, last]) + "\n"
 
     def _missing(self) -> list[str]:
         """Processes that used the GPU and are not in the answer, and work that may not be."""

@@ -109,6 +109,7 @@ class Replay:
 
     def take_names(self, chunk: file.Chunk) -> None:
         self._texts.update(chunk.names())
+        self.names.new_buffer()
 
     def take_layout(self, chunk: file.Chunk) -> None:
         facts = chunk.json()
@@ -165,7 +166,6 @@ class Replay:
             raise ValueError(f"its layout {buffer.layout} is not known")
         if self.pipeline.occupancy is None:
             self.pipeline.occupancy = _occupancy_of(self.builder.devices)
-        self.names.new_buffer()
         names = Names(self.names, self._text)
         self.pipeline.feed(buffer.data, buffer.thread, strides, names, now_ns=self.until_ns)
         self._buffers += 1
@@ -303,6 +303,7 @@ class Following:
             return then()
         with self._lock:
             try:
+                self._replay.names.new_buffer()  # names may have become readable meanwhile
                 self._replay.until_ns = now_ns()
                 with file.Reader(self._path) as reader:
                     for chunk, behind in reader.begin_at(self._at, _HANDLERS):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.draws import examples
 
 from gpusense.analysis import rows as module
-from gpusense.analysis.rows import Rows, marked, sums
+from gpusense.analysis.rows import Rows, grouped, marked, sums
 
 stretches = st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=8)
 
@@ -32,6 +32,9 @@ def test_rows_are_those_of_their_mask(drawn, other, cuts):
     assert len(rows) == len(numbers)
     assert rows.first == (numbers[0] if numbers else None)
     assert list(rows.of(column)) == [column[at] for at in numbers]
+    chained = [at for at in numbers if at - 1 in numbers or at + 1 in numbers]
+    assert list(rows.chained()) == chained
+    assert rows.number_of_stretches == sum(at - 1 not in numbers for at in numbers)
     second = mask_of(other)[: len(mask)].ljust(len(mask), b"\0")
     assert list(rows.where(second)) == [at for at in numbers if second[at]]
     ends = sorted(min(cut, len(mask)) for cut in cuts)
@@ -47,6 +50,38 @@ def test_each_row_is_marked_as_its_kind(kinds):
     flags = [at % 3 == 1 for at in range(kinds)]
     assert list(marked(column, flags)) == [flags[kind] for kind in column]
     assert marked(array("I"), []) == b""
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(1, 60)), max_size=5),
+    st.sampled_from((2, 64)),
+    st.sampled_from((0, 4000)),
+)
+@examples(150)
+def test_values_are_grouped_by_their_number_whatever_repeats_itself(drawn, alike, length):
+    """Steps one after the other, of one loop, of several, or of none."""
+    numbers = array("I", (7,)) * length + array("I", (one for step, times in drawn for one in step * times))
+    values = array("q", (at * 37 % 101 for at in range(len(numbers))))
+    before, module._ALIKE = module._ALIKE, alike
+    try:
+        found = grouped(numbers, values)
+    finally:
+        module._ALIKE = before
+    expected = {}
+    for number, value in zip(numbers, values, strict=True):
+        expected.setdefault(number, []).append(value)
+    assert list(found) == list(expected)
+    assert [mine[0] for mine in found.values()] == [mine[0] for mine in expected.values()]
+    assert [sorted(mine) for mine in found.values()] == [sorted(mine) for mine in expected.values()]
+
+
+@pytest.mark.parametrize("length", [600, 7])
+def test_steps_of_a_loop_are_found_also_where_another_loop_lies_in_it(length):
+    step = [*range(length)] + [1, 2, 3, 4] * 30
+    numbers = array("I", step * 40)
+    pieces = list(module._repeats(numbers))
+    assert sum(period * times for _, period, times in pieces) == len(numbers)
+    assert (len(step), 39) <= max((period, times) for _, period, times in pieces)
 
 
 def test_values_are_added_up_by_their_number():
