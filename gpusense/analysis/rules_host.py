@@ -16,7 +16,7 @@ from .program import START_UP, STEADY
 from .startup import StartUp, dominates, start_up
 from .transfers import SMALL_BYTES
 from .view import LAUNCH_NS, WORTH, Cause, Stall, View, rhythm, unevenness
-from .words import among_steps, between_text, each_text, kernel_text, path_text, place_text
+from .words import among_steps, between_text, each_text, kernel_text, path_text, place_text, places_text
 
 #: Waiting times this uneven are those of a server for its requests: those of a loader differ less.
 _RANDOM = 0.6
@@ -123,7 +123,7 @@ def _is_noise(view: View) -> bool:
 
 def _held_up(view: View) -> list[str]:
     stall, steps = view.stall, view.steps
-    if stall is None or steps is None or not _is_noise(view):
+    if stall is None or steps is None or not _is_noise(view) or _beside_interludes(view):
         return []
     each = f"{time_text(stall.mean_ns)}{' on average' if len(stall.steps) > 1 else ''}"
     return [f"Besides, in {len(stall.steps):,} of {steps.number:,} steps the host was held up for {each}."]
@@ -298,6 +298,7 @@ def _awaited(view: View, before: int, after: int) -> str:
 def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
     spent = view.gap_ns(gaps)
     where = place_text(view, gaps)
+    places = "" if where else places_text(view, gaps)
     ends = f" {_FOR[what]}" if what in _FOR else ""
     return finding(
         view,
@@ -311,6 +312,7 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
                 f"{_per_step(view, len(gaps))}."
             ),
             *_meanwhile(view, gaps),
+            *([f"Of it {places}."] if places else []),
             *([_ENDS[what]] if what in _ENDS else []),
         ],
         _PREPARE[what],
