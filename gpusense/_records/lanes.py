@@ -13,6 +13,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from itertools import compress, count, pairwise
 from operator import lt, sub
+from typing import Union
 
 _PART = 4096  # values at a time: their long numbers stay in the processor's cache
 _HIGHEST = 7 if sys.byteorder == "little" else 0  # byte of a lane with its highest bit
@@ -20,7 +21,11 @@ _HIGHEST = 7 if sys.byteorder == "little" else 0  # byte of a lane with its high
 _RISES = 16
 
 
-def lengths(starts: "array[int]", ends: "array[int]") -> "array[int]":
+#: Also a part of a column, of which no copy is made.
+Column = Union["array[int]", memoryview]
+
+
+def lengths(starts: Column, ends: Column) -> "array[int]":
     """``ends`` less ``starts``, each."""
     made = array("q")
     for at in range(0, len(starts), _PART):
@@ -34,7 +39,7 @@ def lengths(starts: "array[int]", ends: "array[int]") -> "array[int]":
     return made
 
 
-def less(left: "array[int]", right: "array[int]") -> bytes:
+def less(left: Column, right: Column) -> bytes:
     """A byte for each pair, 1 where the left is less than the right, else 0."""
     parts = []
     for at in range(0, len(left), _PART):
@@ -67,7 +72,7 @@ def _borrowed(low: int, high: int, top: int, size: int) -> bytes:
 _ONES = bytes((0, *(1,) * 255))
 
 
-def _number(values: "array[int]") -> int:
+def _number(values: Column) -> int:
     return int.from_bytes(values.tobytes(), sys.byteorder)
 
 
@@ -92,7 +97,8 @@ def places(mask: bytes) -> "array[int]":
 def in_order(values: "array[int]") -> "list[tuple[int, int]] | None":
     """Pieces of a column, first and behind the last, that are the column in order if they are put one after the other;
     equal values stay as they are. None where there would be very many."""
-    falls = less(values[1:], values[:-1])
+    view = memoryview(values)
+    falls = less(view[1:], view[:-1])
     if falls.count(1) * _RISES > len(values):
         return None
     runs = list(pairwise((0, *(at + 1 for at in places(falls)), len(values))))

@@ -156,8 +156,8 @@ class WorkTable:
         found = (
             _array(starts),
             _array(ends),
-            zeros if orders is None else array("q", orders),
-            zeros if sizes is None else array("q", sizes),
+            zeros if orders is None else _array(orders),
+            zeros if sizes is None else _array(sizes),
             array("I", kinds),
             array("I"),
         )
@@ -334,9 +334,13 @@ def _plain(kind: WorkKind, times: int) -> WorkKind:
     return WorkKind(kind.kind, name, full_name, kind.backend, kind.device, direction=kind.direction, timing=kind.timing)
 
 
-def _array(values: "Sequence[int] | memoryview") -> "array[int]":
+def _array(values: "Iterable[int] | memoryview") -> "array[int]":
     if not isinstance(values, memoryview):
         return array("q", values)
+    if values.itemsize == 4:
+        halves = array("I", bytes(8 * len(values)))
+        halves[sys.byteorder == "big" :: 2] = array("I", values.tobytes())
+        values = memoryview(halves)
     made = array("q")
     made.frombytes(values.cast("B"))  # unsigned in a record, and below 2**63 where it was judged
     return made

@@ -214,7 +214,7 @@ class Program:
         return sums(self._busy.of(paths), lengths, count) if count > 1 else [sum(lengths)]
 
     def _lengths(self, rows: Rows) -> "array[int]":
-        return lanes.lengths(rows.of(self._work.start), rows.of(self._work.end))
+        return rows.lengths(self._work.start, self._work.end)
 
     def _spent_in(self, path: Path) -> int:
         """As far as it was launched in a block of this path or in one inside."""
@@ -272,7 +272,7 @@ class Program:
 
 def _ascend(orders: "array[int]") -> bool:
     """Whether each launch has a number, and one of its own that is higher than that before it."""
-    return not orders or (orders[0] > 0 and 0 not in lanes.less(orders[:-1], orders[1:]))
+    return not orders or (orders[0] > 0 and 0 not in lanes.less(memoryview(orders)[:-1], memoryview(orders)[1:]))
 
 
 def _in_order(orders: "array[int]", *columns: "array[int]") -> "Iterator[array[int]]":

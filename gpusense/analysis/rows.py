@@ -81,6 +81,14 @@ class Rows(Sequence[int]):
             return array(column.typecode, compress(column, self._mask))
         return lanes.joined(column, self._stretches)
 
+    def lengths(self, starts: "array[int]", ends: "array[int]") -> "array[int]":
+        """From the start to the end of each of these rows."""
+        stretches = self._stretches
+        if stretches is None or len(stretches) != 1:
+            return lanes.lengths(self.of(starts), self.of(ends))
+        part = slice(*stretches[0])
+        return lanes.lengths(memoryview(starts)[part], memoryview(ends)[part])
+
     def firsts(self, column: "array[int]") -> list[tuple[int, int]]:
         """Each number of a column with the first row that has it, in the order of these."""
         values, found = self.of(column), dict[int, int]()

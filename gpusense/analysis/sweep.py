@@ -135,8 +135,9 @@ class _Covered:
         self.rows = rows
         self.starts = rows.of(work.starts)
         self.until, self._by = _reached(self.starts, rows.of(work.ends))
-        self._empty = Rows(lanes.less(self.until[:-1], self.starts[1:]))
-        self.gap_starts, self.gap_ends = self._empty.of(self.until), self._empty.of(self.starts[1:])
+        empty = lanes.less(memoryview(self.until)[:-1], memoryview(self.starts)[1:])
+        self._before, self._after = Rows(empty), Rows(b"\0" + empty)  # rows before a gap, and behind one
+        self.gap_starts, self.gap_ends = self._before.of(self.until), self._after.of(self.starts)
 
     @property
     def in_turn(self) -> bool:
@@ -147,7 +148,7 @@ class _Covered:
         """The row that ended last before each gap, and the one that ended the gap."""
         numbers = array("I", self.rows)
         last = numbers if self._by is None else array("I", map(numbers.__getitem__, self._by))
-        return self._empty.of(last), self._empty.of(numbers[1:])
+        return self._before.of(last), self._after.of(numbers)
 
     def up_to(self, edges: Sequence[int]) -> list[int]:
         """How much of the time from the first edge to each."""
@@ -166,7 +167,7 @@ class _Covered:
 
 def _reached(starts: "array[int]", ends: "array[int]") -> "tuple[array[int], array[int] | None]":
     """Up to when all work lasts that began before or with each row, and which of the rows does; None: always itself."""
-    overlaps = lanes.places(lanes.less(starts[1:], ends[:-1]))
+    overlaps = lanes.places(lanes.less(memoryview(starts)[1:], memoryview(ends)[:-1]))
     if not overlaps:
         return ends, None
     until, by, at, count = ends[:], array("I", range(len(ends))), 0, len(ends)
@@ -202,7 +203,7 @@ def _gaps(covered: _Covered, low: int, high: int, into: Sweep) -> None:
     if until[-1] > high:
         end = bisect_left(covered.gap_ends, high)
     columns = covered.gap_starts, covered.gap_ends, *covered.between()
-    into.gaps = Gaps(*(column[begin:end] for column in columns))
+    into.gaps = Gaps(*(lanes.joined(column, [(begin, end)]) for column in columns))
     into.first_ns = max(starts[first], low)
     into.last_ns = min(high, covered.gap_starts[end] if end < len(covered.gap_starts) else until[-1])
 

@@ -162,7 +162,7 @@ class View:
     def lengths(self) -> "dict[int, array[int]]":
         """Nanoseconds of each call, by kind of work; kinds in the order of their first, which comes first."""
         work, rows = self.work, self.rows
-        return grouped(rows.of(work.kind), lanes.lengths(rows.of(work.start), rows.of(work.end)))
+        return grouped(rows.of(work.kind), rows.lengths(work.start, work.end))
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -222,10 +222,8 @@ class View:
         if self.share(self.gap_ns(found["launch"])) >= WORTH:
             self._launched_slowly(found)
         if self._waits_keep_it_short(found):
-            found["synchronising"], found["launch"] = (
-                array("I", sorted([*found["synchronising"], *found["launch"]])),
-                array("I"),
-            )
+            found["synchronising"] = _together(found["synchronising"], found["launch"])
+            found["launch"] = array("I")
         return {name: Cause(name, self.gap_ns(mine), mine) for name, mine in found.items()}
 
     def _launched_slowly(self, found: "dict[str, array[int]]") -> None:
@@ -239,7 +237,7 @@ class View:
             sorted_out[slow].append(number)
         host, slow_ones = sorted_out
         if self.gap_ns(slow_ones) <= self.gap_ns(found["launch"]):
-            found["host"], found["launch"] = host, array("I", sorted([*found["launch"], *slow_ones]))
+            found["host"], found["launch"] = host, _together(found["launch"], slow_ones)
 
     def _waits_keep_it_short(self, found: "dict[str, array[int]]") -> bool:
         """Whether the short gaps follow from waits, too: a host that waits often cannot launch ahead, although all its
@@ -309,10 +307,10 @@ class View:
         if not mean or mean < 3 * (sum(usual) / len(usual) if usual else 0.0):
             return
         those = set(with_new)
-        host, found["host"] = found["host"], array("I")
-        for number in host:
-            at = steps.at(self.walk.gaps.start[number])
-            found["new" if at in those else "host"].append(number)
+        new, host = array("I"), array("I")
+        for number in found["host"]:
+            (new if steps.at(self.walk.gaps.start[number]) in those else host).append(number)
+        found["new"], found["host"] = _together(found["new"], new), host
 
     @cached_property
     def trials(self) -> list[Interval]:
@@ -323,12 +321,12 @@ class View:
         """Before cuDNN tries algorithms it compiles and loads them: long gaps that end just before a trial or in it."""
         gaps = self.walk.gaps
         starts = [start for start, _ in self.trials]
-        host, found["host"] = found["host"], array("I")
-        for number in host:
+        new, host = array("I"), array("I")
+        for number in found["host"]:
             at = bisect_right(starts, gaps.end[number] + _SET_UP_NS) - 1
             tried = at >= 0 and gaps.end[number] <= self.trials[at][1]
-            found["new" if tried else "host"].append(number)
-        found["new"] = array("I", sorted(found["new"]))
+            (new if tried else host).append(number)
+        found["new"], found["host"] = _together(found["new"], new), host
 
     @cached_property
     def _codes(self) -> bytearray:
@@ -455,6 +453,18 @@ def _holds(numbers: Sequence[int], one: int) -> bool:
     """Whether numbers in order have one among them."""
     at = bisect_left(numbers, one)
     return at < len(numbers) and numbers[at] == one
+
+
+def _together(one: "array[int]", other: "array[int]") -> "array[int]":
+    """Numbers of both, each in order, in order."""
+    few, many = sorted((one, other), key=len)
+    made, at = array("I"), 0
+    for number in few:
+        place = bisect_left(many, number, at)
+        made += many[at:place]
+        made.append(number)
+        at = place
+    return made + many[at:]
 
 
 def _some(numbers: Sequence[int]) -> Sequence[int]:

@@ -32,6 +32,8 @@ def test_rows_are_those_of_their_mask(drawn, other, cuts):
     assert len(rows) == len(numbers)
     assert rows.first == (numbers[0] if numbers else None)
     assert list(rows.of(column)) == [column[at] for at in numbers]
+    ends = array("q", (at * at for at in range(len(mask))))
+    assert list(rows.lengths(column, ends)) == [ends[at] - column[at] for at in numbers]
     chained = [at for at in numbers if at - 1 in numbers or at + 1 in numbers]
     assert list(rows.chained()) == chained
     assert rows.number_of_stretches == sum(at - 1 not in numbers for at in numbers)

@@ -65,6 +65,15 @@ def test_of_too_many_rows_the_first_and_the_newest_stay(drawn, most):
     assert rows_of(made)[first:] == rows_of(whole)[len(whole) - last :]
 
 
+def test_columns_come_as_lists_or_as_they_lie_in_a_record():
+    numbers = [1, 2**31, 2**32 - 1]
+    packed = memoryview(array("I", numbers)), memoryview(array("Q", [2**40, 5, 2**62]))
+    made = WorkTable()
+    made.append([0, 0, 0], [(3, 0)], packed[1], packed[1], packed[0], numbers)
+    assert list(made.order) == list(made.size) == numbers
+    assert list(made.start) == list(made.end) == [2**40, 5, 2**62]
+
+
 def test_an_interrupt_between_two_columns_costs_no_more_than_its_row():
     made = table([(0, 0, 10, 5, 0), (1, 1, 20, 5, 0)])
     made.start.append(30)  # and then it came
