@@ -77,7 +77,7 @@ COVERED_BY = {
     "integrations/wgpu_py/test_cards.py": "integrations.wgpu_py._clock_setup",
     "lifetime/test_children.py": "cli._sessions",
     "lifetime/test_proton.py": "backends.cupti.proton",
-    "lifetime/test_run.py": "cli._ending cli._program cli.run",
+    "lifetime/test_run.py": "cli._program cli.run",
     "lifetime/test_sync_lines.py": "backends.cupti.sync_lines.reader",
     "monitor/test_monitor.py": "monitor._sampler",
     "records/test_json_codec.py": "_records.records",
