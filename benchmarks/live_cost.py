@@ -1,5 +1,4 @@
-"""What recording costs a busy Python loop in the same process, live, live with a flight recorder, and to a file, on the
-scripted libraries.
+"""What recording costs a busy Python loop in the same process, live and to a file, on the scripted libraries.
 
 ``python benchmarks/live_cost.py [pairs]``. A C thread launches 28,000 or 100,000 kernels a second throughout; the loop
 runs in windows with the kinds on and off in turn, so that only reading and decoding differ. Prints the median slowdown
@@ -47,7 +46,6 @@ def child(mode, rate, pairs):
         os.close(handle)
         select.control.start_session("file", path)
     else:
-        gpusense.configure(flight_recorder=10.0 if mode == "flight" else None)
         gpusense.enable()
     tracer = gpusense.get_tracer()
     recorder = tracer.recorder
@@ -73,10 +71,10 @@ def child(mode, rate, pairs):
             gaps_off.append(found[False][1])
     driver.fake_cuda_pace(0)
     low, middle, high = statistics.quantiles([100 * ratio for ratio in ratios], n=4)
-    counters = tracer.recorder.counters() if mode != "file" else None
+    counters = tracer.recorder.counters() if mode == "live" else None
     seen = f"{counters.seen} seen, {counters.missed} buffers missed" if counters else ""
     print(
-        f"{mode:6} {rate:7}/s  slowdown {middle:5.1f} % [{low:5.1f}, {high:5.1f}]  "
+        f"{mode:5} {rate:7}/s  slowdown {middle:5.1f} % [{low:5.1f}, {high:5.1f}]  "
         f"longest gap {statistics.median(gaps_on):5.2f} ms on, {statistics.median(gaps_off):5.2f} ms off  "
         f"own CPU {statistics.median(shares):.1f} %  {seen}",
         flush=True,
@@ -102,7 +100,7 @@ def main():
             "GPUSENSE_LIBCUPTI": build(folder, "libcupti.c", "libcupti.so.13"),
         }
         for rate in ("28000", "100000"):
-            for mode in ("live", "flight", "file"):
+            for mode in ("live", "file"):
                 command = [sys.executable, __file__, "child", mode, rate, pairs]
                 subprocess.run(command, check=True, env={**os.environ, **libraries})
 

@@ -11,7 +11,7 @@ from sys import getsizeof
 from typing import Any, NamedTuple
 
 from .._attribution.timelines import Candidates
-from .._records.records import Record
+from .._records.records import BlockRecord, Record
 from .._records.work import Columns, WorkTable
 from .same_kernels import SameKernels
 
@@ -20,7 +20,7 @@ MOST_BYTES = 44 << 20
 _FINISHED = 256  # records that make a part
 
 #: What one thing takes, over the numbers in its columns.
-_A_PART, _A_RECORD, _AN_AMBIGUITY, _A_SHARED_ROW = 1_100, 250, 150, 110
+_A_PART, _A_BLOCK, _AN_AMBIGUITY, _A_SHARED_ROW = 1_100, 360, 150, 110
 
 
 class Rows(NamedTuple):
@@ -58,7 +58,6 @@ class Recent:
         self.gone_ns = 0  # what ended up to here is not held any more, or not all of it
         self._parts: deque[Part] = deque()
         self._finished: list[Record | SameKernels] = []
-        self._finished_ns = self._finished_bytes = 0
 
     def add_rows(self, columns: Columns, runs: Sequence[tuple[int, int, Candidates]], newest_ns: int) -> None:
         """Rows that the table got. ``runs``: how many in a row are of which block, and the candidates where that is
@@ -75,12 +74,6 @@ class Recent:
     def add(self, item: Any) -> None:
         """A finished record, or many in one."""
         self._finished.append(item)
-        if isinstance(item, SameKernels):
-            self._finished_ns = max(self._finished_ns, item.starts[-1] + max(item.durations))
-            self._finished_bytes += _A_RECORD + _A_SHARED_ROW * len(item)
-        else:
-            self._finished_ns = max(self._finished_ns, item.end_ns)
-            self._finished_bytes += _size(item)
         if len(self._finished) >= _FINISHED:
             self._close()
 
@@ -99,9 +92,10 @@ class Recent:
         return list(self._parts)
 
     def _close(self) -> None:
-        items, newest_ns, size = self._finished, self._finished_ns, self._finished_bytes
-        self._finished, self._finished_ns, self._finished_bytes = [], 0, 0
-        self._append(Part(newest_ns, _A_PART + size, items))
+        items, self._finished = self._finished, []
+        newest_ns = max([item.end_ns for item in items])
+        size = sum([_size(item) for item in items if type(item) is not BlockRecord or item.attributes])
+        self._append(Part(newest_ns, _A_PART + _A_BLOCK * len(items) + size, items))
 
     def _append(self, part: Part) -> None:
         self._parts.append(part)
@@ -115,10 +109,12 @@ class Recent:
         self.gone_ns = max(self.gone_ns, min(part.newest_ns, now_ns))
 
 
-def _size(record: Any) -> int:
-    """About so many bytes; of what the program has put into its attributes, the texts count in full."""
-    size = _A_RECORD + getsizeof(record)
-    attributes = getattr(record, "attributes", None)
+def _size(item: Any) -> int:
+    """About so many bytes more than a block takes; of what the program has put into attributes, texts count in full."""
+    if type(item) is SameKernels:
+        return _A_SHARED_ROW * len(item)
+    size = getsizeof(item)
+    attributes = getattr(item, "attributes", None)
     if attributes:
         size += getsizeof(attributes) + sum(getsizeof(value) for value in attributes.values())
     return size

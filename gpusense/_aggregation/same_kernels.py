@@ -66,6 +66,11 @@ class SameKernels:
         return [(kind, members) for kind, members in zip(self.kinds, lists, strict=True) if members]
 
     @property
+    def end_ns(self) -> int:
+        """None ended later."""
+        return self.starts[-1] + max(self.durations)
+
+    @property
     def ends(self) -> list[int]:
         return list(map(add, self.starts, self.durations))
 

@@ -13,18 +13,19 @@ _LOOK_EVERY = 64  # passes, once there are many
 
 
 class _Lengths:
-    """Of one block. ``p99_ns``: None before there are enough."""
+    """Of one block. ``p99_ns``: 0 before there are enough."""
 
     __slots__ = ("_counts", "_look_at", "p99_ns", "passes")
 
     def __init__(self) -> None:
         self.passes = 0
-        self.p99_ns: int | None = None
+        self.p99_ns = 0
         self._counts: dict[int, int] = {}
         self._look_at = MIN_PASSES
 
     def add(self, length_ns: int) -> None:
-        place = _place(length_ns)
+        octave = length_ns.bit_length() - 5  # sixteen places to one; exact below 32 ns
+        place = (octave << 4) + (length_ns >> octave) if octave > 0 else length_ns
         counts = self._counts
         counts[place] = counts.get(place, 0) + 1
         self.passes += 1
@@ -45,12 +46,6 @@ class _Lengths:
         self._look_at = self.passes + max(_LOOK_EVERY, self.passes // 8)
 
 
-def _place(length_ns: int) -> int:
-    """Sixteen to an octave; exact below 16 ns."""
-    octave = max(0, length_ns.bit_length() - 5)
-    return (octave << 4) + (length_ns >> octave)
-
-
 def _longest(place: int) -> int:
     """The longest that has this place."""
     octave = max(0, (place >> 4) - 1)
@@ -63,22 +58,27 @@ class Usual:
     def __init__(self) -> None:
         self._known: dict[Path, _Lengths] = {}
 
-    def pass_of(self, path: Path, length_ns: int) -> tuple[int, int] | None:
-        """Counts a pass; gives the 99th percentile of those before it and their number, None where they are too few."""
+    def add(self, path: Path, length_ns: int) -> int:
+        """Counts a pass; gives the 99th percentile of those before it, 0 where they are too few."""
         known = self._known.get(path)
         if known is None:
             known = self._known[path] = _Lengths()
             if len(self._known) > MAX_BLOCKS:
                 self._forget()
-        p99_ns, passes = known.p99_ns, known.passes
+        p99_ns = known.p99_ns
         known.add(length_ns)
-        return (p99_ns, passes) if p99_ns is not None else None
+        return p99_ns
+
+    def passes(self, path: Path) -> int:
+        """That are counted for it."""
+        known = self._known.get(path)
+        return known.passes if known is not None else 0
 
     def around(self, path: Path) -> int:
         """The 99th percentile of the outermost block around ``path`` that runs again and again; 0 without one."""
         for length in range(1, len(path)):
             known = self._known.get(path[:length])
-            if known is not None and known.p99_ns is not None:
+            if known is not None and known.p99_ns:
                 return known.p99_ns
         return 0
 

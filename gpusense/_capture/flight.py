@@ -109,21 +109,25 @@ class Flight:
 
     def look(self, records: Iterable[Any]) -> None:
         """Whether any of ``records``, of what has just ended, is a reason."""
-        pass_of, factor = self._usual.pass_of, self._factor
+        add, factor = self._usual.add, self._factor
         for item in records:
             if type(item) is not BlockRecord:
                 continue
             length_ns = item.end_ns - item.start_ns
-            usual = pass_of(item.path, length_ns)
+            p99_ns = add(item.path, length_ns)
             if item.error is not None and item.error not in _NO_FAULTS:
-                self._note(_reason("error", item, usual or (None, None), item.error))
+                self._note(self._reason("error", item, p99_ns))
             elif (
-                usual is not None
+                p99_ns
                 and length_ns >= LEAST_NS
-                and length_ns > factor * usual[0]
-                and length_ns - usual[0] >= LEAST_SHARE * self._usual.around(item.path)
+                and length_ns > factor * p99_ns
+                and length_ns - p99_ns >= LEAST_SHARE * self._usual.around(item.path)
             ):
-                self._note(_reason("slow", item, usual))
+                self._note(self._reason("slow", item, p99_ns))
+
+    def _reason(self, trigger: str, block: BlockRecord, p99_ns: int) -> Reason:
+        length_ns, passes = block.end_ns - block.start_ns, self._usual.passes(block.path) if p99_ns else None
+        return Reason(trigger, block.end_ns, block.path, block.block_id, length_ns, p99_ns or None, passes, block.error)
 
     def _note(self, reason: Reason) -> None:
         """It will be in a dump, or is passed over."""
@@ -209,6 +213,7 @@ class Flight:
 
     def status(self) -> dict[str, Any]:
         """For people."""
+        worst = self._worst
         return {
             "seconds": self.seconds,
             "written": self._written,
@@ -216,7 +221,7 @@ class Flight:
             "failed": self._failed,
             "failure": self._failure or None,
             "passed_over": self._passed_over,
-            "passed_over_worst": self._worst.text if self._worst is not None else None,
+            "passed_over_worst": worst.text if worst is not None else None,
             "next_after_s": max(0.0, round(self._again_at - self._clock(), 1)),
             "signal": self.signal.state,
         }
@@ -225,8 +230,3 @@ class Flight:
 def _order(reason: Reason) -> tuple[bool, int]:
     """What was asked for and errors, then what took longest."""
     return reason.trigger == "slow", -(reason.duration_ns or 0) if reason.trigger == "slow" else reason.time_ns
-
-
-def _reason(trigger: str, block: BlockRecord, usual: tuple[int | None, int | None], error: str | None = None) -> Reason:
-    length_ns = block.end_ns - block.start_ns
-    return Reason(trigger, block.end_ns, block.path, block.block_id, length_ns, *usual, error)

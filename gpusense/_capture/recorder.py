@@ -473,6 +473,9 @@ class Recorder:
         while self._followed:
             resumes, reason = self._followed.popleft()
             if not resumes:
+                if self._went_on is not None:  # and no work was asked for since
+                    self._add_unseen(self._went_on._replace(end_ns=now_ns()))
+                    self._went_on = None
                 capture.hold(reason)
                 self._go_dark(None)
             elif (went_on := capture.go_on()) is not None:

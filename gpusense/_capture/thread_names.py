@@ -13,7 +13,8 @@ _MOST = 4096
 
 
 class ThreadNames:
-    """Threads that were seen: their numbers in Python and in the system, and their names."""
+    """Threads that were seen: their numbers in Python and in the system, and their names. Of very many those that run,
+    and the newest of the others: a server may have a thread for each request."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int | None, str], None] = {}
@@ -26,8 +27,14 @@ class ThreadNames:
         for number, thread in list(active.items()):
             native, name = getattr(thread, "native_id", None), str(getattr(thread, "name", ""))
             key = (number, native, name)
-            if key not in self._seen and len(self._seen) < _MOST and not threads.is_own(native or 0, time_ns()):
-                self._seen[key] = None
+            if key in self._seen or threads.is_own(native or 0, time_ns()):
+                continue
+            if len(self._seen) >= _MOST:
+                gone = next((old for old in self._seen if active.get(old[0]) is None), None)
+                if gone is None:
+                    return
+                del self._seen[gone]
+            self._seen[key] = None
 
     def rows(self) -> list[dict[str, Any]]:
         """For ``meta``, in the order in which they were seen."""

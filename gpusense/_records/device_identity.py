@@ -80,13 +80,19 @@ def known_as(device: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo | 
 
     By UUID, else by PCI address, which cards of two machines may have in common: places in two lists say nothing,
     because CUDA_VISIBLE_DEVICES hides cards and turns them round. An entry that has neither is the one of its name and
-    place.
+    place. A card is known as the MIG instance of it that is among them, which is what the program has of it.
     """
     fits = [one for one in devices if one.uuid is not None and one.uuid == device.uuid]
+    if not _is_instance(device):
+        fits = [one for one in devices if _is_instance(one) and same(one, device)] or fits
     fits = fits or [one for one in devices if same(one, device) and not _on_two_machines(one, device)]
     if not fits and _is_nameless(device):
         fits = [one for one in devices if _is_nameless(one) and one.name == device.name and one.index == device.index]
     return next((one for one in fits if one.index == device.index), fits[0] if fits else None)
+
+
+def _is_instance(device: DeviceInfo) -> bool:
+    return (device.uuid or "").startswith("MIG-")
 
 
 def _on_two_machines(one: DeviceInfo, other: DeviceInfo) -> bool:
@@ -102,7 +108,7 @@ def may_be(one: DeviceInfo, other: DeviceInfo) -> bool:
     uuids, vendors = {one.uuid, other.uuid}, {one.vendor, other.vendor}
     if (one.kind == "cpu") != (other.kind == "cpu") or len(vendors - {"unknown"}) > 1:
         return False
-    return len(uuids - {None}) < 2 or any((uuid or "").startswith("MIG-") for uuid in uuids)  # its card has another
+    return len(uuids - {None}) < 2 or _is_instance(one) or _is_instance(other)  # whose card has another
 
 
 def number_of(device: DeviceInfo) -> int:

@@ -30,6 +30,8 @@ _HARMFUL = ("thermal", "power_brake", "hw_slowdown", "sw_thermal", "hw_thermal")
 _AT_WORK_BYTES = 64 << 20
 #: A device is as good as always busy from this share of its phase on.
 _BUSY = 0.95
+#: Kernels of this length fill the device: a larger batch would only make them longer.
+_LONG_NS = 200_000
 #: What a device was empty for, for a sentence about several of these.
 _REST = {
     "launch": "between launches",
@@ -595,25 +597,21 @@ def _no_fault(view: View) -> tuple[str, str]:
     share = view.share(view.parts.busy)
     of = "each step" if view.told is not None else "its time at work"
     busy = f"{view.text} is busy {percent_text(share)} of {of}"
+    what = "passes" if view.graphics else "kernels"
     if view.told is None and 10 * view.length_ns < high - low:
         little = f"but that is {time_text(view.length_ns)} of the {time_text(high - low)} that the program runs"
         return f"{busy}, {little}: nothing to gain on it.", "A profiler of Python says what the host does meanwhile."
-    if share < _BUSY:
-        rest = {_REST[name]: cause.total_ns for name, cause in view.causes.items() if name in _REST}
-        most = sorted(((spent, words) for words, spent in rest.items() if spent), reverse=True)[:3]
-        named = ", ".join(f"{percent_text(view.share(spent))} {words}" for spent, words in most)
-        return (
-            f"{busy}, and no single fault was found. The rest is {named}.",
-            "Faster kernels are worth more than these.",
-        )
-    what = "passes" if view.graphics else "kernels"
+    rest = sorted(((view.causes[name].total_ns, words) for name, words in _REST.items()), reverse=True)
+    named = ", ".join(f"{percent_text(view.share(spent))} {words}" for spent, words in rest[:3] if spent)
+    if share < _BUSY and named:
+        title = f"{busy}, and no single fault was found. The rest is {named}."
+        return title, f"Faster {what} are worth more than these."
     title = f"{busy}, and no fault was found: nothing to gain here but by faster {what}."
     if view.graphics:
         return title, "To go faster: smaller targets, fewer draws, a simpler shader, passes that run less often."
-    return title, (
-        "To go faster: lower precision, a better algorithm, tuned kernels, a larger batch where kernels are small; or "
-        "more devices."
-    )
+    long = sum(spent for count, spent in view.kernels.values() if spent >= _LONG_NS * count)
+    batch = "" if 2 * long >= view.kernel_ns else ", a larger batch"
+    return title, f"To go faster: lower precision, a better algorithm, tuned kernels{batch}; or more devices."
 
 
 def unusual(facts: Facts) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from .program import START_UP, STEADY
 from .startup import StartUp, dominates, start_up
 from .transfers import SMALL_BYTES
 from .view import LAUNCH_NS, WORTH, Cause, Stall, View, rhythm, unevenness
-from .words import among_steps, between_text, each_text, kernel_text, path_text, place_text
+from .words import among_steps, between_text, each_text, kernel_text, path_text, place_text, places_text
 
 #: Waiting times this uneven are those of a server for its requests: those of a loader differ less.
 _RANDOM = 0.6
@@ -123,7 +123,7 @@ def _is_noise(view: View) -> bool:
 
 def _held_up(view: View) -> list[str]:
     stall, steps = view.stall, view.steps
-    if stall is None or steps is None or not _is_noise(view):
+    if stall is None or steps is None or not _is_noise(view) or _beside_interludes(view):
         return []
     each = f"{time_text(stall.mean_ns)}{' on average' if len(stall.steps) > 1 else ''}"
     return [f"Besides, in {len(stall.steps):,} of {steps.number:,} steps the host was held up for {each}."]
@@ -173,7 +173,7 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
                     f"{time_text(cause.total_ns / len(cause.gaps))} on average{_per_step(view, len(cause.gaps))}."
                 ),
             ],
-            _ONE_WAIT if once else _WAITS,
+            _LATER if view.graphics else _ONE_WAIT if once else _WAITS,
             where=where,
         )
 
@@ -183,6 +183,7 @@ _WAITS = (
     "Read results less often: no .item(), .cpu(), bool(tensor) or synchronize() within a step; keep the value on the "
     "device, and log every n steps."
 )
+_LATER = "Read results less often, or those of the frame before: copy them into a buffer, and map it once it is ready."
 _ONE_WAIT = (
     "Read the result every n-th step, or that of the step before. If the program needs it at once, this is its price, "
     "and only faster kernels would gain more."
@@ -297,6 +298,7 @@ def _awaited(view: View, before: int, after: int) -> str:
 def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
     spent = view.gap_ns(gaps)
     where = place_text(view, gaps)
+    places = "" if where else places_text(view, gaps)
     ends = f" {_FOR[what]}" if what in _FOR else ""
     return finding(
         view,
@@ -310,6 +312,7 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
                 f"{_per_step(view, len(gaps))}."
             ),
             *_meanwhile(view, gaps),
+            *([f"Of it {places}."] if places else []),
             *([_ENDS[what]] if what in _ENDS else []),
         ],
         _PREPARE[what],
@@ -494,20 +497,23 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
         names = [kernel_text(view, view.work.kinds[view.work.kind[row]]) for row in rows if row in view.news]
         some = ", ".join(dict.fromkeys(names[:3]))
         affected = sum(1 for spent in view.gap_by_step(cause.gaps) if spent)
+        one, many = ("pass", "passes") if view.graphics else ("kernel", "kernels")
         yield finding(
             view,
             "recompilation",
             cause.total_ns,
             f"{view.text} stands empty for {each_text(view, cause.total_ns)}, each time before "
-            "a kernel or a size that had not run before: it is compiled or tuned there.",
+            f"a {one} or a size that had not run before: it is compiled or tuned there.",
             [
                 (
-                    f"{count_text(len(names), 'kernel')} in {affected:,} of {steps.number:,} steps ran for the "
-                    f"first time, {some} among them."
+                    f"{count_text(len(names), one, many)} in {affected:,} of {steps.number:,} steps ran for the first "
+                    f"time, {some} among them."
                 ),
                 f"The pauses before them take {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
             ],
-            "Keep shapes fixed (pad to a few sizes), mark dynamic dimensions, and cache what is compiled.",
+            "Create pipelines before the first frame, and keep them."
+            if view.graphics
+            else "Keep shapes fixed (pad to a few sizes), mark dynamic dimensions, and cache what is compiled.",
             where=some,
         )
 

@@ -40,7 +40,8 @@ def start_up(session: Session, view: View) -> StartUp:
     first = min(work.start[of.rows[0]] if of.rows else end, end)
     live = _initialised_ns(session, program)
     loads = sorted(one.start_ns for one in session.allocations if loads_module(one))
-    pauses = {"before kernels that ran for the first time": 0, "before copies to the device": 0}
+    work_called = "passes" if view.graphics else "kernels"
+    pauses = {f"before {work_called} that ran for the first time": 0, "before copies to the device": 0}
     new, copied = pauses
     longest: tuple[int, int] | None = None
     for number in (one for one in of.gap_numbers if gaps.end[one] - gaps.start[one] > LAUNCH_NS):

@@ -63,9 +63,21 @@ def between_text(view: View, gaps: Sequence[int]) -> str:
             after_one[kernel_text(view, one)] = after_one.get(kernel_text(view, one), 0) + part
         name, most = max(after_one.items(), key=lambda row: row[1])
         return f"after {name}" if most >= 0.5 * sum(after_one.values()) else ""
+    return _pair_text(view, before, after)
+
+
+def _pair_text(view: View, before: WorkKind, after: WorkKind) -> str:
     if before == after:
         return f"between {'' if before.kind == 'transfer' else 'a '}{kernel_text(view, before)} and the next"
     return f"between {kernel_text(view, before)} and {kernel_text(view, after)}"
+
+
+def places_text(view: View, gaps: Sequence[int]) -> str:
+    """ "27 % between optimizer and forward, 19 % between …": the places that have a tenth of some gaps or more."""
+    rows = view.places(gaps)
+    whole = sum(spent for *_, spent in rows)
+    large = [row for row in rows[:3] if 10 * row[3] >= whole > 0]
+    return ", ".join(f"{percent_text(spent / whole)} {_pair_text(view, one, two)}" for one, two, _, spent in large)
 
 
 def place_text(view: View, gaps: Sequence[int]) -> str:

@@ -131,6 +131,15 @@ def test_only_blocks_with_a_tenth_of_the_wait_are_what_the_host_was_in():
     assert not [line for line in verdict(loop.session()).evidence if "meanwhile" in line]
 
 
+def test_of_a_wait_that_lies_here_and_there_the_largest_places_are_told():
+    loop = Loop()
+    for _ in range(20):
+        for name, gap in (("a", 3), ("b", 4), ("c", 2), ("d", 3), ("e", 3)):
+            loop.kernels(1, MS, gap * MS, name)
+    said = verdict(loop.session()).evidence
+    assert "Of it 27 % between a_0 and b_0, 21 % between e_0 and a_0, 19 % between c_0 and d_0." in said
+
+
 def test_the_rhythm_of_stalls_is_that_of_the_real_ones():
     draw, loop = random.Random(2), Loop()
     for step in range(120):
@@ -220,6 +229,10 @@ def test_nothing_to_gain_is_said_of_a_busy_device_alone():
     busy = Loop()
     busy.kernels(50, MS, 20 * US)
     assert "no fault was found: nothing to gain here" in verdict(busy.session()).title
+    assert "larger batch" not in verdict(busy.session()).fix  # kernels of 1 ms fill the device as they are
+    small = Loop()
+    small.kernels(50, 60 * US, 1 * US)
+    assert "larger batch" in verdict(small.session()).fix
     idle = Loop()
     for _ in range(30):
         idle.kernels(10, 400 * US, 19 * US)

@@ -152,6 +152,11 @@ def test_a_mig_instance_is_on_the_card_of_its_address():
     run.devices = shown
     assert [(card.number, card.worked) for card in sampled(run)] == [(0, True)] + [(None, False)] * 3
     assert round(energy(run)[0].joules) == 400
+    run.meta.update(pid=1)
+    other = program((CARDS[0],), 0)
+    other.meta.update(pid=2)
+    mine = {card.text: card.worked for card in sampled(merge([run, other]))}  # which lists the whole card as well
+    assert (mine["GPU 0"], sum(map(bool, mine.values()))) == (True, 2)
 
 
 def test_without_any_name_of_a_card_nothing_is_said_of_it():

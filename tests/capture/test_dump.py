@@ -163,6 +163,7 @@ def test_rows_keep_their_kinds_when_the_table_forgets_some(recent, tmp_path):
 # --- where it lies ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX")
 def test_the_last_ten_lie_in_the_cache_for_their_owner_alone(recent, home, monkeypatch):
     numbers = iter(range(12))  # three in a second
     monkeypatch.setattr(dump.time, "strftime", lambda _: f"20260101-00000{next(numbers) // 3}")
@@ -194,6 +195,7 @@ def test_a_session_that_it_replaces_stays_until_it_is_whole(recent, tmp_path, mo
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX")
 def test_what_is_somebody_elses_is_not_touched(recent, home, tmp_path):
     (tmp_path / "letter").write_text("dear")
     with pytest.raises(SessionError, match="not a gpusense session"):

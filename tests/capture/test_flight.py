@@ -54,7 +54,7 @@ def test_a_block_beyond_its_usual_length_is_written_when_its_work_has_come(recor
     assert not recorder.due()
     (text,) = written(recorder, clock)
     assert text.startswith("request took 50.0 ms, 9.5 times its 99th percentile of 5.24 ms")
-    assert text.endswith(", of 200 passes")
+    assert text.endswith(", of 201 passes")
     assert not recorder.due(at_once=True)
 
 

@@ -196,7 +196,7 @@ def switched():
     """A recorder whose capture reads ids, and has a context from the start."""
     capture = Capture()
     capture.gate.set()
-    capture.newest = iter((70, 80, 90)).__next__
+    capture.newest = iter(range(70, 200, 10)).__next__
     recorder = capture.recorder = Recorder(config.Settings(), capture, ScriptedStore)
     recorder.store.take()
     return recorder
@@ -289,6 +289,16 @@ def test_a_profiler_that_comes_and_goes_while_a_tracer_looks_is_told_to_it_all_t
     recorder.tick()
     assert capture.steps[-1] == ("open", mark)
     assert "taken" in [unseen.reason for unseen in recorder.unseen]
+
+
+def test_a_profiler_that_comes_twice_between_two_looks_is_told_twice(switched):
+    recorder = switched
+    recorder.poke()
+    for reason in ("first", "second"):
+        recorder._follow(False, reason)
+        recorder._follow(True, "")
+    recorder.tick()
+    assert [unseen.reason for unseen in recorder.unseen] == ["before", "first", "second"]
 
 
 def test_a_rest_that_ends_as_capture_is_to_begin_takes_nothing_away(switched):

@@ -68,6 +68,16 @@ def test_a_process_without_threading_and_one_with_very_many(monkeypatch):
     assert len(names.rows()) == thread_names._MOST
 
 
+def test_of_a_thread_for_each_request_the_newest_and_those_that_run_have_names(monkeypatch):
+    monkeypatch.setattr(thread_names, "_MOST", 10)
+    names, main = ThreadNames(), types.SimpleNamespace(name="main")
+    for number in range(1, 100):
+        active = {0: main, number: types.SimpleNamespace(name=f"request {number}")}
+        monkeypatch.setitem(sys.modules, "threading", types.SimpleNamespace(_active=active))
+        names.look()
+    assert [row["name"] for row in names.rows()] == ["main", *(f"request {number}" for number in range(91, 100))]
+
+
 def test_a_recording_knows_the_names(monkeypatch):
     from support.control import begun
 

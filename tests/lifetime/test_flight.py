@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from support.programs import clean
 
+from gpusense.session import _format as file
 from gpusense.session import load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
@@ -39,10 +40,12 @@ def dumped(before):
 
 
 def dumps(cache):
-    """What was written, the oldest first; each private."""
-    files = sorted((cache / "gpusense" / "runs").glob("flight-*.gpusense"))
-    assert {file.stat().st_mode & 0o777 for file in files} <= {0o600}
-    return [load(file) for file in files]
+    """What was written and why, the oldest first; each private."""
+    paths = sorted((cache / "gpusense" / "runs").glob("flight-*.gpusense"))
+    assert {path.stat().st_mode & 0o777 for path in paths} <= {0o600}
+    for path in paths:
+        with file.Reader(path) as reader:
+            yield path, next(iter(reader)).json()["flight"]["reasons"]
 
 
 def slow(reason):
@@ -87,7 +90,8 @@ print(tracer.status()['flight_recorder']['failed'])
         XDG_CACHE_HOME=str(tmp_path),
     )
     clean(done, "0\n")
-    (session,) = [one for one in dumps(tmp_path) if any(map(slow, one.meta["flight"]["reasons"]))]
+    (path,) = [path for path, reasons in dumps(tmp_path) if any(map(slow, reasons))]
+    session = load(path)
     assert (session.meta["damage"], session.counters.dropped, session.counters.missed) == ([], 0, 0)
     (reason,) = [one for one in session.meta["flight"]["reasons"] if one["path"] == ["request"] and slow(one)]
     assert reason["duration_ns"] > 5 * reason["p99_ns"]
@@ -133,7 +137,7 @@ print(gpusense.dump("enabled.gpusense") is not None, status()["failed"])
         XDG_CACHE_HOME=str(tmp_path),
     )
     clean(done, "True\n0\nTrue\nTrue [1]\nNone\nTrue\nTrue 0\n")
-    assert [one.meta["flight"]["reasons"][0]["trigger"] for one in dumps(tmp_path)] == ["signal"] * 3
+    assert [reasons[0]["trigger"] for _, reasons in dumps(tmp_path)] == ["signal"] * 3
     detached, enabled = load(tmp_path / "detached.gpusense"), load(tmp_path / "enabled.gpusense")
     assert work_of(detached) == {1: USUAL}
     assert work_of(enabled)[3] == USUAL

@@ -196,6 +196,8 @@ def test_an_entry_is_known_by_what_it_is_and_not_by_its_place():
     assert known_as(gpu(0), cuda) is None
     assert known_as(gpu(0, C, ONE), cuda) is None  # the same slot of another machine
     assert known_as(gpu(5, MIG, ONE), cuda) is cuda[1]
+    instance = gpu(0, MIG, ONE, cuda_index=0)
+    assert known_as(gpu(1, A, ONE), (gpu(1, A, ONE), instance)) is instance
     nameless = (gpu(0), gpu(1), gpu(2, name="NVIDIA T4"))
     assert known_as(gpu(1), nameless) is nameless[1]
     assert known_as(gpu(1, name="NVIDIA T4"), nameless) is None

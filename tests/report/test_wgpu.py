@@ -6,9 +6,9 @@ import re
 
 import pytest
 from support.protobuf import fields, one
-from support.sessions import H100, MS, US, block, copy, kernel, session
+from support.sessions import H100, MS, US, block, copy, kernel, session, sync, training
 
-from gpusense._records.records import Aggregate, DeviceInfo
+from gpusense._records.records import Aggregate, DeviceInfo, GpuKernel, GpuMemoryTransfer, GpuSync
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import findings
 from gpusense.report import chrome, flamegraph, text
@@ -96,6 +96,38 @@ def test_copies_of_wgpu_stand_among_the_copies_and_in_findings():
     (exposed,) = [one for one in findings(run) if one.kind == "exposed_copies"]
     assert "copies and passes take turns" in exposed.title
     assert "stream" not in exposed.fix
+
+
+def test_no_finding_on_passes_speaks_of_cuda():
+    """Whatever was seen: pauses before new passes, waits, copies in turn."""
+    frames = [
+        record
+        for at in range(60)
+        for record in (
+            kernel(f"scene {at % 3 and at}", (10 * at + 4) * MS, (10 * at + 6) * MS),
+            copy("on_device", 4 << 20, (10 * at + 6) * MS, (10 * at + 8) * MS),
+            sync((10 * at + 5) * MS, (10 * at + 8) * MS, name="queue_synchronize"),
+            kernel("blur", (10 * at + 8) * MS, (10 * at + 9) * MS),
+        )
+    ]
+    runs = [session(*frames, end=600 * MS, devices=(LLVMPIPE,)), session(*frames[::2], end=600 * MS), training(8)]
+    said = []
+    for run in runs:
+        run.records = [_as_wgpu(record) for record in run.records if type(record) in _OF_WGPU]
+        said += findings(run)
+    assert {found.kind for found in said} >= {"exposed_copies", "recompilation"}
+    for found in said:
+        sentences = " ".join((found.title, *found.evidence, found.fix))
+        assert not re.search(r"kernel|CUDA|cuda|stream|torch", sentences), found
+
+
+_OF_WGPU = (GpuKernel, GpuMemoryTransfer, GpuSync)
+
+
+def _as_wgpu(record):
+    """The record as wgpu's would be: of no stream, no kind of memory, no family."""
+    lost = {name: None for name in ("stream", "source", "destination", "full_name") if name in record._fields}
+    return record._replace(backend="wgpu", name=record.name.replace("kernel", "pass").replace("nccl", ""), **lost)
 
 
 @pytest.mark.parametrize("counted", [False, True])

@@ -35,7 +35,7 @@ def nothing_lost(done: Any, path: pathlib.Path, *launched: int) -> Any:
     told = "\n".join(
         [
             f"of {' or '.join(map(str, launched))} kernels {kernels(session)} are there: {dict(counts(session))}",
-            *(f"unseen: {(off.end_ns or session.meta['end_ns']) - off.start_ns} ns, {off}" for off in session.unseen),
+            *(f"not seen: {off}" for off in session.unseen),
             f"capture: {session.meta.get('capture')}",
             f"files: {sorted(entry.name for entry in path.parent.iterdir())}",
             done.stderr,

@@ -70,6 +70,7 @@ async def main() -> None:
         total: int = sum(numbers(3)) + Model().method(3) + Model.static(3)
         mean: float = normalise([1.0])
     number: int = block.block_id
+    dumped: str | None = gpusense.dump("incident.gpusense")
     path: tuple[str, ...] = block.path
     gpu_ns: int | None = block.summary().gpu_ns
     settings_threshold: float = gpusense.configure(threshold_us=3).threshold_us
@@ -89,7 +90,7 @@ async def main() -> None:
     if refused is not None:
         print(refused.reason)
     print(text, half, total, mean, number, path, gpu_ns, settings_threshold, names, used, latest)
-    print(rows, longest, sums, kernels)
+    print(rows, longest, sums, kernels, dumped)
 
 
 wrong: int = forward(3)  # type: ignore[assignment]
