@@ -214,6 +214,7 @@ class WorkTable:
 
     def sort(self) -> None:
         """Puts the rows in the order of their starts. Those that start at once stay as they are."""
+        self._even()
         pieces = lanes.in_order(self.start)
         if pieces is None:  # as of several streams: most are out of order by little
             for first in range(0, len(self), _PART):

@@ -154,7 +154,8 @@ class _Covered:
         """How much of the time from the first edge to each."""
         if not self.starts:
             return [0] * len(edges)
-        begin, end, lengths = self.starts[0], self.until[-1], lanes.lengths(self.gap_starts, self.gap_ends)
+        begin, end = self.starts[0], self.until[-1]
+        lengths = memoryview(lanes.lengths(self.gap_starts, self.gap_ends))
         found, empty, at = [], 0, 0
         for edge in edges:
             moment = min(max(edge, begin), end)

@@ -52,6 +52,22 @@ def test_order_joining_and_packing_keep_every_row(drawn):
     assert rows_of(back) == rows_of(made)
 
 
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 9)), max_size=60), st.sampled_from((3, 16)))
+@examples(100)
+def test_rows_in_order_stay_as_they_came_where_they_begin_at_once(drawn, part):
+    made = WorkTable()
+    made.append([0] * len(drawn), [(len(drawn), 0)], [start for start, _ in drawn], [start + 1 for start, _ in drawn],
+                range(len(drawn)), [size for _, size in drawn])  # fmt: skip
+    before, work._PART = work._PART, part
+    try:
+        made.sort()
+    finally:
+        work._PART = before
+    ordered = sorted(range(len(drawn)), key=lambda at: drawn[at][0])
+    assert list(made.order) == ordered
+    assert list(made.size) == [drawn[at][1] for at in ordered]
+
+
 @given(rows, st.integers(4, 20))
 @examples(100)
 def test_of_too_many_rows_the_first_and_the_newest_stay(drawn, most):
@@ -78,6 +94,9 @@ def test_an_interrupt_between_two_columns_costs_no_more_than_its_row():
     made = table([(0, 0, 10, 5, 0), (1, 1, 20, 5, 0)])
     made.start.append(30)  # and then it came
     made.append([0], [(1, 0)], [40], [41])
+    assert list(made.start) == [10, 20, 40]
+    made.start.append(5)
+    made.sort()
     assert list(made.start) == [10, 20, 40]
     assert len(made.end) == len(made.kind) == 3
 
