@@ -23,8 +23,8 @@ for _number, _usual in (
     if signal.getsignal(getattr(signal, _number, signal.SIGINT)) is signal.SIG_IGN:
         signal.signal(getattr(signal, _number), _usual)
 
-# Programs that a test starts are no workers of pytest-xdist.
-for _name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+# What a test starts is no worker of pytest-xdist, and knows of no screen.
+for _name in [name for name in os.environ if name.startswith("PYTEST_XDIST_") or name == "COLUMNS"]:
     del os.environ[_name]
 
 # A slow or busy machine is no finding.

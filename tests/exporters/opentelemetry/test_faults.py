@@ -1,5 +1,6 @@
 """Endpoints that refuse, keep silent, are slow, answer 413, 429, 503; exits, forks and off switches around them."""
 
+import contextvars
 import importlib.util
 import json
 import os
@@ -87,15 +88,19 @@ def test_tables_of_an_export_that_lasts_keep_to_their_bounds(tracer, monkeypatch
     context = SpanContext(1, 2, False, TraceFlags(1))
     places = _parents.Blocks(lambda: _parents.Ids(lambda: 3, lambda: 1, lambda *_: (True, None)), lambda: context)
     opened = [SimpleNamespace(block_id=number, name="b", links=None) for number in range(100)]
-    for block in opened[:50]:
-        places.block_opened(block)
-        places.block_closed(block)
-    assert len(places) <= 6
-    for block in opened[50:]:
-        places.block_opened(block)
-    assert len(places) <= 6
-    for block in reversed(opened[50:]):
-        places.block_closed(block)
+
+    def blocks():
+        for block in opened[:50]:
+            places.block_opened(block)
+            places.block_closed(block)
+        assert len(places) <= 6
+        for block in opened[50:]:
+            places.block_opened(block)
+        assert len(places) <= 6
+        for block in reversed(opened[50:]):
+            places.block_closed(block)
+
+    contextvars.copy_context().run(blocks)  # those that were forgotten stay the current span
     view = _view.View(lambda: tracer, _target.Target(), None)
     for number in range(50):
         view.scope("cuda", number, number)
