@@ -27,7 +27,7 @@ def launch(block, chance, count):
     number = block.block_id if block is not None else 0
     for _ in range(count):
         driver.fake_cuda_launch(b"k%d" % number, chance.randrange(2), 7 + chance.randrange(3),
-                                ctypes.c_uint64(chance.choice((900, 200_000, 3_000_000_000))))
+                                ctypes.c_uint64(chance.choice((900, 200_000, 900_000_000))))
     launched[number] = launched.get(number, 0) + count
 
 def tree(chance, depth, keep):

@@ -157,7 +157,7 @@ print(len(running.history(seconds=60)) >= 3, asked[0] >= 4, running.running, rai
     assert child(SIGNALLED + code) == ["True", "True", "False", "[True]"]
 
 
-@pytest.mark.parametrize("place", ["monitor._sources.merge", "backends.nvml.source.describe"])
+@pytest.mark.parametrize("place", ["monitor._sources.merged", "backends.nvml.source.describe"])
 def test_a_signal_handler_may_take_a_snapshot_in_the_middle_of_one(child, place):
     module, name = place.rsplit(".", 1)
     code = f"""
