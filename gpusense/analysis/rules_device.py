@@ -3,10 +3,11 @@
 All shares are of the phase that is judged: the steps, where there are such.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
+from .._records import lanes
 from .._records.device_identity import device_of, device_text
 from .._records.occupancy import Limits, blocks_per_sm
 from .._records.work import WorkKind
@@ -15,6 +16,7 @@ from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
 from .operation import DEVICE_KINDS
 from .ranks import processes_of, rank_findings, split
+from .rows import Rows, marked
 from .rules_host import finding
 from .sampled import concerned, sampled
 from .transfers import SMALL_BYTES
@@ -40,6 +42,8 @@ _REST = {
     "new": "before new kernels",
     "allocation": "around allocations",
 }
+#: An elementwise kernel of this length is no short one.
+_CHAINED_NS = 10_000
 #: Families that move data through memory and do little with it.
 _ELEMENTWISE = frozenset({"elementwise", "copy", "random"})
 
@@ -323,11 +327,15 @@ def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
         what: str = family(name) if one.kind == "kernel" else one.kind
         of_kind[number] = "fused" if what in _ELEMENTWISE and _is_fused(name) else what
 
-    def rows() -> Iterator[tuple[str, int]]:
-        found = ((of_kind[work.kind[row]], work.end[row] - work.start[row]) for row in view.rows)
-        return (row for row in found if row[0] != "memset")
-
-    return _between_products(rows()) if view.families.get("softmax") else 0, _in_a_row(rows())
+    rows = view.rows.where(marked(work.kind, [of_kind.get(number) != "memset" for number in range(len(work.kinds))]))
+    kinds, lengths = rows.of(work.kind), lanes.lengths(rows.of(work.start), rows.of(work.end))
+    attention = (
+        _between_products(zip(map(of_kind.__getitem__, kinds), lengths, strict=True))
+        if view.families.get("softmax")
+        else 0
+    )
+    plain = marked(kinds, [of_kind.get(number) in _ELEMENTWISE for number in range(len(work.kinds))])
+    return attention, _in_a_row(Rows(plain).where(lanes.above(lengths, _CHAINED_NS - 1)), lengths)
 
 
 def _between_products(rows: Iterable[tuple[str, int]]) -> int:
@@ -345,14 +353,10 @@ def _between_products(rows: Iterable[tuple[str, int]]) -> int:
     return found
 
 
-def _in_a_row(rows: Iterable[tuple[str, int]]) -> tuple[int, int, int]:
+def _in_a_row(rows: Rows, lengths: "array[int]") -> tuple[int, int, int]:
     """Elementwise kernels that follow each other and are not short: how many, nanoseconds, how many rows of them."""
-    count = spent = runs = 0
-    for long_one, chain in groupby(rows, key=lambda row: row[0] in _ELEMENTWISE and row[1] >= 10_000):
-        lengths = [length for _, length in chain]
-        if long_one and len(lengths) > 1:
-            count, spent, runs = count + len(lengths), spent + sum(lengths), runs + 1
-    return count, spent, runs
+    chained = rows.chained()
+    return len(chained), sum(chained.of(lengths)), chained.number_of_stretches
 
 
 def _fills(view: View, facts: Facts) -> dict[int, float]:

@@ -323,8 +323,8 @@ def _lengths(view: View) -> _Lengths:
     }
     for kind, (_, _, size) in view.by_kind.items():
         calls[kind].size += size
-    for row in view.rows:
-        calls[work.kind[row]].lengths.append(work.end[row] - work.start[row])
+    for kind, lengths in view.lengths.items():
+        calls[kind].lengths.extend(lengths)
     return found
 
 
