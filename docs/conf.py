@@ -32,5 +32,6 @@ nitpick_ignore_regex = [
     ("py:class", r"(int|str|bool|float|bytes|object|tuple|dict|list|None|BaseException|TracebackType|Any|Callable)"),
     ("py:class", r"(collections\.abc|typing|types|os)\..*"),
     ("py:class", r"threading\.Thread|gpusense\..*\.(Clock|Driver)|(gpusense\..*\.)?TimedBlock|Direction|Redact|F"),
+    ("py:class", r"(gpusense\..*\.)?(KernelFields|TransferFields|ComputeFields)|gpusense\..*\.(Receiver|WorkTable)"),
     ("py:class", r"(Iterable|Iterator|Sequence|Mapping|Literal|IO|PathLike|os\.PathLike\[str\])"),
 ]

@@ -17,7 +17,7 @@ from .._runtime.text import one_line
 from .busy import DeviceKey
 from .families import family
 from .idle import Host, inside_blocks
-from .intervals import Interval, intersect, total
+from .intervals import Interval, intersect, subtract, total
 from .program import INTERLUDE, STEADY, Program, Steps
 from .rows import Rows, grouped, marked, sums
 from .sweep import Parts, Sweep
@@ -426,11 +426,11 @@ class View:
         return sorted(rows, key=lambda row: -row[3])
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
-        """In which innermost blocks the host was during some gaps, with nanoseconds; most first. Of very many some are
-        looked at."""
+        """In which innermost blocks the host was during some gaps, with nanoseconds; most first. As :meth:`gap_ns` has
+        them; of very many some are looked at."""
         gaps = self.walk.gaps
         spans = [(gaps.start[number], gaps.end[number]) for number in _some(numbers)] if self.host.segments else []
-        return inside_blocks(spans, self.host.segments)
+        return inside_blocks(subtract(intersect(spans, self.spans), self._unknown), self.host.segments)
 
     # --- what interrupts the loop ------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
-from support.sessions import MS, T0, kernel, session
+from support.sessions import MS, T0, block, kernel, session
 
 from gpusense._records.records import UnseenInterval
 from gpusense.analysis.facts import Facts
@@ -59,8 +59,10 @@ def test_gaps_of_a_step_are_those_that_begin_in_it(drawn, off):
 def test_a_gap_that_was_seen_for_the_most_has_its_cause_and_no_more_of_it_counts():
     records = [kernel("k", at * MS, (at + 10) * MS, correlation_id=at + 1) for at in (0, 40, 80)]
     off = [UnseenInterval(T0 + low * MS, T0 + high * MS, "off") for low, high in ((12, 22), (50, 75))]
-    (view,) = Facts(session(*records, unseen=off)).views
+    around = block(("load",), 0, 90 * MS)
+    (view,) = Facts(session(*records, around, unseen=off)).views
     assert view.length_ns == (90 - 10 - 25) * MS
+    assert view.blocks(view.causes["host"].gaps) == ((("load",), 20 * MS),)
     assert {name: cause.total_ns for name, cause in view.causes.items() if cause.gaps} == {
         "host": 20 * MS,
         "unseen": 5 * MS,
