@@ -200,10 +200,12 @@ class Visit:
 
 def _answer(arguments: argparse.Namespace, recorded: str, output: str | None, more: list[str]) -> None:
     """Keeps the session, writes the report that was asked for, and prints the answer."""
+    from .._capi import demangle
     from ..report import text
     from ..report.style import style_of
     from ..session import load
 
+    demangle.bring_in()
     session = load(recorded)
     form = None if output is None else _outputs.form_of(output)
     shown = output if form is None else None

@@ -25,8 +25,10 @@ def main(arguments: argparse.Namespace) -> int:
     if not os.path.exists(RECORDED):
         sys.stderr.write(f"gpusense demo: nothing to show: {reason}; and this copy comes without the recorded run\n")
         return 1
+    from .._capi import demangle
     from ..session import load
 
+    demangle.bring_in()
     _say(f"This is a recording of a small training job on an NVIDIA H100, not this machine ({reason}).")
     path = arguments.output or RECORDED
     if arguments.output:

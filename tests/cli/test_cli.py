@@ -524,6 +524,14 @@ def test_demo_shows_the_recorded_run_and_says_so(capsys, monkeypatch, recorded, 
     assert f"\nnext: gpusense report {tmp_path}" in shown
 
 
+def test_demo_says_what_kernels_do_in_a_process_without_a_cpp_runtime():
+    command = [sys.executable, "-m", "gpusense", "demo", "--recorded"]
+    environ = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(gpusense.__file__))}
+    shown = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60).stdout
+    assert "elementwise<direct_copy<bf16>>" in shown
+    assert "ILi" not in shown
+
+
 def test_what_demo_says_to_do_next_can_be_done(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.chdir(tmp_path)
