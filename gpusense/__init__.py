@@ -474,7 +474,8 @@ def __dir__() -> "list[str]":
 
 
 def _announce() -> None:
-    """Under ``GPUSENSE=on`` capture begins as CUDA does, also before the first use. Nothing is loaded to see it."""
+    """Under ``GPUSENSE=on`` capture begins as CUDA does, also before the first use. Nothing is loaded to see it, so the
+    words for "on" are those of ``_runtime/config`` once more."""
     os = _sys.modules.get("os")
     if os is not None and os.environ.get("GPUSENSE", "").strip().lower() in ("on", "1", "true", "yes"):
         from ._tracing import start

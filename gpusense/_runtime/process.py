@@ -29,14 +29,6 @@ _exits: list["weakref.ref[Any]"] = []
 _registered = False
 
 
-def warns_of_threads(version: tuple[int, ...]) -> bool:
-    """Whether a fork of this Python warns of threads that were there, and not of those that its hooks start again.
-
-    3.13.0 to 3.13.9 and 3.14.0 count after the hooks, so ending a thread for the fork does not help there.
-    """
-    return version >= (3, 12) and not (3, 13) <= version < (3, 13, 10) and version != (3, 14, 0)
-
-
 def register(owner: Any) -> None:
     """Calls ``owner.after_fork_in_child()`` in forked children and ``owner.at_exit()`` before the interpreter ends.
 

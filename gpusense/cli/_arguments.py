@@ -78,6 +78,23 @@ _SETTINGS = (
 )
 
 
+def add_output(parser: ArgumentParser, whose: str) -> None:
+    """Where the session and the answer of a recording go; ``whose``: arguments are in it, a noun."""
+    add = parser.add_argument
+    add(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="keep the session in this file, readable to you alone, or a report: .html .json .pftrace and others; "
+        "{pid} {rank} {host} {time} are filled in",
+    )
+    add("--open", action="store_true", help="show the page in the browser at the end")
+    add("--no-keep", action="store_true", help="without -o: do not keep the session among the last ten runs")
+    add("--label", metavar="TEXT", help="a name for this run, shown on every output")
+    add("--no-arguments", action="store_true", help=f"do not keep the {whose}'s arguments, which may be private")
+    add("--quiet", action="store_true", help="say nothing at the end")
+
+
 def add_settings(parser: ArgumentParser) -> None:
     """What is recorded, and how; see :func:`chosen`."""
     add = parser.add_argument

@@ -14,7 +14,7 @@ from .._records.json_codec import dumps
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
 from . import _attached, _outputs, _runs, _target
-from ._arguments import add_settings, chosen, seconds
+from ._arguments import add_output, add_settings, chosen, seconds
 
 _TAKEN_S = 10.0  # that it may take until the process runs a line of Python on its main thread
 _BEGUN_S = 30.0  # that loading gpusense and beginning may take there
@@ -28,18 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("pid", type=int, metavar="PID", help="the process, of Python 3.14 or later and of the same version as this one")
     add("--duration", type=seconds, default=10.0, metavar="S", help="record for S seconds (10); Ctrl-C ends it sooner")
-    add(
-        "-o",
-        "--output",
-        metavar="PATH",
-        help="keep the session in this file, readable to you alone, or a report: .html .json .pftrace and others; "
-        "{pid} {rank} {host} {time} are filled in",
-    )
-    add("--open", action="store_true", help="show the page in the browser at the end")
-    add("--no-keep", action="store_true", help="without -o: do not keep the session among the last ten runs")
-    add("--label", metavar="TEXT", help="a name for this recording, shown on every output")
-    add("--no-arguments", action="store_true", help="do not keep the process's arguments, which may be private")
-    add("--quiet", action="store_true", help="say nothing at the end")
+    add_output(parser, "process")
     add_settings(parser)
 
 

@@ -13,7 +13,7 @@ from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
 from . import _outputs, _runs
-from ._arguments import add_settings, chosen, passes, seconds, share
+from ._arguments import add_output, add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
 from ._proton import share_cupti
@@ -135,19 +135,8 @@ def parser() -> _Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add(
-        "-o",
-        "--output",
-        metavar="PATH",
-        help="keep the session in this file, readable to you alone, or a report: .html .json .pftrace and others; "
-        "{pid} {rank} {host} {time} are filled in",
-    )
-    add("--open", action="store_true", help="show the page in the browser at the end")
-    add("--no-keep", action="store_true", help="without -o: do not keep the session among the last ten runs")
+    add_output(parser, "program")
     add("--no-children", action="store_true", help="do not record the processes that the program starts")
-    add("--label", metavar="TEXT", help="a name for this run, shown on every output")
-    add("--no-arguments", action="store_true", help="do not keep the program's arguments, which may be private")
-    add("--quiet", action="store_true", help="say nothing at the end")
     add_settings(parser)
     add("--delay", type=seconds, metavar="S", help="record from S seconds after the program's beginning on")
     add("--duration", type=seconds, metavar="S", help="record for S seconds")

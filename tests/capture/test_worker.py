@@ -5,10 +5,10 @@ import threading
 import types
 
 import pytest
+from support.machine import warns_of_threads
 
 from gpusense._capture import worker as _worker
 from gpusense._capture.worker import Worker
-from gpusense._runtime import process
 
 WAIT_S = 20
 
@@ -194,7 +194,7 @@ def test_one_that_has_ended_stays_so(worker, recorder):
     ],
 )
 def test_versions_of_python_in_which_it_helps(version, helps):
-    assert process.warns_of_threads(version) is helps
+    assert warns_of_threads(version) is helps
 
 
 def test_a_thread_that_gevent_would_complain_of_stays(worker, recorder, monkeypatch):

@@ -4,9 +4,9 @@ import os
 import sys
 
 import pytest
+from support.machine import warns_of_threads
 
 from gpusense import session
-from gpusense._runtime import process
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -55,7 +55,7 @@ def test_a_fork_warns_of_no_thread_of_ours(run_python):
     )
     assert done.returncode == 0, done.stderr
     version = sys.version_info[:3]
-    if version >= (3, 12) and not process.warns_of_threads(version):
+    if version >= (3, 12) and not warns_of_threads(version):
         assert "multi-threaded" in done.stderr  # when it no longer does, these versions can be told so
     else:
         assert done.stderr == ""
@@ -121,6 +121,6 @@ def test_under_gpusense_run(run_python, tmp_path, scripted):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     version = sys.version_info[:3]
-    counted_late = version >= (3, 12) and not process.warns_of_threads(version)
+    counted_late = version >= (3, 12) and not warns_of_threads(version)
     assert ("multi-threaded" in done.stderr) == counted_late
     assert [block.name for block in session.load(tmp_path / "out.gpusense").blocks][-1] == "after the fork"

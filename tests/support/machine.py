@@ -83,3 +83,11 @@ def text_and_symbols(path: pathlib.Path) -> tuple[bytes, dict[str, int]]:
                 number, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", raw, at)
                 symbols[string(link, number)] = value
     return text, symbols
+
+
+def warns_of_threads(version: tuple[int, ...]) -> bool:
+    """Whether a fork of this Python warns of threads that were there, and not of those that its hooks start again.
+
+    3.13.0 to 3.13.9 and 3.14.0 count after the hooks, so ending a thread for the fork does not help there.
+    """
+    return version >= (3, 12) and not (3, 13) <= version < (3, 13, 10) and version != (3, 14, 0)
