@@ -12,7 +12,7 @@ from typing import Any
 
 from .._aggregation.pipeline import Marker, OwnStream
 from .._decode import layouts
-from .._records.records import DeviceInfo, GpuKernel, Unavailable, UnseenInterval
+from .._records.records import NOT_USED, DeviceInfo, GpuKernel, Unavailable, UnseenInterval
 from .._runtime.clock import now_ns as time_ns
 from .._runtime.config import Settings
 from .._runtime.errors import GpuSenseError, NotYet
@@ -41,7 +41,7 @@ class Capture:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.state = "armed"
-        self.reason = "CUDA is not live in this process yet"
+        self.reason = NOT_USED
         self.marker: Callable[[int], Any] | None = None
         self.newest: Callable[[], int] | None = None  # the newest correlation id, where that does without a marker
         self.marker_shape: Marker | None = None

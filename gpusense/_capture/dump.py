@@ -220,11 +220,11 @@ def _chosen(rows: Rows, those: list[bool]) -> Rows:
 def _notes(taken: Taken, missing_ns: int) -> Iterable[str]:
     reasons = taken.reasons
     for reason in reasons[:_MOST_NOTES]:
-        yield f"flight recorder: {reason.text}"
+        yield f"written because {reason.text}"
     if len(reasons) > _MOST_NOTES:
-        yield f"flight recorder: {count_text(len(reasons) - _MOST_NOTES, 'more reason')} at the same time"
+        yield f"written also for {count_text(len(reasons) - _MOST_NOTES, 'more reason')} at the same time"
     if missing_ns:
-        yield f"flight recorder: the first {time_text(missing_ns)} of the time before had no room in memory any more"
+        yield f"not seen: the first {time_text(missing_ns)} of the time before, for which there was no room in memory"
     if taken.worst is not None:
         passed_over = count_text(taken.passed_over, "reason")
-        yield f"flight recorder: {passed_over} made no dump since the one before; the worst: {taken.worst.text}"
+        yield f"{passed_over} made no dump since the one before; the worst: {taken.worst.text}"

@@ -53,14 +53,13 @@ class Reason(NamedTuple):
     @property
     def text(self) -> str:
         """One sentence without an end."""
-        block = " / ".join(self.path)
+        block = f"“{' › '.join(self.path)}”"
         if self.trigger == "slow" and self.duration_ns is not None and self.p99_ns:
-            times = self.duration_ns / self.p99_ns
-            usual = f"{times:,.1f} times its 99th percentile of {time_text(self.p99_ns)}"
-            return f"{block} took {time_text(self.duration_ns)}, {usual}, of {self.passes:,} passes"
+            usual = f"its p99 is {time_text(self.p99_ns)}, over {self.passes:,} passes"
+            return f"block {block} took {time_text(self.duration_ns)}; {usual}"
         if self.trigger == "error":
-            return f"{self.error} ended {block}, after {time_text(self.duration_ns)}"
-        return "SIGUSR2 came" if self.trigger == "signal" else "the program asked for it"
+            return f"{self.error} ended block {block} after {time_text(self.duration_ns)}"
+        return "the signal SIGUSR2 came" if self.trigger == "signal" else "the program asked for it"
 
 
 class Taken(NamedTuple):

@@ -34,7 +34,7 @@ from .._attribution.boundaries import (
 from .._attribution.open_blocks import LAST_ID, end_frames, next_token
 from .._decode.walk import restamped
 from .._records.device_identity import same
-from .._records.records import BUDGET, Counters, DeviceInfo, Path, Record, UnseenInterval
+from .._records.records import BUDGET, NO_GPU, Counters, DeviceInfo, Path, Record, UnseenInterval
 from .._runtime import log, threads
 from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
@@ -111,7 +111,7 @@ class Recorder:
         self.settings = settings
         self.capture = capture
         self.owner = Owner()
-        self.absent = "no CUDA device or driver is there"  # why, where there is no capture
+        self.absent = NO_GPU  # why, where there is no capture
         self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
         self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any

@@ -132,11 +132,13 @@ def device_of(devices: Sequence[DeviceInfo], backend: str, number: int | None) -
 
 
 def device_text(devices: Sequence[DeviceInfo], backend: str, number: int | None) -> str:
-    """ "GPU 0"; "CPU (llvmpipe)" for a processor that plays one; "the wgpu device" where no number is known."""
+    """ "GPU 0"; "CPU (llvmpipe)" for a processor that plays one; "GPU", or "GPU (wgpu)", where no number is known."""
     found = device_of(devices, backend, number)
     if found is not None and found.kind == "cpu":
         return f"CPU ({one_line(found.name.partition(' (')[0], 40)})"
-    return f"GPU {number}" if number is not None else f"the {backend} device"
+    if number is not None:
+        return f"GPU {number}"
+    return "GPU" if backend == "cuda" else f"GPU ({backend})"
 
 
 def card(backend: str, device: int | None) -> tuple[str, int | None]:

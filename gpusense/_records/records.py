@@ -315,6 +315,9 @@ class Aggregate(NamedTuple):
 #: Begins the reason of an interval that an overhead budget left out.
 BUDGET = "overhead budget"
 
+#: Why a process has no work of a GPU where nothing is wrong: there is none, or the program has not used it.
+NO_GPU, NOT_USED = "no NVIDIA GPU and no CUDA driver were found", "the program has not used CUDA"
+
 
 class UnseenInterval(NamedTuple):
     """A span of time in which work could have happened without being seen, and why."""

@@ -100,6 +100,11 @@ def one_line(text: str, limit: int = 120) -> str:
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
 
 
+def sentence(text: str) -> str:
+    """``text`` with a capital at its beginning and a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?', '…')) else '.'}"
+
+
 def terminal(text: str) -> str:
     """``text`` as lines that a terminal shows and does not obey: a blank for each kind of blank, U+FFFD for what moves
     a cursor, turns the direction of writing or cannot be encoded."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _activate, _active_tracer, _Undecided
-from .._records.records import Unavailable
+from .._records.records import NO_GPU, Unavailable
 from .._runtime import config, log, package, threads
 from .._runtime.config import Settings
 from .._runtime.errors import ConfigurationError, GpuSenseError, wants_room
@@ -31,7 +31,7 @@ def possible() -> Unavailable | None:
 
         if any(os.path.basename(path).startswith(CUDA.mapped) for path in mapped_files()):
             return None
-        return Unavailable("cuda", "no NVIDIA device node and no CUDA driver library in this process")
+        return Unavailable("cuda", NO_GPU)
     if sys.platform == "win32":
         root = os.environ.get("SYSTEMROOT", "C:/Windows")
         if os.path.exists(os.path.join(root, "System32", "nvcuda.dll")):

@@ -351,7 +351,7 @@ def _waited(session: Any) -> list[str]:
     if "sync_lines" not in (session.meta.get("kinds") or ()):
         return []
     reason = lines_missing(session)
-    return [f"lines of waits are not known: {reason}"] * bool(reason) + [
+    return [f"The lines that wait are not known: {reason}."] * bool(reason) + [
         f"waited {time_text(row.total_ns)} in {count_text(row.count, 'call')} at {row.source_line}"
         for row in waits(session)[:5]
         if row.source_line
@@ -359,7 +359,7 @@ def _waited(session: Any) -> list[str]:
 
 
 def _place(path: Path) -> str:
-    return "/".join(path) or "outside every block"
+    return " › ".join(path) or "outside every block"
 
 
 def _write(lines: list[str], file: Any) -> None:

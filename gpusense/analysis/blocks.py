@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .._records.records import Aggregate, BlockRecord, Path
+from .._records.records import NOT_USED, Aggregate, BlockRecord, Path
 from .._records.work import WITH_ROWS, WorkTable
 from ..session import Session
 from .calls import timed_by_host
@@ -236,13 +236,15 @@ def why_unknown(session: Session, field: str) -> str:
         return _blind_because(session)
     if field in ("wait_ns", "host_ns"):
         asked = "sync" in (session.meta.get("kinds") or ())
-        return _blind_because(session) if asked else "waits were not recorded: configure(kinds=('sync',))"
+        return _blind_because(session) if asked else "waits were not recorded; configure(kinds=('sync',)) records them"
     return ""
 
 
 def _blind_because(session: Session) -> str:
     found = session.meta.get("capture") or {}
-    reason = found.get("reason") or session.meta.get("reason")
+    reason = NOT_USED if found.get("state") == "armed" else found.get("reason") or session.meta.get("reason")
+    if session.meta.get("damage") or session.meta.get("complete") is False:
+        reason = "the session file does not say"  # what it says is of its beginning
     return str(reason or "no work of a device was recorded")
 
 

@@ -1,9 +1,11 @@
 """Findings about the data itself: nothing seen, capture off, records lost, file damaged."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from .._records.records import BUDGET
-from .._runtime.text import count_text, percent_text, time_text
+from .._records.records import BUDGET, NO_GPU, NOT_USED
+from .._runtime.text import count_text, one_line, percent_text, sentence, time_text
+from ..session import Session
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
 from .unwritten import absent_text, untimed, untimed_text, untraced, unwritten, without_work
@@ -13,12 +15,43 @@ _WORTH = 0.05
 
 
 def nothing_seen(facts: Facts) -> Iterator[Finding]:
-    """No kernel and no copy: say why, never look like success."""
-    if facts.device_operations:
-        return
+    """No kernel and no copy: say why, never look like success. A program that did not use CUDA needs no advice."""
     session = facts.session
-    capture = session.meta.get("capture") or {}
-    live_ns = capture.get("cuda_live_ns")
+    if facts.device_operations or session.meta.get("damage"):
+        return
+    captures = _captures(session)
+    live_ns = sum(capture.get("cuda_live_ns") or 0 for capture in captures)
+    reasons = _losses(session)
+    if not reasons and session.meta.get("complete") is False:
+        reasons = ["the program was killed or still runs, and nothing of it was written until then"]
+    without = [NOT_USED if one.get("state") == "armed" else one.get("reason") for one in captures]
+    unused = not reasons and not live_ns and set(without) <= {NO_GPU, NOT_USED}
+    reasons = reasons or [str(reason) for reason in dict.fromkeys(without) if reason]
+    title = f"CUDA was in use for {time_text(live_ns)} and no GPU work was seen" if live_ns else "No GPU work was seen"
+    title += f": {reasons[0]}." if reasons else "."
+    backends = session.meta.get("backends") or {}
+    evidence = [f"Sources in use: {', '.join(f'{name} {text}' for name, text in backends.items())}."] * bool(backends)
+    evidence += [f"Also: {reason}." for reason in reasons[1:]]
+    if not reasons:
+        evidence.append("The session gives no reason: the program may not have used a GPU.")
+    yield Finding(
+        "nothing_seen",
+        title,
+        () if unused else tuple(evidence),
+        "" if unused else "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing.",
+        "high" if reasons else "medium",
+    )
+
+
+def _captures(session: Session) -> list[dict[str, Any]]:
+    """What became of capture in the process, or in each of a merged session."""
+    found = session.meta.get("capture") or {}
+    roots = [one.get("root") for one in session.meta.get("processes") or () if isinstance(one, dict)]
+    return [found[root] for root in roots if isinstance(found.get(root), dict)] or [found]
+
+
+def _losses(session: Session) -> list[str]:
+    """What kept work out of the session although there may have been some."""
     reasons = list(dict.fromkeys(off.reason for off in session.unseen))
     chosen = session.meta.get("only_devices")
     if chosen is not None:
@@ -31,28 +64,7 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     ]
     reasons += [f"{count_text(count, 'record')} {what}" for count, what in lost if count]
     reasons += [f"{count_text(count, 'pass', 'passes')} not timed: {why}" for why, count in untimed(session).items()]
-    reasons += untraced(session) + without_work(session)
-    if not reasons and isinstance(capture.get("reason"), str):
-        reasons.append(capture["reason"])
-    if not session.records and not session.aggregates and not live_ns:
-        title = "Nothing was recorded"
-    elif live_ns:
-        title = f"CUDA was live for {time_text(live_ns)} and no GPU work was seen"
-    else:
-        title = "No GPU work was seen"
-    title += f": {reasons[0]}." if reasons else "."
-    backends = session.meta.get("backends") or {}
-    evidence = [f"Backends in use: {', '.join(f'{name} {text}' for name, text in backends.items()) or 'none'}."]
-    evidence += [f"Also: {reason}." for reason in reasons[1:]]
-    if not reasons:
-        evidence.append("The session gives no reason: the program may not have used a GPU.")
-    yield Finding(
-        "nothing_seen",
-        title,
-        tuple(evidence),
-        "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing.",
-        "high" if reasons else "medium",
-    )
+    return reasons + untraced(session) + without_work(session)
 
 
 def hang(facts: Facts) -> Iterator[Finding]:
@@ -97,17 +109,30 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
     unseen, whole = total(intersect(everything, of)), facts.window_ns if most else total(of)
     if not unseen or unseen < _WORTH * whole:
         return
-    phase = "run" if most else "steps" if facts.views[0].told is not None else "time at work"
+    phase = "run" if most else "steps" if facts.views[0].told is not None else "main part"
     lengths = {reason: total(intersect(union(found), of)) for reason, found in spans.items()}
     longest_first = sorted(filter(lengths.get, lengths), key=lambda reason: -lengths[reason])
     yield Finding(
         "capture_off" if most else "capture_off_in_part",
         f"Capture was off for {time_text(unseen)} ({percent_text(unseen / whole if whole else 0.0)} of the {phase}): "
         f"{longest_first[0]}.",
-        tuple(f"{time_text(lengths[reason])}: {reason}." for reason in longest_first),
-        "Numbers below cover the rest of the run only.",
+        (
+            *(f"{time_text(lengths[reason])}: {reason}." for reason in longest_first if lengths[reason] != unseen),
+            "The numbers cover the rest alone.",
+        ),
+        next((advice for part, advice in _CAPTURE_SOONER.items() if part in longest_first[0]), _CAPTURE_ALL),
         "high",
     )
+
+
+#: What makes capture cover more, by a part of the reason why it was off.
+_CAPTURE_SOONER = {
+    "before": "Start the program with gpusense run, or call gpusense.enable() before its first use of CUDA.",
+    "disabled": "Leave recording on, or take the time between disable() and enable() out of what you compare.",
+    "budget": "Allow more overhead, or record fewer kinds, if you need more of the run.",
+    "profiler": "Run one profiler at a time.",
+}
+_CAPTURE_ALL = "Record again without that, if you need the whole run."
 
 
 def data_lost(facts: Facts) -> Iterator[Finding]:
@@ -131,7 +156,7 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
     share = lost / (counters.seen + counters.dropped) if counters.seen + counters.dropped else 0.0
     yield Finding(
         "data_lost",
-        f"Some records are missing ({percent_text(share)} of those known of): totals are lower bounds.",
+        f"Some records are missing ({percent_text(share)} of those known): totals are lower bounds.",
         tuple(evidence),
         "Raise --buffer-size or the file's size cap, or trace a shorter part of the run.",
         "high",
@@ -142,13 +167,13 @@ def not_timed(facts: Facts) -> Iterator[Finding]:
     """Passes that ran and have no time, so that no record of them exists."""
     reasons = untimed(facts.session)
     for refusal in untraced(facts.session) if facts.device_operations else ():
-        yield Finding("untimed", f"{refusal}.", (), "`gpusense doctor` says which versions are there.", "high")
+        yield Finding("untimed", f"{refusal}.", (), "Run `gpusense doctor`: it says which versions are there.", "high")
     if reasons and facts.device_operations:
         yield Finding(
             "untimed",
             f"{untimed_text(facts.session)}: GPU times and counts are lower bounds.",
             tuple(f"{count_text(count, 'pass', 'passes')}: {reason}." for reason, count in reasons.items()),
-            "docs/explanation/wgpu.md says of each reason when that is; submitting fewer passes at a time helps most.",
+            "Submit fewer passes at a time, which helps most; docs/explanation/wgpu.md tells of each reason.",
             "high",
         )
 
@@ -171,7 +196,7 @@ def left_out(facts: Facts) -> Iterator[Finding]:
             "left_out",
             f"{absent_text(counters)} could not be recorded.",
             tuple(evidence),
-            "The log says what failed or did not fit; sample_rate opens fewer blocks.",
+            "Read the log: it says what failed or did not fit. Lower sample_rate if there were too many blocks.",
             "high",
         )
 
@@ -180,11 +205,15 @@ def damaged(facts: Facts) -> Iterator[Finding]:
     """Parts of the session file that could not be read."""
     sentences = facts.session.meta.get("damage") or ()
     if sentences:
+        rest = "what was readable is shown" if facts.device_operations else "what was readable holds no GPU work"
         yield Finding(
             "damaged",
-            f"The session file is damaged in {count_text(len(sentences), 'place')}: what was readable is shown.",
-            tuple(str(sentence) for sentence in sentences[:10]),
-            "Copy the file again, or record again; a program that was killed leaves only its last part missing.",
+            f"The session file is damaged in {count_text(len(sentences), 'place')}: {rest}.",
+            (
+                *(sentence(one_line(str(text), 200)) for text in sentences[:10]),
+                "A program that was killed leaves only its last part missing.",
+            ),
+            "Copy the file again, or record the run again.",
             "high",
         )
 
@@ -197,7 +226,7 @@ def ambiguous(facts: Facts) -> Iterator[Finding]:
             "ambiguous",
             f"{count_text(count, 'record')} could belong to several open blocks.",
             ("They are in every total, and in no single block's time.",),
-            "Turn on exact attribution where blocks of several threads or tasks overlap.",
+            "Set attribution='exact' where blocks of several threads or tasks overlap.",
             "high",
         )
 

@@ -21,7 +21,7 @@ from .rules_host import finding
 from .sampled import concerned, sampled
 from .transfers import SMALL_BYTES
 from .view import WORTH, View
-from .words import COPIES, among_steps, copies_text, each_text, place_text
+from .words import COPIES, IDLE, among_steps, copies_text, each_text, place_text
 
 _MUCH = 0.15  # of the phase: worth a word about kernels
 #: What pinned memory reaches over PCIe of generation 4 with 16 lanes, where neither the run nor a sample says better.
@@ -34,14 +34,6 @@ _AT_WORK_BYTES = 64 << 20
 _BUSY = 0.95
 #: Kernels of this length fill the device: a larger batch would only make them longer.
 _LONG_NS = 200_000
-#: What a device was empty for, for a sentence about several of these.
-_REST = {
-    "launch": "between launches",
-    "synchronising": "after waits of the host",
-    "host": "waiting for the host",
-    "new": "before new kernels",
-    "allocation": "around allocations",
-}
 #: An elementwise kernel of this length is no short one.
 _CHAINED_NS = 10_000
 #: Families that move data through memory and do little with it.
@@ -114,7 +106,7 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
         if group.direction == row.direction and group.link_bytes_per_s
     ]
     best = row.pinned_rate or max(link, default=_PINNED_BYTES_PER_S)
-    said = "Pinned copies of this run reach" if row.pinned_rate else "Pinned memory usually reaches"
+    said = "Pinned copies of this run reach" if row.pinned_rate else "Pinned copies usually reach"
     faster = max(0.0, 1 - reached / best)
     saving = min(alone, row.pageable_ns)
     way = "from" if row.direction == "cpu_to_gpu" else "into"
@@ -130,8 +122,10 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
                 f"{way} pageable memory, which the host must wait for."
             ),
             (
-                f"{said} {rate_text(best)}: {percent_text(faster)} of this time less, and pinned copies can run beside "
+                f"{said} {rate_text(best)}, which saves {percent_text(faster)} of this time, and they can run beside "
                 "kernels."
+                if faster >= 0.05
+                else "Copies from and to pinned memory can run beside kernels."
             ),
         ],
         "Pin the host memory (DataLoader(pin_memory=True), tensor.pin_memory(), cupyx.empty_pinned) and copy with "
@@ -153,12 +147,13 @@ def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
         [
             (
                 f"{time_text(alone)} of {time_text(view.parts.copy)} of copying had no {one} beside it; "
-                f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of all copies' time is that of "
-                f"{copies_text(most.direction)}."
+                f"{percent_text(most.total_ns / sum(row.total_ns for row in rows))} of it are "
+                f"{copies_text(most.direction)}, at "
+                f"{rate_text(most.bytes * 1e9 / most.total_ns if most.total_ns else None)}."
             ),
-            f"They reach {rate_text(most.bytes * 1e9 / most.total_ns if most.total_ns else None)}.",
+            *(["In wgpu's queue copies and passes always take turns."] if view.graphics else []),
         ],
-        "Copy less: only what has changed, or bind the buffer or texture itself. In wgpu's queue all takes turns."
+        "Copy less: only what has changed, or bind the buffer or texture itself."
         if view.graphics
         else "Copy the next input on a second stream while this one is computed (pinned memory, non_blocking=True, an "
         "event to wait for it).",
@@ -219,7 +214,7 @@ def exposed_collectives(facts: Facts) -> Iterator[Finding]:
             f"{view.text} only communicates for {each_text(view, alone)}: nothing is computed beside it.",
             [
                 (
-                    f"{time_text(alone)} of {time_text(view.parts.collective)} in collectives had no other kernel "
+                    f"{time_text(alone)} of {time_text(view.parts.collective)} of communication had no other kernel "
                     "beside it."
                 ),
                 f"Most of it: {', '.join(view.label(name) for name in names[:2])}.",
@@ -486,10 +481,10 @@ def imbalance(facts: Facts) -> Iterator[Finding]:
             view,
             "imbalance",
             most - mean,
-            f"{view.text} has most of the work: kernels run {each} of the {'steps' if view.steps else 'time'}.",
+            f"{view.text} has most of the work: kernels run {each} of the {'steps' if view.steps else 'main part'}.",
             [
                 (
-                    f"With equal shares each would work {time_text(mean / (view.steps.number if view.steps else 1))}"
+                    f"With equal shares each would be busy {time_text(mean / (view.steps.number if view.steps else 1))}"
                     f"{' a step' if view.steps else ''}."
                 )
             ],
@@ -599,23 +594,24 @@ def _no_fault(view: View) -> tuple[str, str]:
     """What is said of a device that no finding is about, and what to do; by how busy it is, and of how much."""
     low, high = view.program.window
     share = view.share(view.parts.busy)
-    of = "each step" if view.told is not None else "its time at work"
+    of = "each step" if view.told is not None else "the main part"
     busy = f"{view.text} is busy {percent_text(share)} of {of}"
     what = "passes" if view.graphics else "kernels"
     if view.told is None and 10 * view.length_ns < high - low:
         little = f"but that is {time_text(view.length_ns)} of the {time_text(high - low)} that the program runs"
-        return f"{busy}, {little}: nothing to gain on it.", "A profiler of Python says what the host does meanwhile."
-    rest = sorted(((view.causes[name].total_ns, words) for name, words in _REST.items()), reverse=True)
+        return f"{busy}, {little}: nothing to gain on it.", "Ask a profiler of Python what the host does meanwhile."
+    idle = ((view.causes[name].total_ns, words) for name, words in IDLE.items() if name in view.causes)
+    rest = sorted(idle, reverse=True)
     named = ", ".join(f"{percent_text(view.share(spent))} {words}" for spent, words in rest[:3] if spent)
     if share < _BUSY and named:
-        title = f"{busy}, and no single fault was found. The rest is {named}."
-        return title, f"Faster {what} are worth more than these."
-    title = f"{busy}, and no fault was found: nothing to gain here but by faster {what}."
+        title = f"{busy}, and no single fault was found. The rest is idle: {named}."
+        return title, f"Make the {what} faster: that is worth more than the idle time."
+    title = f"{busy}, and no fault was found: only faster {what} would gain more."
     if view.graphics:
-        return title, "To go faster: smaller targets, fewer draws, a simpler shader, passes that run less often."
+        return title, "Try smaller targets, fewer draws, a simpler shader, or passes that run less often."
     long = sum(spent for count, spent in view.kernels.values() if spent >= _LONG_NS * count)
     batch = "" if 2 * long >= view.kernel_ns else ", a larger batch"
-    return title, f"To go faster: lower precision, a better algorithm, tuned kernels{batch}; or more devices."
+    return title, f"Use lower precision, a better algorithm, tuned kernels{batch}, or more devices."
 
 
 def unusual(facts: Facts) -> Iterator[Finding]:
@@ -626,13 +622,13 @@ def unusual(facts: Facts) -> Iterator[Finding]:
     if rows and excess >= 0.01 * facts.window_ns:
         yield Finding(
             "anomalies",
-            f"{count_text(len(rows), 'call')} took {time_text(excess)} longer than calls like them do.",
+            f"{count_text(len(rows), 'call')} took {time_text(excess)} longer than usual for such calls.",
             tuple(
                 f"{one_line(row.name)}: {time_text(row.duration_ns)} where {time_text(row.typical_ns)} is typical "
                 f"(robust z {row.score:.1f}, {count_text(row.calls, 'call')})."
                 for row in rows[:3]
             ),
-            "Look at these calls on the timeline: clocks, another process on the device, or different data.",
+            "Look at these calls on the timeline: at clocks, other processes on the device, and the data.",
             "medium",
             excess,
         )
@@ -654,8 +650,11 @@ def device_state(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "throttled",
                 f"{card.text} ran at reduced clocks in {percent_text(hit / len(card.samples))} of the samples.",
-                (f"Reasons given by the driver: {', '.join(sorted(reasons))}.",),
-                "Check cooling and the power limit; timings of this run are slower than the device can be.",
+                (
+                    f"Reasons given by the driver: {', '.join(sorted(reasons))}.",
+                    "The times of this run are longer than the device needs.",
+                ),
+                "Check cooling and the power limit.",
                 "high",
             )
         if full >= 0.95:
@@ -675,14 +674,14 @@ def _sums_alone(facts: Facts) -> Finding:
     return Finding(
         "nothing_to_gain",
         f"{device_text(facts.session.devices, time.backend, time.device)} is busy {percent_text(time.busy_share)} of "
-        "the run. Why it stood empty is not known: this session has sums of its work alone.",
+        "the run. Why it was idle is not known: this session holds only sums of its work.",
         tuple(
             f"{one_line(row.name, 60)}: {percent_text(row.share)} of the device's time, "
             f"{count_text(row.count, 'call')}, "
             f"{time_text(row.avg_ns)} each."
             for row in kernels
         ),
-        "Record it again: files of this version have a row of every kernel.",
+        "Record the run again: files of this version hold every kernel.",
         "low",
     )
 
@@ -698,7 +697,7 @@ def across_ranks(facts: Facts) -> Iterator[Finding]:
 
 
 def _why_late(facts: Facts, found: Finding) -> Finding:
-    """With what keeps the rank: its host, where its device stands empty more than the others do."""
+    """With what keeps the rank: its host, where its device is idle for more than the others are."""
     late = [view for view in facts.feeding if view.program.root == found.where]
     others = [view for view in facts.feeding if view.program.root != found.where]
     if not late or not others:
@@ -711,7 +710,7 @@ def _why_late(facts: Facts, found: Finding) -> Finding:
     return found._replace(
         evidence=(
             (
-                f"Its device stands empty for {each_text(view, cause.total_ns)}{f' {where}' if where else ''}, waiting "
+                f"Its device is idle for {each_text(view, cause.total_ns)}{f' {where}' if where else ''}, waiting "
                 f"for its host; those of the others for {percent_text(usual)}."
             ),
             *found.evidence,

@@ -1,4 +1,4 @@
-"""Findings about a device that stands empty: launches, waits of the host, input, stalls, start-up.
+"""Findings about a device that is idle: launches, waits of the host, input, stalls, start-up.
 
 All shares are of the phase that is judged: the steps, where there are such.
 """
@@ -46,22 +46,22 @@ def finding(
 
 #: What to try where a device waits for the host, by what it waits for.
 _PREPARE = {
-    "graphics": "Record and submit the next frame while the GPU works, or take this work off the path.",
+    "graphics": "Record and submit the next frame while the GPU works, or move this work to another thread.",
     "input": (
-        "Make the next input ready while the GPU works: more loader workers, prefetching, decoding and metrics off the "
+        "Prepare the next input while the GPU works: more loader workers, prefetching, decoding and metrics off the "
         "main thread."
     ),
     "answer": (
         "Compute the answer on the device, or before the step: no callback to Python and no .item() in the middle of "
-        "it. If the copy is the next input, make it ready before the result is read."
+        "it. If the copy is the next input, prepare it before the result is read."
     ),
-    "other": "Move this work of the host off the path: to a worker, behind the launches, or to every n-th step.",
+    "other": "Move this work off the thread that launches: to a worker, behind the launches, or to every n-th step.",
 }
-_FOR = {"input": "to make the next input ready", "answer": "to answer what it has read"}
+_FOR = {"input": "to prepare the next input", "answer": "to answer what it has read"}
 _ENDS = {
-    "input": "This time ends with a copy to the device: the host was making the next input ready.",
+    "input": "These gaps end with a copy to the device: the host was preparing the next input.",
     "answer": (
-        "This time begins after a small copy to the host and ends with a small one to the device: the host computes "
+        "These gaps begin after a small copy to the host and end with a small one to the device: the host computes "
         "from what it has read, as in a callback or after .item()."
     ),
 }
@@ -84,12 +84,12 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
             view,
             "launch_bound",
             cause.total_ns - max(0, slow_ns - LAUNCH_NS * len(slow)),
-            f"{view.text} stands empty for {each_text(view, cause.total_ns)}, between "
+            f"{view.text} is idle for {each_text(view, cause.total_ns)}, between "
             f"{among_steps(view, calls, 'kernel')} {_lengths_text(view, calls)}.",
             [
                 (
                     f"{count_text(short, 'gap')} of at most 100 µs, "
-                    f"{time_text((cause.total_ns - slow_ns) / max(1, short))} on average, in which the queue was empty."
+                    f"{time_text((cause.total_ns - slow_ns) / max(1, short))} on average, in which nothing was queued."
                 ),
                 *(
                     [f"{count_text(len(slow), 'gap')} of 100 µs to 1 ms, {time_text(slow_ns / len(slow))} on average."]
@@ -138,7 +138,7 @@ def _copies_dominate(view: View, gaps: Sequence[int]) -> bool:
 
 
 def synchronising(facts: Facts) -> Iterator[Finding]:
-    """A device that runs empty because the host waits for it before it launches more."""
+    """A device that is idle because the host waits for it before it launches more."""
     for view in facts.feeding:
         cause = view.causes["synchronising"]
         if view.share(cause.total_ns) < WORTH:
@@ -151,10 +151,11 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
             view.told is not None and 0 < number <= 1.2 * view.told.number and 3 * view.parts.busy >= 2 * view.length_ns
         )
         title = (
-            f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of each step, and empty for "
-            f"{each_text(view, cause.total_ns)} after a wait of the host, until the host is ahead again{mostly}."
+            f"{view.text} is busy {percent_text(view.share(view.parts.busy))} of each step, and idle for "
+            f"{each_text(view, cause.total_ns).replace(' of each step', '')} after the host has waited for it, until "
+            f"new work arrives{mostly}."
             if once
-            else f"{view.text} runs empty for {each_text(view, cause.total_ns)}, because the host waits for it before "
+            else f"{view.text} is idle for {each_text(view, cause.total_ns)}, because the host waits for it before "
             f"it launches more{mostly}."
         )
         called = (
@@ -169,7 +170,7 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
                 *calls,
                 *([f"Called from {', '.join(called)}."] if lines else []),
                 (
-                    f"{count_text(len(cause.gaps), 'gap')} after waits, until the host was ahead again: "
+                    f"{count_text(len(cause.gaps), 'gap follows', 'gaps follow')} such waits, until new work arrived: "
                     f"{time_text(cause.total_ns / len(cause.gaps))} on average{_per_step(view, len(cause.gaps))}."
                 ),
             ],
@@ -185,8 +186,8 @@ _WAITS = (
 )
 _LATER = "Read results less often, or those of the frame before: copy them into a buffer, and map it once it is ready."
 _ONE_WAIT = (
-    "Read the result every n-th step, or that of the step before. If the program needs it at once, this is its price, "
-    "and only faster kernels would gain more."
+    "Read the result every n-th step, or read that of the step before. If the program needs it at once, only faster "
+    "kernels gain more."
 )
 
 
@@ -304,15 +305,14 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
         view,
         "starved",
         spent,
-        f"{view.text} stands empty for {each_text(view, spent)}{f' {where}' if where else ''}, waiting for the host"
-        f"{ends}.",
+        f"{view.text} is idle for {each_text(view, spent)}{f' {where}' if where else ''}, waiting for the host{ends}.",
         [
             (
                 f"{count_text(len(gaps), 'gap')} longer than 100 µs, {time_text(spent / len(gaps))} on average"
                 f"{_per_step(view, len(gaps))}."
             ),
             *_meanwhile(view, gaps),
-            *([f"Of it {places}."] if places else []),
+            *([f"Of this time {places}."] if places else []),
             *([_ENDS[what]] if what in _ENDS else []),
         ],
         _PREPARE[what],
@@ -325,8 +325,8 @@ def _meanwhile(view: View, gaps: Sequence[int]) -> list[str]:
     """In which blocks the host was during some gaps, as far as they hold a real part of them."""
     whole = sum(spent for *_, spent in view.places(gaps))
     named = [(path, spent / whole) for path, spent in view.blocks(gaps) if spent * 10 >= whole][:3]
-    said = ", ".join(f"in {path_text(path)} for {percent_text(share)} of it" for path, share in named)
-    return [f"The host was meanwhile {said}."] if named else []
+    said = ", ".join(f"{percent_text(share)} in {path_text(path)}" for path, share in named)
+    return [f"Of this time the host spent {said}."] if named else []
 
 
 def _stall(view: View, stall: Stall) -> Finding:
@@ -338,14 +338,13 @@ def _stall(view: View, stall: Stall) -> Finding:
         view,
         "periodic_stall",
         spent,
-        f"{often} {view.text} stands empty for {time_text(stall.mean_ns)} longer "
+        f"{often} {view.text} is idle for {time_text(stall.mean_ns)} longer "
         f"than usual: {percent_text(view.share(spent))} of the time of all steps.",
         [
             f"The other steps take {time_text(steps.median_ns)}.",
             (
-                f"{count_text(len(stall.steps), 'step is', 'steps are')} so slow, by number: "
-                f"{', '.join(f'{at:,}' for at in stall.steps[:8])}{' …' if stall.steps[8:] else ''} of "
-                f"{steps.number:,}."
+                f"{count_text(len(stall.steps), 'step is', 'steps are')} so slow, of {steps.number:,}: number "
+                f"{', '.join(f'{at:,}' for at in stall.steps[:8])}{' …' if stall.steps[8:] else ''}."
             ),
         ],
         "Look at what the program does there: saving, logging, evaluation or Python's garbage collection; do it in "
@@ -366,16 +365,16 @@ def _no_demand(view: View, spent: float, uneven: float) -> Finding:
         view,
         "no_demand",
         spent,
-        f"{view.text} has nothing to do {percent_text(view.share(spent))} of the time, between "
-        f"{steps.number:,} requests at uneven intervals: {time_text(busy)} of work each, on average.",
+        f"{view.text} is idle for {percent_text(view.share(spent))} of the steps' time, between "
+        f"{steps.number:,} requests at uneven intervals that need {time_text(busy)} of GPU work each, on average.",
         [
             (
-                f"The time without work before a request varies much (coefficient of variation {uneven:.1f}); a "
-                "loader's would not."
+                f"The idle time before a request varies much (coefficient of variation {uneven:.1f}): requests come "
+                "so, batches of a loader do not."
             ),
-            f"Of {time_text(view.length_ns)} it worked {time_text(view.parts.busy)}.",
+            f"It was busy for {time_text(view.parts.busy)} of {time_text(view.length_ns)}.",
         ],
-        "If these are requests, there is no fault to mend: send it more of them, or give it less of a GPU.",
+        "If these are requests, nothing is wrong: send it more of them, or use a smaller GPU.",
         confidence="medium",
         saving_ns=None,
         share=view.share(spent),
@@ -397,11 +396,11 @@ def _long_requests(view: View) -> Finding | None:
         "long_requests",
         excess,
         f"{len(long):,} of {len(busy):,} requests take {each / usual:.0f} times as long as the rest "
-        f"({time_text(each)}), and those behind them wait.",
+        f"({time_text(each)} each), and those behind them wait.",
         [
             (
                 f"The others take {time_text(usual)} each, and {view.text} is busy "
-                f"{percent_text(view.share(view.parts.busy))} of the time."
+                f"{percent_text(view.share(view.parts.busy))} of the steps' time."
             ),
             *([f"One in {every:,} is so long."] if every else []),
         ],
@@ -465,7 +464,7 @@ def interludes(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "interruption" if found.number == 1 else "periodic_stall",
             f"{often} the loop stops for {time_text(each)} without a {'pass' if view.graphics else 'kernel'} running: "
-            f"{percent_text(lost / found.whole)} of the time of the loop.",
+            f"{percent_text(lost / found.whole)} of the loop's time.",
             (
                 (
                     f"{count_text(found.number, 'interruption')} between {steps.number:,} steps of "
@@ -502,8 +501,8 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
             view,
             "recompilation",
             cause.total_ns,
-            f"{view.text} stands empty for {each_text(view, cause.total_ns)}, each time before "
-            f"a {one} or a size that had not run before: it is compiled or tuned there.",
+            f"{view.text} is idle for {each_text(view, cause.total_ns)}, each time before "
+            f"a {one} or a size that had not run before: it is compiled or tuned then.",
             [
                 (
                     f"{count_text(len(names), one, many)} in {affected:,} of {steps.number:,} steps ran for the first "
@@ -529,13 +528,13 @@ def _tried_out(view: View, cause: Cause) -> Iterator[Finding]:
         view,
         "recompilation",
         spent,
-        f"{view.text} spends {each_text(view, spent)} on the choice of cuDNN's algorithms: it compiles and tries them "
+        f"{view.text} spends {each_text(view, spent)} while cuDNN chooses its algorithms: it compiles and tries them "
         "for each size that had not run before.",
         [
-            f"{time_text(cause.total_ns)} of pauses, {count_text(len(view.trials), 'series', 'series')} of trials.",
+            f"{count_text(len(view.trials), 'series', 'series')} of trials, and {time_text(cause.total_ns)} of pauses.",
         ],
         "Keep shapes fixed (pad to a few sizes), or switch the trials off where shapes change "
-        "(torch.backends.cudnn.benchmark = False). With fixed shapes they end after the first step.",
+        "(torch.backends.cudnn.benchmark = False): with fixed shapes they end after the first step.",
         where="cuDNN",
     )
 
@@ -574,7 +573,7 @@ def allocations(facts: Facts) -> Iterator[Finding]:
             view,
             "allocations",
             cause.total_ns,
-            f"{view.text} stands empty for {each_text(view, cause.total_ns)} around {said}"
+            f"{view.text} is idle for {each_text(view, cause.total_ns)} around {said}"
             f"{' a step' if steps > 1 else ''}, which wait for it.",
             [f"{count_text(len(cause.gaps), 'gap')}, {time_text(cause.total_ns / len(cause.gaps))} on average."],
             "Keep memory: allocate once, use a pool (cudaMallocAsync, the framework's allocator), and do not call "
@@ -606,8 +605,7 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
                 f"It is all that comes before the first step at full speed: {parts}.",
                 *_longest_pause(view, divided),
             ),
-            "For a run as short as this: cache what is compiled, load weights straight to the device, import less. A "
-            "long run need not care.",
+            "If runs stay as short as this: cache what is compiled, load weights straight to the device, import less.",
             "high",
             unusual if unusual > 0 else None,
             phase=START_UP,

@@ -7,6 +7,16 @@ from .._records.work import WorkKind
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from .view import View
 
+#: Why a device is idle, by the names of :data:`~gpusense.analysis.view.CAUSES`; "none" is the rest.
+IDLE = {
+    "launch": "launch overhead",
+    "synchronising": "after waits of the host",
+    "host": "waiting for the host",
+    "new": "before new work or sizes",
+    "allocation": "allocating or freeing memory",
+    "none": "no work",
+}
+
 #: What a device does meanwhile, by direction: "does nothing but copy to the device".
 COPIES = {
     "cpu_to_gpu": "copy to the device",
@@ -23,11 +33,11 @@ def copies_text(direction: str) -> str:
 
 
 def each_text(view: View, spent: float) -> str:
-    """ "86 % of each step (133 ms of 155 ms)"."""
+    """ "86 % of each step (133 ms of 155 ms)"; without steps of the main part of the run."""
     steps = view.told
     share = percent_text(view.share(spent))
     if steps is None:
-        return f"{share} of its time at work ({time_text(spent)} of {time_text(view.length_ns)})"
+        return f"{share} of the main part ({time_text(spent)} of {time_text(view.length_ns)})"
     return f"{share} of each step ({time_text(spent / steps.number)} of {time_text(view.length_ns / steps.number)})"
 
 

@@ -17,7 +17,7 @@ from .._runtime.text import one_line, time_text
 from .._tracing import run
 from .._tracing.select import possible
 from ..backends.cupti import injection
-from ._outputs import beside, written
+from ._outputs import KEPT, beside, written
 from ._proton import unshare
 from ._runs import MAIN, Folder, prune
 from ._sessions import CHILDREN, joined
@@ -127,11 +127,9 @@ class Ending:
             from ..session import save
 
             save(session, self.path)
-        session, missing = joined([session], _READ_S)
+        session = joined([session], _READ_S)
         reports = written(session, self._report, self._form, self._kept(), self._open)
-        notes = self.recording.tracer.recorder.facts.get("notes", ())
-        more = [*notes, *missing[:_MOST_NAMED], *reports]
-        return "" if self._quiet else self._answer(session, more)
+        return "" if self._quiet else self._answer(session, reports)
 
     def _kept(self) -> str | None:
         """The file or folder in which the session stays."""
@@ -144,14 +142,12 @@ class Ending:
         from ..report import text
         from ..report.style import style_of
 
-        style, kept = style_of(sys.__stderr__), self._kept()
-        spans = self.spans.end(session, self.exit_code) if self.spans is not None else None
-        *lines, last = text.summary(session, style, self.shown, spans)
-        lines[1:1] = [style.line(line) for line in _late(session)]
-        lines += [style.whole(line) for line in (*self._missing(), *more)]
-        if kept is not None and self.path is None:
-            last = style.whole("next: gpusense report --html (kept; see gpusense list)", paint="dim")
-        return "\n".join([*lines, last]) + "\n"
+        spans = [self.spans.end(session, self.exit_code)] if self.spans is not None else []
+        remarks = [*_late(session), *self._missing()]
+        session.meta["missing"] = [*remarks, *session.meta.get("missing", ())]
+        kept = KEPT if self._kept() is not None and self.path is None else None
+        lines = text.summary(session, style_of(sys.__stderr__), self.shown, more=[*spans, *more], next_step=kept)
+        return "\n".join(lines) + "\n"
 
     def _missing(self) -> list[str]:
         """Processes that used the GPU and are not in the answer, and work that may not be."""
@@ -217,7 +213,7 @@ def _late(session: Any) -> list[str]:
     if not late:
         return []
     total = time_text(sum(off.end_ns - off.start_ns for off in late))
-    return [f"not seen: up to {total} in which CUDA was in use before capture began; work of then is in no number"]
+    return [f"not seen: up to {total} in which CUDA was in use before capture began; no number includes that work"]
 
 
 class Spans:

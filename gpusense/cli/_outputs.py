@@ -33,6 +33,8 @@ FORMS = {
     ),
 }
 SESSION = ".gpusense"
+#: The command that is named last where the session is among the last runs.
+KEPT = "gpusense report --html (the run is kept; gpusense list shows all)"
 
 
 def form_of(path: str) -> str | None:
@@ -110,7 +112,7 @@ def written(session: Any, target: str | None, form: str | None, kept: str | None
         FORMS[form].writer()(session, target)
     except OSError as error:
         why = f"{target}: {error.strerror}" if error.strerror else str(error)  # a writer of reports names the place
-        return [f"not written: {why}; the session is kept, and gpusense report writes it again"]
+        return [f"Not written: {why}. The session is kept, and gpusense report writes it again."]
     if opens:
         show(target)
     return [f"written: {target}{again}"]

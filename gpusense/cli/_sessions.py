@@ -14,10 +14,7 @@ def loaded(paths: list[str], **choice: Any) -> Any:
     """One session of everything in ``paths``, files or folders of runs. ``choice``: as for ``load``."""
     from ..session import load
 
-    session, missing = joined([load(path, **choice) for path in _files(paths)], **choice)
-    if missing:
-        session.meta["notes"] = [*missing, *session.meta.get("notes", ())]
-    return session
+    return joined([load(path, **choice) for path in _files(paths)], **choice)
 
 
 def last() -> str:
@@ -38,9 +35,9 @@ def _files(paths: list[str]) -> list[str]:
     return found
 
 
-def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) -> tuple[Any, list[str]]:
-    """``sessions`` with those of the processes that their programs started, as one, ranks in their order; and what is
-    missing, a sentence each. No more than one session is read past ``limit_s``."""
+def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) -> Any:
+    """``sessions`` with those of the processes that their programs started, as one, ranks in their order. What is
+    missing stands in ``meta["missing"]``, a sentence each. No more than one session is read past ``limit_s``."""
     from time import monotonic
 
     from ..session import merge
@@ -58,7 +55,10 @@ def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) ->
             known.add(_whole_path(path))
             _add(found, missing, path, session, choice)
     found.sort(key=_place)
-    return merge(_without_launcher([*sessions, *found])), missing
+    session = merge(_without_launcher([*sessions, *found]))
+    if missing:
+        session.meta["missing"] = missing
+    return session
 
 
 _whole_path = os.path.realpath

@@ -210,12 +210,9 @@ def _answer(arguments: argparse.Namespace, recorded: str, output: str | None, mo
     more += _outputs.written(session, output, form, shown or folder, arguments.open)
     if arguments.quiet:
         return
-    style = style_of(sys.__stderr__)
-    *lines, last = text.summary(session, style, shown)
-    lines += [style.whole(line) for line in (*session.meta.get("notes", ()), *more)]
-    if folder is not None:
-        last = style.whole("next: gpusense report --html (kept; see gpusense list)", paint="dim")
-    sys.stderr.write("\n".join([*lines, last]) + "\n")
+    kept = _outputs.KEPT if folder is not None else None
+    lines = text.summary(session, style_of(sys.__stderr__), shown, more=more, next_step=kept)
+    sys.stderr.write("\n".join(lines) + "\n")
 
 
 def _kept(arguments: argparse.Namespace, session: Any, recorded: str) -> str | None:

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0; 1 where there is neither a GPU nor the recorded run."""
-    session, reason = (None, "as asked") if arguments.recorded else _live(arguments.output, arguments.steps)
+    session, reason = (None, "--recorded is set") if arguments.recorded else _live(arguments.output, arguments.steps)
     if session is not None:
         _say("This is this machine: a small program ran on its GPU just now.")
         _answer(session, arguments.output)
@@ -29,7 +29,7 @@ def main(arguments: argparse.Namespace) -> int:
     from ..session import load
 
     demangle.bring_in()
-    _say(f"This is a recording of a small training job on an NVIDIA H100, not this machine ({reason}).")
+    _say(f"This is a recorded run of a small training job on an NVIDIA H100, not a run on this machine: {reason}.")
     path = arguments.output or RECORDED
     if arguments.output:
         import shutil
@@ -73,8 +73,7 @@ def _answer(session: Any, path: str | None) -> None:
     from ..report import text
     from ..report.style import style_of
 
-    *lines, last = text.summary(session, style_of(sys.stdout), path)
-    if path is None or path == RECORDED:  # which is not the user's to work with
-        last = "next: gpusense demo -o demo.gpusense keeps the session for gpusense report"
-    for line in (*lines, last):
+    kept = path is not None and path != RECORDED  # which is not the user's to work with
+    keep = None if kept else "gpusense demo -o demo.gpusense keeps the session for gpusense report"
+    for line in text.summary(session, style_of(sys.stdout), path, next_step=keep):
         sys.stdout.write(line + "\n")

@@ -39,8 +39,8 @@ _LEFT_OUT, _NAME = ("stddev", "bytes", "host", "p50", "copies", "waits", "p95", 
 _CAPTURED = 42
 
 
-def lines(session: Session, root: BlockNode, width: int, most: int) -> Iterator[str]:
-    """At most ``most`` blocks; then why columns that belong there are not known. Nothing where there are no blocks."""
+def lines(session: Session, root: BlockNode, width: int, most: int, why: bool = True) -> Iterator[str]:
+    """At most ``most`` blocks; then ``why`` some columns are missing. Nothing where there are no blocks."""
     nodes = list(root.walk())
     if not nodes:
         return
@@ -54,7 +54,7 @@ def lines(session: Session, root: BlockNode, width: int, most: int) -> Iterator[
         yield from _owners(node, shown, indent)
     if len(nodes) > most:
         yield f"… and {count_text(len(nodes) - most, 'more block')}"
-    yield from _reasons(session, unknown)
+    yield from _reasons(session, unknown) if why else ()
 
 
 def tables(session: Session, root: BlockNode) -> list[dict[str, Any]]:
@@ -111,16 +111,16 @@ def _owners(node: BlockNode, shown: list[_Column], indent: str) -> Iterator[str]
     for path, (kernels, spent) in rows[:_MOST_OWNERS]:
         cells = {"kernel_ns": time_text(spent), "kernels": f"{kernels:,}"}
         told = "".join(cells.get(column.field, "").rjust(column.wide) for column in shown)
-        yield f"{told}  {indent}  replayed, captured in {one_line('/'.join(path), 80)}"
+        yield f"{told}  {indent}  replayed, captured in {one_line(' › '.join(path), 80)}"
     if len(rows) > _MOST_OWNERS:
         yield f"{empty}  {indent}  … and from {count_text(len(rows) - _MOST_OWNERS, 'more block')}"
 
 
 def _reasons(session: Session, columns: list[_Column]) -> Iterator[str]:
-    """ "GPU, kernels not known: no CUDA device or driver is there"."""
+    """ "GPU, kernels: not known, because no CUDA device or driver is there"."""
     by_reason: dict[str, list[str]] = {}
     for column in columns:
         if reason := why_unknown(session, column.field):
             by_reason.setdefault(reason, []).append(column.head)
     for reason, heads in by_reason.items():
-        yield f"{', '.join(heads)} not known: {one_line(reason, 200)}"
+        yield f"{', '.join(heads)}: not known, because {one_line(reason, 200)}"

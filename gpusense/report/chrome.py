@@ -77,7 +77,7 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
         told.add(of)
         if gaps:
             lane += 1
-            yield _named("thread_name", process, lane, "empty: why")
+            yield _named("thread_name", process, lane, "idle: why")
             for gap in gaps:
                 span = {"ts": _micros(gap.start_ns - base), "dur": _micros(gap.end_ns - gap.start_ns)}
                 yield {"ph": "X", "name": GAPS[gap.cause], "pid": process, "tid": lane, **span}

@@ -22,6 +22,7 @@ from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.program import INTERLUDE, START_UP, STEADY, TAIL, WHOLE, Program, Steps
 from ..analysis.startup import dominates, start_up
 from ..analysis.view import View
+from ..analysis.words import IDLE
 
 #: The name of all phases together.
 ALL = "whole"
@@ -30,27 +31,20 @@ PHASES = (STEADY, WHOLE, START_UP, INTERLUDE, TAIL, ALL)
 #: What a device's time is made of, and how each part is called: those of :data:`~gpusense.analysis.view.CAUSES` as the
 #: findings call them.
 PARTS = {
-    "compute": "computes",
-    "collective": "communicates only",
-    "copy": "copies only",
-    "launch": "empty: launching takes longer than running",
-    "synchronising": "empty: the host had waited for it",
-    "host": "empty: waits for the host",
-    "new": "empty: before new work or sizes",
-    "allocation": "empty: memory is allocated or released",
-    "none": "empty: no work",
+    "compute": "computing",
+    "collective": "only communicating",
+    "copy": "only copying",
+    **{name: f"idle: {words}" for name, words in IDLE.items()},
 }
-#: Those of them in which the device was empty, for a sentence that says so.
-EMPTY = {name: words.partition(": ")[2] for name, words in PARTS.items() if words.startswith("empty")}
 #: What single gaps are called.
-GAPS = {**{name: PARTS[name] for name in EMPTY}, "unseen": "not seen: capture was off"}
+GAPS = {**{name: PARTS[name] for name in IDLE}, "unseen": "not seen: capture was off"}
 _BUSY = ("compute", "collective", "copy")
 _OF = {
     STEADY: "steps",
     START_UP: "start-up",
     INTERLUDE: "interruptions",
     TAIL: "end",
-    WHOLE: "time at work",
+    WHOLE: "main part",
     ALL: "run",
 }
 
@@ -134,16 +128,16 @@ class Division(NamedTuple):
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def holds(self, most: int = 3) -> str:
-        """ "matmul 71 %, elementwise 12 %, empty: waits for the host 7.2 %": what most of the phase was."""
-        empty = {PARTS[name]: spent for name, spent in self.parts.items() if name not in _BUSY}
-        rows = sorted({**self.families(), **empty}.items(), key=lambda item: -item[1])
+        """ "matmul 71 %, elementwise 12 %, idle: waiting for the host 7.2 %": what most of the phase was."""
+        idle = {PARTS[name]: spent for name, spent in self.parts.items() if name not in _BUSY}
+        rows = sorted({**self.families(), **idle}.items(), key=lambda item: -item[1])
         return ", ".join(
             f"{name} {percent_text(self.share(spent))}" for name, spent in rows[:most] if self.share(spent) >= 0.001
         )
 
 
 class Gap(NamedTuple):
-    """A time in which a device was empty."""
+    """A time in which a device was idle."""
 
     start_ns: int
     end_ns: int
@@ -255,6 +249,8 @@ class Divisions:
             parts.append(f"{which} busy {percent_text(mean)} of the {of} ({', '.join(busy)}{more})")
         else:
             parts.append(f"{judged[0].device} busy {percent_text(judged[0].busy_share)} of the {of}")
+        if judged[0].phase == WHOLE:
+            parts[-1] += f": the {time_text(judged[0].length_ns)} from its first work to its last"
         return "; ".join(parts)
 
     def _start_up(self, program: Program) -> str:
@@ -266,7 +262,7 @@ class Divisions:
         return f" ({time_text(spent)} of it {what})"
 
     def gaps(self, key: DeviceKey) -> Iterator[Gap]:
-        """Each time in which a device was empty between two pieces of work, in order."""
+        """Each time in which a device was idle between two pieces of work, in order."""
         views = next((views for (_, other), views in self.views.items() if card(*other) == card(*key)), ())
         causes: dict[int, str] = {}
         for view in views:

@@ -19,9 +19,10 @@ from ..analysis.program import Phase, Program, Steps
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
+from ..analysis.words import IDLE
 from ..session import Session
 from . import json_stream
-from .divisions import EMPTY, Division, Divisions
+from .divisions import Division, Divisions
 from .json_stream import Rows
 
 SCHEMA = "gpusense.report/1"
@@ -106,7 +107,7 @@ def _view(one: Division) -> dict[str, Any]:
             for name, spent in sums.items()
         ]
 
-    empty = {name: spent for name, spent in one.parts.items() if name in EMPTY}
+    empty = {name: spent for name, spent in one.parts.items() if name in IDLE}
     return {
         "process": one.program.root,
         "backend": one.key[0],

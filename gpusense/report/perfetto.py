@@ -182,7 +182,7 @@ class _Writer:
 
     def gaps(self, gaps: "Iterator[Gap]", parent: int) -> Iterator[bytes]:
         """A track that says why a device was empty."""
-        yield from self._slices("empty: why", parent, ((one.start_ns, one.end_ns, GAPS[one.cause]) for one in gaps))
+        yield from self._slices("idle: why", parent, ((one.start_ns, one.end_ns, GAPS[one.cause]) for one in gaps))
 
     def _slices(self, name: str, parent: int, rows: "Iterator[tuple[int, int, str]]") -> Iterator[bytes]:
         """A track of slices that follow each other; none where there is no slice."""

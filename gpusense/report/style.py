@@ -1,12 +1,16 @@
 """How text may look where it goes: width, colour, and the letters its encoding has."""
 
 import os
+import re
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from .._runtime.text import encodable, terminal
 
 _PLAIN_WIDTH = 100
+#: Between a number and its unit, where no line ends.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[kMGT]B|[kMGT]B/s|W|°C)(?![\w/]))")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 #: Stand-ins for an encoding that lacks the letter.
 _ASCII = str.maketrans(
@@ -29,6 +33,14 @@ class Style(NamedTuple):
         if self.cuts and len(text) > self.width:
             text = text[: self.width - 1] + self.fit("…")
         return self._painted(text, paint)
+
+    def wrapped(self, text: str, *, paint: str = "") -> list[str]:
+        """``text`` in as many lines as it takes; those after the first stand further in than it does. A word that is
+        longer than a line is divided only on a screen."""
+        indent = text[: len(text) - len(text.lstrip())] + "  "
+        glued = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", self._one(text))
+        lines = wrap(glued, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
+        return [self._painted(line.replace("\N{NO-BREAK SPACE}", " "), paint) for line in lines]
 
     def whole(self, text: str, *, paint: str = "") -> str:
         """As :meth:`line`, however long: a command is of use only whole."""

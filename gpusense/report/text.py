@@ -1,14 +1,13 @@
-"""A session as text: the answer at the end of a run (about fifteen lines) and the full report."""
+"""A session as text: the answer at the end of a run (about twenty lines) and the full report."""
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from textwrap import wrap
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from .._records.device_identity import device_of
 from .._records.records import DeviceInfo
-from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
 from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import ranked
@@ -17,26 +16,31 @@ from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
+from ..analysis.words import IDLE
 from ..session import Session
 from . import identity
 from .blocks import lines as block_lines
-from .divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text, steps_text
+from .divisions import ALL, PARTS, Division, Divisions, phase_text, steps_text
 from .html.tables import small_tables
 from .style import PLAIN, Style
+from .tracks import DIRECTIONS, label
 
 #: Counters that are shown where they are not 0.
 _LOST = (
     *("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors"),
     *("failed_blocks", "shed_blocks", "ignored_records", "unsent_records", "unread_at_end"),
 )
-_MOST_LINES = 15
 _TOP = 5
+_MOST_BLOCKS = 10  # of the summary
+_EVIDENCE_LINES = 3  # of the summary
+_MOST_NOTES = 3
 _MOST_ROWS = 50
 _FIRST_COLUMN = 48
 _COLUMNS = ("", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
 _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 #: Where nothing is cut.
 _ANY_WIDTH = 10_000
+_LONG = 2000  # characters of a sentence
 _WORTH_SAYING_NS = 1_000_000
 #: Beside the table of the phase that is judged, others are short.
 _FEW_ROWS = 15
@@ -44,25 +48,61 @@ _FEW_ROWS = 15
 _LEFT_OUT, _NAME = ("stddev", "min", "med", "bytes", "max", "avg"), 24
 
 
-def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, more: "str | None" = None) -> list[str]:
-    """On a screen at most fifteen lines, unless the advice takes more; advice and the last line, a command, are whole.
+def summary(
+    session: Session,
+    style: Style = PLAIN,
+    path: "str | None" = None,
+    *,
+    more: Iterable[str] = (),
+    next_step: "str | None" = None,
+) -> list[str]:
+    """What a run did, in about twenty lines, of which tables alone are cut to a screen. Of a program that did not use
+    a GPU a line says so, and its blocks follow.
 
-    ``path`` is where the session was kept; None if it was not. ``more`` is a line to add.
+    ``path`` is where the session was kept; None if it was not. ``more`` are sentences to add. The last line is a
+    command: ``next_step``, or what ``path`` is read with.
     """
     facts = Facts(session)
-    divisions = Divisions(facts)
     first = ranked(facts)[0]
-    head = _heads(session, facts, divisions, style)
-    tables = [style.line(text) for text in (*_top(divisions), *_copies(divisions), *_empty(divisions))]
-    waits = [style.line(text) for text in _waits(facts)]
-    last = [style.line(text, paint="dim") for text in (_counters(session), _overhead(session, facts)) if text]
-    last += [style.line(more, paint="dim")] if more else []
-    room = (_MOST_LINES if style.cuts else _ANY_WIDTH) - len(head) - len(waits) - len(last) - 1
-    advice = _verdict(first, style, room - min(len(tables), 5))
-    shown = style.whole if path is not None else style.line  # advice may be cut off; a command to copy may not
-    left = max(0, room - len(advice))
-    tables = tables if len(tables) <= left else [*tables[: max(0, left - 2)], *tables[-min(2, left) :]] if left else []
-    return [*head, *advice, *tables, *waits, *last, shown(f"next: {_next(path)}", paint="dim")]
+    last = _last(next_step or _next(path), style)
+    added = [line for text in more for line in style.wrapped(text)]
+    if first.kind == "nothing_seen" and not first.fix:
+        return _without_gpu(session, facts, first, style, added, last)
+    divisions = Divisions(facts)
+    counted = [text for text in (_counters(session), _overhead(session, facts)) if text]
+    return [
+        *_heads(session, facts, divisions, style),
+        *_verdict(first, style, most=_EVIDENCE_LINES),
+        *map(style.line, _top(divisions)),
+        *(line for text in (*_copies(divisions), *_idle(divisions), *_waits(facts)) for line in style.wrapped(text)),
+        *(line for text in counted for line in style.wrapped(text, paint="dim")),
+        *added,
+        *last,
+    ]
+
+
+def _last(command: str, style: Style) -> list[str]:
+    """What to do next: a command is of use only whole, a sentence is wrapped."""
+    text = f"next: {command}"
+    return style.wrapped(text, paint="dim") if "…" in text else [style.whole(text, paint="dim")]
+
+
+def _without_gpu(
+    session: Session, facts: Facts, finding: Finding, style: Style, added: "list[str]", last: "list[str]"
+) -> list[str]:
+    """The program did not use a GPU, and nothing says that it should have: a sentence, its blocks and what is added."""
+    head = " · ".join(part for part in (_program(session), time_text(facts.window_ns or None)) if part)
+    table = block_lines(session, block_tree(session), style.width, _MOST_BLOCKS, why=False)
+    blocks = [style.line(f"  {row}") for row in table]
+    counted = [line for line in (_counters(session),) if blocks and line]
+    return [
+        *style.wrapped(f"gpusense: {head}. {finding.title}", paint="bold"),
+        *_remarks(session, style),
+        *blocks,
+        *(line for text in counted for line in style.wrapped(text, paint="dim")),
+        *added,
+        *(last if blocks else []),
+    ]
 
 
 def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
@@ -71,7 +111,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     divisions = Divisions(facts)
     found = ranked(facts)
     yield from _heads(session, facts, divisions, style)
-    yield from (style.line(text) for text in _about(session))
+    yield from (line for text in _about(session) for line in style.wrapped(text))
     yield ""
     yield from _verdict(found[0], style)
     yield from _others(found, style)
@@ -83,16 +123,16 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         *_operations(divisions, width),
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
-        ("Waits by line", _missing_lines(session)),
-        ("Blocks", block_lines(session, block_tree(session), style.width, _MOST_ROWS)),
-        ("Hang", _hang(session)),
-        ("Not seen", _unseen(session)),
-        ("Damage", (one_line(sentence, 200) for sentence in session.meta.get("damage") or ())),
-        ("Notes", (one_line(str(note), 200) for note in session.meta.get("notes") or ())),
+        ("Waits by line", _prose(_missing_lines(session), style)),
+        ("Blocks", block_lines(session, block_tree(session), width, _MOST_ROWS)),
+        ("Hang", _prose(_hang(session), style)),
+        ("Not seen", _prose(_unseen(session), style)),
+        ("Damage", _prose((sentence(one_line(str(text), 400)) for text in session.meta.get("damage") or ()), style)),
+        ("Notes", _prose((sentence(one_line(note, 400)) for note in _notes(session)), style)),
     ):
         yield from _section(title, rows, style)
     last = [text for text in (_counters(session), _overhead(session, facts)) if text]
-    yield from (["", *(style.line(text) for text in last)] if last else ())
+    yield from (["", *(line for text in last for line in style.wrapped(text))] if last else ())
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", style: Style = PLAIN) -> None:
@@ -101,6 +141,12 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]", style: S
 
     with output(target) as file:
         file.writelines(f"{line}\n" for line in full(session, style))
+
+
+def _prose(rows: Iterable[str], style: Style) -> Iterator[str]:
+    """Rows of a section that are sentences."""
+    within = style._replace(width=style.width - 2)
+    return (line for row in rows for line in within.wrapped(row))
 
 
 def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Iterator[str]:
@@ -123,11 +169,38 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
     names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
     parts = [_program(session), " + ".join(shown) or "no device seen", time_text(facts.window_ns or None)]
-    if len(session.meta.get("processes") or ()) > 1:
-        parts.insert(1, count_text(len(session.meta["processes"]), "process", "processes"))
-    lines = _wrapped(style, f"gpusense: {' · '.join(part for part in parts if part)}", 9, "bold")
-    sentence = divisions.sentence()
-    return [*lines, *(_wrapped(style, sentence, 9, "bold") if sentence else ())]
+    if len(_processes(session)) > 1:
+        parts.insert(1, count_text(len(_processes(session)), "process", "processes"))
+    lines = style.wrapped(f"gpusense: {' · '.join(part for part in parts if part)}", paint="bold")
+    busy = divisions.sentence()
+    return [*lines, *_remarks(session, style), *(style.wrapped(busy, paint="bold") if busy else ())]
+
+
+def _notes(session: Session) -> list[str]:
+    """All that the session notes of itself, those of the processes it was merged of included."""
+    return [*_own_notes(session), *map(str, session.meta.get("notes") or () if _processes(session) else ())]
+
+
+def _own_notes(session: Session) -> list[str]:
+    """What is missing, and what each process noted: why its file was written, which work is not in it."""
+    found = [str(note) for note in session.meta.get("missing") or ()]
+    for one in _processes(session):
+        found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
+    return found + ([] if _processes(session) else [str(note) for note in session.meta.get("notes") or ()])
+
+
+def _processes(session: Session) -> list[dict[str, Any]]:
+    return [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
+
+
+def _remarks(session: Session, style: Style) -> Iterator[str]:
+    """The first of the notes, below the title, where people look first."""
+    found = _own_notes(session)
+    for note in found[:_MOST_NOTES]:
+        yield from style.wrapped(sentence(one_line(note, 400)), paint="yellow")
+    if len(found) > _MOST_NOTES:
+        more = count_text(len(found) - _MOST_NOTES, "more note")
+        yield style.line(f"{more}; see Notes in the full report.", paint="yellow")
 
 
 def _program(session: Session) -> str:
@@ -185,8 +258,8 @@ def _overhead(session: Session, facts: Facts) -> str:
     if not facts.device_operations:
         return ""
     if not spent:
-        return "gpusense's own use of the CPU was not measured in this session"
-    processes = max(1, len(session.meta.get("processes") or ()))  # whose times are summed up
+        return "gpusense's own use of the CPU was not measured"
+    processes = max(1, len(_processes(session)))  # whose times are summed up
     share = sum(spent) / facts.window_ns / processes if facts.window_ns else None
     return f"gpusense used {time_text(sum(spent))} of CPU ({percent_text(share)} of the run){_beside(session)}"
 
@@ -220,9 +293,9 @@ def _about(session: Session) -> Iterator[str]:
         facts.append(f"pid {meta['pid']}")
     threshold = meta.get("threshold_ns")
     if meta.get("trace_all"):
-        facts.append("every record listed")
+        facts.append("every record is listed")
     elif threshold is not None:
-        facts.append(f"listed one by one from {time_text(threshold)}")
+        facts.append(f"records of {time_text(threshold)} and more are listed, shorter ones summed")
     yield " · ".join(facts)
     backends = meta.get("backends") or {}
     if backends:
@@ -233,20 +306,17 @@ def _about(session: Session) -> Iterator[str]:
 
 
 def _verdict(finding: Finding, style: Style, most: int = 99) -> list[str]:
-    """Title, evidence and fix. Title and fix are whole; the evidence gets what they leave of ``most`` lines."""
+    """Title, evidence and fix, whole; of the evidence as many sentences as ``most`` lines hold, and one at least."""
     sure = "" if finding.kind == "nothing_seen" else f" ({finding.confidence} confidence)"
-    title = _wrapped(style, f"verdict: {finding.title}{sure}", 99, "yellow")
-    fix = _wrapped(style, f"  try: {finding.fix}", 99, "green") if finding.fix else []
-    room = max(1, most - len(title) - len(fix))
-    because = _wrapped(style, f"  because {' '.join(finding.evidence)}", room) if finding.evidence else []
+    title = style.wrapped(f"verdict: {one_line(finding.title, _LONG)}{sure}", paint="yellow")
+    fix = style.wrapped(f"  try: {one_line(finding.fix, _LONG)}", paint="green") if finding.fix else []
+    because: list[str] = []
+    for number in range(1, len(finding.evidence) + 1):
+        lines = style.wrapped(f"  because: {one_line(' '.join(finding.evidence[:number]), _LONG)}")
+        if because and len(lines) > most:
+            break
+        because = lines
     return [*title, *because, *fix]
-
-
-def _wrapped(style: Style, text: str, most: int, paint: str = "") -> list[str]:
-    indent = text[: len(text) - len(text.lstrip())]
-    text = indent + one_line(text[len(indent) :], 2000)
-    lines = wrap(text, style.width, max_lines=most, placeholder="…", subsequent_indent=indent + "  ")
-    return [style.line(line, paint=paint) for line in lines]
 
 
 def _others(found: list[Finding], style: Style) -> Iterator[str]:
@@ -259,16 +329,17 @@ def _others(found: list[Finding], style: Style) -> Iterator[str]:
     more = [(finding, shown[finding.kind] - _TOP) for finding in {one.kind: one for one in reversed(found)}.values()]
     for finding, count in more:
         if count > 0:
-            yield from _wrapped(style, f"also: {count_text(count, 'finding')} more like “{finding.title}”", 9)
+            others = count_text(count, "more finding")
+            yield from style.wrapped(f"also: {others} like “{one_line(finding.title, _LONG)}”")
 
 
 def _also(finding: Finding, style: Style) -> Iterator[str]:
     saving = f" (up to {time_text(finding.saving_ns)})" if finding.saving_ns else ""
-    yield from _wrapped(style, f"also: {finding.title}{saving}", 9)
-    for sentence in finding.evidence:
-        yield from _wrapped(style, f"  {sentence}", 9, "dim")
+    yield from style.wrapped(f"also: {one_line(finding.title, _LONG)}{saving}")
+    for one in finding.evidence:
+        yield from style.wrapped(f"  {one_line(one, _LONG)}", paint="dim")
     if finding.fix:
-        yield from _wrapped(style, f"  try: {finding.fix}", 9)
+        yield from style.wrapped(f"  try: {one_line(finding.fix, _LONG)}")
 
 
 # ---- tables
@@ -302,22 +373,28 @@ def _copies(divisions: Divisions) -> list[str]:
         return []
     several = len({one.key for one in divisions.judged}) > 1
     shown = [
-        f"{divisions.mark(row) if several else ''}{one_line(row.name)} {percent_text(row.share)}, "
-        f"{size_text(row.bytes)} in {row.count:,} at {rate_text(row.bandwidth_bytes_per_s)}"
-        for row in sorted(copies, key=lambda row: -row.total_ns)[:3]
+        f"{divisions.mark(row) if several else ''}{_way(row)} {percent_text(row.share)}, "
+        f"{size_text(row.bytes)} in {count_text(row.count, 'copy', 'copies')} at {rate_text(row.bandwidth_bytes_per_s)}"
+        for number, row in enumerate(sorted(copies, key=lambda row: -row.total_ns)[:3])
+        if not number or row.share >= 0.001
     ]
-    return [f"copies: {' · '.join(shown)}"]
+    return [f"copies, of the {divisions.judged[0].of}: {' · '.join(shown)}"]
 
 
-def _empty(divisions: Divisions) -> list[str]:
-    """Why the device stood empty in the phase that is judged."""
+def _way(row: Operation) -> str:
+    """ "host to device"; the name of a copy that has its own."""
+    return one_line(label(row.name).removeprefix("copies "))
+
+
+def _idle(divisions: Divisions) -> list[str]:
+    """Why the device was idle in the phase that is judged."""
     shown = []
     for one in divisions.judged[:2]:
-        parts = [(name, spent) for name, spent in one.parts.items() if name in EMPTY and one.share(spent) >= 0.001]
-        words = ", ".join(f"{EMPTY[name]} {percent_text(one.share(spent))}" for name, spent in parts)
+        parts = [(name, spent) for name, spent in one.parts.items() if name in IDLE and one.share(spent) >= 0.001]
+        words = ", ".join(f"{IDLE[name]} {percent_text(one.share(spent))}" for name, spent in parts)
         if words:
-            shown.append(f"{one.device} empty: {words}")
-    return [" · ".join(shown)] if shown else []
+            shown.append(f"{one.device} idle, of the {one.of}: {words}")
+    return shown
 
 
 def _waits(facts: Facts) -> list[str]:
@@ -335,7 +412,7 @@ def _waits(facts: Facts) -> list[str]:
 def _missing_lines(session: Session) -> Iterator[str]:
     reason = lines_missing(session)
     if reason:
-        yield f"lines of waits are not known: {one_line(reason, 300)}"
+        yield f"The lines that wait are not known: {one_line(reason, 300)}."
 
 
 def _host_operations(facts: Facts) -> list[Operation]:
@@ -378,14 +455,24 @@ def _table(divisions: Divisions, rows: list[Operation], width: int, of: str, mos
             time_text(None if instants else row.std_ns),
             size_text(row.bytes) if row.bytes else "",
         )
-        kind = "" if row.kind == "kernel" else f"{row.kind}: "
-        if row.kind in DEVICE_KINDS and row.timing == "host":
-            kind = f"{row.kind} (timed by the host): "
         figures = "".join(f"{cells[at]:>{widths[at]}}" for at in shown)
-        yield f"{figures}  {divisions.mark(row)}{kind}{one_line(row.name)}"
+        by_host = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
+        yield f"{figures}  {divisions.mark(row)}{_named(row)}{by_host}"
     if len(rows) > most:
         rest = rows[most:]
         yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
+
+
+def _named(row: Operation) -> str:
+    """ "gemm", "copies host to device", "copy: mesh", "memset", "wait: stream_synchronize"."""
+    name = one_line(label(row.name))
+    if row.kind == "kernel" or name in (row.kind, DIRECTIONS.get(row.name)):
+        return name
+    return f"{_KINDS.get(row.kind, row.kind)}: {name}"
+
+
+#: What kinds are called.
+_KINDS = {"transfer": "copy", "sync": "wait"}
 
 
 def _phases(divisions: Divisions) -> Iterator[str]:
@@ -402,7 +489,7 @@ def _phases(divisions: Divisions) -> Iterator[str]:
     if not rows:
         return
     wide, head = max(len(row[0]) for row in rows), f"{divisions.all[0].processor} busy"
-    yield f"{'phase':<{wide}}{'length':>10}{head:>10}  holds"
+    yield f"{'phase':<{wide}}{'length':>10}{head:>10}  most of it"
     for name, length, busy, holds in rows:
         yield f"{name:<{wide}}{length:>10}{busy:>10}  {holds}"
 
@@ -419,17 +506,17 @@ def _count(one: Division) -> str:
 
 
 def _not_seen(one: Division) -> str:
-    return f"{time_text(one.unseen_ns)} of it were not seen" if one.unseen_ns * 1000 > one.length_ns else ""
+    return f"{time_text(one.unseen_ns)} of it not seen" if one.unseen_ns * 1000 > one.length_ns else ""
 
 
 def _where(divisions: Divisions) -> Iterator[tuple[str, Iterator[str]]]:
-    """Of each device what its time went to in the phase that is judged: families of kernels, copies, empty time."""
+    """Of each device what its time went to in the phase that is judged: families of kernels, copies, idle time."""
 
     def rows(one: Division) -> Iterator[str]:
         steps, wide = one.steps, len(f"% of {one.of}")
-        empty = {PARTS[name]: spent for name, spent in one.parts.items() if name in EMPTY}
+        idle = {PARTS[name]: spent for name, spent in one.parts.items() if name in IDLE}
         yield f"{f'% of {one.of}':>{wide}}{'total':>10}{'each' if steps else '':>10}"
-        for name, spent in {**one.families(), **empty}.items():
+        for name, spent in {**one.families(), **idle}.items():
             each = time_text(spent / steps.number) if steps else ""
             yield f"{percent_text(one.share(spent)):>{wide}}{time_text(spent):>10}{each:>10}  {name}"
 
@@ -467,7 +554,7 @@ def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
         )
         indent = " " * len(name)
         parts = indent + ", ".join(f"{PARTS[part]} {time_text(spent)}" for part, spent in one.parts.items())
-        yield from wrap(parts, style.width - 2, subsequent_indent=indent) if style.cuts else [parts]
+        yield from _prose([parts], style)
 
 
 def _aligned(table: dict[str, Any]) -> Iterator[str]:

@@ -23,11 +23,11 @@ from ..analysis.sampled import SampledCard
 from ..session import Session
 
 DIRECTIONS = {
-    "cpu_to_gpu": "copies to GPU",
-    "gpu_to_cpu": "copies to host",
+    "cpu_to_gpu": "copies host to device",
+    "gpu_to_cpu": "copies device to host",
     "gpu_to_gpu": "copies between GPUs",
-    "on_device": "copies inside GPU",
-    "cpu_to_cpu": "copies on host",
+    "on_device": "copies on the device",
+    "cpu_to_cpu": "copies on the host",
 }
 _HOST_TRACKS: dict[type, str] = {
     BlockRecord: "blocks",
@@ -47,7 +47,7 @@ class Track(NamedTuple):
     """Records in order of start. In a nested track each lies inside or beside the others; else none overlap."""
 
     group: str  # "Host", or "rank 3" of a merged session; "GPU 0 · NVIDIA H100 80GB HBM3"
-    name: str  # "stream 7", "thread 1", "copies to GPU"
+    name: str  # "stream 7", "thread 1", "copies host to device"
     lane: int  # 0; overflow lanes from 1
     nested: bool
     device: tuple[str, int | None] | None  # backend and number; None for the host

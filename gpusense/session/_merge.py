@@ -3,7 +3,8 @@
 A merged session has ``meta["processes"]``: one object a process with ``root`` (the first element of every path it
 owns, "rank 3" or "process 41"), ``rank``, ``pid``, ``start_ns``, ``end_ns``. Block id ``n`` of process ``i`` (its place
 in that list) becomes ``i * 2**40 + n``. A record's ``device`` is the ``index`` of the joined device. Nothing is shifted
-in time: the sessions' own wall clocks are the common clock, and ``meta["notes"]`` says where that is doubtful.
+in time: the sessions' own wall clocks are the common clock, and ``meta["notes"]`` says where that is doubtful. What a
+process noted of itself is ``notes`` of its object.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -185,7 +186,8 @@ def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
     names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads", "host")
-    return [{"root": root, **{name: session.meta.get(name) for name in names}}]
+    notes = {"notes": list(session.meta["notes"])} if session.meta.get("notes") else {}
+    return [{"root": root, **{name: session.meta.get(name) for name in names}, **notes}]
 
 
 def _clock_notes(processes: Iterable[dict[str, Any]]) -> list[str]:

@@ -91,16 +91,16 @@ def waiting_once(steps=30):
 def test_one_wait_in_a_step_that_keeps_the_device_busy_is_a_price_and_no_fault():
     found = verdict(waiting_once())
     assert found.kind == "synchronising_call"
-    assert found.title.startswith("GPU 0 is busy 94 % of each step, and empty for 6")
-    assert "after a wait of the host" in found.title
-    assert "If the program needs it at once, this is its price" in found.fix
+    assert found.title.startswith("GPU 0 is busy 94 % of each step, and idle for 6")
+    assert "after the host has waited for it" in found.title
+    assert "If the program needs it at once, only faster" in found.fix
     assert (  # the short wait for an event is none
         "The host waited 29 times: in cudaStreamSynchronize, each after a small copy to the host (.item(), bool(), "
         ".cpu())." in found.evidence
     )
 
 
-@pytest.mark.parametrize(("size", "said"), [(4, "to answer what it has read"), (1 << 24, "to make the next input")])
+@pytest.mark.parametrize(("size", "said"), [(4, "to answer what it has read"), (1 << 24, "to prepare the next input")])
 def test_what_the_host_reads_and_answers_within_a_step_is_no_loading(size, said):
     loop = Loop()
     for _ in range(20):
@@ -124,11 +124,11 @@ def test_only_blocks_with_a_tenth_of_the_wait_are_what_the_host_was_in():
         ]
         loop.at += 10 * MS
     loop.records += blocks
-    (said,) = [line for line in verdict(loop.session()).evidence if "meanwhile" in line]
-    assert "“decode” for 60 % of it" in said
+    (said,) = [line for line in verdict(loop.session()).evidence if "the host spent" in line]
+    assert said == "Of this time the host spent 60 % in “decode”."
     assert "log" not in said
     loop.records = [one for one in loop.records if getattr(one, "name", "") != "decode"]
-    assert not [line for line in verdict(loop.session()).evidence if "meanwhile" in line]
+    assert not [line for line in verdict(loop.session()).evidence if "the host spent" in line]
 
 
 def test_of_a_wait_that_lies_here_and_there_the_largest_places_are_told():
@@ -137,7 +137,7 @@ def test_of_a_wait_that_lies_here_and_there_the_largest_places_are_told():
         for name, gap in (("a", 3), ("b", 4), ("c", 2), ("d", 3), ("e", 3)):
             loop.kernels(1, MS, gap * MS, name)
     said = verdict(loop.session()).evidence
-    assert "Of it 27 % between a_0 and b_0, 21 % between e_0 and a_0, 19 % between c_0 and d_0." in said
+    assert "Of this time 27 % between a_0 and b_0, 21 % between e_0 and a_0, 19 % between c_0 and d_0." in said
 
 
 def test_the_rhythm_of_stalls_is_that_of_the_real_ones():
@@ -150,7 +150,7 @@ def test_the_rhythm_of_stalls_is_that_of_the_real_ones():
             loop.at += draw.randrange(2 * MS, 9 * MS)  # late for some other reason
     (found,) = [one for one in findings(loop.session()) if one.share]
     assert found.kind == "periodic_stall"
-    assert found.title.startswith("Every 10 steps GPU 0 stands empty for 400 ms longer than usual")
+    assert found.title.startswith("Every 10 steps GPU 0 is idle for 400 ms longer than usual")
     assert "12 steps are so slow" in found.evidence[1] or "11 steps are so slow" in found.evidence[1]
 
 
@@ -202,7 +202,9 @@ def requests(long_every=None):
 def test_a_server_s_long_requests_are_told_apart_from_waiting_for_demand():
     found = verdict(requests(long_every=40))
     assert found.kind == "long_requests"
-    assert found.title == "4 of 155 requests take 16 times as long as the rest (64.0 ms), and those behind them wait."
+    assert (
+        found.title == "4 of 155 requests take 16 times as long as the rest (64.0 ms each), and those behind them wait."
+    )
     assert "One in 40 is so long." in found.evidence
     assert verdict(requests()).kind == "no_demand"
 
@@ -228,7 +230,7 @@ def test_calls_that_allocate_are_named_as_they_are_called():
 def test_nothing_to_gain_is_said_of_a_busy_device_alone():
     busy = Loop()
     busy.kernels(50, MS, 20 * US)
-    assert "no fault was found: nothing to gain here" in verdict(busy.session()).title
+    assert "no fault was found: only faster" in verdict(busy.session()).title
     assert "larger batch" not in verdict(busy.session()).fix  # kernels of 1 ms fill the device as they are
     small = Loop()
     small.kernels(50, 60 * US, 1 * US)
@@ -239,7 +241,9 @@ def test_nothing_to_gain_is_said_of_a_busy_device_alone():
         idle.at += 180 * US
     found = verdict(idle.session())
     assert found.kind == "nothing_to_gain"
-    assert "no single fault was found. The rest is 4.4 % waiting for the host, 3.9 % between launches." in found.title
+    assert (
+        "no single fault was found. The rest is idle: 4.4 % waiting for the host, 3.9 % launch overhead." in found.title
+    )
     short = session(kernel("k", 0, MS), end=1000 * MS)
     assert "but that is 1.00 ms of the 1.00 s that the program runs" in verdict(short).title
 

@@ -37,7 +37,7 @@ def steps(number, *, new=True, name="sm80_xmma_fprop_{}"):
 def test_pauses_and_trials_are_one_finding_that_says_what_they_are():
     found = verdict(steps(12))
     assert found.kind == "recompilation"
-    assert "on the choice of cuDNN's algorithms" in found.title
+    assert "while cuDNN chooses its algorithms" in found.title
     assert "torch.backends.cudnn.benchmark = False" in found.fix
     step_ns = 30 * MS + 12 * 520 * US + 3 * (2 * MS + 20 * US)
     assert abs(found.share - (30 * MS + 12 * 520 * US) / step_ns) < 0.01

@@ -240,7 +240,8 @@ def test_devices_have_names_to_read():
     devices = (gpu(0, A, cuda_index=0), cpu)
     assert device_text(devices, "cuda", 0) == "GPU 0"
     assert device_text(devices, "wgpu", 1) == "CPU (llvmpipe)"
-    assert device_text(devices, "wgpu", None) == "the wgpu device"
+    assert device_text(devices, "wgpu", None) == "GPU (wgpu)"
+    assert device_text(devices, "cuda", None) == "GPU"
     assert device_text((cpu,), "wgpu", None) == "CPU (llvmpipe)"
     assert device_text((), "cuda", 3) == "GPU 3"
     swift = cpu._replace(name="SwiftShader Device (Subzero)")

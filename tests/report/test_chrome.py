@@ -22,7 +22,7 @@ def test_times_are_relative_and_lose_no_nanosecond():
     idle = {
         event["tid"]
         for event in trace["traceEvents"]
-        if event["ph"] == "M" and event["args"].get("name") == "empty: why"
+        if event["ph"] == "M" and event["args"].get("name") == "idle: why"
     }
     spans = [
         (round(event["ts"] * 1000), round(event["dur"] * 1000))

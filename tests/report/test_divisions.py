@@ -11,9 +11,10 @@ from support.sessions import MS, T0, US, block, copy, kernel, session, sync, tra
 from gpusense._records.records import Aggregate, UnseenInterval
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import ranked
+from gpusense.analysis.words import IDLE
 from gpusense.cli.demo import RECORDED
 from gpusense.report import text
-from gpusense.report.divisions import ALL, EMPTY, PARTS, Divisions, steps_text
+from gpusense.report.divisions import ALL, PARTS, Divisions, steps_text
 from gpusense.report.json import to_dict
 from gpusense.report.style import Style
 from gpusense.session import load, merge
@@ -43,7 +44,7 @@ def check(divisions):
         assert sum(one.parts.values()) == one.length_ns
         assert set(one.parts) <= set(PARTS)
         assert min(one.parts.values(), default=0) >= 0
-        assert one.busy_ns == one.length_ns - sum(spent for name, spent in one.parts.items() if name in EMPTY)
+        assert one.busy_ns == one.length_ns - sum(spent for name, spent in one.parts.items() if name in IDLE)
         for row in one.operations:
             assert row.share == pytest.approx(row.total_ns / one.length_ns)
         assert sum(one.families().values()) == sum(row.total_ns for row in one.operations)
@@ -132,14 +133,14 @@ def test_the_recorded_demo_does_not_contradict_itself():
     lines = "\n".join(text.full(load(RECORDED), Style(200)))
     assert "reason unknown" not in lines
     (steady,) = Divisions(Facts(load(RECORDED))).of("steady")
-    said = re.search(r"GPU 0 stands empty for (\d+) % of each step", lines)
+    said = re.search(r"GPU 0 is idle for (\d+) % of each step", lines)
     assert int(said[1]) == round(100 * steady.share(steady.parts["launch"]))
 
 
 def test_waits_of_the_host_are_in_no_share_of_a_device():
     run = session(kernel("k", 0, 2 * MS), sync(0, 8 * MS), block(("b",), 0, 9 * MS), end=10 * MS)
     lines = list(text.full(run, Style(200)))
-    of_device = lines[lines.index("Operations on the device, time at work") :]
+    of_device = lines[lines.index("Operations on the device, main part") :]
     assert not any("synchronize" in line for line in of_device[: of_device.index("")])
     at = lines.index("Waits and other work of the host")
     assert lines[at + 1].split()[:3] == ["%", "of", "run"]

@@ -23,7 +23,7 @@ def test_a_stack_is_the_blocks_then_the_operation():
         copy("cpu_to_gpu", 8, 50 * US, 57 * US, path=("train",)),
         kernel("alone", 60 * US, 62 * US), end=100 * US,
     )  # fmt: skip
-    assert sorted(lines_of(run)) == ["alone 2", "train;copies to GPU 7", "train;step;gemm 40"]
+    assert sorted(lines_of(run)) == ["alone 2", "train;copies host to device 7", "train;step;gemm 40"]
 
 
 def test_kept_and_counted_work_is_together():

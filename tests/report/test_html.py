@@ -35,7 +35,7 @@ def test_every_record_is_on_the_timeline_with_its_nanoseconds():
     run = training(4)
     page = page_of(run)
     expected = sorted((record.start_ns - T0, end_of(record) - record.start_ns) for record in run.records)
-    got = sorted((start, length) for _, row, _, start, length, _ in drawn(page) if row != "empty: why")
+    got = sorted((start, length) for _, row, _, start, length, _ in drawn(page) if row != "idle: why")
     # Idle rows stand apart from records; every row but the first of a track has no name.
     assert got == expected
     assert page.data["timeline"]["start_ns"] == str(T0)
@@ -149,9 +149,7 @@ def test_nothing_is_fetched():
 def test_zero_records_and_one(count):
     run = session(*[kernel("only", 0, 5 * US)][:count], end=MS)
     page = page_of(run)
-    assert (
-        len(page.column("start")) - sum(row["name"] == "empty: why" for row in page.data["timeline"]["rows"]) == count
-    )
+    assert len(page.column("start")) - sum(row["name"] == "idle: why" for row in page.data["timeline"]["rows"]) == count
     assert page.data["findings"][0]["kind"] == ("nothing_to_gain" if count else "nothing_seen")
     (nothing,) = page_of(Session()).data["phases"]
     assert nothing["tiles"][0]["value"] == "–"

@@ -19,7 +19,7 @@ from gpusense.report.tracks import end_of, levels, nest, spread, tracks
 from gpusense.session import Session
 
 #: Tracks of what is concluded.
-OURS = ("empty: why", "phases", "steps")
+OURS = ("idle: why", "phases", "steps")
 
 
 def new_names(packet, known):
@@ -81,7 +81,7 @@ def test_flows_lead_from_a_block_to_its_work():
     )  # fmt: skip
     flows = [sorted(ends) for ends in trace_of(run).flows.values()]
     # The copy's block has not ended, so that its flow has one end only.
-    assert sorted(flows) == [["a", "step"], ["b", "step"], ["copies to GPU"]]
+    assert sorted(flows) == [["a", "step"], ["b", "step"], ["copies host to device"]]
 
 
 def test_counters_are_the_samples():
@@ -211,7 +211,7 @@ def whole_fields(data):
 def test_odd_sessions():
     assert trace_of(Session()).slices == []
     assert [row[:2] for row in trace_of(session(kernel("one", 0, 5))).slices] == [
-        ("phases", "time at work"),
+        ("phases", "main part"),
         ("stream 7", "one"),
     ]
     (slice_,) = [s for s in trace_of(session(kernel("back", 9, 5), end=50)).slices if s[0] not in OURS]
@@ -247,5 +247,5 @@ def test_phases_and_steps_have_tracks():
     assert sorted((start, start + length) for _, start, length in shown["steps"]) == list(
         zip(program.steps.starts, program.steps.ends, strict=True)
     )
-    assert {name for name, _, _ in shown["empty: why"]} <= set(GAPS.values())
+    assert {name for name, _, _ in shown["idle: why"]} <= set(GAPS.values())
     assert trace_of(Session()).slices == []

@@ -98,7 +98,7 @@ def errors(sql):
 
 SLICES = (
     "select ts, dur, slice.name from slice join track on slice.track_id = track.id "
-    "where track.name not in ('empty: why', 'phases', 'steps')"
+    "where track.name not in ('idle: why', 'phases', 'steps')"
 )
 
 
@@ -162,7 +162,7 @@ def test_chrome_json_gives_the_same_slices_relative_to_its_base(engine, tmp_path
     assert errors(sql) == []
     rows = sql(
         "select ts, dur from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) "
-        "where thread.name != 'empty: why'"
+        "where thread.name != 'idle: why'"
     )
     assert sorted(rows) == sorted((record.start_ns - T0, record.duration_ns) for record in run.records)
     ((flows,),) = sql("select count(*) from flow")

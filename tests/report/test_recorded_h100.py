@@ -105,7 +105,7 @@ def test_json_and_html_say_what_the_session_says(tmp_path):
     )
     html.write(session, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text("utf-8")
-    assert "waits for the host" in page
+    assert "waiting for the host" in page
     assert "http" not in page.split("<body", 1)[0].replace("http-equiv", "")
     perfetto.write(load(RECORDED, trace_all=True), tmp_path / "trace.pftrace")
     assert (tmp_path / "trace.pftrace").stat().st_size > 100_000

@@ -56,7 +56,7 @@ def test_what_gpusense_used_is_that_of_all_its_threads_and_beside_the_run():
     assert list(text.full(made))[-1] == f"gpusense used 8.00 ms of CPU ({percent_text(8 / window)} of the run)"
     end = made.meta["end_ns"]
     made.meta |= {"start_ns": T0 - 310 * MS, "program_start_ns": T0, "program_end_ns": end, "end_ns": end + 70 * MS}
-    *_, last = text.full(made)
+    last = " ".join(line.strip() for line in list(text.full(made))[-2:])
     assert last.startswith(f"gpusense used 8.00 ms of CPU ({percent_text(8 / window)} of the run); ")
     assert last.endswith("beside the run it took 310 ms before the program's first line and 70.0 ms after its last")
 
@@ -68,26 +68,26 @@ def test_the_page_says_the_cost_in_words():
         "left": float("nan"), "share": 10**400,
     }  # fmt: skip
     rows = dict(page_data(made).facts["seen"]["overhead"])
-    assert rows["CPU of the drain thread"] == "3.00 ms"
-    assert rows["time it was at it"] == "500 ms"
+    assert rows["CPU of the thread that takes CUPTI's buffers"] == "3.00 ms"
+    assert rows["time it was working"] == "500 ms"
     assert (rows["overhead budget"], rows["share of the time observed"]) == ("2.0 %", "14 %")
     assert (rows["CUPTI stayed in the process"], rows["odd name"]) == ("<b>", "7")
 
 
 def test_the_answer_has_its_parts(trained):
     lines = text.summary(trained, Style(100), "my run.gpusense")
-    assert len(lines) <= 15
+    assert len(lines) <= 22
     assert lines[0].startswith("gpusense: NVIDIA H100 80GB HBM3 · ")
     steps = r"19 steps of 1\d\.\d ms \(± \d+ µs\), after 49\.\d ms of start-up; GPU 0 busy 91 % of the steps"
     assert re.fullmatch(steps, lines[1])
     assert lines[2].startswith("verdict: ")
     whole = "\n".join(lines)
-    for part in ("  because ", "  try: ", "% of steps", "records: 2,161 listed", "gpusense used 3.00 ms of CPU"):
+    for part in ("  because: ", "  try: ", "% of steps", "records: 2,161 listed", "gpusense used 3.00 ms of CPU"):
         assert part in whole, part
     assert lines[-1] == "next: gpusense report 'my run.gpusense' --html -o report.html"
     assert "gpusense run -o" in text.summary(trained)[-1]
     piped = "\n".join(text.summary(trained, style_of(io.StringIO(), {"COLUMNS": "60"})))
-    for part in ("copies: ", "GPU 0 empty: ", "flash_bwd_kernel"):
+    for part in ("copies, of the steps: ", "GPU 0 idle, of the ", "flash_bwd_kernel"):
         assert part in piped
     trained.meta["run"] = {"command": "python /srv/jobs/train.py --fast"}
     assert text.summary(trained)[0].startswith("gpusense: train.py · NVIDIA H100")
@@ -148,8 +148,8 @@ def test_it_fits_every_width_and_encoding(trained, width, encoding):
     )
     for one in (trained, hostile, Session()):
         style = Style(width, False, encoding)
-        lines = text.summary(one, style, "x", "spans: sent")
-        assert len(lines) <= 15 or width < 80
+        lines = text.summary(one, style, "x", more=["spans: sent"])
+        assert len(lines) <= 26 or width < 80
         for line in [*lines, *text.full(one, style)]:
             assert len(line) <= width or line == lines[-1]
             assert line.isprintable() or line == ""
@@ -172,7 +172,7 @@ def test_numbers_recomputed():
     assert rows["long"][:2] == ["40", "%"]  # 8 of 20 ms
     assert rows["long"][2:7] == ["8.00", "ms", "2", "4.00", "ms"]
     assert rows["tiny"][2:7] == ["2.00", "ms", "1,000", "2.00", "µs"]
-    assert "cpu_to_gpu 10 %, 10.0 MB in 1 at 5.00 GB/s" in "\n".join(lines)
+    assert "copies, of the run: host to device 10 %, 10.0 MB in 1 copy at 5.00 GB/s" in "\n".join(lines)
     assert "records: 3 listed, 1,000 short ones summed, dropped 7" in lines
 
 
@@ -287,7 +287,7 @@ def test_a_narrow_screen_shows_names_before_figures(trained, width):
     )
     assert table[0].split()[:5] == ["%", "of", "steps", "total", "calls"]
     parts = " ".join(" ".join(lines[lines.index("Devices") :]).split())
-    assert all(words in parts for words in ("computes", "empty: waits for the host", "empty: no work"))
+    assert all(words in parts for words in ("computing", "idle: waiting for the host", "idle: no work"))
 
 
 def test_a_median_only_where_it_is_known():
@@ -315,7 +315,7 @@ def test_operations_of_the_host_are_found_without_comparing_each_with_each(monke
     records = [kernel(f"kernel_{place}", place * 100, place * 100 + 10) for place in range(200)]
     lines = list(text.full(session(*records, compute("tokenize", 0, 50), sync(10, 90, name="wait"))))
     at = lines.index("Waits and other work of the host")
-    assert {"[0] sync: wait", "compute: tokenize"} == {line.split("  ")[-1].strip() for line in lines[at + 2 : at + 4]}
+    assert {"[0] wait: wait", "compute: tokenize"} == {line.split("  ")[-1].strip() for line in lines[at + 2 : at + 4]}
     assert len(compared) < 200
 
 
@@ -334,10 +334,10 @@ def test_findings_that_many_devices_have_alike_are_told_once_or_a_few_times_and_
     kinds = [finding.kind for finding in ranked(Facts(run))]
     assert (kinds.count("starved"), kinds.count("throttled")) == (1, 12)
     lines = list(text.full(run))
-    assert sum("stands empty" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 1
+    assert sum("is idle" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 1
     assert any("So it is on 11 other devices or ranks: 79 %, 79 %" in line for line in lines)
     assert sum("at reduced clocks" in line and line.startswith("also: GPU") for line in lines) == 5
-    assert any(line.startswith("also: 7 findings more like “GPU ") for line in lines)
+    assert any(line.startswith("also: 7 more findings like “GPU ") for line in lines)
 
 
 def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
@@ -348,11 +348,11 @@ def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
 
     heads, _, why = row(capture={"state": "unavailable", "reason": "no driver"})
     assert heads == ["total", "own", "calls", "avg", "p50", "p95", "stddev", "block"]
-    assert why == "GPU, kernels, copies, bytes not known: no driver"
+    assert why == "GPU, kernels, copies, bytes: not known, because no driver"
     heads, cells, why = row(capture={"state": "stopped"})
-    assert heads[-3:] == ["kernels", "copies", "block"]
-    assert cells[-6:] == ["0", "ns", "0", "0", "ns", "step"]
-    assert why.startswith("waits, host not known")
+    assert heads[-4:] == ["kernels", "copies", "bytes", "block"]
+    assert cells[-8:] == ["0", "ns", "0", "0", "ns", "0", "B", "step"]
+    assert why.startswith("waits, host: not known, because waits were not recorded")
 
 
 def test_many_intervals_without_capture_are_cut_and_counted():
@@ -525,9 +525,9 @@ def test_replayed_time_is_shown_by_the_block_that_captured_it():
     assert [row["owner"] for row in report["aggregates"]][:2] == [["build", "forward"], None]
     lines = list(text.full(run))
     at = next(i for i, line in enumerate(lines) if line.endswith("    replay"))
-    assert lines[at + 1].split() == ["4.00", "ms", "4", "replayed,", "captured", "in", "build/forward"]
+    assert lines[at + 1].split() == ["4.00", "ms", "4", "replayed,", "captured", "in", "build", "›", "forward"]
     assert lines[at + 6].split() == ["…", "and", "from", "2", "more", "blocks"]
-    heads = next(line for line in lines if line.endswith("kernels  block"))
+    heads = next(line for line in lines if line.endswith("bytes  block"))
     assert lines[at + 1].index("ms") + 2 == heads.index("GPU") + 3  # in the column of GPU time
 
 
@@ -556,7 +556,7 @@ def test_why_lines_are_not_known_is_said_where_they_were_asked_for():
     run = session(kernel("k", 0, MS), sync(0, MS))
     run.meta["kinds"] = ["sync_lines", "sync"]
     run.meta["capture"] = {"sync_lines": {"running": False, "reason": "another profiler holds CUPTI", "noted": 0}}
-    sentence = "lines of waits are not known: another profiler holds CUPTI"
+    sentence = "The lines that wait are not known: another profiler holds CUPTI."
     assert sentence in text.summary(run)
     assert f"  {sentence}" in list(text.full(run))
     printed = io.StringIO()

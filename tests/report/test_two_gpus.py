@@ -421,7 +421,7 @@ def slices_by_device(session):
             stacks[event[11]].append(time)
         elif event[9] == 2:
             start = stacks[event[11]].pop()
-            if group.startswith("GPU ") and not name.startswith("empty"):
+            if group.startswith("GPU ") and not name.startswith("idle"):
                 assert group == f"GPU {group[4]} · {session.devices[int(group[4])].name}"
                 found[int(group[4])].append(Raw("slice", int(group[4]), 0, start, time))
     return found
@@ -454,7 +454,7 @@ def test_the_chrome_trace_draws_the_same(everything, which):
             for event in events
             if event["ph"] == "X"
             and groups[event["pid"]].startswith(f"GPU {device} ")
-            and not lanes[event["pid"], event["tid"]].startswith("empty")
+            and not lanes[event["pid"], event["tid"]].startswith("idle")
         ]
         theirs = of(records, *DEVICE_WORK, device=device)
         assert len(mine) == len(theirs)

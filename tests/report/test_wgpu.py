@@ -80,7 +80,7 @@ def test_where_passes_stand():
     (blocks,) = [table for table in page_facts["tables"] if table["title"] == "Blocks"]
     assert "passes" in blocks["heads"]
     full = "\n".join(text.full(run, WIDE))
-    assert re.search(r"phase +length +CPU busy +holds", full)
+    assert re.search(r"phase +length +CPU busy +most of it", full)
     assert "  [CPU] scene" in full
     assert all(f"row.{name}" in page_file("table.js") for name in ("what", "card"))
 
@@ -89,8 +89,8 @@ def test_copies_of_wgpu_stand_among_the_copies_and_in_findings():
     run = rendered()
     (table,) = [one for one in page_data(run).facts["tables"] if one["title"] == "Copies"]
     assert [row[:1] + row[2:5] for row in table["rows"]] == [
-        ("copies inside GPU", f"{STEPS}", "168 MB", "80.0 ms"),
-        ("copies to host: read_buffer(picture)", f"{STEPS}", "41.9 MB", "40.0 ms"),
+        ("copies on the device", f"{STEPS}", "168 MB", "80.0 ms"),
+        ("copies device to host: read_buffer(picture)", f"{STEPS}", "41.9 MB", "40.0 ms"),
     ]
     assert table["rows"][1][5:] == ("–",) * 3  # the call's time is no rate of a link
     (exposed,) = [one for one in findings(run) if one.kind == "exposed_copies"]
@@ -149,10 +149,10 @@ def test_a_card_that_cuda_and_wgpu_reach_is_one(counted):
     assert "Kernels and passes" in {tile["label"] for tile in judged["tiles"]}
     names = [row["name"] for row in facts["timeline"]["rows"] if row["group"].startswith("GPU 0")]
     joined = ["all work, joined"] if counted else []
-    assert names == ["stream 7", "passes", "copies inside GPU", *joined, "empty: why"]
+    assert names == ["stream 7", "passes", "copies on the device", *joined, "idle: why"]
     (copies,) = [table for table in facts["tables"] if table["title"] == "Copies"]
     assert "Device" not in copies["heads"]
-    assert _perfetto_tracks(run).count("empty: why") == 1
+    assert _perfetto_tracks(run).count("idle: why") == 1
     divisions = Divisions(Facts(run))
     gaps = [list(divisions.gaps((backend, 0))) for backend in ("cuda", "wgpu")]
     assert gaps[0]

@@ -14,10 +14,11 @@ from ...analysis.findings import ranked
 from ...analysis.operation import DEVICE_KINDS, Operation, called
 from ...analysis.sampled import concerned, devices_seen
 from ...analysis.unwritten import listed_text
+from ...analysis.words import IDLE
 from ...session import Session
 from .. import identity
 from ..blocks import tables as block_tables
-from ..divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text
+from ..divisions import ALL, PARTS, Division, Divisions, phase_text
 from ..tracks import group_name, label
 from .charts import charts
 from .events import Events, colour_word, events
@@ -165,11 +166,11 @@ def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[s
             f"{count_text(sum(row.count for row in copies), 'copy', 'copies')}, {time_text(copying)}",
         ),
     ]
-    idle = {name: spent for name, spent in busy.parts.items() if name in EMPTY and name != "none"}
+    idle = {name: spent for name, spent in busy.parts.items() if name in IDLE and name != "none"}
     if idle:
         name, lost = max(idle.items(), key=lambda item: item[1])
         share = percent_text(busy.share(sum(idle.values())))
-        tiles.append(_tile(f"{busy.processor} empty", share, f"most: {EMPTY[name]}, {time_text(lost)}"))
+        tiles.append(_tile(f"{busy.processor} idle", share, f"most: {IDLE[name]}, {time_text(lost)}"))
     return [*tiles, *(_whole_tiles(session) if whole else ())]
 
 
@@ -248,9 +249,9 @@ def _flame(root: BlockNode) -> dict[str, Any]:
 
 #: What a session says of its own cost, in words; anything else is shown as it is.
 _COST = {
-    "drain_cpu_ns": "CPU of the drain thread",
+    "drain_cpu_ns": "CPU of the thread that takes CUPTI's buffers",
     "thread_cpu_ns": "CPU of the recording thread",
-    "thread_s": "time it was at it",
+    "thread_s": "time it was working",
     "budget": "overhead budget",
     "share": "cost when last reckoned",
     "left": "of it in launches while capture is paused",

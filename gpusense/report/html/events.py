@@ -248,7 +248,7 @@ def _gap_row(made: Events, group: str, gaps: list[Gap], resolution: int) -> int:
     """Adds why a device was empty; returns how many gaps were too short to draw in a large run."""
     if not gaps:
         return 0
-    made.row(group, "empty: why", busy=False)
+    made.row(group, "idle: why", busy=False)
     nowhere, left_out = made.path_id(()), 0
     floor = resolution if len(gaps) > _GAP_LIMIT else 0
     for gap in gaps:
