@@ -22,7 +22,6 @@ class Bottleneck(NamedTuple):
 
 #: Below this share a row is not what to begin with.
 _LITTLE = 0.1
-_NOT_FIRST = "little to gain here"
 #: Kernels that are shorter on average cost about as much to launch.
 _SHORT_NS = 10_000
 _MANY = 100
@@ -30,23 +29,23 @@ _MANY = 100
 _MOST = 0.5
 
 _BY_FAMILY = {
-    "matmul": "use a smaller type (bf16, fp8) and sizes that tensor cores take, or batch the products",
-    "attention": "use a fused attention of a library, and a smaller type",
-    "convolution": "use channels-last memory and a smaller type, and let the library choose its algorithm",
-    "elementwise": "fuse it with its neighbours, as torch.compile does: it moves more than it computes",
-    "reduction": "fuse it with what makes its input",
-    "normalisation": "use a fused one of a library",
-    "softmax": "fuse it with what makes its input",
-    "copy": "keep one memory layout: it rearranges data that another kernel could read as they are",
-    "optimizer": "use the fused or foreach form of the optimizer",
-    "communication": "send it beside computing, in larger pieces, or send less",
+    "matmul": "Use a smaller type (bf16, fp8) and sizes that tensor cores take, or batch the products.",
+    "attention": "Use a fused attention of a library, and a smaller type.",
+    "convolution": "Use channels-last memory and a smaller type, and let the library choose its algorithm.",
+    "elementwise": "Fuse it with its neighbours, as torch.compile does: it moves more than it computes.",
+    "reduction": "Fuse it with the kernel that makes its input.",
+    "normalisation": "Use a fused one of a library.",
+    "softmax": "Fuse it with the kernel that makes its input.",
+    "copy": "Keep one memory layout: it rearranges data that another kernel could read as they are.",
+    "optimizer": "Use the fused or foreach form of the optimizer.",
+    "communication": "Communicate while you compute, in larger pieces, or less.",
 }
 _BY_KIND = {
-    "transfer": "keep the data on the device, copy from pinned memory, or beside kernels",
-    "memset": "reuse buffers instead of clearing them",
-    "sync": "the host waits for the device here: do without .item() and .cpu() in the loop, or wait later",
-    "compute": "work of the CPU: make it faster, or do it ahead of time on another thread",
-    "syscall": "the operating system: ask for more at once, or on another thread",
+    "transfer": "Keep the data on the device, or copy from pinned memory while kernels run.",
+    "memset": "Reuse buffers instead of clearing them.",
+    "sync": "Do without .item(), .cpu() and synchronize() in the loop, or wait later: the host waits here.",
+    "compute": "Make this work of the CPU faster, or do it ahead of time on another thread.",
+    "syscall": "Ask the operating system for more at once, or on another thread.",
 }
 
 
@@ -70,16 +69,14 @@ def _blocks(session: Any, wall_ns: int) -> list[Bottleneck]:
         if not times.own_ns:
             continue
         share = times.own_ns / wall_ns
-        if share < _LITTLE:
-            advice = _NOT_FIRST
-        elif times.wait_ns is not None and node.own_wait_ns > _MOST * times.own_ns:
-            advice = "the host waits for the device in it: look at the kernels and waits inside"
+        if times.wait_ns is not None and node.own_wait_ns > _MOST * times.own_ns:
+            advice = "Look at the kernels and waits inside: the host waits for the device in it."
         elif node.gpu_seen and node.own_gpu_ns > _MOST * times.own_ns:
-            advice = "the device works on what it launches: look at its kernels"
+            advice = "Look at its kernels: the device works on them all the while."
         elif any(kind == "compute" for kind, _ in node.operations):
-            advice = "work of the host: look at the compute blocks inside"
+            advice = "Look at the compute blocks inside: this is work of the host."
         else:
-            advice = "work of the host: divide it with blocks inside, or ask a profiler of Python"
+            advice = "Divide it with blocks inside, or ask a profiler of Python: this is work of the host."
         rows.append(
             Bottleneck(
                 name=" › ".join(times.path),
@@ -88,7 +85,7 @@ def _blocks(session: Any, wall_ns: int) -> list[Bottleneck]:
                 count=times.passes,
                 avg_ns=times.own_ns / times.passes,
                 share=share,
-                suggestion=advice,
+                suggestion=_advice(advice, share),
                 of="run's wall time",
                 path=times.path,
             )
@@ -105,9 +102,17 @@ def _operations(session: Any, wall_ns: int) -> list[Bottleneck]:
             continue
         of = "device time" if row.timing == "device" else "run's wall time"
         share = row.share if row.timing == "device" else row.total_ns / wall_ns
-        advice = _of_operation(row) if share >= _LITTLE else _NOT_FIRST
-        rows.append(Bottleneck(row.name, row.kind, row.total_ns, row.count, row.avg_ns, share, advice, of))
+        rows.append(
+            Bottleneck(
+                row.name, row.kind, row.total_ns, row.count, row.avg_ns, share, _advice(_of_operation(row), share), of
+            )
+        )
     return rows
+
+
+def _advice(text: str, share: float) -> str:
+    """With what it can gain, where that is little."""
+    return f"{text} At most {percent_text(share)} can be gained." if text and share < _LITTLE else text
 
 
 def _of_operation(row: Any) -> str:
@@ -116,20 +121,24 @@ def _of_operation(row: Any) -> str:
     if row.kind != "kernel":
         return _BY_KIND.get(row.kind, "")
     if row.count >= _MANY and row.avg_ns < _SHORT_NS:
-        return "many short calls: fuse or batch them, or replay them as a CUDA graph"
-    return _BY_FAMILY.get(
-        family(row.full_name or row.name), "look at this kernel: fuse it, batch it, or use a library's"
-    )
+        return "Fuse or batch these many short calls, or replay them as a CUDA graph."
+    return _BY_FAMILY.get(family(row.full_name or row.name), "Fuse it, batch it, or use a library's kernel for it.")
 
 
 def lines(rows: list[Bottleneck]) -> list[str]:
     """Two a row, numbered."""
+    from ..report.tracks import label
+
     found = []
     for number, row in enumerate(rows, 1):
         spent = f"{time_text(row.total_ns)} in {count_text(row.count, *_CALLS.get(row.kind, ('call',)))}"
-        found.append(f"{number}. {row.name} ({row.kind}): {spent}, {percent_text(row.share)} of the {row.of}")
+        kind = _CALLED.get(row.kind, row.kind)
+        name = label(row.name).removeprefix("copies ") if row.kind == "transfer" else row.name
+        what = name if name == kind else f"{name} ({kind})"
+        found.append(f"{number}. {what}: {spent}, {percent_text(row.share)} of the {row.of}")
         found += [f"   {row.suggestion}"] if row.suggestion else []
-    return found or ["nothing was recorded"]
+    return found or ["Nothing was recorded."]
 
 
-_CALLS = {"block": ("pass", "passes")}
+_CALLS = {"block": ("pass", "passes"), "transfer": ("copy", "copies")}
+_CALLED = {"transfer": "copy", "sync": "wait", "compute": "CPU work", "syscall": "system call"}

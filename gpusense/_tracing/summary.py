@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._records.records import Path, standard_deviation
-from .._runtime.text import count_text, encodable, printable, size_text, time_text
+from .._runtime.text import count_text, encodable, percent_text, printable, sentence, size_text, time_text
 
 if TYPE_CHECKING:
     from ..analysis.blocks import BlockNode
@@ -279,22 +279,34 @@ def _block_text(summary: BlockSummary) -> str:
         return printable(f"{summary.name}: {summary.reason}")
     parts = [f"{time_text(summary.wall_ns)} wall"]
     if summary.kernel_count is not None:
-        parts.append(f"{time_text(summary.gpu_ns)} in {count_text(summary.kernel_count, 'kernel')}")
+        kernels = count_text(summary.kernel_count, "kernel")
+        parts.append(f"{time_text(summary.gpu_ns)} in {kernels}" if summary.kernel_count else "no kernel")
     if summary.transfer_count is not None:
-        copies, size = count_text(summary.transfer_count, "transfer"), size_text(summary.transfer_bytes or 0)
-        parts.append(f"{copies} ({size} in {time_text(summary.transfer_ns)})")
+        copies, size = count_text(summary.transfer_count, "copy", "copies"), size_text(summary.transfer_bytes or 0)
+        parts.append(f"{size} in {copies} ({time_text(summary.transfer_ns)})" if summary.transfer_count else "no copy")
     if summary.wait_ns:
         parts.append(f"{time_text(summary.wait_ns)} waiting")
     lines = [f"{summary.name}: {', '.join(parts)}"]
     lines += [
-        f"  {time_text(row.total_ns):>10}  {row.count:>7} x  {row.kind:<8}  {row.name}"
+        f"  {time_text(row.total_ns):>10}  {row.count:>7,} ×  {_CALLED.get(row.kind, row.kind):<8}  {_name(row)}"
         for row in summary.operations[:10]
     ]
     if summary.ambiguous:
-        lines.append(f"  {summary.ambiguous} more may belong here or to a block of another thread or task")
+        more = count_text(summary.ambiguous, "more operation")
+        lines.append(f"  {more} may belong here or to a block of another thread or task.")
     if summary.reason:
-        lines.append(f"  {summary.reason}")
+        lines.append(f"  {sentence(summary.reason)}")
     return "\n".join(map(printable, lines))
+
+
+#: What kinds of operations are called.
+_CALLED = {"transfer": "copy", "sync": "wait"}
+
+
+def _name(row: Launched) -> str:
+    from ..report.tracks import label
+
+    return label(row.name).removeprefix("copies ") if row.kind == "transfer" else row.name
 
 
 def _table_lines(session: Any, stream: Any) -> list[str]:
@@ -308,32 +320,34 @@ def _table_lines(session: Any, stream: Any) -> list[str]:
     summary = session.summary()
     lines = list(blocks.lines(session, block_tree(session), style_of(stream).width, _MOST_BLOCKS))
     if not summary.operations:
-        lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
+        lines.append(f"No block was recorded{f': {summary.reason}' if summary.reason else ''}.")
     counters = summary.counters
-    busy = time_text(summary.gpu_busy_ns)
-    lines.append(f"GPU busy {busy}; records: {listed_text(counters)}, {counters.dropped + counters.missed:,} lost")
+    busy = f"GPU busy {time_text(summary.gpu_busy_ns)}; " if summary.gpu_busy_ns else ""
+    lost = counters.dropped + counters.missed
+    lines.append(f"{busy}records: {listed_text(counters)}{f', {lost:,} lost' if lost else ''}")
     absent = absent_text(counters)
     if absent:
-        lines.append(f"not recorded: {absent}; the session's counters say why")
+        lines.append(f"Not recorded: {absent}; the session's counters say why.")
     if untimed(session):
-        lines.append(f"{untimed_text(session)}: {next(iter(untimed(session)))}")
+        lines.append(f"{untimed_text(session)}: {next(iter(untimed(session)))}.")
     lines += _waited(session)
     failed = out_of_memory(session) if session.allocations else []
     for block in failed[:_MOST_FAILURES]:
-        lines.append(f"{_place(block.path)} ended for lack of memory, when these were alive:")
+        lines.append(f"{_place(block.path)} ended for lack of memory, when these allocations were alive:")
         left = alive(session, block.end_ns)
         lines += [f"  {size_text(row.bytes):>10} in {row.allocations} from {_place(row.path)}" for row in left[:5]]
     if len(failed) > _MOST_FAILURES:
-        lines.append(f"and {count_text(len(failed) - _MOST_FAILURES, 'more block')} ended so")
+        lines.append(f"… and {count_text(len(failed) - _MOST_FAILURES, 'more block')} ended so")
     if summary.observed_share is not None and summary.observed_share < 1:
         lines.append(
-            f"observed {summary.observed_share:.0%} of the time (overhead budget); the rest is not in the sums"
+            f"Only {percent_text(summary.observed_share)} of the run was recorded (overhead budget); no sum includes "
+            "the rest."
         )
     budget, cost, stays = (_share_of_time(session, name) for name in ("budget", "share", "left"))
     if budget is not None and budget < min(cost or 0, stays or 0):
         lines.append(
-            f"the overhead budget of {budget:.1%} is not kept: CUPTI makes launches longer by about "
-            f"{stays:.1%} of the time even while capture is paused; detach() takes it out"
+            f"The overhead budget of {percent_text(budget)} is not kept: CUPTI makes launches longer by about "
+            f"{percent_text(stays)} of the run even while capture is paused. detach() takes it out."
         )
     return lines
 

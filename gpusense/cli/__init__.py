@@ -27,6 +27,7 @@ VERBS = {
     "export": "send a session to an OpenTelemetry endpoint",
     "import": "turn another tool's trace into a session",
     "vendor": "copy gpusense into another package",
+    "completion": "print what completes these words in bash, zsh or fish",
 }
 
 
@@ -118,14 +119,14 @@ def _verb(name: str) -> "ModuleType":
 
 def parser_of(name: str) -> "ArgumentParser":
     """What the verb ``name`` takes; the reference in the documentation is made from it."""
-    import argparse
+    from ._arguments import Parser
 
     verb = _verb(name)
     if name == "run":
-        found: argparse.ArgumentParser = verb.parser()
+        found: ArgumentParser = verb.parser()
         return found
     description = (verb.__doc__ or "").partition("\n")[0].replace("``", "")
-    parser = argparse.ArgumentParser(prog=f"gpusense {name}", description=description, allow_abbrev=False)
+    parser = Parser(prog=f"gpusense {name}", description=description)
     verb.add_arguments(parser)
     return parser
 
@@ -157,7 +158,7 @@ def _present() -> tuple[str, ...]:
 
 
 def _help() -> str:
-    rows = "".join(f"  {verb:<9} {VERBS[verb]}\n" for verb in _present())
+    rows = "".join(f"  {verb:<10} {VERBS[verb]}\n" for verb in _present())
     return (
         "usage: gpusense VERB …\n\n"
         "See what a Python process does on the GPU.\n\n"

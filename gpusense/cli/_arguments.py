@@ -3,33 +3,62 @@
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from .._runtime.errors import GpuSenseError
 
 
+class Parser(ArgumentParser):
+    """Takes options by their whole names, and suggests the one that was meant for one it does not know."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("allow_abbrev", False)
+        super().__init__(**settings)
+
+    def error(self, message: str) -> NoReturn:
+        from difflib import get_close_matches
+
+        unknown = message.removeprefix("unrecognized arguments: ")
+        word, _, _ = unknown.partition(" ")[0].partition("=")
+        if unknown == message or not word.startswith("--"):
+            super().error(message)
+        known = [option for action in self._actions for option in action.option_strings]
+        near = get_close_matches(word, known, n=1)
+        super().error(f"{message}; did you mean {near[0]}?" if near else message)
+
+
+def _number(text: str, example: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no number; say {example}") from None
+
+
 def microseconds(text: str) -> float:
     """A time from 0 on."""
-    value = float(text)
+    value = _number(text, "50 for 50 µs")
     if not 0 <= value < 1e12:
-        raise ArgumentTypeError(f"{text} is no time in microseconds")
+        raise ArgumentTypeError(f"{text!r} is no time in microseconds; say 50 for 50 µs")
     return value
 
 
 def seconds(text: str) -> float:
     """A time from 0 on."""
-    value = float(text.strip().removesuffix("s"))
+    value = _number(text.strip().removesuffix("s"), "1.5 for 1.5 s")
     if not 0 <= value < 1e9:
-        raise ArgumentTypeError(f"{text} is no time in seconds")
+        raise ArgumentTypeError(f"{text!r} is no time in seconds; say 1.5 for 1.5 s")
     return value
 
 
 def passes(text: str) -> tuple[int, int]:
     """(10, 20) for "10..20", (10, 10) for "10"; counted from 1."""
     first, _, last = text.partition("..")
-    found = int(first), int(last or first)
+    try:
+        found = int(first), int(last or first)
+    except ValueError:
+        found = 0, 0
     if not 1 <= found[0] <= found[1]:
-        raise ArgumentTypeError(f"{text} are no passes; say 10..20")
+        raise ArgumentTypeError(f"{text!r} are no passes; say 10..20, counted from 1")
     return found
 
 
@@ -40,27 +69,31 @@ def names(text: str) -> tuple[str, ...]:
 
 def numbers(text: str) -> tuple[int, ...]:
     """Whole numbers between commas."""
-    return tuple(int(number) for number in text.split(","))
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} are no device numbers; say 0 or 0,1") from None
 
 
 def size_bytes(text: str) -> int:
     """Bytes; K and M are 2¹⁰ and 2²⁰."""
     unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:].upper())
-    value = int(text[:-1] if unit else text) * (unit or 1)
+    digits = text[:-1] if unit else text
+    value = int(digits) * (unit or 1) if digits.isdecimal() else 0
     if value <= 0:
-        raise ArgumentTypeError(f"{text} is no size")
+        raise ArgumentTypeError(f"{text!r} is no size; say 256K or 1M")
     return value
 
 
 def share(text: str) -> float:
     """0.1 for "10%", "10" and "0.1": a number above 1 is a percentage. What could be either is refused."""
     number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
-    value = float(number)
+    value = _number(number, "10% or 0.1")
     if value == 1 and not percent:
-        raise ArgumentTypeError(f"{text} could be 1% or 100%; say which")
+        raise ArgumentTypeError(f"{text!r} could be 1% or 100%; say which")
     value = value / 100 if percent or value > 1 else value
     if not 0 <= value < 1e4:
-        raise ArgumentTypeError(f"{text} is no share; say 10% or 0.1")
+        raise ArgumentTypeError(f"{text!r} is no share; say 10% or 0.1")
     return value
 
 
@@ -70,7 +103,7 @@ def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
 
     for source in sources:
         if target is not None and same_file(target, source):
-            raise GpuSenseError(f"{target}: is the session itself; give -o another path")
+            raise GpuSenseError(f"{target} is the session itself; give -o another path")
 
 
 _SETTINGS = (

@@ -13,7 +13,7 @@ from .._runtime.cache import SUFFIX
 from .._runtime.clock import now_ns
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
-from .._runtime.text import one_line, time_text
+from .._runtime.text import count_text, one_line, time_text
 from .._tracing import run
 from .._tracing.select import possible
 from ..backends.cupti import injection
@@ -159,7 +159,7 @@ class Ending:
         left = len(found) - len(lines)
         if self.not_followed and possible() is None:
             lines.append(f"capture cannot begin as CUDA does, nor in other processes: {one_line(self.not_followed)}")
-        return [*lines, *([f"not recorded: {left} more programs used the GPU"] if left > 0 else [])]
+        return [*lines, *([f"not recorded: {count_text(left, 'more program')} used the GPU"] if left > 0 else [])]
 
     def _write(self, answer: str) -> None:
         """Straight to the descriptor, so that nothing stays buffered to fail when the interpreter ends."""
@@ -260,7 +260,7 @@ class Spans:
 
         if not self._live:
             done = _replay.replay(session, self._url, timeout_s=_OTLP_WAIT_S, resource=self._resource)
-            return f"spans: {done.sent} sent to {self._url}, {done.refused} refused"
+            return f"spans: {done.sent:,} sent to {self._url}, {done.refused:,} refused"
         if self._root is not None:
             self._root.end(exit_code)
         sent = opentelemetry.uninstrument(_OTLP_WAIT_S)

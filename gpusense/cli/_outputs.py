@@ -44,6 +44,11 @@ def form_of(path: str) -> str | None:
     return next((by_suffix[suffix] for suffix in sorted(by_suffix, key=len)[::-1] if lower.endswith(suffix)), None)
 
 
+def no_folder(path: str) -> str:
+    """What is said where a file cannot be made, since its folder is not there."""
+    return f"{path}: there is no folder {os.path.dirname(os.path.abspath(path))}"
+
+
 def filled(path: str, pid: int | None = None) -> str:
     """``path`` with ``{pid}`` (also ``%p``), ``{rank}``, ``{host}`` and ``{time}`` filled in. ``pid``: of the process
     that is recorded, where that is another one.
@@ -68,7 +73,8 @@ def filled(path: str, pid: int | None = None) -> str:
     except ValueError:
         result = None
     if result is None:
-        raise GpuSenseError(f"{path}: in a name, braces hold one of {', '.join(facts)}")
+        known = ", ".join(f"{{{name}}}" for name in facts)
+        raise GpuSenseError(f"{path}: braces in a name stand for a fact of the run: {known}")
     return beside(result, f"rank{rank}") if rank is not None and not names & {"pid", "rank"} else result
 
 

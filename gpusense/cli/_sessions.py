@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from .._runtime.errors import GpuSenseError
+from .._runtime.text import count_text
 from . import _outputs, _runs
 
 #: In ``meta``: files of the processes that a program started, beside the session of that which began the run.
@@ -21,7 +22,7 @@ def last() -> str:
     """Folder of the last run that was kept."""
     found = _runs.last()
     if found is None:
-        raise GpuSenseError("name a session file: no run is kept here yet; gpusense run keeps the last ten")
+        raise GpuSenseError("name a session file: no run is kept yet; gpusense run keeps the last ten")
     return found
 
 
@@ -30,7 +31,7 @@ def _files(paths: list[str]) -> list[str]:
     for path in paths:
         files = _runs.sessions(path) if os.path.isdir(path) else [path]
         if not files:
-            raise GpuSenseError(f"{path}: this folder holds no session")
+            raise GpuSenseError(f"{path}: there is no session file (*.gpusense) in this folder")
         found += files
     return found
 
@@ -50,7 +51,8 @@ def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) ->
         if _whole_path(path) not in known:
             if monotonic() > until:
                 left = len(paths) - read
-                missing.append(f"{left} processes are not in this answer, to save time; gpusense report reads all")
+                are = count_text(left, "process is", "processes are")
+                missing.append(f"{are} not in this answer, to save time; gpusense report reads all")
                 break
             known.add(_whole_path(path))
             _add(found, missing, path, session, choice)
@@ -75,11 +77,11 @@ def _add(found: list[Any], missing: list[str], path: str, beside: Any, choice: d
     try:
         session = load(path, **choice)
     except GpuSenseError as error:
-        missing.append(f"of a process that the program started nothing is known: {error}")
+        missing.append(f"nothing is known of a process that the program started: {error}")
         return
     run = session.meta.get("run")
     if run is None and session.meta.get("complete") is False:
-        missing.append(f"of a process that the program started nothing is known: {path}: it ends at its beginning")
+        missing.append(f"nothing is known of a process that the program started: {path} ends at its beginning")
     if run == beside.meta.get("run"):  # another run may have used the name since
         found.append(session)
 

@@ -39,12 +39,12 @@ def main(arguments: argparse.Namespace) -> int:
         raise GpuSenseError(reason)
     output = None if arguments.output is None else _outputs.filled(arguments.output, arguments.pid)
     if output is not None and not os.path.isdir(os.path.dirname(os.path.abspath(output))):
-        raise GpuSenseError(f"{output}: No such file or directory")
+        raise GpuSenseError(_outputs.no_folder(output))
     with Visit(arguments.pid) as visit:
         visit.begin(_order(arguments))
         if not arguments.quiet:
             for_s = f"{arguments.duration:g} s"
-            sys.stderr.write(f"gpusense: process {arguments.pid} is recorded for {for_s}; Ctrl-C ends it sooner\n")
+            sys.stderr.write(f"gpusense: Process {arguments.pid} is recorded for {for_s}; Ctrl-C ends it sooner.\n")
         try:
             visit.wait(arguments.duration)
         except KeyboardInterrupt:
@@ -161,10 +161,10 @@ class Visit:
         answer = self._until(lambda: self._heard(_attached.ENDED), _ENDED_S)
         if answer is not None:
             stays = answer.get("stays")
-            return [f"CUPTI stays in process {self._pid}: {stays}"] if stays else []
+            return [f"CUPTI stays in process {self._pid}: {stays}."] if stays else []
         if self._alive():
-            return [f"process {self._pid} did not say within {_ENDED_S:g} s that recording has ended"]
-        return [f"process {self._pid} ended while it was recorded"]
+            return [f"Process {self._pid} did not say within {_ENDED_S:g} s that recording has ended."]
+        return [f"Process {self._pid} ended while it was recorded."]
 
     def _heard(self, name: str) -> dict[str, Any] | None:
         """What the process has said. Raises :class:`GpuSenseError` where that is what went wrong there."""
@@ -201,10 +201,10 @@ def _answer(arguments: argparse.Namespace, recorded: str, output: str | None, mo
     if shown is not None:
         try:
             moved = _outputs.set_aside(shown)
-            more += [f"the session that was in {shown} is now {moved}"] if moved is not None else []
+            more += [f"The session that was in {shown} is now {moved}."] if moved is not None else []
             _copy(recorded, shown)
         except OSError as error:
-            more += [f"not written: {shown}: {error.strerror}"]
+            more += [f"Not written: {shown}: {error.strerror}."]
             shown = None
     folder = _kept(arguments, session, recorded) if shown is None else None
     more += _outputs.written(session, output, form, shown or folder, arguments.open)

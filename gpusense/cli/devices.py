@@ -22,10 +22,10 @@ def main(arguments: argparse.Namespace) -> int:
     for device in () if arguments.json else found:
         sys.stdout.write(line(describe(device)) + "\n")
     if silent:
-        left_out = f"devices of {', '.join(silent)} are not known: the driver does not answer"
-        sys.stderr.write(f"{terminal(left_out)}; gpusense doctor says what to do\n")
+        left_out = f"Devices of {', '.join(silent)} are not known: the driver does not answer"
+        sys.stderr.write(f"{terminal(left_out)}; gpusense doctor says what to do.\n")
     elif not found:
-        sys.stderr.write("no device was found; gpusense doctor says why\n")
+        sys.stderr.write("No device was found; gpusense doctor says why.\n")
     return 0 if found else 1
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from .._runtime.errors import GpuSenseError
+from .._runtime.text import count_text, terminal
 from ._arguments import refuse_over_itself, share
 
 
@@ -38,18 +39,29 @@ def main(arguments: argparse.Namespace) -> int:
     from ._sessions import loaded
 
     paths = _sides(arguments.sides, arguments.before, arguments.after)
-    refuse_over_itself(arguments.output, [path for side in paths for path in side])
+    target = _target(arguments)
+    refuse_over_itself(target, [path for side in paths for path in side])
     demangle.bring_in()
     before, after = ([loaded([path]) for path in side] for side in paths)
-    return int(
+    code = int(
         compare.command(
             before,
             after,
             fail_over=arguments.fail_over,
             form=arguments.form,
-            target=arguments.output or sys.stdout,
+            target=target or sys.stdout,
         )
     )
+    if target is not None:
+        sys.stderr.write(terminal(f"written: {target}\n"))
+    return code
+
+
+def _target(arguments: argparse.Namespace) -> str | None:
+    """The path to write; None for standard output. What is for other programs is not poured over a terminal."""
+    if arguments.output is None and arguments.form in ("json", "html") and sys.stdout.isatty():
+        return f"diff.{arguments.form}"
+    return None if arguments.output == "-" else arguments.output
 
 
 def _sides(sides: Sequence[str], before: Sequence[str], after: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -60,7 +72,8 @@ def _sides(sides: Sequence[str], before: Sequence[str], after: Sequence[str]) ->
         return _files(before), _files(after)
     if len(sides) != 2:
         hint = "; the shell made more of a pattern: put it in quotes, or use --before and --after" * (len(sides) > 2)
-        raise GpuSenseError(f"two sides are compared, before and after; given: {len(sides)}{hint}")
+        given = count_text(len(sides), "session")
+        raise GpuSenseError(f"name two sessions, the one before and the one after; {given} given{hint}")
     return _files(sides[:1]), _files(sides[1:])
 
 
@@ -71,6 +84,6 @@ def _files(words: Sequence[str]) -> list[str]:
         for part in [word] if os.path.exists(word) else word.split(","):
             matching = [part] if os.path.exists(part) or not glob.has_magic(part) else sorted(glob.glob(part))
             if not matching:
-                raise GpuSenseError(f"{part}: no file has such a name")
+                raise GpuSenseError(f"{part}: no file matches this pattern")
             found += matching
     return found

@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from .._runtime.text import count_text, terminal
+from ._arguments import microseconds, seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="OTLP/HTTP base URL, such as http://localhost:4318; without URL the OTEL_EXPORTER_OTLP_* variables count",
     )
     parser.add_argument("--trace-all", action="store_true", help="every operation, not only those above the threshold")
-    parser.add_argument("--threshold-us", type=float, metavar="N", help="another threshold than the recording's")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="for each request (10)")
+    parser.add_argument("--threshold-us", type=microseconds, metavar="N", help="another threshold than the recording's")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="for each request (10)")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -42,13 +43,13 @@ def main(args: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(terminal(f"gpusense export: --otlp: {error}\n"))
         return 2
-    lines = [f"{count_text(done.sent, 'span')} sent, {done.refused} refused, trace {done.trace_id}"]
+    lines = [f"{count_text(done.sent, 'span')} sent, {done.refused:,} refused, trace {done.trace_id}"]
     if done.why:
         lines.append(f"refused: {done.why}")
     if done.warned:
         lines.append(f"the endpoint says: {done.warned}")
     if done.skipped:
-        lines.append("skipped: " + ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()))
+        lines.append("skipped: " + ", ".join(f"{count:,} {reason}" for reason, count in done.skipped.items()))
     if done.only_counted:
         hint = "" if args.trace_all else "; --trace-all sends all"
         below = "below the threshold"

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from .._runtime import cache
-from .._runtime.text import one_line, size_text
+from .._runtime.text import count_text, one_line, size_text
 from . import _runs
 
 
@@ -24,12 +24,12 @@ def main(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps({"schema": "gpusense.runs/1", "runs": rows, "dumps": dumps}) + "\n")
         return 0
     for row in rows:
-        count = f"{row['sessions']} session{'s' if row['sessions'] > 1 else ''}"
+        count = count_text(row["sessions"], "session")
         _show(row["start_s"], row["bytes"], count, one_line(str(row["command"] or "?"), 60), row["folder"])
     for row in dumps:
         _show(row["end_s"], row["bytes"], "dump", one_line(row["reason"] or "?", 100), row["path"])
     if not rows and not dumps:
-        sys.stderr.write("no run is kept yet; gpusense run keeps the last ten\n")
+        sys.stderr.write("No run is kept yet; gpusense run keeps the last ten.\n")
     return 0
 
 

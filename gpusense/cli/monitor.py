@@ -1,4 +1,4 @@
-"""Print what the devices do: a line a sample and device, or JSON lines, until interrupted."""
+"""Print what the devices do: a line a sample and device, or JSON lines, until Ctrl-C."""
 
 import argparse
 import queue
@@ -12,6 +12,7 @@ from .._records.json_codec import dumps, metrics_line
 from .._records.metrics import GpuMetrics
 from .._runtime.text import count_text, gib_number, one_line, terminal
 from ..report.style import style_of
+from ._arguments import seconds
 
 #: Samples that are kept for a reader who does not read.
 _MOST_WAITING = 2_000
@@ -20,7 +21,7 @@ _MOST_WAITING = 2_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="one sample of every device, then end")
     parser.add_argument("--json", action="store_true", help="JSON, one object a line (schema gpusense.metrics/1)")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (1)")
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="S", help="seconds between samples (1)")
     parser.add_argument(
         "--device",
         action="append",
@@ -71,6 +72,8 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
                 return 1
             while (sample := waiting.get()) is not None:
                 _print(dumps(metrics_line((sample,)), portable=True) if args.json else describe(sample))
+    except KeyboardInterrupt:  # which is how it is ended
+        pass
     finally:
         signal.signal(signal.SIGTERM, before)
         if missed:

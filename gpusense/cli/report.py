@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
         from ..session import save
 
         save(session, target)
-        sys.stderr.write(terminal(f"{target}\n"))
+        _wrote(target)
     elif name is None:
         _text(session, target)
     else:
@@ -66,7 +66,11 @@ def _written(session: Any, name: str, target: str | None) -> None:
         return
     again = " (replaced)" if os.path.isfile(target) and os.path.getsize(target) else ""
     write(session, target)
-    sys.stderr.write(f"{target}{again}\n")
+    _wrote(f"{target}{again}")
+
+
+def _wrote(target: str) -> None:
+    sys.stderr.write(terminal(f"written: {target}\n"))
 
 
 def _format(arguments: argparse.Namespace) -> str | None:
@@ -82,8 +86,8 @@ def _target(arguments: argparse.Namespace, name: str | None, first: str) -> str 
     if arguments.output is not None:
         return None if arguments.output == "-" else filled(arguments.output)
     form = FORMS[name] if name is not None else None
-    if form is None or not form.beside:
-        return None
+    if form is None or not (form.beside or sys.stdout.isatty()):
+        return None  # what another program reads goes to it; a terminal is none
     if os.path.isdir(first):
         return os.path.join(first, f"page{form.suffixes[0]}")
     return first.removesuffix(SESSION) + form.suffixes[0]
@@ -91,17 +95,11 @@ def _target(arguments: argparse.Namespace, name: str | None, first: str) -> str 
 
 def _text(session: Any, target: str | None) -> None:
     from ..report import text
-    from ..report.style import PLAIN, style_of
+    from ..report.style import style_of
 
     if target is not None:
-        text.write(session, target, PLAIN._replace(width=_WIDE))
-        sys.stderr.write(terminal(f"{target}\n"))
+        text.write(session, target)
+        _wrote(target)
         return
-    style = style_of(sys.stdout)
-    if not sys.stdout.isatty():
-        style = style._replace(width=max(style.width, _WIDE))
-    for line in text.full(session, style):
+    for line in text.full(session, style_of(sys.stdout)):
         sys.stdout.write(f"{line}\n")
-
-
-_WIDE = 240  # where nothing is a screen, names are not cut to one

@@ -1,4 +1,4 @@
-"""``gpusense run``: a program, unchanged, then at most fifteen lines on stderr saying what it did on the GPU."""
+"""``gpusense run``: a program, unchanged, then about twenty lines on stderr saying what it did on the GPU."""
 
 import argparse
 import atexit
@@ -13,7 +13,7 @@ from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
 from . import _outputs, _runs
-from ._arguments import add_output, add_settings, chosen, passes, seconds, share
+from ._arguments import Parser, add_output, add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
 from ._proton import share_cupti
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     if settings.passes is not None and settings.block is None:
         known.error("--passes needs --block NAME")
     if program is None:
-        _say(known.format_usage() + "gpusense run: name a script, a command, -m MODULE, -c CODE or -\n")
+        _say(known.format_usage() + "gpusense run: name what to run: a script, a command, -m MODULE, -c CODE or -\n")
         return 2
     if options:
         _with_python_options(options, [*own, *rest])
@@ -109,19 +109,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=(columns or 80) - 2)
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     def with_value(self) -> set[str]:
         """Options that are followed by a word which belongs to them."""
         return {option for action in self._actions if action.nargs is None for option in action.option_strings}
-
-    def error(self, message: str) -> Any:
-        """Names the option that was meant."""
-        from difflib import get_close_matches
-
-        known = [option for action in self._actions for option in action.option_strings]
-        word = message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
-        near = get_close_matches(word, known, n=1) if word.startswith("--") else []
-        super().error(f"{message}; did you mean {near[0]}?" if near else message)
 
 
 def parser() -> _Parser:
@@ -132,7 +123,6 @@ def parser() -> _Parser:
         description="Run a program unchanged, with the processes it starts, and say on stderr what it did on the GPU.",
         epilog=_EPILOG,
         formatter_class=_Formatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add_output(parser, "program")
@@ -179,14 +169,14 @@ def _split(argv: list[str], with_value: set[str]) -> tuple[list[str], list[str]]
 def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
     """The recording that has begun; None where it was switched off or could not begin, which is said and not fatal."""
     if os.environ.get("GPUSENSE", "").strip().lower() == "off":
-        _say("gpusense: nothing is recorded, because GPUSENSE=off\n")
+        _say("gpusense: Nothing is recorded, because GPUSENSE=off.\n")
         return None
     for sentence in from_environment()[1]:
         _say(f"gpusense: {sentence}\n")
     form = None if settings.output is None else _outputs.form_of(settings.output)
     output = None if settings.output is None else _outputs.filled(settings.output)
     if output is not None and form is not None and not os.path.isdir(os.path.dirname(os.path.abspath(output))):
-        raise GpuSenseError(f"{output}: No such file or directory")
+        raise GpuSenseError(_outputs.no_folder(output))
     path = output if form is None else None  # of the session that the user has asked for
     # Spans leave while the program runs, unless a file is kept: then they leave from the file, exact, at the end.
     live = settings.live or (settings.otlp is not None and path is None)
@@ -200,7 +190,7 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
         raise
     except Exception as error:  # noqa: BLE001 - the program runs whatever becomes of us
         ending.give_up()
-        _say(f"gpusense: nothing is recorded: {type(error).__name__}: {error}\n")
+        _say(f"gpusense: Nothing is recorded: {type(error).__name__}: {error}\n")
         return None
 
 
@@ -213,7 +203,7 @@ def _record(ending: Ending, settings: argparse.Namespace, command: list[str], li
     if file is not None and file == ending.path:
         moved = _outputs.set_aside(file)
         if moved is not None:
-            _say(f"gpusense: the session that was in {settings.output} is now {moved}\n")
+            _say(f"gpusense: The session that was in {settings.output} is now {moved}.\n")
     recording = control.start_session(mode="live" if file is None else "file", path=file, **found)
     ending.recording = recording
     recording.tracer.recorder.facts["run"] = about = _about(settings, command)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._records.metrics import GpuMetrics
 from .._runtime.text import terminal
+from ._arguments import seconds
 from .dashboard import dashboard
 from .dashboard import screen as _terminal
 from .dashboard.frame import HISTORY_S
@@ -41,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    value = seconds(text)
     if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0.05 and 3600 seconds")
     return value
 
 
@@ -157,7 +158,7 @@ def _draw(feed: dashboard.Feed, args: argparse.Namespace) -> None:
     try:
         with _terminal.Screen(sys.stdout, sys.stdin) as screen:
             dashboard.run(feed, screen, dashboard.theme_for(sys.stdout, args.ascii), args.interval)
-    except (EOFError, OSError):  # the terminal went away
+    except (EOFError, OSError, KeyboardInterrupt):  # the terminal went away, or the user does
         pass
 
 

@@ -255,7 +255,7 @@ def _overhead(session: Session, facts: Facts) -> str:
         for name, value in (found if isinstance(found, dict) else {}).items()
         if name.endswith("cpu_ns") and isinstance(value, int | float)
     ]
-    if not facts.device_operations:
+    if not facts.device_operations or (spent and not sum(spent)):
         return ""
     if not spent:
         return "gpusense's own use of the CPU was not measured"

@@ -114,7 +114,7 @@ def test_a_process_is_recorded_and_left_as_it_was(target, folders, tmp_path, cap
     session = gpusense.load(path)
     (note,) = session.meta["notes"]
     assert note.startswith(f"not seen: what process {target.pid} did before gpusense was attached to it at ")
-    assert f"\n{note}\n" in answer
+    assert f"\nN{note[1:]}.\n" in answer
     assert "gpusense: mine" in answer
     assert not session.unseen
     assert "CUPTI stays" not in answer
@@ -209,7 +209,7 @@ def test_what_was_recorded_of_a_process_that_ends_is_shown(start, tmp_path, caps
 
     monkeypatch.setattr(attach.Visit, "wait", end)
     assert cli.main(["attach", str(target.pid), "--duration", "30", "-o", str(tmp_path / "a.gpusense")]) == 0
-    assert f"process {target.pid} ended while it was recorded" in capsys.readouterr().err
+    assert f"Process {target.pid} ended while it was recorded" in capsys.readouterr().err
     assert gpusense.load(tmp_path / "a.gpusense").blocks
     assert target.process.wait(10) == 0
 

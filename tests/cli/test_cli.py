@@ -89,6 +89,28 @@ def test_an_unknown_option_is_refused(capsys, verb):
     assert "usage: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--trcae-all", "train.py"], "unrecognized arguments: --trcae-all; did you mean --trace-all?"),
+        (["report", "--speedscop", "x"], "unrecognized arguments: --speedscop; did you mean --speedscope?"),
+        (["run", "--passes", "3", "train.py"], "error: --passes needs --block NAME\n"),
+        (["run", "--threshold-us", "soon", "x"], "argument --threshold-us: 'soon' is no number; say 50 for 50 µs"),
+        (["run", "--buffer-size", "big", "x"], "argument --buffer-size: 'big' is no size; say 256K or 1M"),
+        (["run", "--devices", "all", "x"], "argument --devices: 'all' are no device numbers; say 0 or 0,1"),
+        (["run", "--passes", "last", "x"], "argument --passes: 'last' are no passes; say 10..20, counted from 1"),
+        (["run", "--overhead", "1", "x"], "argument --overhead: '1' could be 1% or 100%; say which"),
+        (["run", "--duration", "nan", "x"], "argument --duration: 'nan' is no time in seconds; say 1.5 for 1.5 s"),
+        (["monitor", "--interval", "x"], "argument --interval: 'x' is no number; say 1.5 for 1.5 s"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
+    with pytest.raises(SystemExit) as left:
+        cli.main(words)
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_help_imports_next_to_nothing(run_python):
     done = run_python(
         "import sys; before = set(sys.modules)\nfrom gpusense.cli import main\nmain(['--help'])\n"
@@ -129,7 +151,7 @@ def test_every_format_is_written_beside_the_session(capsys, tmp_path, form, suff
     save(training(2), source)
     assert cli.main(["report", str(source), form]) == 0
     written = tmp_path / f"a{suffix}"
-    assert capsys.readouterr().err == f"{written}\n"
+    assert capsys.readouterr().err == f"written: {written}\n"
     assert written.read_bytes()[: len(begins)].lower() == begins
     assert cli.main(["report", str(source), form, "-o", str(tmp_path / "b")]) == 0
     assert (tmp_path / "b").read_bytes() == written.read_bytes()
@@ -144,6 +166,20 @@ def test_flamegraph_and_text_go_to_standard_output_or_a_file(capsys, tmp_path, r
     assert "Operations on the device" in (tmp_path / "r.txt").read_text(encoding="utf-8")
     assert cli.main(["report", recorded, "--html", "-o", "-"]) == 0
     assert capsys.readouterr().out.lower().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(("form", "suffix"), [("--flamegraph", ".folded"), ("--json", ".json")])
+def test_what_another_program_reads_is_not_poured_over_a_terminal(capsys, monkeypatch, tmp_path, form, suffix):
+    source = tmp_path / "a.gpusense"
+    save(training(2), source)
+    assert cli.main(["report", str(source), form]) == 0
+    piped = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["report", str(source), form]) == 0
+    assert capsys.readouterr() == ("", f"written: {source.with_suffix(suffix)}\n")
+    assert source.with_suffix(suffix).read_text("utf-8") == piped
+    assert cli.main(["report", str(source), form, "-o", "-"]) == 0
+    assert capsys.readouterr().out == piped
 
 
 def test_two_sessions_become_one_report(capsys, tmp_path):
@@ -286,7 +322,7 @@ def test_a_report_does_not_replace_its_session(capsys, recorded):
         before = file.read()
     for words in (["report", recorded, "-o", recorded], ["diff", recorded, recorded, "-o", recorded]):
         assert cli.main(words) == 2
-        assert capsys.readouterr().err.endswith(f"{recorded}: is the session itself; give -o another path\n")
+        assert capsys.readouterr().err.endswith(f"{recorded} is the session itself; give -o another path\n")
     with open(recorded, "rb") as file:
         assert file.read() == before
 
@@ -425,7 +461,7 @@ def test_a_driver_that_hangs_is_named(monkeypatch, capsys, words):
         assert "\n0 devices, without those of nvml\n" in said.out
     else:
         assert (
-            said.err == "devices of nvml are not known: the driver does not answer; gpusense doctor says what to do\n"
+            said.err == "Devices of nvml are not known: the driver does not answer; gpusense doctor says what to do.\n"
         )
 
 
@@ -518,7 +554,7 @@ def test_demo_shows_the_recorded_run_and_says_so(capsys, monkeypatch, recorded, 
     monkeypatch.setattr(demo, "RECORDED", recorded)
     assert cli.main(["demo", "--recorded", "-o", str(tmp_path / "copy.gpusense")]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("This is a recording")
+    assert shown.startswith("This is a recorded run")
     assert "verdict: " in shown
     assert (tmp_path / "copy.gpusense").exists()
     assert f"\nnext: gpusense report {tmp_path}" in shown

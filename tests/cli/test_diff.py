@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import sys
 
 import pytest
 from support.sessions import MS, kernel
@@ -73,11 +75,11 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(runs, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nothing-*", "after-1.gpusense"], "nothing-*: no file has such a name"),
-        (["before-1.gpusense"], "given: 1"),
-        ([], "given: 0"),
+        (["nothing-*", "after-1.gpusense"], "nothing-*: no file matches this pattern"),
+        (["before-1.gpusense"], "1 session given"),
+        ([], "0 sessions given"),
         (["before-1.gpusense", "before-2.gpusense", "after-1.gpusense"], "use --before and --after"),
-        (["--before", "before-1.gpusense"], "given: 0"),
+        (["--before", "before-1.gpusense"], "0 sessions given"),
         (["a", "b", "--before", "c", "--after", "d"], "not both"),
     ],
 )
@@ -91,3 +93,11 @@ def test_markdown(runs, capsys):
     shown = capsys.readouterr().out
     assert shown.startswith("### ❌ gpusense: 1 figure grew by more than 10%.")
     assert "- `kernels: 10 → 12 (+20%)`" in shown
+
+
+def test_a_terminal_gets_a_file_instead_of_a_page(runs, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for form in ("html", "json"):
+        assert cli.main(["diff", "before-1.gpusense", "after-1.gpusense", f"--{form}"]) == 0
+        assert capsys.readouterr() == ("", f"written: diff.{form}\n")
+        assert os.path.getsize(f"diff.{form}") > 500

@@ -33,7 +33,7 @@ def ended(monkeypatch):
 def test_a_terminal_says_so_while_an_answer_takes_long(ended):
     collected, wrote = [], threading.Event()
 
-    def slow(*_):
+    def slow(*_, **__):
         collected.append(gc.isenabled())
         assert wrote.wait(10)
         return ["gpusense: train.py", "next: gpusense report"]
@@ -48,11 +48,11 @@ def test_a_terminal_says_so_while_an_answer_takes_long(ended):
 
 
 def test_elsewhere_there_is_the_answer_alone(ended):
-    assert ended(lambda *_: ["gpusense: a", "next: b"], terminal=False) == ["gpusense: a\nnext: b\n"]
+    assert ended(lambda *_, **__: ["gpusense: a", "next: b"], terminal=False) == ["gpusense: a\nnext: b\n"]
 
 
 def test_an_answer_that_fails_is_said_and_ends_the_waiting(ended):
-    def fails(*_):
+    def fails(*_, **__):
         raise ValueError("of no use")
 
     *_, last = ended(fails)

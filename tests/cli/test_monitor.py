@@ -94,6 +94,18 @@ def test_a_reader_that_stands_still_costs_no_memory(source, monkeypatch, capsys)
     assert re.search(r"[1-9]\d* samples are not printed: the reader was too slow", capsys.readouterr().err)
 
 
+def test_ctrl_c_is_how_it_ends(source, monkeypatch, capsys):
+    import gpusense.cli.monitor as verb
+
+    def interrupted(text):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verb, "_print", interrupted)
+    assert cli.main(["monitor", "--interval", "0.005"]) == 0
+    assert cli.main(["monitor", "--once"]) == 130  # nothing was printed
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_every_encoding(source, encoding, monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)

@@ -45,7 +45,7 @@ def test_names_in_braces(monkeypatch):
     assert _outputs.filled("run-{rank}") == f"run-{pid}"
     assert "{" not in _outputs.filled("{host}-{time}")
     for wrong in ("{user}", "{", "{}", "{pid.x}", "{pid!r:>9}{x}"):
-        with pytest.raises(GpuSenseError, match="braces hold one of pid, rank, host, time"):
+        with pytest.raises(GpuSenseError, match=r"braces in a name stand for a fact of the run: [{]pid[}], "):
             _outputs.filled(wrong)
 
 
@@ -86,7 +86,7 @@ def test_report_goes_by_the_suffix_and_says_what_it_replaces(capsys, tmp_path, s
     save(training(2), source)
     for more in ("", " (replaced)"):
         assert cli.main(["report", str(source), "-o", str(target)]) == 0
-        assert capsys.readouterr().err == f"{target}{more}\n"
+        assert capsys.readouterr().err == f"written: {target}{more}\n"
     assert target.read_bytes().lower().startswith(begins)
 
 

@@ -92,19 +92,19 @@ def test_a_gigabyte_is_kept_and_what_is_being_written(home, monkeypatch):
 
 def test_report_without_a_file_is_of_the_last_run(home, capsys):
     assert cli.main(["report"]) == 2
-    assert capsys.readouterr().err.startswith("gpusense report: name a session file: no run is kept here yet")
+    assert capsys.readouterr().err.startswith("gpusense report: name a session file: no run is kept yet")
     kept(home, 1)
     folder = kept(home, 2, steps=3)
     (home / "20260101-000009-9").mkdir()  # it has begun and recorded nothing yet
     assert cli.main(["report", "--html"]) == 0
-    assert capsys.readouterr().err == f"{folder / 'page.html'}\n"
+    assert capsys.readouterr().err == f"written: {folder / 'page.html'}\n"
     assert cli.main(["report", str(home / "20260101-000009-9")]) == 2
-    assert "this folder holds no session" in capsys.readouterr().err
+    assert "there is no session file (*.gpusense) in this folder" in capsys.readouterr().err
 
 
 def test_list(home, capsys):
     assert cli.main(["list"]) == 0
-    assert "no run is kept yet" in capsys.readouterr().err
+    assert "No run is kept yet" in capsys.readouterr().err
     folder = kept(home, 1)
     (folder / "run.json").write_text('{"about": {"command": "train.py --epochs 3", "start_s": 1.0}}')
     damaged = kept(home, 2)
@@ -128,7 +128,8 @@ def test_each_child_is_in_the_answer_or_named_wherever_it_was_killed(tmp_path):
         (tmp_path / name).write_bytes(content[: int(name.partition(".")[0])])
     main = training(1)
     main.meta.update(run=facts, path=str(tmp_path / "main.gpusense"), children=[*names, "gone.gpusense"])
-    session, missing = _sessions.joined([main])
+    session = _sessions.joined([main])
+    missing = session.meta["missing"]
     assert len(missing) + len(session.meta["processes"]) - 1 == len(names) + 1
     assert len(missing) > 3
 

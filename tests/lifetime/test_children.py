@@ -330,7 +330,7 @@ def test_what_is_no_python_is_named(gpu, compiler, tmp_path):
     subprocess.run([*compiler, "-o", tmp_path / "solver", tmp_path / "solver.c", "-ldl"], check=True, timeout=120)
     done = gpu("./solver")
     assert done.returncode == 0
-    assert "\nnot recorded: solver used the GPU; it is no Python\n" in done.stderr
+    assert "\nNot recorded: solver used the GPU; it is no Python.\n" in done.stderr
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 5", 5), ("kill -TERM $$", -signal.SIGTERM), ("true", 0)])
@@ -423,15 +423,16 @@ def test_reading_many_sessions_at_the_end_takes_no_longer_than_is_told(gpu, tmp_
     (tmp_path / "program.py").write_text(FUNCTION + WAYS["subprocess"][0] + "\n" + WAYS["subprocess"][0])
     assert gpu("-o", "s.gpusense", "program.py").returncode == 0
     main = load(tmp_path / "s.gpusense")
-    session, missing = _sessions.joined([main], limit_s=-1)
-    assert (kernels(session), missing) == (
+    session = _sessions.joined([main], limit_s=-1)
+    assert (kernels(session), session.meta["missing"]) == (
         0,
         ["2 processes are not in this answer, to save time; gpusense report reads all"],
     )
-    session, missing = _sessions.joined([main])
-    assert (kernels(session), missing) == (6, [])
+    session = _sessions.joined([main])
+    assert (kernels(session), session.meta.get("missing")) == (6, None)
     (tmp_path / main.meta["children"][0]).unlink()
-    session, (sentence,) = _sessions.joined([main])
+    session = _sessions.joined([main])
+    (sentence,) = session.meta["missing"]
     assert kernels(session) == 3
     assert "No such file" in sentence
 

@@ -23,7 +23,7 @@ from support.sessions import (
     training,
 )
 
-from gpusense._records.records import Aggregate, Counters, UnseenInterval
+from gpusense._records.records import NO_GPU, NOT_USED, Aggregate, Counters, UnseenInterval
 from gpusense._runtime.text import percent_text
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.energy import energy
@@ -117,6 +117,64 @@ def test_a_machine_without_a_gpu_gets_a_short_answer():
     assert "confidence" not in whole
     assert not re.search(r"\b0 (ns|%)", whole)
     assert "records" not in whole
+
+
+def test_of_a_program_without_a_gpu_a_line_and_its_blocks_are_told():
+    """Six lines said nothing, with a confidence and shares of a program of 8 ms."""
+    meta = {"capture": {"state": "unavailable", "reason": NO_GPU}, "run": {"command": "hello.py"}}
+    alone = session(end=8 * MS, **meta)
+    assert text.summary(alone) == [f"gpusense: hello.py · 8.00 ms. No GPU work was seen: {NO_GPU}."]
+    working = session(block(("step",), 0, 7 * MS), block(("step", "load"), 0, 5 * MS), end=8 * MS, **meta)
+    head, heads, *rows = text.summary(working, Style(60), "x")
+    assert head == "gpusense: hello.py · 8.00 ms. No GPU work was seen: no"
+    assert [row.split()[-1] for row in rows[1:3]] == ["step", "load"]
+    assert rows[-1] == "next: gpusense report x --html -o report.html"
+    said = "\n".join([head, heads, *rows])
+    assert not re.search(r"confidence|%|\b0 ns|try:", said)
+    unused = session(end=8 * MS, capture={"state": "armed", "reason": "CUDA is not live", "cuda_live_ns": None})
+    assert text.summary(unused) == [f"gpusense: 8.00 ms. No GPU work was seen: {NOT_USED}."]
+
+
+@pytest.mark.parametrize("records", [(), (kernel("k", 0, MS),)])
+def test_a_cut_file_says_what_could_not_be_read_and_nothing_of_cuda(records):
+    """What the beginning of the file says of CUDA is of the program's beginning."""
+    damage = ["the file is cut inside the chunk DEVICES at offset 472"]
+    armed = {"state": "armed", "reason": "CUDA is not live in this process yet", "cuda_live_ns": None}
+    cut = session(*records, block(("step",), 0, MS), end=2 * MS, capture=armed, damage=damage, complete=False)
+    said = " ".join(" ".join([*text.summary(cut), *text.full(cut)]).split())
+    rest = "what was readable is shown" if records else "what was readable holds no GPU work"
+    assert (
+        f"verdict: The session file is damaged in 1 place: {rest}. (high confidence) because: The file is cut" in said
+    )
+    assert "CUDA" not in said
+    killed = session(end=2 * MS, capture=armed, complete=False)
+    assert "the program was killed or still runs" in " ".join(text.summary(killed))
+    assert "CUDA" not in " ".join(text.summary(killed))
+
+
+def test_what_a_process_notes_stands_below_the_title_also_of_a_merged_session():
+    why = "written because block “request” took 41.0 ms; its p99 is 3.00 ms, over 900 passes"
+    ranks = [
+        session(kernel("k", 0, MS), end=2 * MS, rank=rank, **({"notes": [why]} if rank else {})) for rank in (0, 1)
+    ]
+    assert text.summary(ranks[1], Style(200))[1] == f"W{why[1:]}."
+    both = merge(ranks)
+    assert text.summary(both, Style(200))[1] == f"Rank 1: {why}."
+    full = list(text.full(both, Style(200)))
+    notes = full[full.index("Notes") :]
+    assert f"  Rank 1: {why}." in notes
+    assert sum("wall clock" in line for line in full) == sum("wall clock" in line for line in notes) == 1
+    many = session(kernel("k", 0, MS), end=2 * MS, notes=["a", "b", "c", "d", "e"])
+    assert text.summary(many)[1:5] == ["A.", "B.", "C.", "2 more notes; see Notes in the full report."]
+
+
+def test_no_line_ends_between_a_number_and_its_unit():
+    said = "GPU 0 is idle for 53 % of each step (10.5 ms of 19.9 ms), and copies 1.50 GB at 14.0 GB/s, 12 µs each."
+    for width in range(24, 60):
+        lines = Style(width).wrapped(said)
+        assert " ".join(line.strip() for line in lines) == said
+        assert max(map(len, lines)) <= width
+        assert not [line for line in lines if re.match(r"\s+(%|ms|GB|GB/s|µs)\b|\s+%", line)]
 
 
 def test_one_kernel_again_and_again_is_launches_and_no_steps():

@@ -353,7 +353,7 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
         assert "failed blocks 1, shed blocks 3, ignored records 2" in "\n".join(text.summary(run, Style(300)))
         table = io.StringIO()
         summary.print_summary(run, table)
-        assert "\nnot recorded: 4 blocks and 2 manual records; " in table.getvalue()
+        assert "\nNot recorded: 4 blocks and 2 manual records; " in table.getvalue()
         (finding,) = [row for row in findings(run) if row.kind == "left_out"]
         assert finding.title == "4 blocks and 2 manual records could not be recorded."
         assert len(finding.evidence) == 3
@@ -381,7 +381,7 @@ def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -
     if full:
         assert " after an error" in said
         assert "The session file is damaged in 1 place" in said
-        assert "  writing ended early: No space left on device after 4711 bytes" in said
+        assert "  Writing ended early: No space left on device after 4711 bytes." in said
     else:
         assert "1.05 MB too long for one chunk of the file" in said
     assert found.counters.bytes_dropped > 0

@@ -62,7 +62,7 @@ def test_a_budget_that_no_rest_keeps_is_told():
         text = io.StringIO()
         print_summary(run, text)
         lines = text.getvalue().splitlines()
-        assert any(line.startswith("observed 25% of the time") for line in lines)
+        assert any(line.startswith("Only 25 % of the run was recorded") for line in lines)
         found = [line for line in lines if "is not kept" in line]
         assert bool(found) is told
     run.meta["overhead"] = {"budget": "much", "share": None, "left": [], "observed": {}}  # a file may hold anything
@@ -71,7 +71,7 @@ def test_a_budget_that_no_rest_keeps_is_told():
     text = io.StringIO()
     print_summary(run, text)
     assert (
-        "overhead budget of 2.0% is not kept: CUPTI makes launches longer by about 5.9% of the time" in text.getvalue()
+        "overhead budget of 2.0 % is not kept: CUPTI makes launches longer by about 5.9 % of the run" in text.getvalue()
     )
 
 
@@ -114,4 +114,4 @@ def test_of_many_blocks_that_ended_for_lack_of_memory_a_few_are_told_and_counted
     lines = shown.getvalue().splitlines()
     assert sum("ended for lack of memory" in line for line in lines) == 5
     assert lines.count("     1.00 MB in 1 from search") == 5
-    assert "and 35 more blocks ended so" in lines
+    assert "… and 35 more blocks ended so" in lines
