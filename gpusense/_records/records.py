@@ -198,7 +198,7 @@ class GpuCollective(NamedTuple):
     name: str  # NCCL's name of the function: "AllReduce", "ReduceScatter", "Send", …
     start_ns: int  # the host began to launch it
     end_ns: int  # and had ended
-    communicator: int | None = None
+    communicator: str | None = None  # NCCL's number of it, 16 digits of hexadecimal
     communicator_name: str | None = None
     rank: int | None = None  # in the communicator
     ranks: int | None = None
@@ -213,7 +213,7 @@ class GpuCollective(NamedTuple):
     protocol: str | None = None  # "LL", "LL128", "SIMPLE"
     device_start_ns: int | None = None  # the first channel began
     device_end_ns: int | None = None  # the last one ended
-    channels: tuple[tuple[int, int | None, int | None], ...] = ()  # (number, start, end), of those that began
+    channels: tuple[tuple[int | None, ...], ...] = ()  # (number, start, end) on the device, of those that began
     clock_error_ns: int | None = None  # by how much times of the device may be off
     thread: int | None = None
     backend: str = "nccl"
@@ -403,7 +403,17 @@ class Counters(NamedTuple):
     in_future: int = 0  # of ``invalid``: device work that ended later than it was read
 
 
-Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall
+Record = (
+    GpuKernel
+    | GpuMemoryTransfer
+    | GpuMemset
+    | GpuSync
+    | GpuAllocation
+    | GpuCollective
+    | ComputeBlock
+    | BlockRecord
+    | Syscall
+)
 
 #: ``kind`` text of every record type, as used in JSON and in aggregates.
 KINDS: dict[type, str] = {
@@ -412,7 +422,10 @@ KINDS: dict[type, str] = {
     GpuMemset: "memset",
     GpuSync: "sync",
     GpuAllocation: "allocation",
+    GpuCollective: "collective",
     ComputeBlock: "compute",
     BlockRecord: "block",
     Syscall: "syscall",
 }
+#: Listed one by one whatever they took: instants, and what the ranks of a job are compared by.
+ALWAYS_LISTED = ("allocation", "collective")

@@ -19,7 +19,7 @@ TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll")
 class Key(NamedTuple):
     """What the parts of one collective have in common."""
 
-    communicator: int
+    communicator: str
     name: str  # of the function; "Send 0 to 3" for a send and its receive
     sequence: int
     again: int = 0  # the how-manieth with this number: a replayed graph may give the same again
@@ -85,8 +85,8 @@ class Collectives(NamedTuple):
 def join(processes: Sequence[Iterable[GpuCollective]]) -> Collectives:
     """Puts the collectives of each process's session together. One session a process, in any order."""
     found: dict[Key, list[tuple[int, GpuCollective]]] = defaultdict(list)
-    ranks: dict[int, set[int]] = defaultdict(set)  # of a communicator, those that were seen
-    furthest: dict[tuple[int, str, int], int] = {}  # by communicator, function and rank: the last number
+    ranks: dict[str, set[int]] = defaultdict(set)  # of a communicator, those that were seen
+    furthest: dict[tuple[str, str, int], int] = {}  # by communicator, function and rank: the last number
     for process, records in enumerate(processes):
         for key, record in _keyed(records):
             found[key].append((process, record))
@@ -124,7 +124,7 @@ def join(processes: Sequence[Iterable[GpuCollective]]) -> Collectives:
 
 def _keyed(records: Iterable[GpuCollective]) -> Iterable[tuple[Key, GpuCollective]]:
     """The records of one process that can be matched, each with what the other parts have in common with it."""
-    seen: Counter[tuple[int, str, int | None]] = Counter()
+    seen: Counter[tuple[str, str, int | None]] = Counter()
     for record in records:
         if record.communicator is None:
             continue

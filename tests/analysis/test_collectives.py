@@ -34,7 +34,7 @@ def job(seed, groups, offsets, count=20, jitter=0):
     truth = {}
     for communicator, members in groups.items():
         for sequence in range(count):
-            begun = T0 + sequence * 10**7 + communicator * 1000
+            begun = T0 + sequence * 10**7 + int(communicator) * 1000
             arrivals = {process: begun + source.randrange(10**6) for process in members}
             end = max(arrivals.values()) + 200_000
             order = sorted(arrivals.values())
@@ -51,7 +51,7 @@ def job(seed, groups, offsets, count=20, jitter=0):
     return records, truth
 
 
-GRID = {70: [0, 1], 71: [2, 3], 80: [0, 2], 81: [1, 3]}  # two by two: no communicator has them all
+GRID = {"70": [0, 1], "71": [2, 3], "80": [0, 2], "81": [1, 3]}  # two by two: no communicator has them all
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(-(10**12), 10**12), min_size=3, max_size=3))
@@ -71,36 +71,36 @@ def test_the_last_one_is_named_whatever_the_clocks_say(seed, others):
 
 
 def test_ends_that_jitter_leave_an_error_that_is_said():
-    records, _ = job(3, {9: [0, 1, 2]}, [0, 5_000_000, -7_000_000], count=200, jitter=2000)
+    records, _ = job(3, {"9": [0, 1, 2]}, [0, 5_000_000, -7_000_000], count=200, jitter=2000)
     answer = collectives.join(records)
     assert answer.offsets_ns == pytest.approx((0, 5_000_000, -7_000_000), abs=500)
     assert 300 < answer.error_ns < 3000
 
 
 def test_parts_are_matched_by_number_though_ranks_have_seen_different_stretches():
-    records, truth = job(5, {9: [0, 1]}, [0, 40], count=30)
+    records, truth = job(5, {"9": [0, 1]}, [0, 40], count=30)
     random.Random(1).shuffle(records[1])
     del records[0][:7], records[0][20:]  # began later, ended earlier
     answer = collectives.join(records)
     assert [each.key.sequence for each in answer.joined] == list(range(7, 27))
-    assert all((each.last.rank, each.late_ns) == truth[9, each.key.sequence] for each in answer.joined)
+    assert all((each.last.rank, each.late_ns) == truth["9", each.key.sequence] for each in answer.joined)
     assert answer.unmatched == 10
     assert answer.missing == ()
 
 
 def test_a_hang_names_the_rank_that_did_not_come():
-    records, _ = job(5, {9: [0, 1, 2, 3]}, [0, 0, 0, 0], count=3)
+    records, _ = job(5, {"9": [0, 1, 2, 3]}, [0, 0, 0, 0], count=3)
     for rank in (0, 1):
-        records[rank].append(part("AllReduce", 9, rank, 4, 3, T0 + 10**9 + rank, None))
-    records[2].append(part("AllReduce", 9, 2, 4, 3, None, None))
+        records[rank].append(part("AllReduce", "9", rank, 4, 3, T0 + 10**9 + rank, None))
+    records[2].append(part("AllReduce", "9", 2, 4, 3, None, None))
     (waiting,) = collectives.join(records).missing
-    assert waiting == (collectives.Key(9, "AllReduce", 3), (0, 1), (2,), (3,), T0 + 10**9)
+    assert waiting == (collectives.Key("9", "AllReduce", 3), (0, 1), (2,), (3,), T0 + 10**9)
 
 
 def test_ranks_in_different_collectives_wait_for_each_other():
-    records, _ = job(5, {9: [0, 1]}, [0, 0], count=3)
-    records[0].append(part("AllReduce", 9, 0, 2, 3, T0 + 10**9, None))
-    records[1].append(part("AllGather", 9, 1, 2, 0, T0 + 10**9 + 5, None))
+    records, _ = job(5, {"9": [0, 1]}, [0, 0], count=3)
+    records[0].append(part("AllReduce", "9", 0, 2, 3, T0 + 10**9, None))
+    records[1].append(part("AllGather", "9", 1, 2, 0, T0 + 10**9 + 5, None))
     first, second = collectives.join(records).missing
     assert (first.key.name, first.present, first.absent) == ("AllReduce", (0,), (1,))
     assert (second.key.name, second.present, second.absent) == ("AllGather", (1,), (0,))
@@ -110,10 +110,10 @@ def test_sends_and_receives_are_matched_in_order():
     a, b = [], []
     for n in range(4):
         at = T0 + n * 10**6
-        a.append(part("Send", 9, 0, 2, None, at, at + 5000, peer=1))
-        a.append(part("Recv", 9, 0, 2, None, at, at + 5000, peer=1))
-        b.append(part("Recv", 9, 1, 2, None, at + 300, at + 5000, peer=0))
-        b.append(part("Send", 9, 1, 2, None, at + 300, at + 5000, peer=0))
+        a.append(part("Send", "9", 0, 2, None, at, at + 5000, peer=1))
+        a.append(part("Recv", "9", 0, 2, None, at, at + 5000, peer=1))
+        b.append(part("Recv", "9", 1, 2, None, at + 300, at + 5000, peer=0))
+        b.append(part("Send", "9", 1, 2, None, at + 300, at + 5000, peer=0))
     answer = collectives.join([a, b])
     assert [(each.key.name, each.key.sequence, each.last.rank, each.late_ns) for each in answer.joined] == [
         (name, n, 1, 300) for n in range(4) for name in ("Send 0 to 1", "Send 1 to 0")
@@ -122,7 +122,7 @@ def test_sends_and_receives_are_matched_in_order():
 
 def test_a_number_that_comes_again_is_matched_in_order():
     records = [
-        [part("AllReduce", 9, rank, 2, 5, T0 + n * 1000 + rank, T0 + n * 1000 + 100) for n in range(3)]
+        [part("AllReduce", "9", rank, 2, 5, T0 + n * 1000 + rank, T0 + n * 1000 + 100) for n in range(3)]
         for rank in (0, 1)
     ]
     answer = collectives.join(records)
@@ -132,6 +132,6 @@ def test_a_number_that_comes_again_is_matched_in_order():
 
 def test_nothing_gives_nothing():
     assert collectives.join([]) == ((), (), (), None, 0)
-    lonely = part("AllReduce", 9, 0, 1, 0, T0, T0 + 1)
+    lonely = part("AllReduce", "9", 0, 1, 0, T0, T0 + 1)
     assert collectives.join([[lonely]]) == ((), (), (0,), None, 1)
     assert collectives.join([[], [lonely]]).offsets_ns == (0, None)

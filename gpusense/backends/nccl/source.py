@@ -70,6 +70,14 @@ class NcclSource:
         self.plugin.switch(False)
         self._on_records = None
 
+    def end(self, timeout_s: float) -> bool:
+        """Hands on what has not ended, too, without its end: it may be what the program hung in."""
+        self.poll()
+        on_records, self._on_records = self._on_records, None
+        if on_records is not None:
+            on_records(self.pending())
+        return True
+
     def poll(self) -> bool:
         """Hands on what has ended. False always: it wants to be called again."""
         if not self.plugin.used:
@@ -117,7 +125,7 @@ class NcclSource:
             told.function,
             clock.SESSION.of_monotonic(slot.begun_ns),
             clock.SESSION.of_monotonic(slot.ended_ns or slot.begun_ns),
-            told.communicator if told.communicator is not None else of.id if of else None,
+            _hexadecimal(told.communicator if told.communicator is not None else of and of.id),
             communicator_name=told.communicator_name or (of.name or None if of else None),
             rank=of.rank if ranks and of else told.rank,
             ranks=ranks,
@@ -137,6 +145,10 @@ class NcclSource:
             thread=slot.thread,
             attributes={"timing": "host"} if by_host else None,
         )
+
+
+def _hexadecimal(number: int | None) -> str | None:
+    return None if number is None else f"{number:016x}"
 
 
 def _session(monotonic_ns: int | None) -> int | None:

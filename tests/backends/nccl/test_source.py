@@ -40,7 +40,7 @@ def test_a_collective_and_a_send_are_told_as_they_were(version, nccl, source):
         collective, send = source.records
     assert (collective.name, send.name) == ("AllGather", "Send")
     for each in (collective, send):
-        assert (each.communicator, each.communicator_name, each.rank) == (identity, "data parallel", 5)
+        assert (each.communicator, each.communicator_name, each.rank) == (f"{identity:016x}", "data parallel", 5)
         assert before - 10**6 < each.start_ns <= each.end_ns < clock.now_ns() + 10**6
     assert collective.start_ns <= between + 10**6
     assert (collective.sequence, collective.root, collective.peer) == (41, 3, None)
@@ -74,7 +74,7 @@ def test_nothing_is_asked_while_it_is_switched_off(nccl, source):
     assert nccl.mask() == plugins.EVENTS
     nccl.run(later, nccl.launch(later, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1), [0])
     source.poll()
-    assert [(each.communicator, each.name) for each in source.records] == [(8, "AllReduce")]
+    assert [(each.communicator, each.name) for each in source.records] == [(f"{8:016x}", "AllReduce")]
 
 
 def test_threads_lose_and_mix_nothing(nccl, source):
@@ -89,7 +89,7 @@ def test_threads_lose_and_mix_nothing(nccl, source):
     source.poll()
     by_rank = {n: [] for n in range(threads)}
     for each in source.records:
-        assert each.communicator == 100 + each.rank
+        assert each.communicator == f"{100 + each.rank:016x}"
         assert each.elements == 1024 + each.sequence
         assert [number for number, _, _ in each.channels] == [0, 1, 2, 3]
         assert all(start <= end for _, start, end in each.channels)
