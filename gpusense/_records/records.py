@@ -229,6 +229,10 @@ class GpuCollective(NamedTuple):
         return self.device_end_ns - self.device_start_ns
 
 
+#: Collectives that are given one rank's part of a whole, which has as many parts as there are ranks.
+OF_PARTS = ("AllGather", "ReduceScatter", "AllToAll", "Gather", "Scatter")
+
+
 class GpuAllocation(NamedTuple):
     """One allocation or release of device-visible memory (an instant)."""
 

@@ -6,9 +6,9 @@ where ranks have seen different stretches of the run. Sends and receives have no
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .._records.records import GpuCollective
+from .._records.records import OF_PARTS, GpuCollective
 from .anomalies import median
 
 #: Functions that end at about the same time on all ranks, since each needs something of every other: what clocks are
@@ -60,6 +60,31 @@ class Joined(NamedTuple):
         """From the last arrival to the last end: what it takes when all are there."""
         ends = [part.end_ns for part in self.parts if part.end_ns is not None]
         return max(ends) - self.last.start_ns if len(ends) == len(self.parts) else None
+
+
+class Row(NamedTuple):
+    """The collectives of one communicator that are alike: function, size, algorithm and protocol."""
+
+    communicator: str
+    communicator_name: str | None
+    name: str
+    bytes: int | None  # of each call
+    algorithm: str | None
+    protocol: str | None
+    ranks: int | None
+    calls: int
+    typical_ns: int | None  # median, from the arrival of the last rank on where all ranks are here; else with waiting
+    waited_ns: int | None  # of all ranks, for the last to arrive; None where not all ranks are here
+    last_rank: int | None  # in the communicator: which came last most often
+    last_share: float | None  # in how many of the calls
+
+    @property
+    def bus_bandwidth(self) -> float | None:
+        """Bytes a second by NCCL's tests' definition, at the typical time: comparable with what the links can do. A
+        lower bound where the time has waiting in it."""
+        if not self.bytes or not self.typical_ns or not self.ranks:
+            return None
+        return self.bytes * 1e9 / self.typical_ns * bus_factor(self.name, self.ranks)
 
 
 class Missing(NamedTuple):
@@ -120,6 +145,49 @@ def join(processes: Sequence[Iterable[GpuCollective]]) -> Collectives:
     joined.sort(key=lambda each: each.last.start_ns)
     missing.sort(key=lambda each: each.since_ns)
     return Collectives(tuple(joined), tuple(missing), tuple(offsets), error, unmatched)
+
+
+def rows(processes: Sequence[Iterable[GpuCollective]], told: Collectives | None = None) -> list[Row]:
+    """All collectives of a job by what they are, what takes longest in all first. ``told``: what :func:`join` gave."""
+    processes = [list(records) for records in processes]
+    told = told or join(processes)
+    together = {each.key: each for each in told.joined}
+    groups: dict[tuple[Any, ...], dict[Key, GpuCollective]] = defaultdict(dict)
+    for records in processes:
+        for key, record in _keyed(records):
+            alike = key.communicator, key.name, record.bytes, record.algorithm, record.protocol
+            groups[alike].setdefault(key, record)
+    found = []
+    for (communicator, name, size, algorithm, protocol), calls in groups.items():
+        whole = [together[key] for key in calls if key in together]
+        lengths = [each.duration_ns for each in whole] if whole else [each.duration_ns for each in calls.values()]
+        known = [length for length in lengths if length is not None]
+        last = Counter(each.last.rank for each in whole).most_common(1)
+        first = next(iter(calls.values()))
+        found.append(
+            Row(
+                communicator,
+                first.communicator_name,
+                name,
+                size,
+                algorithm,
+                protocol,
+                first.ranks,
+                len(calls),
+                round(median(known)) if known else None,
+                sum(each.waited_ns(part) for each in whole for part in each.parts) if whole else None,
+                last[0][0] if last else None,
+                last[0][1] / len(whole) if last else None,
+            )
+        )
+    return sorted(found, key=lambda row: -(row.typical_ns or 0) * row.calls)
+
+
+def bus_factor(function: str, ranks: int) -> float:
+    """Bus bandwidth by algorithm bandwidth, as NCCL's tests define it (doc/PERFORMANCE.md)."""
+    if function == "AllReduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if function in OF_PARTS else 1.0
 
 
 def _keyed(records: Iterable[GpuCollective]) -> Iterable[tuple[Key, GpuCollective]]:

@@ -8,6 +8,7 @@ import ctypes
 from typing import NamedTuple
 
 from ..._capi.machine import nccl_code as code
+from ..._records.records import OF_PARTS
 
 
 class Event(NamedTuple):
@@ -72,8 +73,6 @@ _TYPES = {
     "ncclFloat8e4m3": ("float8_e4m3", 1),
     "ncclFloat8e5m2": ("float8_e5m2", 1),
 }
-#: Functions whose count is that of one rank's part of a whole that has ``ranks`` of them.
-_OF_PARTS = ("AllGather", "ReduceScatter", "AllToAll", "Gather", "Scatter")
 
 
 def decode(raw: bytes, version: int) -> Event:
@@ -112,18 +111,9 @@ def size(event: Event, ranks: int | None) -> int | None:
     width = next((width for name, width in _TYPES.values() if name == event.data_type), None)
     if width is None:
         return None
-    if event.function not in _OF_PARTS:
+    if event.function not in OF_PARTS:
         return event.elements * width
     return event.elements * width * ranks if ranks else None
-
-
-def bus_factor(function: str, ranks: int) -> float:
-    """Bus bandwidth by algorithm bandwidth, as NCCL's tests define it (doc/PERFORMANCE.md): comparable with what the
-    hardware can do.
-    """
-    if function == "AllReduce":
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if function in _OF_PARTS else 1.0
 
 
 def _int(raw: bytes, at: int) -> int:
