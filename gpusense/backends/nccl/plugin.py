@@ -59,7 +59,7 @@ class Slot(NamedTuple):
     first_seen_ns: int  # host: when that was; 0: no channel has begun
     last_seen_ns: int  # host: when the last end was told
     event: bytes
-    channels: tuple[tuple[int, int, int], ...]  # (number, start, end) by the device, 0 where it is not known
+    channels: tuple[tuple[int, int, int], ...] = ()  # (number, start, end) by the device, 0 where it is not known
 
 
 _HEAD = struct.Struct("<QQQQQQQIIQQQQQQ")  # from STATE to LAST_SEEN
@@ -73,7 +73,10 @@ class Plugin:
         self._table = executable.map_memory(SLOTS * code.SLOT_BYTES)
         self._rows = executable.map_memory(ROWS * code.ROW_BYTES)
         self._words = (ctypes.c_uint64 * (code.CONTROL_BYTES // 8)).from_address(self._control)
+        self._open: list[int] = []  # tickets whose slots are to be looked at
+        self._known = SLOTS  # tickets that were given before; none is 0
         for place, value in (
+            (code.ASKED, SLOTS),
             (code.TABLE, self._table),
             (code.SLOT_MASK, SLOTS - 1),
             (code.EVENTS, EVENTS),
@@ -122,7 +125,10 @@ class Plugin:
 
     def take(self, now_ns: int) -> list[Slot]:
         """Those that have ended, in the order of their launches. ``now_ns``: CLOCK_MONOTONIC."""
-        slots, communicators = self._slots(), self.communicators()
+        slots = self.pending()
+        if not slots:
+            return []
+        communicators = self.communicators()
         whole = {slot.ticket for slot in slots if _is_whole(slot, communicators.get(slot.row), now_ns)}
         newest = {slot.row: slot.ticket for slot in slots if slot.ticket in whole}
         taken = []
@@ -131,26 +137,35 @@ class Plugin:
             passed = slot.ticket < newest.get(slot.row, 0) or (of is not None and of.destroyed)
             old = slot.ended_ns and now_ns - slot.ended_ns > PATIENCE_NS
             if slot.ticket in whole or (passed and old):
-                taken.append(slot)
-                at = self._table + slot.ticket % SLOTS * code.SLOT_BYTES
+                at = self._at(slot.ticket)
+                taken.append(slot._replace(channels=_channels(at)) if slot.channels_begun else slot)
                 ctypes.memset(at + 8, 0, code.SLOT_BYTES - 8)
                 ctypes.c_uint64.from_address(at).value = 0  # free, after all else
+        gone = {slot.ticket for slot in taken}
+        self._open = [ticket for ticket in self._open if ticket not in gone]
         return taken
 
     def pending(self) -> list[Slot]:
-        """Those that have begun and were not taken yet, in the order of their launches."""
-        return self._slots()
-
-    def _slots(self) -> list[Slot]:
+        """Those that have begun and were not taken yet, in the order of their launches; without their channels."""
         asked = self._words[code.ASKED // 8]
-        found = []
-        for number in range(min(asked, SLOTS)):
-            at = self._table + number * code.SLOT_BYTES
-            if ctypes.c_uint64.from_address(at).value:
-                slot = _slot(ctypes.string_at(at, code.SLOT_BYTES))
-                if slot.begun_ns:  # else it is being filled in
+        self._open += range(self._known, asked)
+        self._known = asked
+        found, still = [], []
+        for ticket in self._open:
+            slot = _slot(ctypes.string_at(self._at(ticket), code.EVENT + code.EVENT_BYTES))
+            if slot.ticket in (0, ticket):  # 0: it is being filled in; another's: there was no room
+                still.append(ticket)
+                if slot.ticket and slot.begun_ns:
                     found.append(slot)
-        return sorted(found)
+        self._open = still
+        return found
+
+    def channels(self, slot: Slot) -> tuple[tuple[int, int, int], ...]:
+        """(number, start, end) of a pending one's channels that have begun; 0 where a time is not known."""
+        return _channels(self._at(slot.ticket))
+
+    def _at(self, ticket: int) -> int:
+        return self._table + ticket % SLOTS * code.SLOT_BYTES
 
 
 def install() -> "Plugin | Unavailable":
@@ -205,17 +220,17 @@ def _is_defined(name: str) -> bool:
 
 def _slot(raw: bytes) -> Slot:
     _, ticket, row, s0, n0, s1, n1, begun, ended, thread, first, s2, n2, s3, n3 = _HEAD.unpack_from(raw)
-    channels: tuple[tuple[int, int, int], ...] = ()
-    if begun:
-        numbers = struct.unpack_from(f"<{2 * code.CHANNEL_COUNT}Q", raw, code.CHANNELS)
-        channels = tuple(
-            (n, numbers[2 * n], numbers[2 * n + 1])
-            for n in range(code.CHANNEL_COUNT)
-            if numbers[2 * n] or numbers[2 * n + 1]
-        )
-    event = raw[code.EVENT : code.EVENT + code.EVENT_BYTES]
     times = (s0 * 10**9 + n0, s1 * 10**9 + n1, s2 * 10**9 + n2, s3 * 10**9 + n3)
-    return Slot(ticket, row, times[0], times[1], begun, ended, thread, first, times[2], times[3], event, channels)
+    return Slot(ticket, row, times[0], times[1], begun, ended, thread, first, times[2], times[3], raw[code.EVENT :])
+
+
+def _channels(at: int) -> tuple[tuple[int, int, int], ...]:
+    raw = ctypes.string_at(at + code.CHANNELS, 16 * code.CHANNEL_COUNT)
+    count = (len(raw.rstrip(b"\0")) + 15) // 16
+    numbers = struct.unpack_from(f"<{2 * count}Q", raw)
+    return tuple(
+        [(n, numbers[2 * n], numbers[2 * n + 1]) for n in range(count) if numbers[2 * n] or numbers[2 * n + 1]]
+    )
 
 
 def _is_whole(slot: Slot, communicator: Communicator | None, now_ns: int) -> bool:

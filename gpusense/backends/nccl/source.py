@@ -40,9 +40,10 @@ class DeviceClock:
         if self.low > self.high:  # one of them was held too long; what was seen last is believed
             self.low, self.high = low, high
 
-    def of_device(self, time_ns: int) -> int | None:
-        """On CLOCK_MONOTONIC. NCCL's thread polls, so that the offset is near the higher bound."""
-        return None if self.high is None or not time_ns else round(time_ns + self.high)
+    @property
+    def offset_ns(self) -> int | None:
+        """CLOCK_MONOTONIC minus what it shows. NCCL's thread polls, so that it is near the higher bound."""
+        return None if self.high is None else round(self.high)
 
     @property
     def error_ns(self) -> int | None:
@@ -109,7 +110,8 @@ class NcclSource:
         """What has begun and not ended, in the order of their launches: what a hang waits for."""
         with self._lock:
             communicators = self.plugin.communicators()
-            return [self._record(slot, communicators) for slot in self.plugin.pending()]
+            slots = self.plugin.pending()
+            return [self._record(slot._replace(channels=self.plugin.channels(slot)), communicators) for slot in slots]
 
     def _record(self, slot: Slot, communicators: dict[int, Communicator]) -> GpuCollective:
         of = communicators.get(slot.row)
@@ -117,14 +119,22 @@ class NcclSource:
         device.look(slot)
         told = events.decode(slot.event, of.version if of else events.NEWEST)
         ranks = of.ranks if of and of.ranks else None
-        channels = tuple((n, _session(device.of_device(a)), _session(device.of_device(b))) for n, a, b in slot.channels)
-        starts = [start for _, start, _ in channels if start is not None]
-        ends = [end for _, _, end in channels if end is not None]
-        by_host = bool(slot.channels_begun and not starts)  # before version 4 only when NCCL's thread saw it
+        session, offset = clock.SESSION.of_monotonic(0), device.offset_ns
+        channels: tuple[tuple[int | None, ...], ...] = tuple([(number, None, None) for number, _, _ in slot.channels])
+        start = end = None
+        if offset is not None:
+            ahead = offset + session
+            channels = tuple([(n, a + ahead if a else None, b + ahead if b else None) for n, a, b in slot.channels])
+            start = min([a for _, a, _ in slot.channels if a], default=None)
+            end = max([b for _, _, b in slot.channels if b], default=None)
+            start, end = start and start + ahead, end and end + ahead
+        by_host = bool(slot.channels_begun and start is None)  # before version 4: when NCCL's thread saw it
+        if by_host:
+            start, end = slot.first_seen_ns + session, slot.last_seen_ns + session if slot.last_seen_ns else None
         return GpuCollective(
             told.function,
-            clock.SESSION.of_monotonic(slot.begun_ns),
-            clock.SESSION.of_monotonic(slot.ended_ns or slot.begun_ns),
+            slot.begun_ns + session,
+            (slot.ended_ns or slot.begun_ns) + session,
             _hexadecimal(told.communicator if told.communicator is not None else of and of.id),
             communicator_name=told.communicator_name or (of.name or None if of else None),
             rank=of.rank if ranks and of else told.rank,
@@ -138,8 +148,8 @@ class NcclSource:
             peer=told.peer,
             algorithm=told.algorithm,
             protocol=told.protocol,
-            device_start_ns=_session(slot.first_seen_ns) if by_host else min(starts, default=None),
-            device_end_ns=_session(slot.last_seen_ns) if by_host else max(ends, default=None),
+            device_start_ns=start,
+            device_end_ns=end,
             channels=channels,
             clock_error_ns=None if by_host else device.error_ns,
             thread=slot.thread,
@@ -149,7 +159,3 @@ class NcclSource:
 
 def _hexadecimal(number: int | None) -> str | None:
     return None if number is None else f"{number:016x}"
-
-
-def _session(monotonic_ns: int | None) -> int | None:
-    return clock.SESSION.of_monotonic(monotonic_ns) if monotonic_ns else None
