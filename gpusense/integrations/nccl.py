@@ -3,8 +3,10 @@
 import sys
 from typing import Any
 
+from .. import get_tracer
 from .._records.records import Unavailable
 from .._runtime import import_hook
+from ._hosts import unless_recording
 
 #: Libraries that make communicators. The profiler has to be there before the first one is.
 HOSTS = ("torch", "cupy")
@@ -23,14 +25,21 @@ def watch(tracer: Any) -> None:
         import_hook.watch(name, ready)
 
 
-def instrument(tracer: Any) -> bool | Unavailable:
-    """NCCL tells ``tracer`` of its collectives from now on; or why not. Communicators that are there already do not."""
+def instrument(tracer: Any = None) -> bool | Unavailable:
+    """True where NCCL tells ``tracer`` (None: the active one) of its collectives from now on; else why not.
+
+    Communicators that are there already tell nothing.
+    """
+    nothing = unless_recording("nccl")
+    if nothing is not None:
+        return nothing
     from ..backends.nccl import plugin
     from ..backends.nccl.source import NcclSource
 
     found = plugin.install()
     if not isinstance(found, plugin.Plugin):
         return found
+    tracer = tracer or get_tracer()
     if any(isinstance(source, NcclSource) for source in tracer.recorder.sources):
         return True
     source = NcclSource(found)
