@@ -16,7 +16,7 @@ from .._decode.batch import Batch
 from .._decode.correlation_ids import Ids
 from .._decode.names import Named
 from .._decode.record import AT_ONCE, Home, KernelMaker, Row
-from .._records.records import KINDS, BlockRecord, GpuKernel, Path, Record
+from .._records.records import ALWAYS_LISTED, KINDS, BlockRecord, GpuKernel, Path, Record
 from .._records.work import WITH_ROWS, WorkTable, kind_of_record
 from .block_totals import Watched
 from .ledger import Ledger
@@ -286,7 +286,7 @@ class Placer:
             self.recent.add(item)
         if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
             self._ledger.occupy_times(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
-        wanted = keep_all or kind == "allocation" or duration >= self._threshold.effective_ns
+        wanted = keep_all or kind in ALWAYS_LISTED or duration >= self._threshold.effective_ns
         if wanted and (keep_all or self._threshold.spend()):
             self._ledger.store((item,))
         else:

@@ -582,7 +582,7 @@ class Recorder:
 
     def end_capture(self) -> None:
         """Capture ends for good. Asks others, sources and CUPTI, and may hang where they do."""
-        self._flush_sources(1.0)
+        self._flush_sources(1.0, last=True)
         capture = self.capture
         with self._attaching:
             if capture is not None and capture.waiting and self._end_ns is None:
@@ -963,11 +963,12 @@ class Recorder:
 
         return errand
 
-    def _flush_sources(self, timeout_s: float) -> bool:
+    def _flush_sources(self, timeout_s: float, last: bool = False) -> bool:
         read = True
         for source in self.sources:
             try:
-                read = source.flush(timeout_s) and read
+                flush = getattr(source, "end", source.flush) if last else source.flush
+                read = flush(timeout_s) and read
             except BaseException as error:  # noqa: PERF203 - a source never reaches the program
                 if is_the_programs(error) and not self.owner.on_own_thread():
                     raise

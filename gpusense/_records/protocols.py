@@ -55,7 +55,8 @@ class RecordSource(Protocol):
     ``tracer.add_source(source)`` starts it, and ``tracer.remove_source(source)`` stops it. Its records have wall-clock
     nanoseconds (``time.time_ns()``) and may come late and in any order, from any thread. Everything here may be called
     on any thread, also on gpusense's own, and at any moment of the program's; nothing may hold a lock meanwhile that
-    ``on_records`` is called under.
+    ``on_records`` is called under. One that can tell of unfinished work has ``end(timeout_s)``, too: the last flush,
+    which hands on what is known of that.
     """
 
     @property

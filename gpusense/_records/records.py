@@ -188,6 +188,51 @@ class GpuSync(NamedTuple):
         return self.end_ns - self.start_ns
 
 
+class GpuCollective(NamedTuple):
+    """One collective of a communicator, or one send or receive, as NCCL tells of it.
+
+    ``communicator`` and ``sequence`` are the same on every rank that takes part, so that its parts can be put together.
+    Times of the device are None where NCCL did not tell them.
+    """
+
+    name: str  # NCCL's name of the function: "AllReduce", "ReduceScatter", "Send", …
+    start_ns: int  # the host began to launch it
+    end_ns: int  # and had ended
+    communicator: str | None = None  # NCCL's number of it, 16 digits of hexadecimal
+    communicator_name: str | None = None
+    rank: int | None = None  # in the communicator
+    ranks: int | None = None
+    nodes: int | None = None
+    sequence: int | None = None  # counts the calls of this function in the communicator; None for sends and receives
+    elements: int | None = None  # as given to the call, so of one rank
+    data_type: str | None = None  # "float32", "bfloat16", …
+    bytes: int | None = None  # what one rank sends or receives in all, whichever is more: NCCL's tests' "size"
+    root: int | None = None
+    peer: int | None = None  # of sends and receives
+    algorithm: str | None = None  # "RING", "TREE", "NVLS", …
+    protocol: str | None = None  # "LL", "LL128", "SIMPLE"
+    device_start_ns: int | None = None  # the first channel began
+    device_end_ns: int | None = None  # the last one ended
+    channels: tuple[tuple[int | None, ...], ...] = ()  # (number, start, end) on the device, of those that began
+    clock_error_ns: int | None = None  # by how much times of the device may be off
+    thread: int | None = None
+    backend: str = "nccl"
+    path: Path = ()
+    block_id: int | None = None
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def duration_ns(self) -> int | None:
+        """From the first channel's start to the last one's end on the device."""
+        if self.device_start_ns is None or self.device_end_ns is None:
+            return None
+        return self.device_end_ns - self.device_start_ns
+
+
+#: Collectives that are given one rank's part of a whole, which has as many parts as there are ranks.
+OF_PARTS = ("AllGather", "ReduceScatter", "AllToAll", "Gather", "Scatter")
+
+
 class GpuAllocation(NamedTuple):
     """One allocation or release of device-visible memory (an instant)."""
 
@@ -365,7 +410,17 @@ class Counters(NamedTuple):
     in_future: int = 0  # of ``invalid``: device work that ended later than it was read
 
 
-Record = GpuKernel | GpuMemoryTransfer | GpuMemset | GpuSync | GpuAllocation | ComputeBlock | BlockRecord | Syscall
+Record = (
+    GpuKernel
+    | GpuMemoryTransfer
+    | GpuMemset
+    | GpuSync
+    | GpuAllocation
+    | GpuCollective
+    | ComputeBlock
+    | BlockRecord
+    | Syscall
+)
 
 #: ``kind`` text of every record type, as used in JSON and in aggregates.
 KINDS: dict[type, str] = {
@@ -374,7 +429,10 @@ KINDS: dict[type, str] = {
     GpuMemset: "memset",
     GpuSync: "sync",
     GpuAllocation: "allocation",
+    GpuCollective: "collective",
     ComputeBlock: "compute",
     BlockRecord: "block",
     Syscall: "syscall",
 }
+#: Listed one by one whatever they took: instants, and what the ranks of a job are compared by.
+ALWAYS_LISTED = ("allocation", "collective")

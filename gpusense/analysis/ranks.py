@@ -10,6 +10,7 @@ from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
 from .busy import sweeps, window
+from .collectives import Missing, join
 from .facts import Finding
 from .families import is_collective
 
@@ -26,6 +27,8 @@ class RankTime(NamedTuple):
     waited_ns: int  # in collectives, until the last rank had started
     clock_offset_ns: int | None  # its clock minus that of the lowest rank; None where they could not be compared
     name: str = ""  # "rank 3"; "process 41" of a merged session whose processes have no ranks
+    collectives: int = 0  # matched ones that it took part in
+    late_ns: int | None = None  # median over its last arrivals: how much later it came than the one before it
 
 
 class Ranks(NamedTuple):
@@ -37,13 +40,15 @@ class Ranks(NamedTuple):
     collectives: int  # matched across all ranks
     clock_error_ns: int | None  # median disagreement of matched ends once offsets are taken off
     notes: tuple[str, ...]
+    missing: tuple[Missing, ...] = ()  # collectives that some ranks waited in at the end, and others never began
 
 
 def ranks(sessions: Sequence[Session]) -> Ranks:
     """Compares sessions of one job by ``meta["rank"]`` (by place where they have none).
 
-    Collectives are matched by name and order, only if every rank has the same number of each. A collective's kernels
-    end together on all ranks, so the median difference of ends is the difference of clocks; starts are compared after
+    Where NCCL told of collectives, they are matched by communicator and number (:mod:`.collectives`). Elsewhere their
+    kernels are, by name and order, and only if every rank has the same number of each. A collective ends at about the
+    same time on all ranks, so the median difference of ends is the difference of clocks; starts are compared after
     taking it off. Raises ValueError for two sessions of the same rank.
     """
     numbered = {_number(session, place): session for place, session in enumerate(sessions)}
@@ -51,9 +56,7 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
         raise ValueError("two sessions have the same rank; compare runs with diff instead")
     order = sorted(numbered)
     notes: list[str] = []
-    matched = _matched([numbered[rank] for rank in order], notes)
-    offsets, error = _clocks(matched)
-    last, waited = _arrivals(matched, offsets)
+    seen = _arrived([numbered[rank] for rank in order], notes)
     rows = []
     for at, rank in enumerate(order):
         session = numbered[rank]
@@ -74,20 +77,23 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
                 compute_ns=computing,
                 collective_ns=communicating,
                 collective_exposed_ns=exposed,
-                last_arrivals=last[at],
-                waited_ns=waited[at],
-                clock_offset_ns=offsets[at] if matched else None,
+                last_arrivals=len(seen.late_ns[at]),
+                waited_ns=seen.waited_ns[at],
+                clock_offset_ns=seen.offsets_ns[at],
                 name=name,
+                collectives=seen.collectives[at],
+                late_ns=round(median(seen.late_ns[at])) if seen.late_ns[at] else None,
             )
         )
     mean = sum(row.compute_ns for row in rows) / len(rows) if rows else 0
     return Ranks(
         ranks=tuple(rows),
         imbalance=max(row.compute_ns for row in rows) / mean - 1 if mean and len(rows) > 1 else None,
-        straggler=_straggler(rows, len(matched)),
-        collectives=len(matched),
-        clock_error_ns=round(error) if matched else None,
+        straggler=_straggler(rows),
+        collectives=seen.matched,
+        clock_error_ns=seen.error_ns,
         notes=tuple(dict.fromkeys(notes)),
+        missing=seen.missing,
     )
 
 
@@ -135,7 +141,7 @@ def _begins_with(root: str, path: Path) -> bool:
 def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
     """What the ranks' comparison says, as findings."""
     answer = ranks(sessions)
-    found = []
+    found = [_hang(answer.missing)] if answer.missing else []
     if answer.straggler is not None:
         slow = next(row for row in answer.ranks if row.rank == answer.straggler)
         waits = [row.waited_ns for row in answer.ranks if row.rank != answer.straggler]
@@ -144,8 +150,9 @@ def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
         found.append(
             Finding(
                 "late_rank",
-                f"{_capital(slow.name)} arrives last in {percent_text(slow.last_arrivals / answer.collectives)} of "
-                f"{count_text(answer.collectives, 'collective')}; waiting for it costs {others}.",
+                f"{_capital(slow.name)} arrives last in {percent_text(slow.last_arrivals / slow.collectives)} of "
+                f"{count_text(slow.collectives, 'collective')}, by {time_text(slow.late_ns or 0)}; waiting for it "
+                f"costs {others}.",
                 (
                     (
                         f"It computes {time_text(slow.compute_ns)}; the mean is "
@@ -177,6 +184,44 @@ def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
             )
         )
     return found
+
+
+def _hang(missing: Sequence[Missing]) -> Finding:
+    """The first collective that not all ranks came to."""
+    key, present, queued, absent, _ = missing[0]
+    who = _numbers(absent or queued)
+    why = "never launched it" if absent else "launched it, and its device never began it"
+    return Finding(
+        "hang",
+        f"{_capital(who)} did not come to {key.name} number {key.sequence:,}, in which {_numbers(present)} waited at "
+        "the end of the run.",
+        (
+            f"{_capital(who)} {why}. Ranks are those of communicator {key.communicator}.",
+            *(
+                f"{_capital(_numbers(each.present))} waited in {each.key.name} number {each.key.sequence:,}."
+                for each in missing[1:4]
+            ),
+            *([f"{len(missing) - 4:,} more collectives were waited in."] if len(missing) > 4 else ()),
+        ),
+        "Look at what these ranks did instead: an exception, a branch that calls other collectives or none, a loader "
+        "that ran out first.",
+        "high",
+        where=who,
+    )
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 5", "ranks 0 to 6 and 9"."""
+    stretches: list[list[int]] = []
+    for rank in sorted(ranks):
+        if stretches and rank == stretches[-1][1] + 1:
+            stretches[-1][1] = rank
+        else:
+            stretches.append([rank, rank])
+    texts = [str(a) if a == b else f"{a} and {b}" if b == a + 1 else f"{a} to {b}" for a, b in stretches]
+    word = "rank" if len(ranks) == 1 else "ranks"
+    shown = texts if len(texts) <= 5 else [*texts[:4], f"{len(texts) - 4:,} more stretches"]
+    return f"{word} {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else f"{word} {''.join(shown)}"
 
 
 def _capital(name: str) -> str:
@@ -214,33 +259,58 @@ def _matched(sessions: list[Session], notes: list[str]) -> list[list[GpuKernel]]
     return found
 
 
-def _clocks(matched: list[list[GpuKernel]]) -> tuple[list[int], float]:
+def _clocks(matched: list[list[GpuKernel]]) -> tuple[tuple[int | None, ...], int]:
     """Offset of every rank's clock from the first rank's, and the median disagreement of ends that stays."""
-    if not matched:
-        return [], 0.0
     # Differences first, in integers: a median of absolute times would lose their nanoseconds.
     apart = [[kernel.end_ns - group[0].end_ns for kernel in group] for group in matched]
     offsets = [round(median([row[rank] for row in apart])) for rank in range(len(matched[0]))]
     left = [abs(row[rank] - offsets[rank]) for row in apart for rank in range(1, len(offsets))]
-    return offsets, median(left)
+    return tuple(offsets), round(median(left))
 
 
-def _arrivals(matched: list[list[GpuKernel]], offsets: list[int]) -> tuple[Counter[int], Counter[int]]:
-    last: Counter[int] = Counter()
-    waited: Counter[int] = Counter()
-    for group in matched:
-        starts = [kernel.start_ns - offset for kernel, offset in zip(group, offsets, strict=True)]
-        latest = max(starts)
-        last[starts.index(latest)] += 1
-        for rank, start in enumerate(starts):
-            waited[rank] += latest - start
-    return last, waited
+class _Arrived(NamedTuple):
+    """What collectives say of ranks, each list by their places."""
+
+    offsets_ns: tuple[int | None, ...]
+    error_ns: int | None
+    matched: int
+    collectives: Counter[int]
+    late_ns: Sequence[list[int]]  # of each one in which it came last
+    waited_ns: Counter[int]
+    missing: tuple[Missing, ...]
 
 
-def _straggler(rows: list[RankTime], collectives: int) -> int | None:
-    """The rank that was last in more than half of at least five collectives; of two ranks, in four fifths."""
-    if collectives < 5 or len(rows) < 2:
+def _arrived(sessions: list[Session], notes: list[str]) -> _Arrived:
+    told = join([session.collectives for session in sessions]) if len(sessions) > 1 else None
+    if told is not None and told.joined:
+        arrivals = [[(part.start_ns, part.process) for part in each.parts] for each in told.joined]
+        offsets, error = told.offsets_ns, told.error_ns
+    else:
+        matched = _matched(sessions, notes)
+        offsets, error = _clocks(matched) if matched else ((None,) * len(sessions), None)
+        arrivals = [
+            sorted(
+                (kernel.start_ns - (offset or 0), at)
+                for at, (kernel, offset) in enumerate(zip(group, offsets, strict=True))
+            )
+            for group in matched
+        ]
+    missing = told.missing if told is not None else ()
+    seen = _Arrived(offsets, error, len(arrivals), Counter(), [[] for _ in sessions], Counter(), missing)
+    for arrived in arrivals:
+        latest, last = arrived[-1]
+        seen.late_ns[last].append(latest - arrived[-2][0])
+        for start, at in arrived:
+            seen.collectives[at] += 1
+            seen.waited_ns[at] += latest - start
+    return seen
+
+
+def _straggler(rows: list[RankTime]) -> int | None:
+    """The rank that was last in more than half of at least five of its collectives; of two ranks, in four fifths."""
+    enough = [row for row in rows if row.collectives >= 5]
+    if not enough or len(rows) < 2:
         return None
-    worst = max(rows, key=lambda row: row.last_arrivals)
-    share = worst.last_arrivals / collectives
+    worst = max(enough, key=lambda row: row.last_arrivals / row.collectives)
+    share = worst.last_arrivals / worst.collectives
     return worst.rank if share > 0.5 and (len(rows) > 2 or share >= 0.8) else None

@@ -16,9 +16,10 @@ def watch(tracer: Any) -> None:
     """For ``gpusense run``: instruments each known library soon after the program has imported it."""
     for name in POLLED:
         tracer.add_watcher(_poll(name))
-    from . import wgpu_py
+    from . import nccl, wgpu_py
 
     wgpu_py.instrument(when_imported=True)  # at the import itself: a device made before cannot be timed
+    nccl.watch(tracer)  # likewise: before the first communicator
 
 
 def _poll(name: str) -> Callable[[], bool]:

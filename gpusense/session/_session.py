@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._records.metrics import GpuMetrics
 from .._records.records import (
+    ALWAYS_LISTED,
     KINDS,
     Aggregate,
     BlockRecord,
@@ -12,6 +13,7 @@ from .._records.records import (
     DeviceBusy,
     DeviceInfo,
     GpuAllocation,
+    GpuCollective,
     GpuKernel,
     GpuMemoryTransfer,
     GpuMemset,
@@ -111,6 +113,11 @@ class Session:
         return [record for record in self.records if type(record) is GpuAllocation]
 
     @property
+    def collectives(self) -> list[GpuCollective]:
+        """Collectives, sends and receives as NCCL tells of them. Their kernels are in ``kernels``, too."""
+        return [record for record in self.records if type(record) is GpuCollective]
+
+    @property
     def compute_blocks(self) -> list[ComputeBlock]:
         """Compute blocks that were kept one by one."""
         return [record for record in self.records if type(record) is ComputeBlock]
@@ -145,10 +152,11 @@ def fold(session: Session, threshold_ns: int) -> None:
     kept: list[Record] = []
     short: dict[GroupKey, list[Record]] = {}
     for record in session.records:
-        if type(record) in (BlockRecord, GpuAllocation) or record.end_ns - record.start_ns >= threshold_ns:
+        kind = KINDS[type(record)]
+        if kind == "block" or kind in ALWAYS_LISTED or record.end_ns - record.start_ns >= threshold_ns:
             kept.append(record)
             continue
-        key = key_of(record, KINDS[type(record)], record.path)
+        key = key_of(record, kind, record.path)
         short.setdefault(key, []).append(record)
     for key, members in short.items():
         size = sum(getattr(record, "bytes", 0) for record in members)

@@ -47,3 +47,34 @@ def run(environ, tmp_path):
         return subprocess.run(command, env=environ | env, capture_output=True, text=True, timeout=timeout, cwd=tmp_path)
 
     return start
+
+
+class Gpu:
+    """Runs ``gpusense run WORDS…`` where a GPU seems to be."""
+
+    def __init__(self, environ, folder):
+        self._environ, self._folder = {**environ, "XDG_CACHE_HOME": str(folder / "cache")}, folder
+
+    def begin(self, *words, **more):
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpusense", "run", *words],
+            cwd=self._folder,
+            env={**self._environ, **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *words, **more):
+        with self.begin(*words, **more) as process:
+            try:
+                out, err = process.communicate(timeout=100)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture
+def gpu(environ, tmp_path):
+    return Gpu(environ, tmp_path)

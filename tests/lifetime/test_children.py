@@ -109,37 +109,6 @@ WAYS = {
 TOGETHER = ("subprocess", "its child", "environment", "isolated", "system", "os.fork", "os.posix_spawn")
 
 
-class Gpu:
-    """Runs ``gpusense run WORDS…`` where a GPU seems to be."""
-
-    def __init__(self, environ, folder):
-        self._environ, self._folder = {**environ, "XDG_CACHE_HOME": str(folder / "cache")}, folder
-
-    def begin(self, *words, **more):
-        return subprocess.Popen(
-            [sys.executable, "-m", "gpusense", "run", *words],
-            cwd=self._folder,
-            env={**self._environ, **more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def __call__(self, *words, **more):
-        with self.begin(*words, **more) as process:
-            try:
-                out, err = process.communicate(timeout=100)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-@pytest.fixture
-def gpu(environ, tmp_path):
-    return Gpu(environ, tmp_path)
-
-
 def after_another(*ways):
     """A program that starts a child in each way; the child's kernels are called after it."""
     each = "".join(f"os.environ['WAY'] = {way!r}\n{WAYS[way][0]}\n" for way in ways)

@@ -39,6 +39,8 @@ COVERED_BY = {
     "backends/cupti/test_mailbox.py": "_capi.machine.graph_code _capi.machine.mailbox_aarch64 "
     "_capi.machine.mailbox_x86_64",
     "backends/cupti/test_refusals.py": "_capi.cupti",
+    "backends/nccl/test_code.py": "_capi.machine.nccl_code",
+    "backends/nccl/test_source.py": "backends.nccl.events backends.nccl.plugin",
     "backends/drm/test_source.py": "backends.drm.clients backends.drm.groups",
     "backends/nvml/test_abi.py": "_capi.nvml",
     "backends/nvml/test_lean.py": "backends.nvml.fast backends.nvml.lanes backends.nvml.reader",

@@ -1,7 +1,7 @@
-"""A shared object (ELF, 64 bit) that CUDA loads when it starts, as bytes: the code of :mod:`start_code` and what the
-loader needs to give it its addresses. Pure: no library is called.
+"""Shared objects (ELF, 64 bit) as bytes: the one that CUDA loads when it starts, the code of :mod:`start_code` and what
+the loader needs to give it its addresses; and one of variables, which others find by name. Pure: no library is called.
 
-Every symbol is weak, so that it loads into any process, with Python or without.
+Every symbol that the first one asks for is weak, so that it loads into any process, with Python or without.
 """
 
 import struct
@@ -22,7 +22,9 @@ _LOAD, _DYNAMIC_SEGMENT, _STACK = 1, 2, 0x6474E551
 _READ, _WRITE, _RUN = 4, 2, 1
 _HASH, _STRINGS, _SYMBOLS, _RELOCATIONS = 4, 5, 6, 7  # entries of the dynamic section
 _RELOCATION_BYTES, _RELOCATION_SIZE, _STRING_BYTES, _SYMBOL_SIZE = 8, 9, 10, 11
-_GLOBAL_FUNCTION, _WEAK = 0x12, 0x20
+_GLOBAL_FUNCTION, _GLOBAL_OBJECT, _WEAK = 0x12, 0x11, 0x20
+#: Where the dynamic section of an object of variables lies.
+_VARIABLES = 0x100
 
 
 def start_object(machine: str, script: str, note: str) -> bytes | None:
@@ -37,7 +39,6 @@ def start_object(machine: str, script: str, note: str) -> bytes | None:
     source, path = script.encode(), note.encode("utf-8", "surrogateescape")
     if len(source) > MOST_SCRIPT_BYTES or len(path) > MOST_NOTE_BYTES or b"\0" in source + path:
         raise ValueError("the script or the path of the note is too long")
-    number, relocation = _MACHINES[machine]
     image = bytearray(_END)
 
     def put(at: int, data: bytes) -> int:
@@ -54,7 +55,7 @@ def start_object(machine: str, script: str, note: str) -> bytes | None:
     symbols = tables
     tables = _align(put(symbols, _symbols(places)))
     relocations = tables
-    tables = _align(put(relocations, _relocations(relocation)))
+    tables = _align(put(relocations, _relocations(_MACHINES[machine][1])))
     put(tables, strings)
     rows = (
         (_HASH, 0x200),
@@ -74,10 +75,54 @@ def start_object(machine: str, script: str, note: str) -> bytes | None:
         _segment(_DYNAMIC_SEGMENT, _READ | _WRITE, _DYNAMIC, 16 * len(rows), 8),
         _segment(_STACK, _READ | _WRITE, 0, 0, 16),
     )
-    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    head += struct.pack("<HHIQQQIHHHHHH", 3, number, 1, 0, 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
-    put(0, head + b"".join(segments))
+    put(0, _head(machine, segments))
     return bytes(image)
+
+
+def data_object(machine: str, names: Sequence[str], size: int) -> bytes | None:
+    """A file that defines a variable of ``size`` zero bytes under each name, for whoever loads it to fill in.
+
+    None where the loader of ``machine`` is not known.
+    """
+    if machine not in _MACHINES:
+        return None
+    strings = b"\0" + b"".join(name.encode() + b"\0" for name in names)
+    places = [strings.index(b"\0" + name.encode() + b"\0") + 1 for name in names]
+    hashes = 0x200
+    symbols = _align(hashes + len(_hash(len(names) + 1)))
+    data = _align(symbols + 24 * (len(names) + 1) + len(strings))
+    rows = (
+        (_HASH, hashes),
+        (_STRINGS, symbols + 24 * (len(names) + 1)),
+        (_STRING_BYTES, len(strings)),
+        (_SYMBOLS, symbols),
+        (_SYMBOL_SIZE, 24),
+        (0, 0),
+    )
+    end = data + size * len(names)
+    segments = (
+        _segment(_LOAD, _READ | _WRITE, 0, end, _PAGE),
+        _segment(_DYNAMIC_SEGMENT, _READ | _WRITE, _VARIABLES, 16 * len(rows), 8),
+        _segment(_STACK, _READ | _WRITE, 0, 0, 16),
+    )
+    image = bytearray(end)
+    variables = [
+        struct.pack("<IBBHQQ", place, _GLOBAL_OBJECT, 0, 1, data + size * n, size) for n, place in enumerate(places)
+    ]
+    for at, part in (
+        (0, _head(machine, segments)),
+        (_VARIABLES, b"".join(struct.pack("<QQ", *row) for row in rows)),
+        (hashes, _hash(len(names) + 1)),
+        (symbols, bytes(24) + b"".join(variables) + strings),
+    ):
+        image[at : at + len(part)] = part
+    return bytes(image)
+
+
+def _head(machine: str, segments: Sequence[bytes]) -> bytes:
+    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    head += struct.pack("<HHIQQQIHHHHHH", 3, _MACHINES[machine][0], 1, 0, 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
+    return head + b"".join(segments)
 
 
 def _align(at: int) -> int:

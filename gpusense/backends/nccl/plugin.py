@@ -1,0 +1,241 @@
+"""The profiler that NCCL finds in this process, and its table.
+
+NCCL looks for a profiler when the first communicator is made. With ``NCCL_PROFILER_PLUGIN=STATIC_PLUGIN`` it takes one
+whose symbols are in the process: here those of a library of variables that exists in memory only, which hold the
+addresses of machine code (:mod:`~gpusense._capi.machine.nccl_code`). NCCL keeps these addresses, so nothing of it is
+ever taken out; :meth:`Plugin.switch` has NCCL call nothing.
+"""
+
+import ctypes
+import os
+import struct
+import threading
+from typing import Any, NamedTuple
+
+from ..._capi.machine import executable, shared_object
+from ..._capi.machine import nccl_code as code
+from ..._records.records import Unavailable
+from . import events
+
+VARIABLE = "NCCL_PROFILER_PLUGIN"
+IN_THE_PROCESS = "STATIC_PLUGIN"
+VERSIONS = (2, 3, 4, 5, 6)
+SLOTS, ROWS = 2048, 512
+EVENTS = code.EVENT_COLLECTIVE | code.EVENT_POINT_TO_POINT | code.EVENT_CHANNEL
+#: A launch whose channels NCCL has told nothing of for so long, while later ones of its communicator ended, is given
+#: up: replayed graphs and copy engines have none.
+PATIENCE_NS = 10_000_000_000
+#: After the last end that was told, where fewer channels began than NCCL said at first.
+SETTLED_NS = 100_000_000
+
+_lock = threading.Lock()
+_plugin: "Plugin | None" = None
+
+
+class Communicator(NamedTuple):
+    """One rank of a communicator in this process. Before version 4 NCCL tells version and life alone."""
+
+    row: int  # its address: what slots refer to
+    version: int  # of the interface
+    id: int
+    name: str
+    nodes: int
+    ranks: int
+    rank: int
+    destroyed: bool
+
+
+class Slot(NamedTuple):
+    """What the table has of one collective, send or receive."""
+
+    ticket: int  # counts them all, in the order of their launches
+    row: int  # of its communicator; 0 where there was no room for one
+    begun_ns: int  # host, CLOCK_MONOTONIC
+    ended_ns: int  # 0: the host is still launching it
+    channels_begun: int
+    channels_ended: int
+    thread: int
+    first_ns: int  # device: start of the channel that was told first
+    first_seen_ns: int  # host: when that was; 0: no channel has begun
+    last_seen_ns: int  # host: when the last end was told
+    event: bytes
+    channels: tuple[tuple[int, int, int], ...] = ()  # (number, start, end) by the device, 0 where it is not known
+
+
+_HEAD = struct.Struct("<QQQQQQQIIQQQQQQ")  # from STATE to LAST_SEEN
+
+
+class Plugin:
+    """One a process, for as long as that lives. Its methods are for one thread at a time."""
+
+    def __init__(self, native: executable.Code, image: bytes) -> None:
+        self._control = executable.map_memory(executable.PAGE)
+        self._table = executable.map_memory(SLOTS * code.SLOT_BYTES)
+        self._rows = executable.map_memory(ROWS * code.ROW_BYTES)
+        self._words = (ctypes.c_uint64 * (code.CONTROL_BYTES // 8)).from_address(self._control)
+        self._open: list[int] = []  # tickets whose slots are to be looked at
+        self._known = SLOTS  # tickets that were given before; none is 0
+        for place, value in (
+            (code.ASKED, SLOTS),
+            (code.TABLE, self._table),
+            (code.SLOT_MASK, SLOTS - 1),
+            (code.EVENTS, EVENTS),
+            (code.ROWS, self._rows),
+            (code.ROW_COUNT, ROWS),
+            (code.CLOCK, executable.libc_address("clock_gettime")),
+        ):
+            self._words[place // 8] = value
+        base = executable.map_first(code.image(native, self._control)).address
+        self._name = ctypes.create_string_buffer(b"gpusense")
+        self._library = _load(image)
+        functions = [base + native.entries[name] for name in ("start", "stop", "state", "finalize")]
+        for version in VERSIONS:
+            members = (ctypes.c_uint64 * 6).in_dll(self._library, f"ncclProfiler_v{version}")
+            members[:] = [ctypes.addressof(self._name), base + native.entries[f"init{version}"], *functions]
+
+    def switch(self, on: bool) -> None:
+        """Whether NCCL calls for what it launches from now on. For all communicators, those of later included."""
+        self._words[code.EVENTS // 8] = EVENTS if on else 0
+        switch = self._words[code.SWITCH // 8]
+        if switch:
+            ctypes.c_int.from_address(switch).value = EVENTS if on else 0
+
+    @property
+    def used(self) -> bool:
+        """Whether NCCL has found it: a communicator was made."""
+        return bool(self._words[code.SWITCH // 8])
+
+    @property
+    def lost(self) -> int:
+        """Collectives, sends and receives for which there was no room."""
+        return int(self._words[code.LOST // 8])
+
+    def communicators(self) -> dict[int, Communicator]:
+        """All there were, by the addresses of their rows."""
+        found = {}
+        for number in range(min(self._words[code.COMMUNICATORS // 8], ROWS)):
+            row = self._rows + number * code.ROW_BYTES
+            raw = ctypes.string_at(row, code.ROW_BYTES)
+            state, identity, version, nodes, ranks, rank = struct.unpack_from("<QQIIII", raw)
+            if not state:  # it is being made
+                continue
+            name = raw[code.ROW_NAME :].split(b"\0", 1)[0].decode("utf-8", "replace")
+            found[row] = Communicator(row, version, identity, name, nodes, ranks, rank, state == 2)
+        return found
+
+    def take(self, now_ns: int) -> list[Slot]:
+        """Those that have ended, in the order of their launches. ``now_ns``: CLOCK_MONOTONIC."""
+        slots = self.pending()
+        if not slots:
+            return []
+        communicators = self.communicators()
+        whole = {slot.ticket for slot in slots if _is_whole(slot, communicators.get(slot.row), now_ns)}
+        newest = {slot.row: slot.ticket for slot in slots if slot.ticket in whole}
+        taken = []
+        for slot in slots:
+            of = communicators.get(slot.row)
+            passed = slot.ticket < newest.get(slot.row, 0) or (of is not None and of.destroyed)
+            old = slot.ended_ns and now_ns - slot.ended_ns > PATIENCE_NS
+            if slot.ticket in whole or (passed and old):
+                at = self._at(slot.ticket)
+                taken.append(slot._replace(channels=_channels(at)) if slot.channels_begun else slot)
+                ctypes.memset(at + 8, 0, code.SLOT_BYTES - 8)
+                ctypes.c_uint64.from_address(at).value = 0  # free, after all else
+        gone = {slot.ticket for slot in taken}
+        self._open = [ticket for ticket in self._open if ticket not in gone]
+        return taken
+
+    def pending(self) -> list[Slot]:
+        """Those that have begun and were not taken yet, in the order of their launches; without their channels."""
+        asked = self._words[code.ASKED // 8]
+        self._open += range(self._known, asked)
+        self._known = asked
+        found, still = [], []
+        for ticket in self._open:
+            slot = _slot(ctypes.string_at(self._at(ticket), code.EVENT + code.EVENT_BYTES))
+            if slot.ticket in (0, ticket):  # 0: it is being filled in; another's: there was no room
+                still.append(ticket)
+                if slot.ticket and slot.begun_ns:
+                    found.append(slot)
+        self._open = still
+        return found
+
+    def channels(self, slot: Slot) -> tuple[tuple[int, int, int], ...]:
+        """(number, start, end) of a pending one's channels that have begun; 0 where a time is not known."""
+        return _channels(self._at(slot.ticket))
+
+    def _at(self, ticket: int) -> int:
+        return self._table + ticket % SLOTS * code.SLOT_BYTES
+
+
+def install() -> "Plugin | Unavailable":
+    """The plugin of this process, made now if it is not there: in time for every communicator that is made later.
+
+    Where the user has chosen a profiler it is left alone.
+    """
+    global _plugin
+    with _lock:
+        if _plugin is None:
+            made = _make()
+            if not isinstance(made, Plugin):
+                return made
+            _plugin = made
+        return _plugin
+
+
+def _make() -> "Plugin | Unavailable":
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen not in ("", IN_THE_PROCESS):  # the latter stands here if a parent has set it, too
+        return Unavailable("nccl", f"{VARIABLE} names another profiler", f"unset {VARIABLE}")
+    if any(_is_defined(f"ncclProfiler_v{version}") for version in range(1, 10)):
+        return Unavailable("nccl", "another profiler for NCCL is in the process")
+    native = executable.native(code.CODES)
+    image = native and shared_object.data_object(os.uname().machine, [f"ncclProfiler_v{n}" for n in VERSIONS], 48)
+    if native is None or image is None:
+        return Unavailable("nccl", f"no code for {os.uname().machine} yet")
+    try:
+        made = Plugin(native, image)
+    except (OSError, AttributeError) as error:
+        return Unavailable("nccl", str(error))
+    os.environ[VARIABLE] = IN_THE_PROCESS
+    return made
+
+
+def _load(image: bytes) -> Any:
+    file = os.memfd_create("gpusense-nccl", os.MFD_CLOEXEC)
+    try:
+        os.write(file, image)
+        return ctypes.CDLL(f"/proc/self/fd/{file}", ctypes.RTLD_GLOBAL)
+    finally:
+        os.close(file)
+
+
+def _is_defined(name: str) -> bool:
+    try:
+        ctypes.CDLL(None)[name]
+    except AttributeError:
+        return False
+    return True
+
+
+def _slot(raw: bytes) -> Slot:
+    _, ticket, row, s0, n0, s1, n1, begun, ended, thread, first, s2, n2, s3, n3 = _HEAD.unpack_from(raw)
+    times = (s0 * 10**9 + n0, s1 * 10**9 + n1, s2 * 10**9 + n2, s3 * 10**9 + n3)
+    return Slot(ticket, row, times[0], times[1], begun, ended, thread, first, times[2], times[3], raw[code.EVENT :])
+
+
+def _channels(at: int) -> tuple[tuple[int, int, int], ...]:
+    raw = ctypes.string_at(at + code.CHANNELS, 16 * code.CHANNEL_COUNT)
+    count = (len(raw.rstrip(b"\0")) + 15) // 16
+    numbers = struct.unpack_from(f"<{2 * count}Q", raw)
+    return tuple(
+        [(n, numbers[2 * n], numbers[2 * n + 1]) for n in range(count) if numbers[2 * n] or numbers[2 * n + 1]]
+    )
+
+
+def _is_whole(slot: Slot, communicator: Communicator | None, now_ns: int) -> bool:
+    """Whether nothing more will be told of it. The proxy sees one channel end before it has seen another begin."""
+    if not slot.ended_ns or not slot.channels_begun or slot.channels_ended != slot.channels_begun:
+        return False
+    expected = events.channels(slot.event, communicator.version if communicator else events.NEWEST)
+    return slot.channels_begun >= expected or now_ns - slot.last_seen_ns > SETTLED_NS

@@ -1,0 +1,161 @@
+"""Collectives as records: the plugin's slots on the session's clock.
+
+A device's global timer has an offset of its own to the clocks of the host. Two things bound it: no channel begins
+before the host began the launch, and NCCL's thread sees none begin before it has. Where collectives are frequent the
+bounds are a few microseconds apart; they drift with the timer.
+"""
+
+import threading
+import time
+from typing import Any
+
+from ..._records.protocols import OnRecords
+from ..._records.records import GpuCollective
+from ..._runtime import clock
+from . import events
+from .plugin import Communicator, Plugin, Slot
+
+#: By how much the two clocks move apart, at most: 10 µs a second.
+DRIFT = 1e-5
+
+
+class DeviceClock:
+    """The offset of one device's timer: CLOCK_MONOTONIC is what that shows plus ``low`` to ``high``."""
+
+    def __init__(self) -> None:
+        self.low: float | None = None
+        self.high: float | None = None
+        self._looked_ns = 0
+
+    def look(self, slot: Slot) -> None:
+        """Learns from a collective whose first channel was seen to begin."""
+        if not slot.first_ns:
+            return
+        drift = abs(slot.first_seen_ns - self._looked_ns) * DRIFT
+        self._looked_ns = slot.first_seen_ns
+        starts = [start for _, start, _ in slot.channels if start]
+        low, high = slot.begun_ns - min(starts, default=slot.first_ns), slot.first_seen_ns - slot.first_ns
+        self.low = low if self.low is None else max(low, self.low - drift)
+        self.high = high if self.high is None else min(high, self.high + drift)
+        if self.low > self.high:  # one of them was held too long; what was seen last is believed
+            self.low, self.high = low, high
+
+    @property
+    def offset_ns(self) -> int | None:
+        """CLOCK_MONOTONIC minus what it shows. NCCL's thread polls, so that it is near the higher bound."""
+        return None if self.high is None else round(self.high)
+
+    @property
+    def error_ns(self) -> int | None:
+        """How far below the true offset may be."""
+        return None if self.high is None or self.low is None else round(self.high - self.low)
+
+
+class NcclSource:
+    """A RecordSource. :meth:`poll` hands on what has ended; it is to be called a few times a second."""
+
+    name = "nccl"
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.plugin = plugin
+        self._lock = threading.Lock()
+        self._clocks: dict[int, DeviceClock] = {}
+        self._on_records: OnRecords | None = None
+        self._handed_on = 0
+
+    def start(self, on_records: OnRecords) -> None:
+        self._on_records = on_records
+        self.plugin.switch(True)
+
+    def stop(self) -> None:
+        self.plugin.switch(False)
+        self._on_records = None
+
+    def end(self, timeout_s: float) -> bool:
+        """Hands on what has not ended, too, without its end: it may be what the program hung in."""
+        self.poll()
+        on_records, self._on_records = self._on_records, None
+        if on_records is not None:
+            on_records(self.pending())
+        return True
+
+    def poll(self) -> bool:
+        """Hands on what has ended. False always: it wants to be called again."""
+        if not self.plugin.used:
+            return False
+        with self._lock:
+            communicators = self.plugin.communicators()
+            records = [self._record(slot, communicators) for slot in self.plugin.take(time.monotonic_ns())]
+            on_records = self._on_records
+            if records and on_records is not None:
+                self._handed_on += len(records)
+                on_records(records)
+        return False
+
+    def flush(self, timeout_s: float) -> bool:
+        """Hands on what has ended; what is under way on the device is not waited for."""
+        self.poll()
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """What there was, and what was lost."""
+        return {
+            "communicators": len(self.plugin.communicators()),
+            "collectives": self._handed_on,
+            "lost": self.plugin.lost,
+            "under_way": len(self.plugin.pending()),
+        }
+
+    def pending(self) -> list[GpuCollective]:
+        """What has begun and not ended, in the order of their launches: what a hang waits for."""
+        with self._lock:
+            communicators = self.plugin.communicators()
+            slots = self.plugin.pending()
+            return [self._record(slot._replace(channels=self.plugin.channels(slot)), communicators) for slot in slots]
+
+    def _record(self, slot: Slot, communicators: dict[int, Communicator]) -> GpuCollective:
+        of = communicators.get(slot.row)
+        device = self._clocks.setdefault(slot.row, DeviceClock())
+        device.look(slot)
+        told = events.decode(slot.event, of.version if of else events.NEWEST)
+        ranks = of.ranks if of and of.ranks else None
+        session, offset = clock.SESSION.of_monotonic(0), device.offset_ns
+        channels: tuple[tuple[int | None, ...], ...] = tuple([(number, None, None) for number, _, _ in slot.channels])
+        start = end = None
+        if offset is not None:
+            ahead = offset + session
+            channels = tuple([(n, a + ahead if a else None, b + ahead if b else None) for n, a, b in slot.channels])
+            start = min([a for _, a, _ in slot.channels if a], default=None)
+            end = max([b for _, _, b in slot.channels if b], default=None)
+            start, end = start and start + ahead, end and end + ahead
+        by_host = bool(slot.channels_begun and start is None)  # before version 4: when NCCL's thread saw it
+        if by_host:
+            start, end = slot.first_seen_ns + session, slot.last_seen_ns + session if slot.last_seen_ns else None
+        return GpuCollective(
+            told.function,
+            slot.begun_ns + session,
+            (slot.ended_ns or slot.begun_ns) + session,
+            _hexadecimal(told.communicator if told.communicator is not None else of and of.id),
+            communicator_name=told.communicator_name or (of.name or None if of else None),
+            rank=of.rank if ranks and of else told.rank,
+            ranks=ranks,
+            nodes=of.nodes if ranks and of else None,
+            sequence=told.sequence,
+            elements=told.elements,
+            data_type=told.data_type,
+            bytes=events.size(told, ranks),
+            root=told.root,
+            peer=told.peer,
+            algorithm=told.algorithm,
+            protocol=told.protocol,
+            device_start_ns=start,
+            device_end_ns=end,
+            channels=channels,
+            clock_error_ns=None if by_host else device.error_ns,
+            thread=slot.thread,
+            attributes={"timing": "host"} if by_host else None,
+        )
+
+
+def _hexadecimal(number: int | None) -> str | None:
+    return None if number is None else f"{number:016x}"

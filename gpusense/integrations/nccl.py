@@ -1,0 +1,48 @@
+"""NCCL's collectives in the session of the active tracer, from the first communicator that is made later."""
+
+import sys
+from typing import Any
+
+from .. import get_tracer
+from .._records.records import Unavailable
+from .._runtime import import_hook
+from ._hosts import unless_recording
+
+#: Libraries that make communicators. The profiler has to be there before the first one is.
+HOSTS = ("torch", "cupy")
+
+
+def watch(tracer: Any) -> None:
+    """:func:`instrument` as soon as one of the libraries that use NCCL has been imported."""
+    if any(name in sys.modules for name in HOSTS):
+        instrument(tracer)
+        return
+
+    def ready() -> None:
+        instrument(tracer)
+
+    for name in HOSTS:
+        import_hook.watch(name, ready)
+
+
+def instrument(tracer: Any = None) -> bool | Unavailable:
+    """True where NCCL tells ``tracer`` (None: the active one) of its collectives from now on; else why not.
+
+    Communicators that are there already tell nothing.
+    """
+    nothing = unless_recording("nccl")
+    if nothing is not None:
+        return nothing
+    from ..backends.nccl import plugin
+    from ..backends.nccl.source import NcclSource
+
+    found = plugin.install()
+    if not isinstance(found, plugin.Plugin):
+        return found
+    tracer = tracer or get_tracer()
+    if any(isinstance(source, NcclSource) for source in tracer.recorder.sources):
+        return True
+    source = NcclSource(found)
+    tracer.add_source(source)
+    tracer.add_watcher(source.poll)
+    return True

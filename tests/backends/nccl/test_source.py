@@ -1,0 +1,182 @@
+"""Collectives by a library that does with a profiler what NCCL does, in each version of the interface."""
+
+import ctypes
+import os
+import threading
+import time
+
+import pytest
+from support.machine import NATIVE
+
+from gpusense._capi.machine import nccl_code
+from gpusense._runtime import clock
+from gpusense.backends.nccl import plugin as plugins
+
+pytestmark = pytest.mark.skipif(NATIVE not in nccl_code.CODES, reason="there is no code for this processor and system")
+SETTLED = plugins.SETTLED_NS / 1e9 + 0.02
+
+
+@pytest.mark.parametrize("version", plugins.VERSIONS)
+def test_a_collective_and_a_send_are_told_as_they_were(version, nccl, source):
+    identity = 0xFEED_0000_0000_0000 + version
+    communicator = nccl.init(version, identity, b"data parallel", 2, 16, 5)
+    assert nccl.profiler(communicator) == b"gpusense"
+    before = clock.now_ns()
+    one = nccl.launch(communicator, 0, b"AllGather", 41, b"ncclBfloat16", 1000, 3, 2)
+    between = clock.now_ns()
+    spans = nccl.run(communicator, one, [4, 63])
+    two = nccl.launch(communicator, 1, b"Send", 0, b"ncclFloat8e4m3", 77, 9, 1)
+    nccl.run(communicator, two, [0])
+    if version < 4:  # how many channels there will be is not told exactly
+        source.poll()
+        time.sleep(SETTLED)
+    source.poll()
+    if version == 2:  # tells of no channels: given up once the communicator is gone
+        assert not source.records
+        nccl.finalize(communicator)
+        taken = source.plugin.take(time.monotonic_ns() + plugins.PATIENCE_NS + 1)
+        collective, send = (source._record(slot, source.plugin.communicators()) for slot in taken)
+    else:
+        collective, send = source.records
+    assert (collective.name, send.name) == ("AllGather", "Send")
+    for each in (collective, send):
+        assert (each.communicator, each.communicator_name, each.rank) == (f"{identity:016x}", "data parallel", 5)
+        assert before - 10**6 < each.start_ns <= each.end_ns < clock.now_ns() + 10**6
+    assert collective.start_ns <= between + 10**6
+    assert (collective.sequence, collective.root, collective.peer) == (41, 3, None)
+    assert (send.sequence, send.root, send.peer) == (None, None, 9)
+    assert (collective.elements, collective.data_type) == (1000, "bfloat16")
+    assert (send.elements, send.data_type, send.bytes) == (77, "float8_e4m3", 77)
+    assert (collective.algorithm, collective.protocol) == ("RING", "LL128")
+    assert (send.algorithm, send.protocol) == (None, None)
+    if version >= 4:
+        assert (collective.ranks, collective.nodes, collective.bytes) == (16, 2, 1000 * 2 * 16)
+        assert collective.duration_ns == max(e for _, _, e in spans) - min(s for _, s, _ in spans)
+        ahead = nccl.timer_ahead_ns
+        for (number, start, end), (told, told_start, told_end) in zip(spans, collective.channels, strict=True):
+            assert number == told
+            true = clock.SESSION.of_monotonic(start - ahead)
+            assert 0 <= told_start - true <= collective.clock_error_ns + 50_000
+            assert told_end - told_start == end - start
+    elif version == 3:
+        assert collective.attributes == {"timing": "host"}
+        assert collective.device_start_ns >= between - 10**6
+
+
+def test_nothing_is_asked_while_it_is_switched_off(nccl, source):
+    communicator = nccl.init(6, 7, None, 1, 2, 0)
+    source.stop()
+    assert nccl.mask() == 0
+    assert nccl.launch(communicator, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1) is None
+    later = nccl.init(6, 8, None, 1, 2, 0)  # a communicator made meanwhile switches nothing on
+    assert nccl.mask() == 0
+    source.start(source.records.extend)
+    assert nccl.mask() == plugins.EVENTS
+    nccl.run(later, nccl.launch(later, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1), [0])
+    source.poll()
+    assert [(each.communicator, each.name) for each in source.records] == [(f"{8:016x}", "AllReduce")]
+
+
+def test_threads_lose_and_mix_nothing(nccl, source):
+    threads, count = 6, 3000
+    all_of_them = [nccl.init(5, 100 + n, b"", 1, 8, n) for n in range(threads)]
+    lost = source.plugin.lost
+    storm = threading.Thread(target=nccl.storm, args=((ctypes.c_void_p * threads)(*all_of_them), threads, count, 20))
+    storm.start()
+    while storm.is_alive():
+        source.poll()
+    storm.join()
+    source.poll()
+    by_rank = {n: [] for n in range(threads)}
+    for each in source.records:
+        assert each.communicator == f"{100 + each.rank:016x}"
+        assert each.elements == 1024 + each.sequence
+        assert [number for number, _, _ in each.channels] == [0, 1, 2, 3]
+        assert all(start <= end for _, start, end in each.channels)
+        by_rank[each.rank].append(each.sequence)
+    missing = 0
+    for sequences in by_rank.values():
+        assert sequences == sorted(set(sequences))
+        missing += count - len(sequences)
+    assert missing == source.plugin.lost - lost
+
+
+def test_what_finds_no_room_is_counted_and_harms_nothing(nccl, source):
+    communicator = nccl.init(6, 9, b"", 1, 2, 0)
+    lost = source.plugin.lost
+    handles = [
+        nccl.launch(communicator, 0, b"AllReduce", n, b"ncclFloat32", 1, 0, 1) for n in range(plugins.SLOTS + 10)
+    ]
+    assert source.plugin.lost - lost == 10
+    assert len(source.pending()) == plugins.SLOTS
+    for handle in handles:
+        nccl.run(communicator, handle, [0])
+    source.poll()
+    assert [each.sequence for each in source.records] == list(range(plugins.SLOTS))
+    assert source.status()["under_way"] == 0
+
+
+def test_one_that_hangs_is_named_and_its_place_is_not_taken(nccl, source):
+    communicator = nccl.init(6, 10, b"pipeline", 1, 2, 1)
+    hung = nccl.launch(communicator, 0, b"AllReduce", 5, b"ncclFloat32", 64, 0, 2)
+    channel = nccl.channel_begins(communicator, hung, 0, nccl.timer())
+    for _ in range(3):
+        for n in range(plugins.SLOTS // 2):
+            nccl.run(communicator, nccl.launch(communicator, 0, b"Broadcast", n, b"ncclInt8", 1, 0, 1), [0])
+        source.poll()
+    (waiting,) = source.pending()
+    assert (waiting.name, waiting.sequence, waiting.communicator_name) == ("AllReduce", 5, "pipeline")
+    assert [(number, end) for number, _, end in waiting.channels] == [(0, None)]
+    nccl.channel_ends(communicator, channel, nccl.timer())
+    nccl.run(communicator, hung, [1])
+    source.poll()
+    assert source.records[-1].name == "AllReduce"
+
+
+def test_a_profiler_that_the_user_chose_is_left_alone(run_python, build_library):
+    path = build_library("libnccl.c", "libnccl.so.2", "-ldl")
+    done = run_python(
+        f"""
+import ctypes, os
+from gpusense.backends.nccl import plugin
+os.environ[plugin.VARIABLE] = "/opt/their/profiler.so"
+print(plugin.install().reason)
+os.environ[plugin.VARIABLE] = plugin.IN_THE_PROCESS  # as a parent with gpusense leaves it
+made = plugin.install()
+print(type(made).__name__, plugin.install() is made, made.used)
+fake = ctypes.CDLL({str(path)!r})
+fake.fake_init.restype = ctypes.c_void_p
+fake.fake_init(6, 1, None, 1, 1, 0)
+print(made.used)
+"""
+    )
+    assert done.stdout.split("\n")[:3] == [
+        "NCCL_PROFILER_PLUGIN names another profiler",
+        "Plugin True False",
+        "True",
+    ], done
+
+
+def test_more_communicators_than_rows(nccl, source):
+    made = [nccl.init(6, 5000 + n, b"x" * 300, 1, 2, 0) for n in range(plugins.ROWS + 5)]
+    nccl.run(made[-1], nccl.launch(made[-1], 0, b"AllReduce", 3, b"ncclFloat32", 1, 0, 1), [0])
+    source.poll()
+    (each,) = source.records
+    assert (each.name, each.sequence, each.communicator) == ("AllReduce", 3, None)
+    assert all(len(row.name) <= 95 for row in source.plugin.communicators().values())
+
+
+def test_nothing_of_it_reaches_a_fork_badly(nccl, source):
+    communicator = nccl.init(6, 11, b"", 1, 2, 0)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            nccl.run(communicator, nccl.launch(communicator, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1), [0])
+            source.poll()
+            code = 0 if len(source.records) == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    source.poll()
+    assert not source.records

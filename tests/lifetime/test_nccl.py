@@ -1,0 +1,81 @@
+"""Two ranks under ``gpusense run``, and a fake NCCL: who was late, and who did not come."""
+
+import sys
+
+import pytest
+from support.followed import whole
+from support.machine import NATIVE
+
+from gpusense._capi.machine import nccl_code
+from gpusense.analysis.findings import findings
+from gpusense.analysis.ranks import ranks, split
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or NATIVE not in nccl_code.CODES, reason="there is no code for this processor and system"
+)
+
+#: Rank 1 comes 60 ms late to each of six collectives of 100 ms, and not at all to the seventh.
+RANK = """
+import ctypes, os, time
+driver, cupti = (ctypes.CDLL(os.environ["GPUSENSE_LIB" + name]) for name in ("CUDA", "CUPTI"))
+assert driver.cuInit(0) == 0
+zero = ctypes.c_uint64(0)
+cupti.fake_cupti_kernel(b"step", 0, 7, zero, zero, 0)
+import cupy
+nccl = ctypes.CDLL(os.environ["FAKE_NCCL"])
+nccl.fake_init.restype = nccl.fake_launch.restype = nccl.fake_channel_begins.restype = ctypes.c_void_p
+nccl.fake_timer.restype = ctypes.c_uint64
+number, pointer = ctypes.c_uint64, ctypes.c_void_p
+rank, base = int(os.environ["RANK"]), int(os.environ["BASE"])
+ahead = ctypes.c_int64.in_dll(nccl, "fake_timer_ahead").value
+one = pointer(nccl.fake_init(5, number(0xF000000000000ABC), b"world", 1, 2, rank))
+def until(ns):
+    time.sleep(max(0, ns - time.monotonic_ns()) / 1e9)
+def begin(n):
+    handle = pointer(nccl.fake_launch(one, 0, b"AllReduce", number(n), b"ncclFloat32", number(1 << 20), 0, 1))
+    return pointer(nccl.fake_channel_begins(one, handle, 0, number(nccl.fake_timer())))
+for n in range(6):
+    at = base + n * 100_000_000
+    until(at + 60_000_000 * rank)
+    channel = begin(n)
+    until(at + 80_000_000)
+    nccl.fake_channel_ends(one, channel, number(max(at + 80_000_000 + ahead, nccl.fake_timer())))
+if rank == 0:
+    begin(6)
+time.sleep(0.15)
+"""
+LAUNCHER = f"""
+import os, subprocess, sys, time
+job = {{"WORLD_SIZE": "2", "BASE": str(time.monotonic_ns() + 1_500_000_000)}}
+started = [
+    subprocess.Popen([sys.executable, "-c", {RANK!r}], env={{**os.environ, **job, "RANK": str(n)}})
+    for n in range(2)
+]
+sys.exit(any([process.wait() for process in started]))
+"""
+
+
+def test_who_is_late_and_who_did_not_come(gpu, build_library, tmp_path):
+    (tmp_path / "cupy.py").write_text("")
+    (tmp_path / "launch.py").write_text(LAUNCHER)
+    done = gpu("-o", "s.gpusense", "launch.py", FAKE_NCCL=str(build_library("libnccl.c", "libnccl.so.2", "-ldl")))
+    assert done.returncode == 0, done.stderr
+    session = whole(tmp_path / "s.gpusense")
+    told = session.collectives
+    assert {(each.communicator, each.communicator_name, each.ranks, each.bytes) for each in told} == {
+        ("f000000000000abc", "world", 2, 1 << 22)
+    }
+    assert sorted((each.rank, each.sequence) for each in told) == [(0, n) for n in range(7)] + [
+        (1, n) for n in range(6)
+    ]
+    assert [each.device_end_ns for each in told if each.sequence == 6] == [None]
+    answer = ranks(split(session))
+    assert (answer.collectives, answer.straggler) == (6, 1)
+    late = answer.ranks[1].late_ns
+    assert 40e6 < late < 80e6, late
+    (missing,) = answer.missing
+    assert (missing.key.name, missing.key.sequence, missing.present, missing.absent) == ("AllReduce", 6, (0,), (1,))
+    first, *_ = findings(session)
+    assert first.kind == "hang"
+    assert first.title == "Rank 1 did not come to AllReduce number 6, in which rank 0 waited at the end of the run."
+    assert "Rank 1 did not come to AllReduce" in done.stderr
