@@ -46,8 +46,8 @@ def read_body(request):
 @contextmanager
 def receiver(status=200, limit=None, waits=None, headers=(), fail_first=None, unknown=None, body=b"", answers=None):
     """Answers ``status``; 413 above ``limit`` bytes; ``fail_first=(count, status)`` for the first requests; 404 for
-    paths that end in ``unknown``. ``body``: of each answer. ``answers``: how many there are; then it goes away. ``waits``: for
-    this event, before each answer.
+    paths that end in ``unknown``. ``body``: of each answer. ``answers``: how many there are; then it goes away.
+    ``waits``: an event, waited for before each answer.
     """
     got = Received()
 
