@@ -23,15 +23,20 @@ from gpusense.monitor._sampler import SECOND, DeviceSampler  # noqa: E402
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 
 
-@pytest.fixture
-def fake(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
     compiler = find_compiler()
     if compiler is None:
         pytest.skip("needs a C compiler")
-    built = tmp_path / "built.so"
+    library = tmp_path_factory.mktemp("driver") / "built.so"
     source = ROOT / "tests" / "fakes" / "libnvidia_ml.c"
     flags = ["-shared", "-fPIC", "-O2", "-pthread"]
-    subprocess.run([*compiler, *flags, "-o", str(built), str(source)], check=True, timeout=300)
+    subprocess.run([*compiler, *flags, "-o", str(library), str(source)], check=True, timeout=300)
+    return library
+
+
+@pytest.fixture
+def fake(built, tmp_path, monkeypatch):
     made = FakeNvml(built, tmp_path)
     monkeypatch.setenv("GPUSENSE_LIBNVIDIA_ML", made.path)
     return made

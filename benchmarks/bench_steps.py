@@ -59,4 +59,5 @@ def test_steps(benchmark, live, tasks, exact):
             followed.off()
         live._steps = None
         loop.close()
-    benchmark.extra_info["ns_a_step"] = round(benchmark.stats.stats.median / STEPS * 1e9)
+    if benchmark.enabled:
+        benchmark.extra_info["ns_a_step"] = round(benchmark.stats.stats.median / STEPS * 1e9)

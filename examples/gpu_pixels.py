@@ -103,19 +103,28 @@ def show(pixels: bytes, width: int, height: int) -> None:
 def main() -> None:
     width = int(sys.argv[1]) if len(sys.argv) > 1 else 64
     height = width // 2
+
+    def done(spent_ns: float) -> str:
+        rate = width * height * 1e3 / spent_ns
+        return f"{width} × {height} pixels in {spent_ns / 1e3:.1f} µs, {rate:,.1f} Mpx/s"
+
     if cuda.cuda_available():
         pixels, metrics = render_on_gpu(width, height)
         show(pixels, width, height)
         device = cuda.Device(metrics.device)
-        print(f"{device.name}: {width} × {height} pixels in {metrics.event_time_ns / 1e3:.1f} µs")
+        free, total = device.memory_info()
+        print(f"{device.name}: {done(metrics.event_time_ns)}")
         print(f"grid {metrics.grid}, block {metrics.block}, {metrics.registers_per_thread} registers a thread,")
         print(f"{metrics.blocks_per_sm} blocks an SM, occupancy {metrics.occupancy:.0%}")
+        print(
+            f"the picture takes {len(pixels) / 1e3:.1f} kB of VRAM; {free / 1e9:.1f} GB of {total / 1e9:.1f} are free"
+        )
     else:
         started = time.perf_counter_ns()
         pixels = render_on_cpu(width, height)
         elapsed = time.perf_counter_ns() - started
         show(pixels, width, height)
-        print(f"No CUDA device here, so the CPU did it: {width} × {height} pixels in {elapsed / 1e3:.1f} µs")
+        print(f"No CUDA device here, so the CPU did it: {done(elapsed)}")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 Runs on any machine. What is not there is left out and said: no wgpu package or no Vulkan, Metal or DX12 driver (a
 software driver will do), no CUDA device. Give a path to keep the session for ``gpusense report``.
 
-    python examples/unified_timeline.py [session.json]
+    python examples/unified_timeline.py [timeline.gpusense]
 """
 
 import array
 import sys
 
 import gpusense
+from gpusense.session import save
 
 COUNT = 1 << 16
 SHADER = """
@@ -145,7 +146,7 @@ def main() -> None:
         print(f"{(record.end_ns - record.start_ns) / 1e3:10.1f} µs  {kind:18} {record.name:28} {where}")
     tracer.print_summary()
     if len(sys.argv) > 1:
-        tracer.export_json(sys.argv[1])
+        save(session, sys.argv[1])
 
 
 if __name__ == "__main__":

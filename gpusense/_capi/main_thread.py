@@ -6,7 +6,7 @@ from collections.abc import Callable
 from .._runtime import log
 
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_calls: dict[int, object] = {}  # that wait; the interpreter has their addresses alone
+_calls: dict[Callable[[], None], object] = {}  # by what they run; the interpreter has their addresses alone
 
 
 def later(action: Callable[[], None]) -> bool:
@@ -19,8 +19,7 @@ def later(action: Callable[[], None]) -> bool:
             log.exception("main-thread", "gpusense: a call on the main thread failed")
         return 0
 
-    call = _CALL(run)
+    call = _calls.setdefault(action, _CALL(run))
     add = ctypes.PyDLL(None)["Py_AddPendingCall"]
     add.restype, add.argtypes = ctypes.c_int, (_CALL, ctypes.c_void_p)
-    _calls[id(call)] = call
     return bool(add(call, None) == 0)

@@ -128,7 +128,7 @@ class DeviceIdle(NamedTuple):
 def idle(
     session: Session, walks: dict[DeviceKey, Sweep] | None = None, times: list[DeviceTime] | None = None
 ) -> list[DeviceIdle]:
-    """One :class:`DeviceIdle` a device that worked."""
+    """One :class:`DeviceIdle` a device that worked within the run."""
     walks = sweeps(session) if walks is None else walks
     whole = window(session)
     if whole is None:
@@ -140,7 +140,7 @@ def idle(
         off = unseen(session, time.backend)
         if time.source != "records":
             rows.append(_counted(time, whole, off))
-        else:
+        elif walks[key].first_ns is not None:  # else all of it, recorded by hand, is from before or after the run
             rows.append(_placed(time, walks[key], whole, hosts(key), handed.get(card(*key), []), off))
     return rows
 
@@ -245,7 +245,7 @@ def _placed(
     time: DeviceTime, walk: Sweep, whole: Interval, host: Host, handed: list[Interval], off: list[Interval]
 ) -> DeviceIdle:
     parts, first, last = walk.parts(), walk.first_ns, walk.last_ns
-    assert first is not None  # a device is only known by its work
+    assert first is not None
     assert last is not None
     inside = host.inside or [(first, last)]
     backs = host.backs.get(card(time.backend, time.device), set())

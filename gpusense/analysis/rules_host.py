@@ -26,6 +26,8 @@ _ORDINARY_NS = 10_000_000_000
 _SHORT_NS = 20_000
 #: A request is a long one from so many times the usual on.
 _FAR_LONGER = 3
+#: What is made at its first use need not be used in the first step: so many may go by before.
+_FIRST_FEW = 5
 
 
 def finding(
@@ -259,12 +261,17 @@ def host(facts: Facts) -> Iterator[Finding]:
         spent = view.gap_by_step(cause.gaps)
         uneven = unevenness(spent)
         if view.stall is not None:
-            if not _is_noise(view) and not _beside_interludes(view):
+            if not _is_noise(view) and not _beside_interludes(view) and not _warms_up(view.stall, spent):
                 yield _stall(view, view.stall)
         elif spent and uneven >= _RANDOM and _before_requests(view, cause.gaps):
             yield _long_requests(view) or _no_demand(view, cause.total_ns, uneven)
         else:
             yield from _starved(view, cause)
+
+
+def _warms_up(stall: Stall, spent: Sequence[int]) -> bool:
+    """Whether the slow steps are among the first, and never again: what is made there is made at its first use."""
+    return stall.steps[-1] < min(_FIRST_FEW, len(spent) // 2)
 
 
 def _before_requests(view: View, gaps: Sequence[int]) -> bool:

@@ -217,6 +217,12 @@ def test_counted_short_kernels_are_recognised_as_launch_bound():
     assert (row.small_gaps, row.small_gap_ns, row.short_kernels) == (None, 6 * MS, 1000)
 
 
+@pytest.mark.parametrize("start", [-3 * MS, 2000 * MS])
+def test_work_recorded_by_hand_outside_the_run_is_nothing_to_divide(start):
+    run = session(kernel("a", start, start + MS), kernel("b", 0, MS, device=1), end=1000 * MS)
+    assert [row.device for row in idle(run)] == [1]
+
+
 def test_a_session_without_end_ends_with_its_last_record():
     run = session(kernel("a", 10, 500), kernel("b", 700, 900))
     assert window(run) == (T0, T0 + 900)

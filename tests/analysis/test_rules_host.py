@@ -154,6 +154,17 @@ def test_the_rhythm_of_stalls_is_that_of_the_real_ones():
     assert "12 steps are so slow" in found.evidence[1] or "11 steps are so slow" in found.evidence[1]
 
 
+@pytest.mark.parametrize(
+    ("slow", "kinds"), [((2, 3), []), ((2, 13), ["periodic_stall"]), ((13, 14), ["periodic_stall"])]
+)
+def test_slow_steps_among_the_first_alone_are_its_warm_up(slow, kinds):
+    loop = Loop()
+    for step in range(30):
+        loop.kernels(3, 3 * MS, 0)
+        loop.at += 60 * MS if step in slow else 0
+    assert [one.kind for one in findings(loop.session()) if one.share] == kinds
+
+
 def saving(every, steps, last=True):
     """Training that writes its state from pageable memory after some steps."""
     loop = Loop()

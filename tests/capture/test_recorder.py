@@ -403,7 +403,7 @@ def test_a_thread_that_holds_the_lock_does_not_hold_up_the_end(recorder):
     assert held.wait(10)
     began = monotonic()
     recorder.end_results()
-    assert monotonic() - began < 5
+    assert monotonic() - began < 30
     done.set()
     thread.join(10)
     assert recorder.store.take()[0] == ["close"]

@@ -466,7 +466,7 @@ def test_a_driver_that_hangs_is_named(monkeypatch, capsys, words):
 
 
 @contextmanager
-def hanging(monkeypatch):
+def hanging(monkeypatch, patience_s=0.5):
     """NVML's driver does not return, and no other device is there."""
     release, asked = threading.Event(), []
 
@@ -478,7 +478,7 @@ def hanging(monkeypatch):
     monkeypatch.setattr(nvml, "open", wait)
     for other in (cuda, amd_sysfs, rocm_smi, drm_files, wgpu):
         monkeypatch.setattr(other, "open", lambda: gpusense.Unavailable("other", "not here"))
-    monkeypatch.setattr(_process, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(_process, "PATIENCE_S", patience_s)
     monkeypatch.setattr(log, "_said", set())
     try:
         yield asked
@@ -495,12 +495,13 @@ def test_who_asks_for_devices_is_not_held_by_a_driver(monkeypatch, caplog):
     other = Backend(
         "amd_sysfs", "", devices=SimpleNamespace(devices=lambda: (H100._replace(name="MI300", vendor="amd"),))
     )
-    with hanging(monkeypatch) as asked:
+    with hanging(monkeypatch, 2.0) as asked:
         monkeypatch.setattr(amd_sysfs, "open", lambda: other)
+        assert [device.name for device in gpusense.devices()] == ["MI300"]
         began = time.monotonic()
-        for _ in range(3):
+        for _ in range(5):
             assert [device.name for device in gpusense.devices()] == ["MI300"]
-        assert time.monotonic() - began < 1.4  # who asks again does not wait again
+        assert time.monotonic() - began < 8  # who asks again does not wait again, or it would be ten
         assert len(asked) == 1
         assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
             "gpusense: nvml has not answered; its devices are left out"

@@ -74,7 +74,7 @@ def test_calls_of_gpusense_itself_are_left_out(traced):
     assert counts["before_the_program"] > 100
     assert counts["own"] > 0
     assert counts["calls"] == counts["own"] + counts["before_the_program"] + len(session.syscalls)
-    assert sum(call.duration_ns for call in session.syscalls if call.name == "futex") < 20_000_000
+    assert sum(call.duration_ns for call in session.syscalls if call.name == "futex") < 250_000_000  # its threads: 500
     assert {call.thread for call in session.syscalls} == {session.meta["pid"]}
 
 

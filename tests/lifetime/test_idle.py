@@ -78,12 +78,17 @@ tracer.add_sink(seen.extend)
 time.sleep(8)
 assert tracer.recorder._rests
 launch = driver.fake_cuda_count_call
-began = time.monotonic()
-with gpusense.trace("burst") as block:
-    assert not tracer.recorder._rests  # and buffers are looked at often from here on: a storm finds most of them free
-    for _ in range(5000): fake.fake_cupti_kernel(b"first", 0, 7, ctypes.c_uint64(0), ctypes.c_uint64(0), launch())
-while sum(type(one).__name__ == "GpuKernel" for one in seen) < 5000 and time.monotonic() - began < 5: time.sleep(0.01)
-print(sum(type(one).__name__ == "GpuKernel" for one in seen), time.monotonic() - began < 3, tracer.status()["dropped"])
+def burst():
+    del seen[:]
+    began = time.monotonic()
+    with gpusense.trace("burst"):
+        assert not tracer.recorder._rests  # and buffers are looked at often from here on: a storm finds most free
+        for _ in range(5000): fake.fake_cupti_kernel(b"first", 0, 7, ctypes.c_uint64(0), ctypes.c_uint64(0), launch())
+    def count(): return sum(type(one).__name__ == "GpuKernel" for one in seen)
+    while count() < 5000 and time.monotonic() - began < 20: time.sleep(0.01)
+    return count(), time.monotonic() - began
+(first, took), (again, usual) = burst(), burst()
+print(first, again, took < 3 + 10 * usual, tracer.status()["dropped"])
 """
     done = run(code)
-    assert done.stdout.split() == ["5000", "True", "0"], done.stderr
+    assert done.stdout.split() == ["5000", "5000", "True", "0"], done.stderr

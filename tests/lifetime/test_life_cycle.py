@@ -327,7 +327,7 @@ if {what!r} == "a source": tracer.add_source(Source())
 gpusense.record_kernel("slow", duration_ns=10**9)
 began = time.monotonic()
 atexit._run_exitfuncs()
-print(time.monotonic() - began < 5)
+print(time.monotonic() - began < 30)
 """
     )
     clean(done, "True\n")

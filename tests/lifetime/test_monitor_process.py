@@ -58,7 +58,7 @@ def test_a_driver_that_hangs_in_init_does_not_hold_the_program(child):
     code = """
 before = time.monotonic()
 running = monitor.start_background(interval=0.01, open_timeout=0.2)
-print(time.monotonic() - before < 5, running.devices, running.problem)
+print(time.monotonic() - before < 30, running.devices, running.problem)
 print(monitor.snapshot(timeout=0.1))
 """
     out = " ".join(child(code, "slow=nvmlInit_v2:60000"))
@@ -232,9 +232,9 @@ running = monitor.start_background(interval=0.01)
 time.sleep(0.3)
 before = time.monotonic()
 running.stop(timeout=0.2)
-print(time.monotonic() - before < 5)
+print(time.monotonic() - before < 20)
 """
-    assert child(code, "slow=nvmlDeviceGetUtilizationRates:20000") == ["True"]
+    assert child(code, "slow=nvmlDeviceGetUtilizationRates:60000") == ["True"]
 
 
 def test_long_running_keeps_memory_descriptors_and_threads_flat(child):

@@ -65,7 +65,8 @@ def test_behaviour_tests_pass_in_a_copy_without_dist_info(tmp_path):
     with (tmp_path / "copied" / "conftest.py").open("a", encoding="utf-8") as conftest:
         conftest.write(_NO_OTHER_COPY)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\npythonpath = copied\n")
-    done = python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", "copied", timeout=240)
+    options = ["-q", "-x", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'its own'}"]
+    done = python(tmp_path, "-m", "pytest", *options, "copied", timeout=240)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert re.search(r"\b[1-9]\d+ passed", done.stdout), done.stdout
 

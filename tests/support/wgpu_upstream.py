@@ -1,10 +1,11 @@
-"""Runs wgpu-py's own tests bare and traced, and compares what passes and fails.
+"""Runs the own tests of wgpu-py or pygfx bare and traced, and compares what passes and fails.
 
-``python tests/support/wgpu_upstream.py FOLDER [pytest's arguments]``: the folder holds wgpu-py's ``tests`` and
-``tests_mem`` of the installed version, without its package, e.g. by
+``python tests/support/wgpu_upstream.py FOLDER [pytest's arguments]``: the folder holds the tests of the installed
+version, without its package, e.g. by
 ``git -C wgpu-py archive v0.32.0 tests tests_mem examples conftest.py | tar x -C FOLDER``. Needs a Vulkan driver.
 """
 
+import collections
 import os
 import pathlib
 import re
@@ -13,8 +14,8 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-#: Each in a process of its own: both folders have a module of the same name.
-PARTS = ("tests", "tests_mem")
+#: Each in a process of its own: some have modules of the same name.
+PARTS = ("tests", "tests_mem", "examples/tests")
 
 #: How a program is traced, besides ``gpusense run``: with everything that may be added to it.
 COPIES = """
@@ -40,8 +41,8 @@ def outcomes(folder: pathlib.Path, way: str, part: str, options: list[str]) -> d
         [sys.executable, *WAYS[way], part, *flags, *options], cwd=folder, env=environ, capture_output=True, text=True
     )
     rows = re.findall(r"^(\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b", done.stdout, re.MULTILINE)
-    if not rows:
-        raise SystemExit(f"{way}, {part}: no test ran\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    if not rows or done.returncode not in (0, 1):  # 1: a test failed
+        raise SystemExit(f"{way}, {part}: ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return dict(rows)
 
 
@@ -53,7 +54,8 @@ def compared(folder: pathlib.Path, part: str, options: list[str]) -> list[str]:
         traced = outcomes(folder, way, part, options)
         differ = [name for name in bare.keys() | traced.keys() if bare.get(name) != traced.get(name)]
         found += [f"{name}: bare {bare.get(name)}, {way} {traced.get(name)}" for name in sorted(differ)]
-        print(f"{part}, {way}: {len(traced)} tests, {len(differ)} not as without tracing", flush=True)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in collections.Counter(traced.values()).items())
+        print(f"{part}, {way}: {counts}; {len(differ)} not as without tracing", flush=True)
     return found
 
 

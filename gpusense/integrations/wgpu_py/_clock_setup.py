@@ -74,6 +74,8 @@ class _Facts(NamedTuple):
     place: Callable[[], DeviceInfo | None] = lambda: None
 
 
+#: What wgpu-py's adapters call that interface.
+OPENGL = ("OpenGL", "OpenGLES")
 #: wgpu-py's adapter info: what one card differs in from another.
 IDENTITY = (("backend_type", ""), ("vendor_id", 0), ("device_id", 0), ("device", ""))
 
@@ -89,7 +91,7 @@ def _facts(card: tuple[Any, ...]) -> _Facts:
             if backend == "Vulkan":
                 _known[card] = _ask_vulkan(*wanted)
             else:
-                place = _Place(*wanted).get if backend in ("OpenGL", "OpenGLES", "D3D12") else _nowhere
+                place = _Place(*wanted).get if backend in (*OPENGL, "D3D12") else _nowhere
                 _known[card] = _Facts(f"no calibrated time stamps through {backend or 'this backend'}", place=place)
         return _known[card]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from .._hosts import Patches
+from . import _finalizers
 from ._hooks import ATTRIBUTE, Hooks
 
 FEATURES = ("timestamp-query",)
@@ -36,7 +37,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
     api = hooks.host.api
     for name in ("_request_device", "_request_device_async"):
         patches.wrap(api.GPUAdapter, name, lambda function: _request_device(hooks, function))
-    patches.wrap(api.GPUDevice, "__init__", lambda function: _made(hooks, function))
+    patches.wrap(api.GPUDevice, "__init__", lambda function: _made(hooks, patches, function))
     patches.wrap(api.GPUDevice, "destroy", lambda function: _destroy(hooks, function))
     if hasattr(getattr(api, "classes", None), "GPUValidationError"):
         patches.wrap(api.GPUDevice, "create_query_set", lambda function: _create_query_set(hooks, function))
@@ -118,12 +119,17 @@ def _create_query_set(hooks: Hooks, function: Any) -> Any:
     return create_query_set
 
 
-def _made(hooks: Hooks, function: Any) -> Any:
+def _made(hooks: Hooks, patches: Patches, function: Any) -> Any:
+    opengl: list[Any] = []  # the first device of OpenGL was made
+
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         function(self, *args, **kwargs)
         if hooks.on:
             try:
-                hooks.timer(self)  # now, and not in the middle of the first frame
+                timer = hooks.timer(self)  # now, and not in the middle of the first frame
+                if timer.opengl and not opengl:
+                    opengl.append(True)
+                    _finalizers.install(hooks, patches)
             except Exception:  # noqa: BLE001
                 hooks.fail("device")
 

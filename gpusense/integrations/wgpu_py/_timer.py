@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from ...backends.wgpu.source import WgpuSource
 from ._batch import OWN, Batch, Lent, Pass, Timed
-from ._clock_setup import ClockSetup
+from ._clock_setup import OPENGL, ClockSetup
 from ._host import Host, Pair
 from ._queries import Places, Queries, own_places, taken
 
@@ -105,13 +105,18 @@ class DeviceTimer:
         self._pool: list[Pair] = []
         held = device.__dict__
         self._keep = (held.get("_uncaptured_error_callback"), held.get("_device_lost_callback"))
-        self._native, self.queue = device._internal, device.queue._internal
-        # The native objects live until the timer has read what is under way, the program's do not.
-        self._shared = host.share("Device", self._native, self._keep), host.share("Queue", self.queue, self._keep)
-        self._held: Any = None  # the program's device while passes are pending, where the native ones cannot be shared
         adapter = device.adapter
         self.info = dict(getattr(adapter, "info", None) or getattr(adapter, "_adapter_info", None) or {})
+        self.opengl = self.info.get("backend_type") in OPENGL
+        self._native, self.queue = device._internal, device.queue._internal
         self.clock = ClockSetup(self.info, host.period_ns(self.queue))
+        self._shared: tuple[Any, Any] = (None, None)
+        self._held: Any = None  # the program's device while passes are pending, where the native ones cannot be shared
+        if self.opengl:
+            self.dead = "times of OpenGL cannot be read beside the program's threads"
+            return
+        # The native objects live until the timer has read what is under way, the program's do not.
+        self._shared = host.share("Device", self._native, self._keep), host.share("Queue", self.queue, self._keep)
         if not host.has_feature(device, TIME_STAMPS):
             self.dead = "the device has no timestamp-query (made before instrument(), or its adapter lacks it)"
             return
@@ -136,7 +141,7 @@ class DeviceTimer:
                     self._stepping = True
                     try:
                         ready = self._ready
-                        if not self._shared[0]:
+                        if not self._shared[0] and not self.opengl:
                             self._held = device
                         if not ready.which:
                             self._oldest_ns = now_ns
@@ -320,7 +325,7 @@ class DeviceTimer:
                 self._own += [(timed, passes.submitted_ns) for timed in passes if timed[OWN] is not None]
                 passes[:] = [timed for timed in passes if timed[OWN] is None]
             ready = self._ready
-            if not self._shared[0]:
+            if not self._shared[0] and not self.opengl:
                 self._held = passes.device
             if not ready:
                 self._oldest_ns = passes.submitted_ns

@@ -3,7 +3,6 @@
 import gzip
 import socket
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -45,9 +44,10 @@ def read_body(request):
 
 
 @contextmanager
-def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, unknown=None, body=b"", answers=None):
+def receiver(status=200, limit=None, waits=None, headers=(), fail_first=None, unknown=None, body=b"", answers=None):
     """Answers ``status``; 413 above ``limit`` bytes; ``fail_first=(count, status)`` for the first requests; 404 for
     paths that end in ``unknown``. ``body``: of each answer. ``answers``: how many there are; then it goes away.
+    ``waits``: an event, waited for before each answer.
     """
     got = Received()
 
@@ -67,8 +67,8 @@ def receiver(status=200, limit=None, delay_s=0.0, headers=(), fail_first=None, u
                 answer = 413
             if unknown is not None and self.path.endswith(unknown):
                 answer = 404
-            if delay_s:
-                time.sleep(delay_s)
+            if waits is not None:
+                waits.wait(60)
             if answer == 200:
                 got.paths.append(self.path)
                 got.sizes.append(len(sent))

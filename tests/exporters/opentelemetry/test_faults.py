@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -317,14 +318,16 @@ def test_a_protocol_that_is_not_spoken_is_said(otel, tracer, monkeypatch, caplog
 
 
 def test_a_slow_endpoint_never_slows_the_application(otel, tracer):
-    with receiver(delay_s=0.5) as got:
+    answering = threading.Event()
+    with receiver(waits=answering) as got:
         otel.instrument(tracer=tracer, endpoint=got.url, metrics=False)
-        began = time.perf_counter()
+        began = time.monotonic()
         for _ in range(50):
             with tracer.trace("step"):
                 tracer.kernel()
             tracer.flush()
-        assert time.perf_counter() - began < 0.5  # one answer alone takes as long
+        assert time.monotonic() - began < 9  # who waits for an answer gives up after 10 s
+        answering.set()
         assert otel.flush(20)
         assert otel.status()["exported"] == 100
         assert len(got.spans) == 100
@@ -342,7 +345,7 @@ def test_queue_is_bounded_while_the_endpoint_hangs(otel, tracer, monkeypatch):
         assert otel.status()["dropped"].get("queue_full", 0) >= 190
         began = time.monotonic()
         otel.uninstrument()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 9  # and not the 10 s that a request may take
 
 
 SCRIPT = """
@@ -372,13 +375,6 @@ def child(body, timeout=30, **env):
     return done, time.monotonic() - began
 
 
-def quick_child_s():
-    """What a child takes that exports nothing: start and imports."""
-    began = time.monotonic()
-    child("otel.uninstrument(0); os._exit(0)")
-    return time.monotonic() - began
-
-
 def test_normal_exit_sends_all(otel):
     with receiver() as got:
         done, _ = child(STEP + "sys.exit(5)", OTEL_EXPORTER_OTLP_ENDPOINT=got.url)
@@ -390,12 +386,12 @@ def test_normal_exit_sends_all(otel):
 
 @pytest.mark.parametrize("fault", ["refused", "silent"])
 def test_exit_is_not_held_up(fault):
-    base = quick_child_s()
     with silent() as url:
         endpoint = url if fault == "silent" else f"http://127.0.0.1:{free_port()}"
-        done, took = child(STEP + "sys.exit(5)", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+        held = {"OTEL_EXPORTER_OTLP_TIMEOUT": "100", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        done, took = child(STEP + "sys.exit(5)", timeout=60, **held)
     assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
-    assert took - base < 3.0
+    assert took < 25  # two seconds, imports, and not the 100 that a request may take
 
 
 def test_both_sides_of_a_fork_send_exactly_once():

@@ -80,8 +80,11 @@ def test_two_adapters_of_one_card_are_one_device(wgpu, programs) -> None:
     wgpu_py.instrument(emit=made.records.extend)
     try:
         for adapter in found:
-            programs.Compute(adapter.request_device_sync()).run()
-        assert {record.device for record in made.of(GpuKernel)} == {0}
+            work = programs.Compute(adapter.request_device_sync())
+            work.run()
+            work.gpu.queue.write_buffer(work.buffer, 0, bytes(64))
+        assert {record.device for record in (*made.of(GpuKernel), *made.of(GpuMemoryTransfer))} == {0}
+        assert len(made.of(GpuMemoryTransfer)) == len(found)
     finally:
         wgpu_py.uninstrument()
 
