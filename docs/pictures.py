@@ -1,8 +1,8 @@
 """Makes every picture of the documentation anew: ``python docs/pictures.py``.
 
-From the run that ``gpusense demo`` shows, and for ``top`` from one of the exam's recordings, which is longer. It needs
-tmux, Chromium, and for the notebook IPython; a picture whose tool is missing stays as it is. What a terminal shows becomes
-SVG, what a browser shows a PNG with a palette. One picture may have 150 kB, all together 600 kB.
+From the run that ``gpusense demo`` shows, and for ``top`` from one of the exam's recordings, which is longer. It
+needs tmux and Chromium; a picture whose tool is missing stays as it is. What a terminal shows becomes SVG, what a
+browser shows a PNG with a palette. One picture may have 150 kB, all together 600 kB.
 """
 
 import html
@@ -41,7 +41,9 @@ def output(*arguments: str) -> str:
 # -- a terminal's text as SVG --------------------------------------------------------------------------------------
 
 WIDTH, HEIGHT = 8.4, 18  # of a character
-COLOURS = dict(zip("01234567", "#21262d #ff7b72 #3fb950 #d29922 #58a6ff #bc8cff #39c5cf #c9d1d9".split(), strict=True))
+FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
+PALETTE = ("#21262d", "#ff7b72", "#3fb950", "#d29922", "#58a6ff", "#bc8cff", "#39c5cf", "#c9d1d9")
+COLOURS = dict(zip("01234567", PALETTE, strict=True))
 ESCAPE = re.compile(r"\x1b\[([\d;]*)m")
 WORDS = re.compile(r"\S+(?: \S+)*")  # what stands in a column of its own is placed by itself
 COLUMNS = 104
@@ -81,8 +83,7 @@ def terminal(text: str, command: str) -> str:
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}">',
         f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#0d1117"/>',
-        '<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="14"'
-        ' fill="#c9d1d9" xml:space="preserve">',
+        f'<g font-family="{FONTS}" font-size="14" fill="#c9d1d9" xml:space="preserve">',
     ]
     style: dict[str, str] = {}
     for number, line in enumerate(lines):
@@ -99,7 +100,7 @@ def screen(folder: pathlib.Path, command: list[str], keys: list[str], width: int
     """What a command draws on a terminal of that size after some keys."""
     if not (tmux := shutil.which("tmux")):
         return None
-    server = [tmux, "-S", str(folder / "tmux")]
+    server = [tmux, "-f", "/dev/null", "-S", str(folder / "tmux")]
     subprocess.run([*server, "new-session", "-d", "-x", str(width), "-y", str(height), *command], cwd=ROOT, check=True)
     try:
         time.sleep(3)
@@ -157,7 +158,7 @@ def with_palette(png: bytes) -> bytes:
         if colour not in place:
             place[colour] = min(
                 range(len(palette)),
-                key=lambda n: sum((a - b) ** 2 for a, b in zip(palette[n], colour, strict=True)),  # noqa: B023
+                key=lambda n: sum((a - b) ** 2 for a, b in zip(palette[n], colour, strict=True)),
             )
     rows = bytes(place[colour] for colour in zip(rgb[::3], rgb[1::3], rgb[2::3], strict=True))
     lines = b"".join(b"\0" + rows[y * width : (y + 1) * width] for y in range(height))
