@@ -14,13 +14,15 @@ copyright = author
 version = release = gpusense.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "from_source"]
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "_static"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 smartquotes = False  # they turn --option into a dash
 html_theme = "furo"
 html_title = f"gpusense {version}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 
 default_role = "py:obj"
 add_module_names = False

@@ -1,12 +1,15 @@
-"""The documentation against the code: marked fences run, settings, verbs and JSON shapes are those of the package."""
+"""The documentation against the code: what pages tell a reader to do runs; settings, verbs and JSON are as they say."""
 
+import contextlib
 import json
 import os
 import pathlib
+import pkgutil
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 from support.machine import ROOT
@@ -18,53 +21,60 @@ from gpusense.session import _format
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+#: Pages in which each fence of Python and of commands is run, but for those that say why not.
+FOLLOWED = [DOCS / "index.md", DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
 FENCE = re.compile(
-    r"<!-- (run|file: (?P<name>[\w.]+)) -->\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"(?:^<!-- (?:file: (?P<name>[\w.]+)|not run: (?P<why_not>[^>]+)|needs: (?P<module>[\w.]+)) -->\n)?"
+    r"^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
-
-#: Executes steps of one page: Python in one namespace, shell commands, and files to save.
-DRIVER = """
-import json, subprocess, sys
-names = {"__name__": "__main__"}
-for language, name, text in json.load(open(sys.argv[1], encoding="utf-8")):
-    if name:
-        open(name, "w", encoding="utf-8").write(text)
-    elif language == "python":
-        exec(compile(text, "fence", "exec"), names)
-    else:
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], capture_output=True, text=True)
-        assert done.returncode == 0, f"{text}\\n{done.stdout}\\n{done.stderr}"
-"""
 
 
 def steps(page: pathlib.Path) -> list[tuple[str, str | None, str]]:
-    text = page.read_text("utf-8")
-    return [(found["language"], found["name"], found["text"]) for found in FENCE.finditer(text)]
+    return [
+        (fence["language"], fence["name"], fence["text"])
+        for fence in FENCE.finditer(page.read_text("utf-8"))
+        if (fence["name"] or fence["language"] in ("sh", "python"))
+        and not fence["why_not"]
+        and (not fence["module"] or is_installed(fence["module"]))
+    ]
 
 
-RUNNABLE = [page for page in PAGES if steps(page)]
+def is_installed(module: str) -> bool:
+    with contextlib.suppress(ImportError):
+        return find_spec(module) is not None
+    return False
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the shell commands are for a POSIX shell")
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
-def test_marked_fences_run_without_a_gpu(page, tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries, the commands for a POSIX shell")
+@pytest.mark.timeout(300)
+def test_what_pages_tell_a_reader_to_do_runs(build_library, tmp_path):
     command = tmp_path / "bin" / "gpusense"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpusense "$@"\n')
     command.chmod(0o755)
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps(steps(page)), "utf-8")
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "OTEL"))}
-    environ.update(
-        PATH=os.pathsep.join([str(command.parent), os.path.dirname(sys.executable), environ.get("PATH", "")]),
-        PYTHONPATH=str(ROOT),
-    )
-    work = tmp_path / "work"
-    work.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(plan)], cwd=work, env=environ, capture_output=True, text=True, timeout=90
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    plan = [(page.stem, todo) for page in FOLLOWED if (todo := steps(page))]
+    (tmp_path / "plan.json").write_text(json.dumps(plan), "utf-8")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "OTEL", "FAKE"))}
+    environ |= {
+        "PATH": os.pathsep.join([str(command.parent), os.path.dirname(sys.executable), environ.get("PATH", "")]),
+        "PYTHONPATH": str(ROOT),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "GPUSENSE_LIBCUDA": str(build_library("libcuda.c", "libcuda.so.1")),
+        "GPUSENSE_LIBCUPTI": str(build_library("libcupti.c", "libcupti.so.13")),
+        "GPUSENSE_LIBNVIDIA_ML": str(build_library("libnvidia_ml.c", "libnvidia-ml.so.1")),
+    }
+    follow = [sys.executable, str(ROOT / "tests/support/fences.py"), "plan.json"]
+    done = subprocess.run(follow, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=280)
+    shown = {page: page.read_text("utf-8", "replace") for page in tmp_path.glob("*.txt")}
+    assert done.returncode == 0, [text for text in shown.values() if "\nfailed:\n" in f"\n{text}"] or done.stderr
+    assert len(shown) == len(plan)
+
+
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
+def test_every_fence_names_its_language(page):
+    assert not [fence["text"] for fence in FENCE.finditer(page.read_text("utf-8")) if not fence["language"]]
 
 
 def rows(page: str, heading: str = "") -> Iterator[list[str]]:
@@ -79,16 +89,16 @@ def rows(page: str, heading: str = "") -> Iterator[list[str]]:
 
 
 def test_every_setting_stands_in_the_reference_with_its_variable_default_and_range():
-    told = {cells[0].strip("`"): cells for cells in rows("reference/configuration.md") if len(cells) == 5}
-    del told["setting"]
+    cells = [[cell.split("<br>") for cell in row] for row in rows("reference/configuration.md") if "<br>" in row[0]]
+    told = {name.strip("`"): (variable, values) for (name, variable), values, _ in cells}
     assert list(told) == list(config.Settings._fields)
     for name, default in config.Settings._field_defaults.items():
-        _, variable, shown, limits, _ = told[name]
+        variable, (shown, *limits) = told[name]
         assert variable.strip("`") == ("GPUSENSE" if name == "mode" else f"GPUSENSE_{name.upper()}")
         assert shown == f"`{json.dumps(default) if isinstance(default, str) else repr(default)}`"
         if name in config._RANGES:
             low, high = config._RANGES[name]
-            assert [float(word) for word in limits.split("…")] == [low, pytest.approx(high)], name
+            assert [float(word) for word in limits[0].split("…")] == [low, pytest.approx(high)], name
 
 
 def test_variables_that_the_code_reads_stand_in_the_reference():
@@ -253,7 +263,7 @@ def is_there(path: str) -> bool:
 
 
 def test_paths_that_pages_name_are_there():
-    pages = [page for page in PAGES if page.name != "archive.md"] + [ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    pages = [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"]
     named = {(page.name, path) for page in pages for path in PATH.findall(page.read_text("utf-8"))}
     gone = {(page, path) for page, path in named if path not in INVENTED and not is_there(path)}
     assert not gone, sorted(gone)
@@ -270,3 +280,19 @@ def test_files_that_comments_name_are_there():
         if not (ROOT / path).exists()
     ]
     assert not gone, "\n".join(gone)
+
+
+@pytest.mark.parametrize("page", ["reference/names.md", "howto/coming-from.md"])
+def test_names_to_change_to_are_there(page):
+    from gpusense import monitor
+
+    ours = " ".join(cells[1] for cells in rows(page) if len(cells) == 2)
+    for path in re.findall(r"`@?gpusense\.([\w.]+)", ours):
+        pkgutil.resolve_name(f"gpusense.{path}" if path.rpartition(".")[0] else f"gpusense:{path}")
+    for group, field in re.findall(r"`sample\.(\w+)\.(\w+)`", ours):
+        assert field in getattr(monitor, group.capitalize())._fields, field
+    options = {
+        option for name in cli._present() for action in cli.parser_of(name)._actions for option in action.option_strings
+    }
+    for option in re.findall(r"(?<=[` ])--[a-z-]+", ours):
+        assert option in options, option
