@@ -160,7 +160,7 @@ def test_report_json_has_the_fields_of_the_page(session):
     told = [
         cells[0].strip("`") for cells in rows("reference/json.md", "## `gpusense report --json`") if len(cells) == 2
     ]
-    kinds = {"kernel", "transfer", "memset", "sync", "allocation", "compute", "block", "syscall"}
+    kinds = {"kernel", "transfer", "memset", "sync", "allocation", "collective", "compute", "block", "syscall"}
     assert set(shown) == set(told) - {"field", "kind"} - kinds
     assert shown["schema"] in section("gpusense.report/1")
     for name in {

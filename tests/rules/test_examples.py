@@ -19,7 +19,7 @@ SHOWN = {
     "multiprocess": ["train: 1 ms", "train: 2 ms", "2 processes in one session"],
     "vendored_use": ["332833500 1 call", "the copy is mylib._gpusense"],
     "monitor_to_csv": ["time,device,uuid,gpu_percent"],
-    "find_a_stall": ["Every 10 steps GPU 0 stands empty for 20.0 ms longer than usual"],
+    "find_a_stall": ["Every 10 steps GPU 0 is idle for 20.0 ms longer than usual"],
     "without_a_gpu": [
         "temperatures: []",
         "kept: []",
