@@ -27,7 +27,9 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     without = [NOT_USED if one.get("state") == "armed" else one.get("reason") for one in captures]
     unused = not reasons and not live_ns and set(without) <= {NO_GPU, NOT_USED}
     reasons = reasons or [str(reason) for reason in dict.fromkeys(without) if reason]
-    title = f"CUDA was in use for {time_text(live_ns)} and no GPU work was seen" if live_ns else "No GPU work was seen"
+    title = "No GPU work was seen" if unused or session.records or session.aggregates else "Nothing was recorded"
+    if live_ns:
+        title = f"CUDA was in use for {time_text(live_ns)} and no GPU work was seen"
     title += f": {reasons[0]}." if reasons else "."
     backends = session.meta.get("backends") or {}
     evidence = [f"Sources in use: {', '.join(f'{name} {text}' for name, text in backends.items())}."] * bool(backends)
@@ -127,7 +129,7 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
 
 #: What makes capture cover more, by a part of the reason why it was off.
 _CAPTURE_SOONER = {
-    "before": "Start the program with gpusense run, or call gpusense.enable() before its first use of CUDA.",
+    "before": "Start the program with gpusense run, or call `gpusense.enable()` before its first use of CUDA.",
     "disabled": "Leave recording on, or take the time between disable() and enable() out of what you compare.",
     "budget": "Allow more overhead, or record fewer kinds, if you need more of the run.",
     "profiler": "Run one profiler at a time.",
