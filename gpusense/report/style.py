@@ -1,16 +1,16 @@
 """How text may look where it goes: width, colour, and the letters its encoding has."""
 
 import os
-import re
 from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any, NamedTuple
 
+from .._runtime.patterns import pattern
 from .._runtime.text import encodable, terminal
 
 _PLAIN_WIDTH = 100
 #: Between a number and its unit, where no line ends.
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[kMGT]B|[kMGT]B/s|W|°C)(?![\w/]))")
+_BEFORE_UNIT = pattern(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[kMGT]B|[kMGT]B/s|W|°C)(?![\w/]))")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 #: Stand-ins for an encoding that lacks the letter.
 _ASCII = str.maketrans(

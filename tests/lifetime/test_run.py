@@ -391,7 +391,7 @@ def test_off_means_off(tmp_path):
         (("--buffer-size", "1", "-c", "pass"), "buffer_size"),
         (("--unknown", "x.py"), "unrecognized"),
         (("-o", "no/such/folder/s.gpusense", "-c", "print(1)"), "No such file"),
-        (("-o", "program.py", "-c", "print(1)"), "not a gpusense session; not overwritten"),
+        (("-o", "program.py", "-c", "print(1)"), "is not a gpusense session and is not overwritten"),
         (("-o", "no/such/folder/page.html", "-c", "print(1)"), "there is no folder"),
         (("-o", "{user}.gpusense", "-c", "print(1)"), "braces in a name stand for a fact of the run: {pid}, {rank}, "),
         (("--passes", "5..2", "--block", "b", "x.py"), "'5..2' are no passes"),
