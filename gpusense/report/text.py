@@ -41,6 +41,8 @@ _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 #: Where nothing is cut.
 _ANY_WIDTH = 10_000
 _LONG = 2000  # characters of a sentence
+#: Findings that are no conclusions, of which nobody need be sure.
+_FACTS = ("nothing_seen", "damaged", "capture_off", "hang")
 _WORTH_SAYING_NS = 1_000_000
 #: Beside the table of the phase that is judged, others are short.
 _FEW_ROWS = 15
@@ -309,7 +311,7 @@ def _about(session: Session) -> Iterator[str]:
 
 def _verdict(finding: Finding, style: Style, most: int = 99) -> list[str]:
     """Title, evidence and fix, whole; of the evidence as many sentences as ``most`` lines hold, and one at least."""
-    sure = "" if finding.kind == "nothing_seen" else f" ({finding.confidence} confidence)"
+    sure = "" if finding.kind in _FACTS else f" ({finding.confidence} confidence)"
     title = style.wrapped(f"verdict: {one_line(finding.title, _LONG)}{sure}", paint="yellow")
     fix = style.wrapped(f"  try: {one_line(finding.fix, _LONG)}", paint="green") if finding.fix else []
     because: list[str] = []

@@ -143,9 +143,7 @@ def test_a_cut_file_says_what_could_not_be_read_and_nothing_of_cuda(records):
     cut = session(*records, block(("step",), 0, MS), end=2 * MS, capture=armed, damage=damage, complete=False)
     said = " ".join(" ".join([*text.summary(cut), *text.full(cut)]).split())
     rest = "what was readable is shown" if records else "what was readable holds no GPU work"
-    assert (
-        f"verdict: The session file is damaged in 1 place: {rest}. (high confidence) because: The file is cut" in said
-    )
+    assert f"verdict: The session file is damaged in 1 place: {rest}. because: The file is cut" in said
     assert "CUDA" not in said
     killed = session(end=2 * MS, capture=armed, complete=False)
     assert "the program was killed or still runs" in " ".join(text.summary(killed))
