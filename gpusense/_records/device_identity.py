@@ -199,7 +199,8 @@ def _select_one(name: int | str | DeviceInfo, devices: Sequence[DeviceInfo]) -> 
         ]
     if len(fits) != 1:
         known = ", ".join(f"{device.index}: {device.uuid or device.pci_bus_id or device.name}" for device in devices)
-        raise ValueError(f"{name!r} names {len(fits) or 'no'} devices; there are: {known or 'none'}")
+        what = f"{len(fits)} devices" if fits else "no device"
+        raise ValueError(f"{name!r} names {what}; there are: {known or 'none'}")
     return fits[0]
 
 

@@ -361,7 +361,7 @@ class Aggregate(NamedTuple):
 BUDGET = "overhead budget"
 
 #: Why a process has no work of a GPU where nothing is wrong: there is none, or the program has not used it.
-NO_GPU, NOT_USED = "no NVIDIA GPU and no CUDA driver were found", "the program has not used CUDA"
+NO_GPU, NOT_USED = "no NVIDIA GPU or driver was found", "the program has not used CUDA"
 
 
 class UnseenInterval(NamedTuple):

@@ -1,7 +1,7 @@
 """Settings: one NamedTuple, resolved from the environment over the application over the host library."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .errors import ConfigurationError
@@ -147,7 +147,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> tuple[dict[str
 def check(name: str, value: Any) -> Any:
     """``value`` in the type of the setting ``name``; raises :class:`ConfigurationError` saying what would be right."""
     if name not in Settings._fields:
-        raise ConfigurationError(f"unknown setting {name!r}; known: {', '.join(Settings._fields)}")
+        raise _unknown("setting", name, Settings._fields)
     if name in _CHOICES:
         *most, last = map(repr, _CHOICES[name])
         if value not in _CHOICES[name]:
@@ -164,6 +164,14 @@ def check(name: str, value: Any) -> Any:
     return _number(name, value)
 
 
+def _unknown(what: str, name: str, known: Sequence[str]) -> ConfigurationError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    hint = f". Did you mean {near[0]!r}?" if near else ""
+    return ConfigurationError(f"unknown {what} {name!r}; known: {', '.join(known)}{hint}")
+
+
 def _sequence(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, (str, int)):
         value = (value,)
@@ -174,13 +182,13 @@ def _sequence(name: str, value: Any) -> tuple[Any, ...]:
     kind: type = int if name == "devices" else str
     for item in items:
         if not isinstance(item, kind) or isinstance(item, bool):
-            raise ConfigurationError(f"{name} holds {kind.__name__} values, not {item!r}")
+            raise ConfigurationError(f"{name} must hold {'names' if kind is str else 'whole numbers'}, not {item!r}")
     known = {"kinds": KIND_NAMES, "backends": BACKEND_NAMES}.get(name, items)
     unknown = [item for item in items if item not in known]
     if unknown:
-        raise ConfigurationError(f"unknown {name.removesuffix('s')} {unknown[0]!r}; known: {', '.join(known)}")
+        raise _unknown(name.removesuffix("s"), unknown[0], known)
     if name == "devices" and min(items, default=0) < 0:
-        raise ConfigurationError(f"devices are numbers from 0 on, not {min(items)}")
+        raise ConfigurationError(f"devices must hold numbers from 0 on, not {min(items)}")
     if name == "kinds" and "sync_lines" in items and "sync" not in items:
         items = (*items, "sync")
     return items

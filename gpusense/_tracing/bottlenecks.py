@@ -127,13 +127,13 @@ def _of_operation(row: Any) -> str:
 
 def lines(rows: list[Bottleneck]) -> list[str]:
     """Two a row, numbered."""
-    from ..report.tracks import label
+    from ..analysis.operation import WAYS
 
     found = []
     for number, row in enumerate(rows, 1):
         spent = f"{time_text(row.total_ns)} in {count_text(row.count, *_CALLS.get(row.kind, ('call',)))}"
         kind = _CALLED.get(row.kind, row.kind)
-        name = label(row.name).removeprefix("copies ") if row.kind == "transfer" else row.name
+        name = WAYS.get(row.name, row.name)
         what = name if name == kind else f"{name} ({kind})"
         found.append(f"{number}. {what}: {spent}, {percent_text(row.share)} of the {row.of}")
         found += [f"   {row.suggestion}"] if row.suggestion else []

@@ -283,7 +283,8 @@ def _block_text(summary: BlockSummary) -> str:
         parts.append(f"{time_text(summary.gpu_ns)} in {kernels}" if summary.kernel_count else "no kernel")
     if summary.transfer_count is not None:
         copies, size = count_text(summary.transfer_count, "copy", "copies"), size_text(summary.transfer_bytes or 0)
-        parts.append(f"{size} in {copies} ({time_text(summary.transfer_ns)})" if summary.transfer_count else "no copy")
+        spent = f"{copies} ({size} in {time_text(summary.transfer_ns)})"
+        parts.append(spent if summary.transfer_count else "no copy")
     if summary.wait_ns:
         parts.append(f"{time_text(summary.wait_ns)} waiting")
     lines = [f"{summary.name}: {', '.join(parts)}"]
@@ -304,9 +305,9 @@ _CALLED = {"transfer": "copy", "sync": "wait"}
 
 
 def _name(row: Launched) -> str:
-    from ..report.tracks import label
+    from ..analysis.operation import WAYS
 
-    return label(row.name).removeprefix("copies ") if row.kind == "transfer" else row.name
+    return WAYS.get(row.name, row.name)
 
 
 def _table_lines(session: Any, stream: Any) -> list[str]:

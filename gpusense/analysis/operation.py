@@ -11,6 +11,7 @@ from .calls import OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
 __all__ = [
     "DEVICE_KINDS",
     "OPERATIONS",
+    "WAYS",
     "Operation",
     "Spread",
     "called",
@@ -19,6 +20,15 @@ __all__ = [
     "operations",
     "spread",
 ]
+
+#: What copies without a name of their own are called, by what their records have as a name.
+WAYS = {
+    "cpu_to_gpu": "host to device",
+    "gpu_to_cpu": "device to host",
+    "gpu_to_gpu": "between GPUs",
+    "on_device": "on the device",
+    "cpu_to_cpu": "on the host",
+}
 
 #: Kinds that occupy the device; the others are host time or instants.
 DEVICE_KINDS = frozenset({"kernel", "transfer", "memset"})

@@ -1,6 +1,6 @@
 """Findings about the data itself: nothing seen, capture off, records lost, file damaged."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .._records.records import BUDGET, NO_GPU, NOT_USED
@@ -27,7 +27,9 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     without = [NOT_USED if one.get("state") == "armed" else one.get("reason") for one in captures]
     unused = not reasons and not live_ns and set(without) <= {NO_GPU, NOT_USED}
     reasons = reasons or [str(reason) for reason in dict.fromkeys(without) if reason]
-    title = f"CUDA was in use for {time_text(live_ns)} and no GPU work was seen" if live_ns else "No GPU work was seen"
+    title = "No GPU work was seen" if unused or session.records or session.aggregates else "Nothing was recorded"
+    if live_ns:
+        title = f"CUDA was in use for {time_text(live_ns)} and no GPU work was seen"
     title += f": {reasons[0]}." if reasons else "."
     backends = session.meta.get("backends") or {}
     evidence = [f"Sources in use: {', '.join(f'{name} {text}' for name, text in backends.items())}."] * bool(backends)
@@ -38,9 +40,27 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
         "nothing_seen",
         title,
         () if unused else tuple(evidence),
-        "" if unused else "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing.",
+        "" if unused else _advice(reasons, _DOCTOR),
         "high" if reasons else "medium",
     )
+
+
+#: What makes capture see more, by a part of the reason why it did not.
+_ADVICE = {
+    "ended before capture": "Begin earlier (a shorter --delay, a block that is reached) or let the program run longer.",
+    "before": "Start the program with gpusense run, or call `gpusense.enable()` before its first use of CUDA.",
+    "disabled": "Leave recording on, or take the time between disable() and enable() out of what you compare.",
+    "budget": "Allow more overhead, or record fewer kinds, if you need more of the run.",
+    "profiler": "Run one profiler at a time; `gpusense doctor` names what it finds in the way.",
+    "leaves out": "Change that setting.",
+    "killed": "Let the program end, or end it with SIGTERM: then the file is complete.",
+}
+_DOCTOR = "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing."
+
+
+def _advice(reasons: Sequence[str], otherwise: str) -> str:
+    """What to do about the first of the reasons."""
+    return next((advice for part, advice in _ADVICE.items() if reasons and part in reasons[0]), otherwise)
 
 
 def _captures(session: Session) -> list[dict[str, Any]]:
@@ -120,19 +140,9 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
             *(f"{time_text(lengths[reason])}: {reason}." for reason in longest_first if lengths[reason] != unseen),
             "The numbers cover the rest alone.",
         ),
-        next((advice for part, advice in _CAPTURE_SOONER.items() if part in longest_first[0]), _CAPTURE_ALL),
+        _advice(longest_first, "Record again without that, if you need the whole run."),
         "high",
     )
-
-
-#: What makes capture cover more, by a part of the reason why it was off.
-_CAPTURE_SOONER = {
-    "before": "Start the program with gpusense run, or call gpusense.enable() before its first use of CUDA.",
-    "disabled": "Leave recording on, or take the time between disable() and enable() out of what you compare.",
-    "budget": "Allow more overhead, or record fewer kinds, if you need more of the run.",
-    "profiler": "Run one profiler at a time.",
-}
-_CAPTURE_ALL = "Record again without that, if you need the whole run."
 
 
 def data_lost(facts: Facts) -> Iterator[Finding]:

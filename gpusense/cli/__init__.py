@@ -9,8 +9,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
     from types import ModuleType
+
+    from ._arguments import Parser
 
 #: verb → what it does, in the order a new user needs them. Only verbs whose module exists are listed.
 VERBS = {
@@ -117,13 +118,13 @@ def _verb(name: str) -> "ModuleType":
     return import_module(f".{_module(name)}", __name__)
 
 
-def parser_of(name: str) -> "ArgumentParser":
+def parser_of(name: str) -> "Parser":
     """What the verb ``name`` takes; the reference in the documentation is made from it."""
     from ._arguments import Parser
 
     verb = _verb(name)
     if name == "run":
-        found: ArgumentParser = verb.parser()
+        found: Parser = verb.parser()
         return found
     description = (verb.__doc__ or "").partition("\n")[0].replace("``", "")
     parser = Parser(prog=f"gpusense {name}", description=description)

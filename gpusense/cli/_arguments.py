@@ -15,6 +15,18 @@ class Parser(ArgumentParser):
         settings.setdefault("allow_abbrev", False)
         super().__init__(**settings)
 
+    def options(self) -> dict[str, str]:
+        """What each option does, by its name."""
+        return {option: action.help or "" for action in self._actions for option in action.option_strings}
+
+    def with_value(self) -> set[str]:
+        """Options that are followed by a word which belongs to them."""
+        return {option for action in self._actions if action.nargs is None for option in action.option_strings}
+
+    def words(self) -> list[str]:
+        """What may stand for the arguments that are no options, where that is not any word."""
+        return [str(word) for action in self._actions if not action.option_strings for word in action.choices or ()]
+
     def error(self, message: str) -> NoReturn:
         from difflib import get_close_matches
 
@@ -22,8 +34,7 @@ class Parser(ArgumentParser):
         word, _, _ = unknown.partition(" ")[0].partition("=")
         if unknown == message or not word.startswith("--"):
             super().error(message)
-        known = [option for action in self._actions for option in action.option_strings]
-        near = get_close_matches(word, known, n=1)
+        near = get_close_matches(word, self.options(), n=1)
         super().error(f"{message}; did you mean {near[0]}?" if near else message)
 
 

@@ -34,7 +34,7 @@ FORMS = {
 }
 SESSION = ".gpusense"
 #: The command that is named last where the session is among the last runs.
-KEPT = "gpusense report --html (the run is kept; gpusense list shows all)"
+KEPT = "gpusense report --html (kept; see gpusense list)"
 
 
 def form_of(path: str) -> str | None:

@@ -5,9 +5,9 @@ import sys
 from typing import NamedTuple
 
 _WHERE = """where it goes:
-  bash   eval "$(gpusense completion bash)" in ~/.bashrc
-  zsh    source <(gpusense completion zsh) in ~/.zshrc, below compinit
-  fish   gpusense completion fish > ~/.config/fish/completions/gpusense.fish
+  bash   eval "$(gpusense completion bash)", in ~/.bashrc
+  zsh    source <(gpusense completion zsh), in ~/.zshrc below compinit
+  fish   gpusense completion fish | source, in ~/.config/fish/config.fish
 """
 
 
@@ -17,7 +17,7 @@ class _Verb(NamedTuple):
     name: str
     help: str
     options: dict[str, str]  # by name what each does
-    valued: list[str]  # those that a word of their own follows
+    valued: set[str]  # those that a word of their own follows
     words: list[str]  # instead of files
 
 
@@ -36,19 +36,16 @@ def _verbs() -> list[_Verb]:
     from . import VERBS, _present, parser_of
 
     present = list(_present())
-    found = [_Verb("help", "say what a verb does", {}, [], present)]
+    found = [_Verb("help", "say what a verb does", {}, set(), present)]
     for name in present:
-        actions = parser_of(name)._actions
-        options = {option: action.help or "" for action in actions for option in action.option_strings}
-        valued = [option for action in actions if action.nargs is None for option in action.option_strings]
-        words = [str(word) for action in actions if not action.option_strings for word in action.choices or ()]
-        found.append(_Verb(name, VERBS[name], options, valued, words))
+        parser = parser_of(name)
+        found.append(_Verb(name, VERBS[name], parser.options(), parser.with_value(), parser.words()))
     return found
 
 
 def _bash(verbs: list[_Verb]) -> str:
     cases = "".join(
-        f'    {one.name}) options="{" ".join(one.options)}" valued=" {" ".join(one.valued)} "'
+        f'    {one.name}) options="{" ".join(one.options)}" valued=" {" ".join(sorted(one.valued))} "'
         f' words="{" ".join(one.words)}" ;;\n'
         for one in verbs
     )

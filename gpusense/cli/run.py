@@ -109,15 +109,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=(columns or 80) - 2)
 
 
-class _Parser(Parser):
-    def with_value(self) -> set[str]:
-        """Options that are followed by a word which belongs to them."""
-        return {option for action in self._actions if action.nargs is None for option in action.option_strings}
-
-
-def parser() -> _Parser:
+def parser() -> Parser:
     """What ``gpusense run`` takes, without the program and its arguments."""
-    parser = _Parser(
+    parser = Parser(
         prog="gpusense run",
         usage="gpusense run [options] (SCRIPT | COMMAND | -m MODULE | -c CODE | -) [arguments of the program]",
         description="Run a program unchanged, with the processes it starts, and say on stderr what it did on the GPU.",

@@ -8,6 +8,7 @@ from .._records.json_codec import dumps
 from .._runtime.text import count_text, one_line, option_percent_text, size_text, time_text
 from ..analysis.anomalies import median
 from ..analysis.diff import DECISIVE_RUNS, CountChange, Diff, TimeChange, compare
+from ..analysis.operation import WAYS
 from ..session import Session
 from .files import output
 from .html.page import escape, page_file, policy
@@ -97,19 +98,19 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
     lines = [_runs(diff), *(f"  {line}" for line in _sides(diff))]
     lines += [""] * bool(diff.conditions) + [f"Differs: {line}" for line in diff.conditions]
     lines += ["", "Counts (exact)"]
-    rows = [(one_line(row.what), *_before_after(row), _change(row), row.verdict) for row in _counts(diff)]
+    rows = [(_named(row.what), *_before_after(row), _change(row), row.verdict) for row in _counts(diff)]
     lines += _aligned(rows, width) or ["  none recorded"]
     lines += _more(sum(not row.total for row in diff.counts) - _ROWS)
     for title, times in (("Times (medians)", diff.times), ("Blocks (median of a pass)", diff.blocks)):
         if times or times is diff.times:
             lines += ["", title]
-            rows = [(one_line(row.what), *_before_after(row), _change(row), _sure(row)) for row in times[:_ROWS]]
+            rows = [(_named(row.what), *_before_after(row), _change(row), _sure(row)) for row in times[:_ROWS]]
             lines += _aligned(rows, width) or ["  none recorded"]
             lines += _more(len(times) - _ROWS)
     for label, names in (("Only after", diff.appeared), ("Only before", diff.vanished)):
         if names:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            lines += ["", f"{label}: {', '.join(one_line(name, 60) for name in names[:5])}{more}"]
+            lines += ["", f"{label}: {', '.join(one_line(_named(name), 60) for name in names[:5])}{more}"]
     lines += [""] * bool(diff.notes) + [f"Note: {note}" for note in diff.notes]
     failures = diff.failures(over) if over is not None else ()
     if failures:
@@ -131,13 +132,13 @@ def markdown(diff: Diff, *, over: float | None = None) -> str:
     lines += [f"- {_code(failure)}" for failure in failures] + [""] * bool(failures)
     lines += ["| | before | after | change | |", "|---|---:|---:|---:|---|"]
     for row in shown:
-        what = row.what if isinstance(row, CountChange) else row.called
+        what = _named(row.what if isinstance(row, CountChange) else row.called)
         said = row.verdict if isinstance(row, CountChange) else _sure(row)
         lines.append(f"| {_code(what)} | {' | '.join(_before_after(row))} | {_change(row)} | {said} |")
     lines += [""] * bool(diff.conditions) + [f"- {_inert(line)}" for line in diff.conditions]
     lines += ["", "<details><summary>Runs and notes</summary>", ""]
     for label, names in (("Only after", diff.appeared), ("Only before", diff.vanished)):
-        lines += [f"- {label}: {_code(name)}" for name in names[:_ROWS]]
+        lines += [f"- {label}: {_code(_named(name))}" for name in names[:_ROWS]]
         lines += [f"- {label}: {len(names) - _ROWS:,} more"] if len(names) > _ROWS else []
     lines += [f"- {_inert(line)}" for line in (*_sides(diff), *diff.notes)]
     return "\n".join([*lines, "", "</details>"]) + "\n"
@@ -152,6 +153,12 @@ def _inert(line: str) -> str:
     """Text in which a name that somebody gave makes no markup."""
     shown = escape(one_line(line, 400))
     return "".join(f"&#{ord(char)};" if char in "`*_[]|@~\\" else char for char in shown)
+
+
+def _named(what: str) -> str:
+    """What is compared, where copies are called by their direction."""
+    calls, of, name = what.rpartition("calls of ")
+    return one_line(f"{calls}{of}copies {WAYS[name]}" if name in WAYS else what)
 
 
 def _runs(diff: Diff) -> str:
@@ -174,16 +181,15 @@ def write(diff: Diff, target: "str | os.PathLike[str] | IO[str]", *, over: float
     style = page_file("page.css")
     counts = _table(
         ("Count", "Before", "After", "Change", "Verdict"),
-        [(row.what, *_before_after(row), _change(row), row.verdict) for row in _counts(diff)],
+        [(_named(row.what), *_before_after(row), _change(row), row.verdict) for row in _counts(diff)],
         sum(not row.total for row in diff.counts) - _ROWS,
     )
     times, blocks = map(_times, (diff.times, diff.blocks))
     failures = diff.failures(over) if over is not None else ()
     names = "".join(
-        f"<section><h2>{label}</h2><ul>{_items([*found[:_PAGE_NAMES], *_more(len(found) - _PAGE_NAMES)])}</ul>"
-        "</section>"
+        f"<section><h2>{label}</h2><ul>{_items([*shown, *_more(len(found) - _PAGE_NAMES)])}</ul></section>"
         for label, found in (("Only after", diff.appeared), ("Only before", diff.vanished))
-        if found
+        if (shown := [_named(name) for name in found[:_PAGE_NAMES]])
     )
     notes = _items((*failures, *diff.conditions, *diff.notes))
     runs = "; ".join((_runs(diff), *_sides(diff)))
@@ -212,7 +218,7 @@ def _times(times: Sequence[TimeChange]) -> str:
         ("Time", "Before", "After", "Change", "Verdict", "p", "Samples"),
         [
             (
-                row.what,
+                _named(row.what),
                 *_before_after(row),
                 _change(row),
                 f"{row.verdict}{'' if row.decides or row.probability is None else _HERE}",
@@ -284,7 +290,7 @@ def _here(diff: Diff) -> str:
     rows = [row for row in (*diff.times, *diff.blocks) if row.verdict == "slower" and not row.decides]
     if not rows:
         return "."
-    named = ", ".join(f"{one_line(row.called, 60)} ({_change(row)})" for row in rows[:3])
+    named = ", ".join(f"{one_line(_named(row.called), 60)} ({_change(row)})" for row in rows[:3])
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     why = "too small to decide" if diff.times_were_judged else "by single calls and passes"
     return f". Slower in these runs, {why}: {named}{more}."
@@ -308,7 +314,8 @@ def _change(row: CountChange | TimeChange) -> str:
     change = row.change
     if change is None:
         return "new" if any(row.after) else "–"
-    return f"{change:+.1%}".replace("%", " %") if change else "="
+    shown = f"{change:+.1%}".replace("%", " %")
+    return "=" if not change else "0.0 %" if abs(change) < 0.0005 else shown
 
 
 def _sure(row: TimeChange) -> str:

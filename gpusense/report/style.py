@@ -1,7 +1,6 @@
 """How text may look where it goes: width, colour, and the letters its encoding has."""
 
 import os
-import re
 from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -9,8 +8,10 @@ from typing import Any, NamedTuple
 from .._runtime.text import encodable, terminal
 
 _PLAIN_WIDTH = 100
-#: Between a number and its unit, where no line ends.
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[kMGT]B|[kMGT]B/s|W|°C)(?![\w/]))")
+#: Between one of them and its number no line ends.
+_UNITS = frozenset(("%", "ns", "µs", "us", "ms", "s", "W", "°C"))
+_UNITS |= {f"{size}B{of}" for size in ("", "k", "M", "G", "T") for of in ("", "/s")}
+_GLUE = "\N{NO-BREAK SPACE}"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 #: Stand-ins for an encoding that lacks the letter.
 _ASCII = str.maketrans(
@@ -38,9 +39,9 @@ class Style(NamedTuple):
         """``text`` in as many lines as it takes; those after the first stand further in than it does. A word that is
         longer than a line is divided only on a screen."""
         indent = text[: len(text) - len(text.lstrip())] + "  "
-        glued = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", self._one(text))
+        glued = _glued(self._one(text))
         lines = wrap(glued, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
-        return [self._painted(line.replace("\N{NO-BREAK SPACE}", " "), paint) for line in lines]
+        return [self._painted(line.replace(_GLUE, " "), paint) for line in lines]
 
     def whole(self, text: str, *, paint: str = "") -> str:
         """As :meth:`line`, however long: a command is of use only whole."""
@@ -67,6 +68,17 @@ class Style(NamedTuple):
         """``share`` (0…1) as a bar of ``length`` cells."""
         full = round(max(0.0, min(1.0, share)) * length)
         return self.fit("█" * full + "░" * (length - full))
+
+
+def _glued(text: str) -> str:
+    """With a no-break space before each unit."""
+    first, *words = text.split(" ")
+    parts, before = [first], first
+    for word in words:
+        parts.append(_GLUE if before[-1:].isdigit() and word.rstrip(".,:;)…") in _UNITS else " ")
+        parts.append(word)
+        before = word
+    return "".join(parts)
 
 
 PLAIN = Style(cuts=False)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from .._records.device_identity import device_of
-from .._records.records import DeviceInfo
+from .._records.records import NO_GPU, DeviceInfo
 from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
 from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import ranked
-from ..analysis.operation import DEVICE_KINDS, Operation, called
+from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
@@ -41,6 +41,8 @@ _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 #: Where nothing is cut.
 _ANY_WIDTH = 10_000
 _LONG = 2000  # characters of a sentence
+#: Findings that are no conclusions, of which nobody need be sure.
+_FACTS = ("nothing_seen", "damaged", "capture_off", "hang")
 _WORTH_SAYING_NS = 1_000_000
 #: Beside the table of the phase that is judged, others are short.
 _FEW_ROWS = 15
@@ -67,7 +69,7 @@ def summary(
     last = _last(next_step or _next(path), style)
     added = [line for text in more for line in style.wrapped(text)]
     if first.kind == "nothing_seen" and not first.fix:
-        return _without_gpu(session, facts, first, style, added, last)
+        return _without_gpu(session, facts, first, style, added, last, path is not None)
     divisions = Divisions(facts)
     counted = [text for text in (_counters(session), _overhead(session, facts)) if text]
     return [
@@ -88,20 +90,22 @@ def _last(command: str, style: Style) -> list[str]:
 
 
 def _without_gpu(
-    session: Session, facts: Facts, finding: Finding, style: Style, added: "list[str]", last: "list[str]"
+    session: Session, facts: Facts, finding: Finding, style: Style, added: "list[str]", last: "list[str]", kept: bool
 ) -> list[str]:
     """The program did not use a GPU, and nothing says that it should have: a sentence, its blocks and what is added."""
     head = " · ".join(part for part in (_program(session), time_text(facts.window_ns or None)) if part)
     table = block_lines(session, block_tree(session), style.width, _MOST_BLOCKS, why=False)
     blocks = [style.line(f"  {row}") for row in table]
     counted = [line for line in (_counters(session),) if blocks and line]
+    why = finding.title.partition(": ")[2].removesuffix(".")
+    why += "; see gpusense doctor" if why == NO_GPU else ""
     return [
-        *style.wrapped(f"gpusense: {head}. {finding.title}", paint="bold"),
+        *style.wrapped(f"gpusense: {head} · no GPU work: {why}", paint="bold"),
         *_remarks(session, style),
         *blocks,
         *(line for text in counted for line in style.wrapped(text, paint="dim")),
         *added,
-        *(last if blocks else []),
+        *(last if blocks or kept else []),
     ]
 
 
@@ -307,7 +311,7 @@ def _about(session: Session) -> Iterator[str]:
 
 def _verdict(finding: Finding, style: Style, most: int = 99) -> list[str]:
     """Title, evidence and fix, whole; of the evidence as many sentences as ``most`` lines hold, and one at least."""
-    sure = "" if finding.kind == "nothing_seen" else f" ({finding.confidence} confidence)"
+    sure = "" if finding.kind in _FACTS else f" ({finding.confidence} confidence)"
     title = style.wrapped(f"verdict: {one_line(finding.title, _LONG)}{sure}", paint="yellow")
     fix = style.wrapped(f"  try: {one_line(finding.fix, _LONG)}", paint="green") if finding.fix else []
     because: list[str] = []
@@ -383,7 +387,7 @@ def _copies(divisions: Divisions) -> list[str]:
 
 def _way(row: Operation) -> str:
     """ "host to device"; the name of a copy that has its own."""
-    return one_line(label(row.name).removeprefix("copies "))
+    return one_line(WAYS.get(row.name, row.name))
 
 
 def _idle(divisions: Divisions) -> list[str]:

@@ -19,16 +19,11 @@ from .._records.records import (
     Syscall,
 )
 from .._runtime.text import one_line
+from ..analysis.operation import WAYS
 from ..analysis.sampled import SampledCard
 from ..session import Session
 
-DIRECTIONS = {
-    "cpu_to_gpu": "copies host to device",
-    "gpu_to_cpu": "copies device to host",
-    "gpu_to_gpu": "copies between GPUs",
-    "on_device": "copies on the device",
-    "cpu_to_cpu": "copies on the host",
-}
+DIRECTIONS = {name: f"copies {way}" for name, way in WAYS.items()}
 _HOST_TRACKS: dict[type, str] = {
     BlockRecord: "blocks",
     ComputeBlock: "compute",

@@ -62,7 +62,7 @@ def _holds_a_session(path: str) -> bool:
     with file.open_file(path) as found:
         head = found.read(len(file.MAGIC))
     if head and head != file.MAGIC:
-        raise SessionError(f"{path}: exists and is not a gpusense session; not overwritten")
+        raise SessionError(f"{path}: exists, is not a gpusense session and is not overwritten; give another path")
     return bool(head)
 
 

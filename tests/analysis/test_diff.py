@@ -169,7 +169,7 @@ def test_one_run_a_side_compares_single_calls_but_does_not_decide():
     assert (row.basis, row.verdict) == ("calls", "slower")
     assert row.change == pytest.approx(0.3, abs=0.05)
     assert diff.failures(0.1) == ()
-    assert any("run-to-run noise" in note for note in diff.notes)
+    assert any("noise from run to run" in note for note in diff.notes)
 
 
 def test_few_runs_say_how_many_it_takes():

@@ -108,10 +108,10 @@ def test_it_says_why_it_is_there(recent, tmp_path):
     assert told["reasons"][0] == {**slow._asdict(), "path": ["request"], "text": slow.text}
     assert (len(told["reasons"]), told["passed_over"], told["passed_over_worst"]) == (5, 12, slow.text)
     notes = session.meta["notes"]
-    assert notes[0] == "flight recorder: request took 50.0 ms, 10.0 times its 99th percentile of 5.00 ms, of 900 passes"
+    assert notes[0] == "written because block “request” took 50.0 ms; its p99 is 5.00 ms, over 900 passes"
     assert notes[3:] == [
-        "flight recorder: 2 more reasons at the same time",
-        f"flight recorder: 12 reasons made no dump since the one before; the worst: {slow.text}",
+        "written also for 2 more reasons at the same time",
+        f"12 reasons made no dump since the one before; the worst: {slow.text}",
     ]
 
 
@@ -122,7 +122,9 @@ def test_where_there_was_no_room_it_begins_later_and_says_so(tmp_path):
     session = dumped(recent, tmp_path / "a")
     assert session.meta["start_ns"] == session.kernels[0].start_ns - S + 9
     assert session.meta["flight"]["missing_ns"] == session.meta["start_ns"] - T0 - 10 * S > 0
-    assert session.meta["notes"][1].startswith("flight recorder: the first 6.00 s of the time before had no room")
+    assert session.meta["notes"][1].startswith(
+        "not seen: the first 6.00 s of the time before, for which there was no room"
+    )
 
 
 def test_what_could_not_be_read_in_time_is_not_seen(recent, tmp_path):

@@ -53,8 +53,8 @@ def test_a_block_beyond_its_usual_length_is_written_when_its_work_has_come(recor
     recorder.look([ComputeBlock("sum", T0, T0 + 10**10), block(50 * MS)])
     assert not recorder.due()
     (text,) = written(recorder, clock)
-    assert text.startswith("request took 50.0 ms, 9.5 times its 99th percentile of 5.24 ms")
-    assert text.endswith(", of 201 passes")
+    assert text.startswith("block “request” took 50.0 ms; its p99 is 5.24 ms, over ")
+    assert text.endswith(", over 201 passes")
     assert not recorder.due(at_once=True)
 
 
@@ -85,12 +85,12 @@ def test_a_block_inside_counts_where_it_matters_to_the_one_around(recorder, cloc
     assert written(recorder, clock) is None
     recorder.look([block(7 * MS, ("request", "model"))])
     (text,) = written(recorder, clock)
-    assert text.startswith("request / model took 7.00 ms")
+    assert text.startswith("block “request › model” took 7.00 ms")
 
 
 def test_an_error_that_ends_a_block_is_one(recorder, clock):
     recorder.look([block(4 * MS, ("seldom",), "RuntimeError")])
-    assert written(recorder, clock) == ["RuntimeError ended seldom, after 4.00 ms"]
+    assert written(recorder, clock) == ["RuntimeError ended block “seldom” after 4.00 ms"]
 
 
 @pytest.mark.parametrize("error", ["StopIteration", "GeneratorExit", "CancelledError", "SystemExit"])
@@ -106,7 +106,7 @@ def test_one_a_minute_unasked_and_what_is_passed_over_is_told(recorder, clock):
     assert written(recorder, clock) is None
     told = recorder.status()
     assert told["passed_over"] == 4
-    assert told["passed_over_worst"] == "ValueError ended request, after 1.00 ms"
+    assert told["passed_over_worst"] == "ValueError ended block “request” after 1.00 ms"
     assert told["next_after_s"] == pytest.approx(flight.EVERY_S - flight.SETTLE_S)
     clock.now += flight.EVERY_S
     recorder.look([block(90 * MS)])
@@ -122,7 +122,7 @@ def test_what_asks_for_itself_is_always_obeyed(recorder, clock, woken):
         recorder.look([block(500 * MS)])
         recorder.ask()
         assert recorder.due()
-        assert recorder.take(T0 + 10**12).reasons[0].text == "SIGUSR2 came"
+        assert recorder.take(T0 + 10**12).reasons[0].text == "the signal SIGUSR2 came"
         assert recorder.take(T0 + 10**12, asked=True).reasons[0].text == "the program asked for it"
     assert woken == [True] * 3
 

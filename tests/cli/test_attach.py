@@ -171,7 +171,7 @@ def test_the_first_interrupt_ends_recording_with_the_answer(target, tmp_path, ca
     (tmp_path / "folder").mkdir()
     assert cli.main(["attach", str(target.pid), "--duration", "600", "-o", str(tmp_path / "folder")]) == 0
     answer = capsys.readouterr().err
-    assert f"\nnot written: {tmp_path / 'folder'}: Is a directory\nnext: gpusense report --html (kept" in answer
+    assert f"\nNot written: {tmp_path / 'folder'}: Is a directory.\nnext: gpusense report --html (kept" in answer
     assert gpusense.load(os.path.join(_runs.runs()[-1], _runs.MAIN)).blocks
 
 

@@ -118,7 +118,7 @@ def test_a_device_can_be_named(source, capsys):
     assert cli.main(["monitor", "--once", "--device", "1"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
     assert cli.main(["monitor", "--once", "--device", "7"]) == 2
-    assert "'7' names no devices" in capsys.readouterr().err
+    assert "'7' names no device" in capsys.readouterr().err
 
 
 def test_an_interval_that_makes_no_sense_is_an_error(source, capsys):

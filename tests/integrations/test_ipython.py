@@ -72,7 +72,7 @@ def run(cell):
 result, text = run("%%gpusense --text\\ny = 2\\n1 / 0")
 assert isinstance(result.error_in_exec, ZeroDivisionError)  # what stops "run all"
 assert text.count("ZeroDivisionError: division by zero") == 1
-assert text.index("verdict: ") < text.index("ZeroDivisionError")
+assert text.index("no GPU work: ") < text.index("ZeroDivisionError")
 assert "next:" not in text and shell.user_ns.pop("y") == 2
 result, text = run("%%gpusense --text\\ny = = 2")
 assert not result.success and text.count("SyntaxError") == 1

@@ -315,9 +315,9 @@ def test_another_tools_injection_is_left_as_it_is_and_what_is_missing_is_the_sec
     )
     done = gpu("-o", "s.gpusense", "program.py", CUDA_INJECTION64_PATH="/opt/other.so")
     assert done.stdout == "/opt/other.so\n"
-    assert "another tool has set CUDA_INJECTION64_PATH" in done.stderr
+    assert "another tool has set CUDA_INJECTION64_PATH" in " ".join(done.stderr.split())
     second = done.stderr.splitlines()[1]
-    assert second.startswith("not seen: up to ")
+    assert second.startswith("Not seen: up to ")
     assert "before capture began" in second
     assert len(load(tmp_path / "s.gpusense").unseen) == 1
 

@@ -96,7 +96,7 @@ print(tracer.status()['flight_recorder']['failed'])
     (reason,) = [one for one in session.meta["flight"]["reasons"] if one["path"] == ["request"] and slow(one)]
     assert reason["duration_ns"] > 5 * reason["p99_ns"]
     assert reason["passes"] >= 100
-    assert any(note.startswith("flight recorder: request took ") for note in session.meta["notes"])
+    assert any(note.startswith("written because block “request” took ") for note in session.meta["notes"])
     work = work_of(session)
     assert work.pop(9_000) == USUAL + Counter({("model", "recompiled"): 1})
     before = [number for number in work if number < 9_000]

@@ -64,8 +64,8 @@ def same(folder, *arguments, **options):
     assert normal(written) == normal(one.stderr)
     assert two.returncode == one.returncode
     lines = answer.splitlines()
-    assert 3 <= len(lines) <= 15, answer
-    assert lines[-1].startswith("next: ")
+    assert len(lines) <= 15, answer
+    assert lines[-1].startswith("next: ") or (len(lines) < 3 and "no GPU work: " in " ".join(answer.split()))
     return two
 
 
@@ -361,8 +361,8 @@ def test_flags_reach_the_session(tmp_path):
 def test_without_a_gpu_it_says_why(tmp_path):
     done = traced("-c", "print('work')", cwd=tmp_path)
     assert done.stdout == "work\n"
-    assert "verdict: Nothing was recorded: " in done.stderr
-    assert "gpusense doctor" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert re.fullmatch(r"gpusense: .* · no GPU work: .*; see gpusense doctor", said)
 
 
 def test_nothing_temporary_stays(tmp_path):
@@ -376,25 +376,25 @@ def test_off_means_off(tmp_path):
     code = "import gpusense; print(type(gpusense.get_tracer()).__name__)"
     done = traced("-o", "s.gpusense", "-c", code, cwd=tmp_path, GPUSENSE="off")
     assert (done.returncode, done.stdout) == (0, "NoopTracer\n")
-    assert done.stderr == "gpusense: nothing is recorded, because GPUSENSE=off\n"
+    assert done.stderr == "gpusense: Nothing is recorded, because GPUSENSE=off.\n"
     assert not (tmp_path / "s.gpusense").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "name a script"),
-        (("-m",), "name a script"),
+        ((), "name what to run: a script"),
+        (("-m",), "name what to run: a script"),
         (("--threshold-us", "-1", "x.py"), "no time in microseconds"),
-        (("--threshold-us", "soon", "x.py"), "invalid microseconds value"),
+        (("--threshold-us", "soon", "x.py"), "'soon' is no number; say 50 for 50 µs"),
         (("--buffer-size", "0", "x.py"), "no size"),
         (("--buffer-size", "1", "-c", "pass"), "buffer_size"),
         (("--unknown", "x.py"), "unrecognized"),
         (("-o", "no/such/folder/s.gpusense", "-c", "print(1)"), "No such file"),
-        (("-o", "program.py", "-c", "print(1)"), "not a gpusense session; not overwritten"),
-        (("-o", "no/such/folder/page.html", "-c", "print(1)"), "No such file"),
-        (("-o", "{user}.gpusense", "-c", "print(1)"), "braces hold one of pid, rank, host, time"),
-        (("--passes", "5..2", "--block", "b", "x.py"), "5..2 are no passes"),
+        (("-o", "program.py", "-c", "print(1)"), "is not a gpusense session and is not overwritten"),
+        (("-o", "no/such/folder/page.html", "-c", "print(1)"), "there is no folder"),
+        (("-o", "{user}.gpusense", "-c", "print(1)"), "braces in a name stand for a fact of the run: {pid}, {rank}, "),
+        (("--passes", "5..2", "--block", "b", "x.py"), "'5..2' are no passes"),
         (("--duration", "-1", "x.py"), "no time in seconds"),
         (("--overhead", "0", "-c", "pass"), "overhead_budget"),
         (("--kinds", "waits", "-c", "pass"), "unknown kind 'waits'"),
@@ -439,7 +439,7 @@ def test_the_program_may_take_its_time_with_the_terminal(tmp_path):
         _, stderr = child.communicate(timeout=30)
     assert child.returncode == -signal.SIGTERM
     assert time.monotonic() - begun < 20
-    assert "next: " in stderr
+    assert "no GPU work: " in " ".join(stderr.split())
 
 
 # ---- any command, and what is said of it
@@ -473,7 +473,7 @@ def test_console_scripts_on_path(tmp_path):
         )
         two = traced(name, "a", cwd=tmp_path, **environ)
         assert (two.returncode, two.stdout) == (one.returncode, one.stdout) == (3, one.stdout)
-        assert "next: " in two.stderr
+        assert "no GPU work: " in two.stderr
     (folder / "shell").write_text("#!/bin/sh\necho $0 $1\n")
     (folder / "shell").chmod(0o755)
     assert traced("shell", "a b", cwd=tmp_path, **environ).stdout == f"{folder}/shell a b\n"
@@ -497,7 +497,7 @@ def test_a_session_is_never_overwritten(tmp_path):
     name = program(tmp_path, BLOCKS)
     for _ in range(2):
         done = traced("-o", "s.gpusense", name, cwd=tmp_path)
-    assert "the session that was in s.gpusense is now" in done.stderr
+    assert "The session that was in s.gpusense is now" in done.stderr
     assert sorted(path.name for path in tmp_path.glob("*.gpusense")) == ["s.gpusense", "s.old1.gpusense"]
     assert all(load(path).kernels for path in tmp_path.glob("*.gpusense"))
 
@@ -516,7 +516,8 @@ def test_a_report_that_cannot_be_written_is_told_and_nothing_is_lost(tmp_path):
     assert done.returncode == 0
     assert "matmul" in done.stderr
     place = tmp_path / "page.html"
-    assert f"not written: {place}: cannot be written: it is a folder; the session is kept" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert f"Not written: {place}: cannot be written: it is a folder. The session is kept" in said
 
 
 def test_quiet(tmp_path):
@@ -546,7 +547,7 @@ def test_a_part_of_the_time(tmp_path, window, seen, unseen):
 @pytest.mark.parametrize("keep", [(("--no-keep",), {}), ((), {"GPUSENSE_KEEP": "0"})])
 def test_nothing_is_kept_where_nothing_is_to_be(tmp_path, keep):
     options, environ = keep
-    done = traced(*options, "-c", "pass", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"), **environ)
+    done = traced(*options, program(tmp_path, BLOCKS), cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"), **environ)
     assert done.returncode == 0
     assert not (tmp_path / "cache").exists()
     assert "keeps the session" in done.stderr

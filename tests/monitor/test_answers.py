@@ -60,7 +60,7 @@ def test_devices_can_be_chosen(two, monkeypatch):
     assert [device.index for device in two.start(devices="GPU-00000000").devices] == [0]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,-1,0")
     assert [device.index for device in two.start(devices="visible").devices] == [1]
-    with pytest.raises(ValueError, match="names no devices"):
+    with pytest.raises(ValueError, match="names no device"):
         two.start(devices=5)
 
 
@@ -113,7 +113,7 @@ def test_a_device_is_its_own_name(two):
     for wanted in (second, [second], same, (same, 1)):
         assert two.start(devices=wanted).devices == (second,)
     assert two.start(devices=[second, "0"]).devices == (first, second)
-    with pytest.raises(ValueError, match="'GPU-other' names no devices"):
+    with pytest.raises(ValueError, match="'GPU-other' names no device"):
         two.start(devices=second._replace(uuid="GPU-other", pci_bus_id=None))
 
 

@@ -178,7 +178,7 @@ def test_select_names_devices():
     assert select("GPU-a", devices) == (devices[0],)
     assert select("00000000:02:00.0", devices) == (devices[1],)
     assert select([1, "0"], devices) == devices
-    with pytest.raises(ValueError, match="names no devices; there are: 0: GPU-a"):
+    with pytest.raises(ValueError, match="names no device; there are: 0: GPU-a"):
         select(7, devices)
     with pytest.raises(ValueError, match="names 2 devices"):
         select("GPU-", devices)

@@ -34,7 +34,7 @@ def test_only_the_owner_can_read_it(tmp_path):
 def test_a_file_that_is_no_session_is_not_overwritten(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("print(1)")
-    with pytest.raises(SessionError, match="not a gpusense session; not overwritten"):
+    with pytest.raises(SessionError, match="is not a gpusense session and is not overwritten"):
         Writer(path)
     assert path.read_text() == "print(1)"
     path.write_text("")

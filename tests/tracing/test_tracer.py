@@ -374,7 +374,7 @@ def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(trace
     summary = block.summary()
     assert (summary.transfer_count, summary.transfer_bytes) == (1, 2_000_000)
     assert (summary.kernel_count, summary.gpu_ns, summary.memset_count) == (None, None, None)
-    assert "1 transfer (2.00 MB in 1.00 ms)" in str(summary)
+    assert "1 copy (2.00 MB in 1.00 ms)" in str(summary)
     assert "kernels" not in str(summary)
     tracer.reset()
     with gpusense.trace("empty"):
@@ -384,7 +384,7 @@ def test_what_no_source_could_tell_is_unknown_beside_what_the_program_told(trace
     heads, row, *notes = out.getvalue().splitlines()
     assert heads.split()[-2:] == ["stddev", "block"]
     assert row.split()[-1] == "empty"
-    assert notes[0].startswith("GPU, kernels, copies, bytes not known: no CUDA")
+    assert notes[0].startswith("GPU, kernels, copies, bytes: not known, because no NVIDIA GPU")
 
 
 def test_names_cannot_write_to_the_terminal(tracer):

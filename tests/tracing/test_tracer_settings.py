@@ -158,7 +158,8 @@ def test_a_mode_that_there_is_not_is_told(word):
     assert problems == [
         f"GPUSENSE={word!r} is ignored: it must be off, auto or on",
         "GPUSENSE_BACKENDS='cupti,nvmll' is ignored: unknown backend 'nvmll'; known: "
-        + ", ".join(config.BACKEND_NAMES),
+        + ", ".join(config.BACKEND_NAMES)
+        + ". Did you mean 'nvml'?",
     ]
     for known in ("", "auto", "OFF", " on ", "0", "true"):
         assert config.from_environment({"GPUSENSE": known}) == ({}, [])
