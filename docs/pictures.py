@@ -190,6 +190,9 @@ def photographed(browser: Browser, folder: pathlib.Path, name: str, heading: str
     """The page from its top, or the card with that heading."""
     found = f"[...document.querySelectorAll('h2')].find(h => h.textContent.startsWith('{heading}'))"
     browser.size(1200, height)
+    if heading and not browser.evaluate(f"Boolean({found}?.closest('section'))"):
+        print(f"{name} stays as it is: the page has no card {heading!r}")
+        return
     if heading:
         height = browser.evaluate(f"{found}.closest('section').getBoundingClientRect().height + 16")
         browser.size(1200, int(height))
