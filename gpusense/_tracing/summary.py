@@ -101,9 +101,9 @@ class TraceSummary(NamedTuple):
     @classmethod
     def of(cls, session: Any) -> "TraceSummary":
         """Block statistics and totals of a session."""
-        from ..analysis.blocks import block_tree
+        from ..analysis.facts import Facts
 
-        root = block_tree(session)
+        root = session.once(Facts).blocks
         times, seen = root.times, root.gpu_seen
         rows = sorted(_rows(session, root), key=lambda row: -row.total_ns)
         return cls(
@@ -299,14 +299,14 @@ def _block_text(summary: BlockSummary) -> str:
 
 def _table_lines(session: Any, stream: Any) -> list[str]:
     """A table of the blocks, totals, and what is not in them."""
-    from ..analysis.blocks import block_tree
+    from ..analysis.facts import Facts
     from ..analysis.memory import alive, out_of_memory
     from ..analysis.unwritten import absent_text, listed_text, untimed, untimed_text
     from ..report import blocks
     from ..report.style import style_of
 
     summary = session.summary()
-    lines = list(blocks.lines(session, block_tree(session), style_of(stream).width, _MOST_BLOCKS))
+    lines = list(blocks.lines(session, session.once(Facts).blocks, style_of(stream).width, _MOST_BLOCKS))
     if not summary.operations:
         lines.append("(no block was recorded)" + (f": {summary.reason}" if summary.reason else ""))
     counters = summary.counters

@@ -8,6 +8,7 @@ from .._records.records import GpuAllocation
 from .._records.work import WorkTable
 from ..session import Session
 from .anomalies import Anomaly, anomalies
+from .blocks import BlockNode, block_tree
 from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen, window
 from .calls import Calls, calls
 from .coverage import Coverage, coverage
@@ -118,6 +119,11 @@ class Facts:
                 seen.append(view.program)
                 found.append(view)
         return found
+
+    @cached_property
+    def blocks(self) -> BlockNode:
+        """The root of the tree of blocks."""
+        return block_tree(self.session)
 
     @cached_property
     def times(self) -> list[DeviceTime]:

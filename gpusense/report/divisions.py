@@ -22,6 +22,7 @@ from ..analysis.operation import DEVICE_KINDS, Operation
 from ..analysis.program import INTERLUDE, START_UP, STEADY, TAIL, WHOLE, Program, Steps
 from ..analysis.startup import dominates, start_up
 from ..analysis.view import View
+from ..session import Session
 
 #: The name of all phases together.
 ALL = "whole"
@@ -295,6 +296,15 @@ class Divisions:
             text = device_text(facts.session.devices, *key)
             found.append(Division(facts.programs[0], key, ALL, seen, busy, parts, {}, shares, time.unseen_ns, text))
         return sorted(found, key=lambda one: -one.busy_ns)
+
+
+def divisions_of(session: Session) -> Divisions:
+    """Of the one analysis of a session."""
+    return session.once(_divided)
+
+
+def _divided(session: Session) -> Divisions:
+    return Divisions(session.once(Facts))
 
 
 class _Calls:

@@ -8,10 +8,10 @@ from typing import IO, Any
 from .._records.json_codec import encode, plain
 from .._records.records import Aggregate, BlockRecord, Record
 from ..analysis.backends import side_by_side
-from ..analysis.blocks import BlockNode, block_tree
+from ..analysis.blocks import BlockNode
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
-from ..analysis.findings import ranked
+from ..analysis.findings import findings
 from ..analysis.idle import DeviceIdle
 from ..analysis.memory import memory
 from ..analysis.operation import Operation
@@ -21,7 +21,7 @@ from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
 from ..session import Session
 from . import json_stream
-from .divisions import EMPTY, Division, Divisions
+from .divisions import EMPTY, Division, divisions_of
 from .json_stream import Rows
 
 SCHEMA = "gpusense.report/1"
@@ -43,15 +43,15 @@ def pieces(session: Session, *, portable: bool = False, indent: int | None = Non
 
 def _members(session: Session) -> Iterator[tuple[str, Any]]:
     """Names and values, one after the other, so that nothing is held longer than it takes to write it."""
-    facts = Facts(session)
-    found = [plain(finding._asdict()) for finding in ranked(facts)]
+    facts = session.once(Facts)
+    found = [plain(finding._asdict()) for finding in session.once(findings)]
     yield "schema", SCHEMA
     yield "meta", plain(session.meta)
     yield "duration_ns", session.duration_ns
     yield "window_ns", facts.window_ns or None
     yield "verdict", found[0]
     yield "findings", found
-    divisions = Divisions(facts)
+    divisions = divisions_of(session)
     yield "phases", [_phase(program, phase) for program in facts.programs for phase in program.phases]
     yield "steps", [_steps(program, program.steps) for program in facts.programs if program.steps is not None]
     yield "views", [_view(one) for one in divisions.all]
@@ -181,7 +181,7 @@ def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
         "ranks": [ranks(split(session))] if len(processes_of(session)) > 1 else [],
     }
     shown = {name: [_row(row) for row in rows] for name, rows in parts.items()}
-    return {**shown, "block_tree": list(_block_tree(block_tree(session)))}
+    return {**shown, "block_tree": list(_block_tree(facts.blocks))}
 
 
 def _row(value: Any) -> Any:

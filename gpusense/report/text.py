@@ -9,9 +9,8 @@ from typing import IO, Any
 from .._records.device_identity import device_of
 from .._records.records import DeviceInfo
 from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
-from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
-from ..analysis.findings import ranked
+from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.sampled import devices_seen
@@ -20,7 +19,7 @@ from ..analysis.waits import lines_missing
 from ..session import Session
 from . import identity
 from .blocks import lines as block_lines
-from .divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text, steps_text
+from .divisions import ALL, EMPTY, PARTS, Division, Divisions, divisions_of, phase_text, steps_text
 from .html.tables import small_tables
 from .style import PLAIN, Style
 
@@ -49,9 +48,8 @@ def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, m
 
     ``path`` is where the session was kept; None if it was not. ``more`` is a line to add.
     """
-    facts = Facts(session)
-    divisions = Divisions(facts)
-    first = ranked(facts)[0]
+    facts, divisions = session.once(Facts), divisions_of(session)
+    first = session.once(findings)[0]
     head = _heads(session, facts, divisions, style)
     tables = [style.line(text) for text in (*_top(divisions), *_copies(divisions), *_empty(divisions))]
     waits = [style.line(text) for text in _waits(facts)]
@@ -67,9 +65,8 @@ def summary(session: Session, style: Style = PLAIN, path: "str | None" = None, m
 
 def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     """Every section of the report, line by line."""
-    facts = Facts(session)
-    divisions = Divisions(facts)
-    found = ranked(facts)
+    facts, divisions = session.once(Facts), divisions_of(session)
+    found = session.once(findings)
     yield from _heads(session, facts, divisions, style)
     yield from (style.line(text) for text in _about(session))
     yield ""
@@ -84,7 +81,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _missing_lines(session)),
-        ("Blocks", block_lines(session, block_tree(session), style.width, _MOST_ROWS)),
+        ("Blocks", block_lines(session, facts.blocks, style.width, _MOST_ROWS)),
         ("Hang", _hang(session)),
         ("Not seen", _unseen(session)),
         ("Damage", (one_line(sentence, 200) for sentence in session.meta.get("damage") or ())),

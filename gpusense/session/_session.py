@@ -1,6 +1,7 @@
 """Everything recorded in one run, in memory: what analyses, reports and exporters read; nothing else reaches them."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._records.metrics import GpuMetrics
 from .._records.records import (
@@ -26,6 +27,8 @@ from .._runtime.text import count_text
 if TYPE_CHECKING:
     from .. import TraceSummary
 
+T = TypeVar("T")
+
 
 class Session:
     """All records of one run. ``records`` are the listed ones; ``aggregates`` sum up the others; nothing is in both.
@@ -39,7 +42,7 @@ class Session:
     was done: callbacks, library, cuda_live_ns), ``damage`` (list of sentences with offsets, from a damaged file).
     """
 
-    __slots__ = ("_work", "aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
+    __slots__ = ("_once", "_work", "aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
 
     def __init__(
         self,
@@ -63,6 +66,15 @@ class Session:
         self.unseen: list[UnseenInterval] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
         self._work = work
+        self._once: dict[Any, Any] = {}
+
+    def once(self, make: "Callable[[Session], T]") -> T:
+        """What ``make(session)`` gave the first time: analyses that several ask for. Two threads that are the first at
+        the same time may both make it, and get the same one."""
+        known = self._once.get(make)
+        if known is None:
+            known = self._once.setdefault(make, make(self))
+        return known  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         kept, counted = len(self.records), sum(one.count for one in self.aggregates)
