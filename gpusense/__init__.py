@@ -40,10 +40,15 @@ if TYPE_CHECKING:
     from ._runtime.errors import BackendError, BackendUnavailable, ConfigurationError, GpuSenseError, SessionError
     from ._tracing.bottlenecks import Bottleneck
     from ._tracing.noop import NoopTracer
-    from ._tracing.summary import BlockOperation, BlockSummary, Launched, TraceSummary
+    from ._tracing.summary import BlockSummary, Launched
     from ._tracing.tracer import Tracer
     from ._tracing.types import Block
+    from .analysis.facts import Finding
+    from .analysis.operation import Operation
+    from .analysis.program import Phase, Steps
+    from .analysis.summary import BlockOperation, TraceSummary
     from .monitor import Monitor, Window
+    from .report.spans import Span
     from .session import Session, load
 
 if TYPE_CHECKING:  # what only signatures name
@@ -71,6 +76,7 @@ __all__ = [
     "DeviceInfo",
     "DeviceSource",
     "Direction",
+    "Finding",
     "GpuAllocation",
     "GpuKernel",
     "GpuMemoryTransfer",
@@ -82,11 +88,15 @@ __all__ = [
     "MetricsSource",
     "Monitor",
     "NoopTracer",
+    "Operation",
     "OwnUsage",
+    "Phase",
     "RecordSource",
     "Session",
     "SessionError",
     "Settings",
+    "Span",
+    "Steps",
     "Syscall",
     "TraceSummary",
     "Tracer",
@@ -145,10 +155,15 @@ _SOURCES = {
     "_tracing.block": ("Block",),
     "_tracing.noop": ("NoopTracer",),
     "_tracing.bottlenecks": ("Bottleneck",),
-    "_tracing.summary": ("BlockOperation", "BlockSummary", "Launched", "TraceSummary"),
+    "_tracing.summary": ("BlockSummary", "Launched"),
     "_tracing.tracer": ("Tracer",),
+    "analysis.facts": ("Finding",),
+    "analysis.operation": ("Operation",),
+    "analysis.program": ("Phase", "Steps"),
+    "analysis.summary": ("BlockOperation", "TraceSummary"),
     "integrations.ipython": ("load_ipython_extension", "unload_ipython_extension"),  # what %load_ext looks for
     "monitor": ("Monitor", "Window"),
+    "report.spans": ("Span",),
     "session": ("Session", "load"),
 }
 _LAZY = {name: module for module, names in _SOURCES.items() for name in names}

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, overload
 if TYPE_CHECKING:
     from os import PathLike
 
+    from ..analysis.summary import TraceSummary
     from ..session import Session
     from .bottlenecks import Bottleneck
-    from .summary import TraceSummary
 
 
 class Results:

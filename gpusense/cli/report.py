@@ -6,8 +6,9 @@ import sys
 from typing import Any
 
 from .._runtime.text import terminal
+from ..report.forms import FORMS, SESSION, form_of
 from ._arguments import microseconds, refuse_over_itself
-from ._outputs import FORMS, SESSION, filled, form_of, show
+from ._outputs import filled, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

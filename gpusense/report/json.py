@@ -81,7 +81,6 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, inden
 
 def _phase(program: Program, phase: Phase) -> dict[str, Any]:
     return {
-        "process": program.root,
         **phase._asdict(),
         "length_ns": phase.length_ns,
         "judged": phase.name == program.judged,
