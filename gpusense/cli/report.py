@@ -87,7 +87,7 @@ def _target(arguments: argparse.Namespace, name: str | None, first: str) -> str 
         return None
     if os.path.isdir(first):
         return os.path.join(first, f"page{form.suffixes[0]}")
-    return first.removesuffix(SESSION) + form.suffixes[0]
+    return first.removesuffix(SESSION).removesuffix(".json") + form.suffixes[0]
 
 
 def _text(session: Any, target: str | None) -> None:

@@ -19,12 +19,10 @@ from ..analysis.program import Phase, Program, Steps
 from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
-from ..session import Session
+from ..session import Session, _json
 from . import json_stream
 from .divisions import EMPTY, Division, divisions_of
 from .json_stream import Rows
-
-SCHEMA = "gpusense.report/1"
 
 
 def to_dict(session: Session) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
     """Names and values, one after the other, so that nothing is held longer than it takes to write it."""
     facts = session.once(Facts)
     found = [plain(finding._asdict()) for finding in session.once(findings)]
-    yield "schema", SCHEMA
+    yield "schema", _json.SCHEMA
     yield "meta", plain(session.meta)
     yield "duration_ns", session.duration_ns
     yield "window_ns", facts.window_ns or None
@@ -67,6 +65,7 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
     yield "analysis", _analysis(session, facts)
     yield "metrics", Rows(session.metrics, encode)
     yield "unseen", [encode(interval, full=True) for interval in session.unseen]
+    yield _json.FIELD, _json.more(session)
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, indent: int | None = None) -> None:
