@@ -96,11 +96,9 @@ def _cells(rows: Sequence[Any], most: int) -> tuple[list[str], list[list[str]]]:
     of = type(rows[0])
     columns = _COLUMNS.get(of.__name__) or tuple((name, name) for name in of._fields)
     first = min(row.start_ns for row in rows) if of.__name__ == "Span" else 0
-    shown = rows[:most]
-    columns = tuple(column for column in columns if any(getattr(row, column[0]) not in (None, ()) for row in shown))
-    return [head for _, head in columns], [
-        [_cell(name, getattr(row, name), first) for name, _ in columns] for row in shown
-    ]
+    cells = [[_cell(name, getattr(row, name), first) for row in rows[:most]] for name, _ in columns]
+    shown = [at for at, column in enumerate(cells) if {*column} - {"", UNKNOWN}]
+    return [columns[at][1] for at in shown], list(map(list, zip(*(cells[at] for at in shown), strict=True)))
 
 
 def _cell(name: str, value: Any, first: int) -> str:

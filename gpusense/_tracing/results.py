@@ -40,6 +40,11 @@ class Results:
 
         print_bottlenecks(self.session(), top_n, file)
 
+    def save(self, path: "str | PathLike[str]") -> None:
+        """Writes the session so far as the suffix says: ``.gpusense``, ``.html``, ``.json``, ``.pftrace`` and others,
+        as :meth:`Session.save`, which says what it raises."""
+        self.session().save(path)
+
     @overload
     def export_json(self, path: None = None) -> str: ...
 

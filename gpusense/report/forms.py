@@ -5,6 +5,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..session import Session
 
 
@@ -32,7 +34,8 @@ FORMS = {
         "flamegraph", "a profile for speedscope.app", (".speedscope.json",), function="write_speedscope"
     ),
 }
-SESSION, TEXT = ".gpusense", (".txt",)
+SESSION = ".gpusense"
+_TEXT = Form("text", "the report for people", (".txt",))
 
 
 def form_of(path: str) -> str | None:
@@ -42,18 +45,23 @@ def form_of(path: str) -> str | None:
     return next((by_suffix[suffix] for suffix in sorted(by_suffix, key=len)[::-1] if lower.endswith(suffix)), None)
 
 
-def save(session: "Session", path: "str | os.PathLike[str]") -> None:
-    """Writes ``session`` in the form that the suffix asks for. Raises ``ValueError`` where it asks for none."""
-    from .. import session as sessions
-
+def writer_of(path: "str | os.PathLike[str]") -> "Callable[[Session, Any], Any] | None":
+    """The function that writes a session in the form that the suffix asks for; None where it asks for none."""
     name = os.fspath(path)
     form = form_of(name)
     if form is not None:
-        FORMS[form].writer()(session, path)
-    elif name.lower().endswith(SESSION):
-        sessions.save(session, path)
-    elif name.lower().endswith(TEXT):
-        Form("text", "", TEXT).writer()(session, path)
-    else:
-        known = (SESSION, *(suffix for form in FORMS.values() for suffix in form.suffixes), *TEXT)
-        raise ValueError(f"{name}: the suffix chooses the form; there are {', '.join(known)}")
+        return FORMS[form].writer()  # type: ignore[no-any-return]
+    if name.lower().endswith(SESSION):
+        from ..session import save
+
+        return save
+    return _TEXT.writer() if name.lower().endswith(_TEXT.suffixes) else None
+
+
+def save(session: "Session", path: "str | os.PathLike[str]") -> None:
+    """Writes ``session`` in the form that the suffix asks for. Raises ``ValueError`` where it asks for none."""
+    write = writer_of(path)
+    if write is None:
+        known = (SESSION, *(suffix for form in (*FORMS.values(), _TEXT) for suffix in form.suffixes))
+        raise ValueError(f"{os.fspath(path)}: the suffix chooses the form; there are {', '.join(known)}")
+    write(session, path)

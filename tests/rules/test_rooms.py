@@ -89,6 +89,7 @@ COVERED_BY = {
     "session/test_format.py": "session session._session",
     "session/test_writer.py": "session._paths",
     "tracing/test_manual.py": "_records.validate",
+    "tracing/test_summary.py": "analysis.summary",
     "tracing/test_tracer.py": "_aggregation.block_totals _tracing.decorator _tracing.noop",
     "tracing/test_tracer_settings.py": "_runtime.config _tracing.select",
     "tracing/test_tracer_sinks.py": "_capture.sinks",

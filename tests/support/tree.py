@@ -33,8 +33,8 @@ __main__
 #: The package's ``__init__``: whoever asks it for a name gets the module that has it, and it loads nothing by itself.
 ROOT = "gpusense"
 
-#: What may import rooms above its own, in its functions alone: a session answers questions, and those who know are above
-#: (ADR 33). Nothing else may.
+#: What may import rooms above its own, in its functions alone: a session answers questions, and who knows stands above
+#: it (ADR 33). Nothing else may.
 UPWARD = "session._views"
 
 ROWS = {ROOT: 0} | {name: row for row, names in enumerate(ROOMS.split("\n")) for name in names.split()}
