@@ -17,6 +17,15 @@ class Results:
 
         def session(self) -> "Session": ...
 
+    def _repr_html_(self) -> str:
+        from .._runtime.tables import escape
+
+        return f"<p>{escape(repr(self))}</p>{self.summary().as_html()}"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(f"{self!r}\n")
+        printer.pretty(self.summary())
+
     def summary(self) -> "TraceSummary":
         """:class:`TraceSummary`: statistics of every block by path, with the GPU work launched inside."""
         return self.session().summary()

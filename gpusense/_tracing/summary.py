@@ -50,6 +50,20 @@ class BlockSummary(NamedTuple):
     def __str__(self) -> str:
         return _block_text(self)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return self.as_html()
+
+    def as_html(self) -> str:
+        """What ``str()`` says, with a table of what was launched."""
+        from .._runtime.tables import escape, table
+
+        head, *_ = str(self).splitlines()
+        more = f"<p>{escape(self.reason)}</p>" if self.reason and self.operations else ""
+        return f"<p>{escape(head)}</p>{table(self.operations) if self.operations else ''}{more}"
+
 
 def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     """Built from the running totals of the pipeline; in file mode from the file."""
@@ -159,7 +173,7 @@ def _table_lines(session: Any, stream: Any) -> list[str]:
     from ..analysis.facts import Facts
     from ..analysis.memory import alive, out_of_memory
     from ..analysis.summary import share_of_time
-    from ..analysis.unwritten import absent_text, listed_text, untimed, untimed_text
+    from ..analysis.unwritten import absent_text, ignored, listed_text, untimed, untimed_text
     from ..report import blocks
     from ..report.style import style_of
 
@@ -173,6 +187,7 @@ def _table_lines(session: Any, stream: Any) -> list[str]:
     absent = absent_text(counters)
     if absent:
         lines.append(f"not recorded: {absent}; the session's counters say why")
+        lines += [f"  {count_text(count, 'manual record')}: {reason}" for reason, count in ignored(session).items()]
     if untimed(session):
         lines.append(f"{untimed_text(session)}: {next(iter(untimed(session)))}")
     lines += _waited(session)

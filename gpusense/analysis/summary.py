@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .._records.records import Counters, Path
+from .._runtime import tables
+from .._runtime.text import time_text
 from ..session import Session
 from .blocks import why_unknown
 from .facts import Facts
@@ -72,6 +74,26 @@ class TraceSummary(NamedTuple):
             reason=session.meta.get("reason", ""),
             observed_share=share_of_time(session, "observed"),
         )
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("\n".join([*tables.lines(self.operations), self._totals()]))
+
+    def _repr_html_(self) -> str:
+        return self.as_html()
+
+    def as_html(self) -> str:
+        """The blocks as a table, and the totals in a line."""
+        return f"{tables.table(self.operations)}<p>{tables.escape(self._totals())}</p>"
+
+    def _totals(self) -> str:
+        parts = (
+            ("run", self.wall_ns),
+            ("GPU busy", self.gpu_busy_ns),
+            ("kernels", self.gpu_ns),
+            ("copies", self.transfer_ns),
+        )
+        known = [f"{name} {time_text(spent)}" for name, spent in parts if spent is not None]
+        return ", ".join(known + [self.reason] * bool(self.reason))
 
     def operation(self, name: str) -> BlockOperation | None:
         """The row of the block named ``name``; None if there was none."""
