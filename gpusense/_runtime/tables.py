@@ -70,7 +70,8 @@ def table(rows: Sequence[Any], most: int = _SHOWN) -> str:
 
     more = f"<p>… and {len(rows) - most:,} more</p>" if len(rows) > most else ""
     body = "".join(row("td", texts) for texts in cells)
-    return f"<table><thead>{row('th', heads)}</thead><tbody>{body}</tbody></table>{more}"
+    head = f"<thead>{row('th', heads)}</thead>"
+    return f'<table style="white-space:nowrap">{head}<tbody>{body}</tbody></table>{more}'
 
 
 def lines(rows: Sequence[Any], most: int = _SHOWN) -> list[str]:

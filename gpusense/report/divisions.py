@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import mul
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._records.device_identity import card, device_of, device_text
 from .._records.records import standard_deviation
@@ -305,6 +305,22 @@ def divisions_of(session: Session) -> Divisions:
 
 def _divided(session: Session) -> Divisions:
     return Divisions(session.once(Facts))
+
+
+def operations_of(session: Session) -> list[Operation]:
+    """The table of operations, with medians of calls that were only counted from the rows of all work."""
+    known = {_whole(row): row for one in divisions_of(session).of(ALL) for row in one.operations}
+    return [
+        row._replace(median_ns=same.median_ns, p95_ns=same.p95_ns)
+        if row.median_ns is None and (same := known.get(_whole(row))) is not None
+        else row
+        for row in session.once(Facts).operations
+    ]
+
+
+def _whole(row: Operation) -> tuple[Any, ...]:
+    """What two rows agree in that are of the same calls."""
+    return row.kind, row.name, row.backend, row.device, row.direction, row.count, row.total_ns
 
 
 class _Calls:

@@ -21,7 +21,7 @@ from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
 from ..session import Session, _json
 from . import json_stream
-from .divisions import EMPTY, Division, divisions_of
+from .divisions import EMPTY, Division, divisions_of, operations_of
 from .json_stream import Rows
 
 
@@ -57,7 +57,7 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
     yield "devices", [encode(device, full=True) for device in session.devices]
     yield "busy", [{**plain(time._asdict()), "busy_share": time.busy_share} for time in facts.times]
     yield "idle", [_idle(row) for row in facts.idle]
-    yield "operations", [plain(row._asdict()) for row in facts.operations]
+    yield "operations", [plain(row._asdict()) for row in session.once(operations_of)]
     yield "transfers", [_transfer(row) for row in facts.transfers]
     yield "blocks", Rows(filter(_is_block, session.records), _record, _DERIVED)
     yield "records", Rows(filterfalse(_is_block, session.records), _record, _DERIVED)

@@ -6,12 +6,11 @@ from html import escape as markup
 from typing import TypeVar
 
 from .._runtime.tables import Table, escape, table
-from ..analysis.facts import Facts
 from ..analysis.findings import findings
 from ..analysis.summary import TraceSummary
 from ..session import Session
 from . import text
-from .divisions import divisions_of
+from .divisions import divisions_of, operations_of
 from .html import page
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ class Timeline(Table[T]):
 
 def answer(session: Session) -> str:
     """The verdict, how busy the devices were, and the heaviest operations and blocks."""
-    operations, blocks = session.once(Facts).operations, session.once(TraceSummary.of).operations
+    operations, blocks = session.once(operations_of), session.once(TraceSummary.of).operations
     sentence = divisions_of(session).sentence()
     parts = [session.once(findings)[0].as_html()]
     parts += [f"<p>{escape(sentence)}</p>"] if sentence else []

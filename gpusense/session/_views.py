@@ -45,9 +45,9 @@ def block_table(session: "Session") -> "tuple[BlockOperation, ...]":
 
 
 def operations(session: "Session") -> "tuple[Operation, ...]":
-    from ..analysis.facts import Facts
+    from ..report.divisions import operations_of
 
-    return Table(session.once(Facts).operations)
+    return Table(session.once(operations_of))
 
 
 def timeline(session: "Session") -> "tuple[Span, ...]":
