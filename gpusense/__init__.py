@@ -4,7 +4,8 @@
 - Records that you time yourself: ``record_kernel``, ``record_transfer``, ``record_compute_block``.
 - The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``, ``dump``.
 - Devices: ``devices``, ``own_usage``; ``monitor.start_background(callback)`` samples them.
-- Sessions: ``load``, ``Session``, and the records in them, ``GpuKernel`` and others.
+- Sessions: ``load``, ``Session``, what it answers (``Finding``, ``Operation``, ``Phase``, ``Steps``, ``Span``), and the
+  records in it, ``GpuKernel`` and others.
 - Submodules: ``cuda``, ``doctor``, ``exporters``, ``integrations``, ``monitor``, ``session``, ``testing``, ``wgpu``.
 
 Nothing is loaded on import; without a GPU everything is a graceful no-op. Every function may be called from any thread.
@@ -272,7 +273,8 @@ else:
         What is launched inside belongs to it; ``block.summary()`` gives it. Never raises for a reason of gpusense's
         own, never waits for the device. ``attributes`` go into the record of the block. ``links``: OpenTelemetry span
         contexts that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is
-        recorded. ``@trace`` without parentheses names the block after the function.
+        recorded. Without ``name`` it is called after the function and the line that open it, "train (train.py:31)";
+        ``@trace`` without parentheses names it after the function.
         """
         if type(name) is str:
             if attributes is None and links is None:
