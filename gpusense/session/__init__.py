@@ -27,7 +27,9 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
 
     Raw activity buffers are decoded now: ``threshold_us`` (None: what the run used) and ``trace_all`` choose anew what
     is kept one by one. A session without raw buffers keeps what was kept; a higher threshold folds more of it into
-    aggregates. Raises ``SessionError`` where the file is no session, of a later format version, or cannot be read.
+    aggregates. Where no C++ runtime is in this process, a child process makes the names of kernels readable.
+
+    Raises ``SessionError`` where the file is no session, of a later format version, or cannot be read.
     """
     import gc
 
@@ -65,8 +67,10 @@ def _load_file(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_a
         # A run records what other sources give it undecided too; a saved session has been decided about.
         decided = builder.meta.pop("decided", False) or builder.meta.get("mode") != "file"
         if raw or not decided:
+            from .._capi import demangle
             from ._replay import replay
 
+            demangle.learn(reader.kernel_names())
             session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all)
         else:
             session = builder.session()
