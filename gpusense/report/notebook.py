@@ -1,11 +1,9 @@
 """What a notebook shows of a session: its answer in short, and the page in a frame of its own."""
 
 import io
-from collections.abc import Iterable
 from html import escape as markup
-from typing import TypeVar
 
-from .._runtime.tables import Table, escape, table
+from .._runtime.tables import escape, table
 from ..analysis.findings import findings
 from ..analysis.summary import TraceSummary
 from ..session import Session
@@ -13,22 +11,7 @@ from . import text
 from .divisions import divisions_of, operations_of
 from .html import page
 
-T = TypeVar("T")
 _HEIGHT_PX = 560
-
-
-class Timeline(Table[T]):
-    """Spans that a notebook shows as the drawn timeline."""
-
-    session: Session
-
-    def __new__(cls, rows: Iterable[T], session: Session) -> "Timeline[T]":
-        made = super().__new__(cls, rows)
-        made.session = session
-        return made
-
-    def _repr_html_(self) -> str:
-        return frame(self.session)
 
 
 def answer(session: Session) -> str:

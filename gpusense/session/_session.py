@@ -242,7 +242,7 @@ class Session:
         """
         _views.save(self, path)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return _views.answer(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:

@@ -1,12 +1,14 @@
 """What a session answers of itself: the one module of its room that asks the rooms above, analysis and report.
 
-They are imported when they are asked, so that writing and reading files loads none of them. Nobody but ``_session``
-calls in here; ADR 33 has the reasons.
+They are imported when they are asked, so that writing and reading files loads none of them; what a copy for libraries
+comes without, by name. Nobody but ``_session`` calls in here; ADR 33 has the reasons.
 """
 
 import io
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .._runtime import package
 from .._runtime.tables import Table
 
 if TYPE_CHECKING:
@@ -51,10 +53,20 @@ def operations(session: "Session") -> "tuple[Operation, ...]":
 
 
 def timeline(session: "Session") -> "tuple[Span, ...]":
-    from ..report.notebook import Timeline
     from ..report.spans import spans
 
-    return Timeline(spans(session), session)
+    made = Timeline(spans(session))
+    made.session = session
+    return made
+
+
+class Timeline(Table[Any]):
+    """Spans, which a notebook draws."""
+
+    session: "Session"
+
+    def _repr_html_(self) -> str:
+        return str(_renderer("notebook").frame(self.session))
 
 
 def to_dict(session: "Session") -> dict[str, Any]:
@@ -64,40 +76,46 @@ def to_dict(session: "Session") -> dict[str, Any]:
 
 
 def to_html(session: "Session", path: Any) -> str | None:
-    from ..report.html import page
-
     target = io.StringIO() if path is None else path
-    page.write(session, target)
+    _renderer("html.page").write(session, target)
     return target.getvalue() if path is None else None
 
 
 def to_perfetto(session: "Session", path: Any) -> bytes | None:
-    from ..report import perfetto
-
     target = io.BytesIO() if path is None else path
-    perfetto.write(session, target)
+    _renderer("perfetto").write(session, target)
     return target.getvalue() if path is None else None
 
 
 def to_dataframe(session: "Session", kind: str) -> Any:
-    from ..report.frames import dataframe
-
-    return dataframe(session, kind)
+    return _renderer("frames").dataframe(session, kind)
 
 
 def save(session: "Session", path: Any) -> None:
-    from ..report.forms import save
-
-    save(session, path)
+    _renderer("forms").save(session, path)
 
 
-def answer(session: "Session") -> str:
-    from ..report import notebook
-
-    return notebook.answer(session)
+def answer(session: "Session") -> str | None:
+    """For a notebook; None in a copy that comes without."""
+    try:
+        return str(_renderer("notebook").answer(session))
+    except ModuleNotFoundError:
+        return None
 
 
 def answer_lines(session: "Session") -> list[str]:
-    from ..report import notebook
+    """The same as text."""
+    try:
+        return list(_renderer("notebook").lines(session))
+    except ModuleNotFoundError:
+        return [repr(session)]
 
-    return notebook.lines(session)
+
+def _renderer(name: str) -> Any:
+    """A module of ``report``; those that write pages are left out of a copy for libraries, which is said."""
+    try:
+        return import_module(f"..report.{name}", __package__)
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith(package.NAME):
+            raise
+        raise ModuleNotFoundError(f"this copy of the package comes without report/{name}", name=error.name) from None

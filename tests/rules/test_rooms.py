@@ -45,7 +45,7 @@ COVERED_BY = {
     "backends/nvml/test_values.py": "backends.nvml.device backends.nvml.gpm backends.nvml.library",
     "backends/test_cuda.py": "_capi.cuda _capi.cuda_facts",
     "backends/wgpu/test_abi.py": "_capi.wgpu _capi.wgpu_structs",
-    "backends/wgpu/test_source.py": "backends.wgpu.child backends.wgpu.native",
+    "backends/wgpu/test_source.py": "backends.wgpu.native",
     "backends/wgpu/test_vulkan.py": "_capi.vulkan",
     "capi/test_loading.py": "_capi.handles _capi.libraries",
     "capi/test_shared_object.py": "_capi.machine.start_code",
