@@ -4,7 +4,8 @@
 - Records that you time yourself: ``record_kernel``, ``record_transfer``, ``record_compute_block``.
 - The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``, ``dump``.
 - Devices: ``devices``, ``own_usage``; ``monitor.start_background(callback)`` samples them.
-- Sessions: ``load``, ``Session``, and the records in them, ``GpuKernel`` and others.
+- Sessions: ``load``, ``Session``, what it answers (``Finding``, ``Operation``, ``Phase``, ``Steps``, ``Span``), and the
+  records in it, ``GpuKernel`` and others.
 - Submodules: ``cuda``, ``doctor``, ``exporters``, ``integrations``, ``monitor``, ``session``, ``testing``, ``wgpu``.
 
 Nothing is loaded on import; without a GPU everything is a graceful no-op. Every function may be called from any thread.
@@ -40,10 +41,15 @@ if TYPE_CHECKING:
     from ._runtime.errors import BackendError, BackendUnavailable, ConfigurationError, GpuSenseError, SessionError
     from ._tracing.bottlenecks import Bottleneck
     from ._tracing.noop import NoopTracer
-    from ._tracing.summary import BlockOperation, BlockSummary, Launched, TraceSummary
+    from ._tracing.summary import BlockSummary, Launched
     from ._tracing.tracer import Tracer
     from ._tracing.types import Block
+    from .analysis.facts import Finding
+    from .analysis.operation import Operation
+    from .analysis.program import Phase, Steps
+    from .analysis.summary import BlockOperation, TraceSummary
     from .monitor import Monitor, Window
+    from .report.spans import Span
     from .session import Session, load
 
 if TYPE_CHECKING:  # what only signatures name
@@ -71,6 +77,7 @@ __all__ = [
     "DeviceInfo",
     "DeviceSource",
     "Direction",
+    "Finding",
     "GpuAllocation",
     "GpuKernel",
     "GpuMemoryTransfer",
@@ -82,11 +89,15 @@ __all__ = [
     "MetricsSource",
     "Monitor",
     "NoopTracer",
+    "Operation",
     "OwnUsage",
+    "Phase",
     "RecordSource",
     "Session",
     "SessionError",
     "Settings",
+    "Span",
+    "Steps",
     "Syscall",
     "TraceSummary",
     "Tracer",
@@ -145,10 +156,15 @@ _SOURCES = {
     "_tracing.block": ("Block",),
     "_tracing.noop": ("NoopTracer",),
     "_tracing.bottlenecks": ("Bottleneck",),
-    "_tracing.summary": ("BlockOperation", "BlockSummary", "Launched", "TraceSummary"),
+    "_tracing.summary": ("BlockSummary", "Launched"),
     "_tracing.tracer": ("Tracer",),
+    "analysis.facts": ("Finding",),
+    "analysis.operation": ("Operation",),
+    "analysis.program": ("Phase", "Steps"),
+    "analysis.summary": ("BlockOperation", "TraceSummary"),
     "integrations.ipython": ("load_ipython_extension", "unload_ipython_extension"),  # what %load_ext looks for
     "monitor": ("Monitor", "Window"),
+    "report.spans": ("Span",),
     "session": ("Session", "load"),
 }
 _LAZY = {name: module for module, names in _SOURCES.items() for name in names}
@@ -257,7 +273,8 @@ else:
         What is launched inside belongs to it; ``block.summary()`` gives it. Never raises for a reason of gpusense's
         own, never waits for the device. ``attributes`` go into the record of the block. ``links``: OpenTelemetry span
         contexts that the block serves besides its parent. A :class:`Block`, or one that does nothing where nothing is
-        recorded. ``@trace`` without parentheses names the block after the function.
+        recorded. Without ``name`` it is called after the function and the line that open it, "train (train.py:31)";
+        ``@trace`` without parentheses names it after the function.
         """
         if type(name) is str:
             if attributes is None and links is None:

@@ -1,6 +1,8 @@
 """Readable C++ names through the C++ runtime's own ``__cxa_demangle``, where a runtime is."""
 
 import ctypes
+import sys
+from collections.abc import Iterable
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
 from time import monotonic
 from typing import Any
@@ -16,6 +18,7 @@ _CACHE_SIZE = 8192
 
 _cache: dict[str, str] = {}
 _functions: tuple[Any, Any] | None = None
+_CHILD_S = 10.0  # that a child process may take
 _LOOK_AGAIN_S = 1.0  # a look at what is mapped takes a millisecond, and there is one for each new name
 _look_at = 0.0
 
@@ -50,6 +53,36 @@ def is_ready() -> bool:
 def bring_in() -> None:
     """Brings a C++ runtime into this process, so that every later name is readable. For a process of our own."""
     _resolve(may_load=True)
+
+
+def learn(names: Iterable[str]) -> None:
+    """Makes ``names`` readable where no C++ runtime is in this process, by way of a child process that brings one in:
+    a framework may want to load its own here later. Takes as long as Python takes to start, and helps or does not.
+    """
+    unknown = sorted({name for name in names if name.startswith("_Z") and name not in _cache})[:_CACHE_SIZE]
+    if not unknown or _resolve(may_load=False):
+        return
+    import subprocess
+
+    from .._runtime import child
+
+    if not child.can_run():
+        return
+    try:
+        done = child.run(__name__, stdin="\0".join(unknown).encode("utf-8", "replace"), timeout_s=_CHILD_S)
+    except (OSError, subprocess.SubprocessError):
+        return
+    readable = done.stdout.decode("utf-8", "replace").split("\0")
+    if done.returncode == 0 and len(readable) == len(unknown):
+        _cache.update({name: text for name, text in zip(unknown, readable, strict=True) if text})
+
+
+def main() -> int:
+    """What the child does: names from standard input to readable ones, or to nothing, each ended by a NUL."""
+    bring_in()
+    names = sys.stdin.buffer.read().decode("utf-8", "replace").split("\0")
+    sys.stdout.buffer.write("\0".join(demangle(name) or "" for name in names).encode("utf-8", "replace"))
+    return 0
 
 
 def _call(functions: tuple[Any, Any], name: str) -> str | None:

@@ -92,6 +92,7 @@ class Owner(NamedTuple):
     on_own_thread: Callable[[], bool] = lambda: False  # whether the caller is that thread
     metrics: Callable[[], Any] = lambda: None  # the monitor whose samples belong to the session
     left_out: Callable[[], dict[str, int]] = dict  # what of the program's is in no record, as counters
+    ignored: Callable[[], dict[str, int]] = dict  # how many manual records did not fit, by reason
 
 
 class Recorder:
@@ -1065,7 +1066,7 @@ class Recorder:
             **identity.facts(capture.cuda_version() if capture is not None else None),
             **self.facts,
             **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
-            "sources": {source.name: source.status() for source in self.sources},
+            "sources": {**{source.name: source.status() for source in self.sources}, **self._manual()},
             "overhead": {
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
@@ -1073,6 +1074,10 @@ class Recorder:
                 **self._budget.facts(self._end_ns or now_ns(), self.store.threshold),
             },
         }
+
+    def _manual(self) -> dict[str, Any]:
+        ignored = self.owner.ignored()
+        return {"manual": {"ignored": ignored}} if ignored else {}
 
     def samples(self) -> list[Any]:
         """Device metrics of this session so far, from the monitor that runs in this process."""

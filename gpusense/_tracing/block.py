@@ -47,6 +47,7 @@ from .._records.validate import attributes_of
 from .._runtime import log, threads
 from .._runtime.config import Settings
 from .._runtime.interrupts import from_the_start, is_the_programs
+from .._runtime.text import time_text
 from .decorator import compute_decorated, decorated
 from .summary import block_summary
 from .tasks import TaskSwitches
@@ -56,6 +57,7 @@ _get_ident = threads.thread_id()
 #: Boundaries and records that wait for gpusense's thread; beyond this, blocks are not recorded but counted. Blocks in
 #: others look at every 64th.
 MAX_WAITING, _LOOK_EVERY = 200_000, 64
+_SHOWN_S = 0.5  # that a notebook waits for what it shows of a block
 
 
 class Block:
@@ -175,6 +177,24 @@ class Block:
     def __call__(self, function: Any) -> Any:
         return decorated(function, self.name, self.attributes, self.links)
 
+    def __repr__(self) -> str:
+        if not self.block_id:
+            return f"<Block {self.name!r}: not entered>"
+        path = " › ".join(self.path)
+        if self.end_ns is None:
+            return f"<Block {path}: open for {time_text(time_ns() - self.start_ns)}>"
+        return f"<Block {path}: {time_text(self.end_ns - self.start_ns)}{'' if self.recorded else ', not recorded'}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self.summary(_SHOWN_S)) if self._has_ended else repr(self))
+
+    def _repr_html_(self) -> str | None:
+        return self.summary(_SHOWN_S).as_html() if self._has_ended else None
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.recorded and self.end_ns is not None
+
     def wait(self, timeout_s: float = 5.0) -> bool:
         """Waits until the work launched inside has finished and been read; False where that did not happen in time."""
         settled: bool = self.tracer.recorder.settle(self, timeout_s)
@@ -205,6 +225,14 @@ class TimedBlock:
 
     def __call__(self, function: Any) -> Any:
         return compute_decorated(function, self._name, self._elements, self._attributes)
+
+
+def _text(name: Any) -> str:
+    if name is not None:
+        return str(name)
+    from .caller import called_from
+
+    return called_from()
 
 
 class _ThreadEnd:
@@ -255,7 +283,7 @@ class Blocks:
         innermost.set(block)
         if running:
             entered(block)
-        name = block.name = block.name if type(block.name) is str else str(block.name)
+        name = block.name = block.name if type(block.name) is str else _text(block.name)
         if outer is None:
             parent = block.parent_id = None
             block.path = (name,)

@@ -61,10 +61,10 @@ def bottlenecks(session: Any, top_n: int = 5) -> list[Bottleneck]:
 
 
 def _blocks(session: Any, wall_ns: int) -> list[Bottleneck]:
-    from ..analysis.blocks import block_tree
+    from ..analysis.facts import Facts
 
     rows = []
-    for _, node in block_tree(session).walk():
+    for _, node in session.once(Facts).blocks.walk():
         times = node.times
         if not times.own_ns:
             continue
@@ -94,10 +94,10 @@ def _blocks(session: Any, wall_ns: int) -> list[Bottleneck]:
 
 
 def _operations(session: Any, wall_ns: int) -> list[Bottleneck]:
-    from ..analysis.operation import operations
+    from ..analysis.facts import Facts
 
     rows = []
-    for row in operations(session):
+    for row in session.once(Facts).operations:
         if not row.total_ns or row.name == "stream_wait_event":  # a stream waits there, not the host
             continue
         of = "device time" if row.timing == "device" else "run's wall time"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _get_ident = threads.thread_id()
+_REASONS = 20  # for ignoring records, that are kept
 #: What was done ends at most so far ahead of the caller's clock. Seconds, and clocks that begin with the machine, give
 #: times of 1970.
 AHEAD_NS, EARLIEST_NS = 1_000_000_000, 365 * 24 * 3600 * 10**9
@@ -30,6 +31,7 @@ class ManualRecords:
     """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
     ignored_records: int
+    _ignored_for: dict[str, list[Any]]  # kind and field → the first reason, and how often
     _append: Callable[[Item], None]
     watched: dict[int, ref[Any]]
 
@@ -153,7 +155,13 @@ class ManualRecords:
 
     def _ignored(self, key: str, reason: str) -> None:
         self.ignored_records += 1
+        if key in self._ignored_for or len(self._ignored_for) < _REASONS:
+            self._ignored_for.setdefault(key, [reason, 0])[1] += 1
         log.once(key, "gpusense: a record is ignored: %s", reason)
+
+    def _reasons(self) -> dict[str, int]:
+        """How many records were ignored, by what was wrong with the first of their kind."""
+        return {row[0]: row[1] for row in list(self._ignored_for.values())}
 
 
 def _innermost() -> Block | None:

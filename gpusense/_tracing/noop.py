@@ -58,7 +58,7 @@ class NoopBlock:
     def summary(self, timeout_s: float = 0.0) -> Any:
         from .summary import BlockSummary
 
-        return BlockSummary(name=str(self.name), reason=self.reason)
+        return BlockSummary(name="block" if self.name is None else str(self.name), reason=self.reason)
 
 
 class NoopComputeBlock(NoopBlock):
@@ -87,6 +87,10 @@ class _Elsewhere(Forwarded, NoopBlock):
 
     def __init__(self, receiver: Receiver, name: Any, attributes: Any, links: Any, reason: str) -> None:
         super().__init__(name, attributes, links, reason)
+        if name is None:
+            from .caller import called_from
+
+            name = called_from()
         self._enter, self._leave = receiver["block"](name, attributes)
 
 

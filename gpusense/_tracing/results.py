@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, overload
 if TYPE_CHECKING:
     from os import PathLike
 
+    from ..analysis.summary import TraceSummary
     from ..session import Session
     from .bottlenecks import Bottleneck
-    from .summary import TraceSummary
 
 
 class Results:
@@ -16,6 +16,15 @@ class Results:
     if TYPE_CHECKING:
 
         def session(self) -> "Session": ...
+
+    def _repr_html_(self) -> str:
+        from .._runtime.tables import escape
+
+        return f"<p>{escape(repr(self))}</p>{self.summary().as_html()}"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(f"{self!r}\n")
+        printer.pretty(self.summary())
 
     def summary(self) -> "TraceSummary":
         """:class:`TraceSummary`: statistics of every block by path, with the GPU work launched inside."""
@@ -39,6 +48,11 @@ class Results:
         from .summary import print_bottlenecks
 
         print_bottlenecks(self.session(), top_n, file)
+
+    def save(self, path: "str | PathLike[str]") -> None:
+        """Writes the session so far as the suffix says: ``.gpusense``, ``.html``, ``.json``, ``.pftrace`` and others,
+        as :meth:`Session.save`, which says what it raises."""
+        self.session().save(path)
 
     @overload
     def export_json(self, path: None = None) -> str: ...

@@ -1,14 +1,10 @@
 """What blocks and tracers answer when asked: summaries as NamedTuples, and as lines for people."""
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .._records.records import Path, standard_deviation
 from .._runtime.text import count_text, encodable, percent_text, printable, sentence, size_text, time_text
-
-if TYPE_CHECKING:
-    from ..analysis.blocks import BlockNode
 
 _MOST_BLOCKS, _MOST_FAILURES = 200, 5
 
@@ -54,79 +50,19 @@ class BlockSummary(NamedTuple):
     def __str__(self) -> str:
         return _block_text(self)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
-class BlockOperation(NamedTuple):
-    """Statistics of all blocks with one path; times in nanoseconds, None is unknown and ``reasons`` says why."""
+    def _repr_html_(self) -> str:
+        return self.as_html()
 
-    name: str
-    path: Path
-    count: int  # type: ignore[assignment]
-    total_ns: int
-    avg_ns: float
-    min_ns: int
-    max_ns: int
-    std_ns: float
-    gpu_ns: int | None  # kernels launched inside, children included; None where none could be seen
-    kernel_count: int | None
-    transfer_ns: int | None
-    transfer_bytes: int | None
-    bandwidth_mb_per_s: float | None
-    wait_ns: int | None
-    cpu_ns: int | None  # wall time of the host without waits
-    overhead_ns: int | None  # what gpusense's own calls cost at the ends of these blocks
-    memory_allocated_bytes: int | None
-    memory_peak_bytes: int | None
-    memory_source: str | None
-    utilization_percent: float | None  # kernel time over wall time, at most 100
-    attributes: dict[str, Any] | None
-    reasons: tuple[tuple[str, str], ...] = ()
-    own_ns: int | None = None  # wall time without blocks inside
-    median_ns: float | None = None  # of single passes; None where too many were only summed
-    p95_ns: int | None = None
+    def as_html(self) -> str:
+        """What ``str()`` says, with a table of what was launched."""
+        from .._runtime.tables import escape, table
 
-
-class TraceSummary(NamedTuple):
-    """What a tracer recorded: a row a block path, and totals."""
-
-    operations: tuple[BlockOperation, ...]
-    wall_ns: int | None
-    gpu_busy_ns: int | None  # None where no work of a device could be seen, and so for the next three
-    gpu_ns: int | None
-    transfer_ns: int | None
-    transfer_bytes: int | None
-    counters: Any
-    reason: str = ""
-    observed_share: float | None = None  # of the time under an overhead budget; nothing is scaled up for the rest
-
-    @classmethod
-    def of(cls, session: Any) -> "TraceSummary":
-        """Block statistics and totals of a session."""
-        from ..analysis.blocks import block_tree
-
-        root = block_tree(session)
-        times, seen = root.times, root.gpu_seen
-        rows = sorted(_rows(session, root), key=lambda row: -row.total_ns)
-        return cls(
-            operations=tuple(rows),
-            wall_ns=session.duration_ns,
-            gpu_busy_ns=sum(row.busy_ns for row in session.busy) if seen else None,
-            gpu_ns=times.kernel_ns,
-            transfer_ns=times.transfer_ns,
-            transfer_bytes=times.transfer_bytes,
-            counters=session.counters,
-            reason=session.meta.get("reason", ""),
-            observed_share=_share_of_time(session, "observed"),
-        )
-
-    def operation(self, name: str) -> BlockOperation | None:
-        """The row of the block named ``name``; None if there was none."""
-        for row in self.operations:
-            if row.name == name:
-                return row
-        return None
-
-
-OVERHEAD_PER_BLOCK_NS = 3_000  # two boundaries with their markers, measured in benchmarks/bench_block.py
+        head, *_ = str(self).splitlines()
+        more = f"<p>{escape(self.reason)}</p>" if self.reason and self.operations else ""
+        return f"<p>{escape(head)}</p>{table(self.operations) if self.operations else ''}{more}"
 
 
 def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
@@ -179,71 +115,6 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
         ambiguous=totals.ambiguous,
         inherited=totals.inherited,
     )
-
-
-def _rows(session: Any, root: "BlockNode") -> "Iterator[BlockOperation]":
-    from ..analysis.blocks import why_unknown
-    from ..analysis.memory import by_block
-
-    nodes = [(node, node.times) for _, node in root.walk()]
-    memory = by_block(session, {node.path for node, times in nodes if times.passes})
-    no_memory = "allocation records are off: configure(kinds=('allocation',))"
-    if "allocation" in (session.meta.get("kinds") or ()):
-        no_memory = "no allocation was seen, or so many that some were only summed"
-    for node, times in nodes:
-        if not times.passes or times.total_ns is None:
-            continue
-        allocated, peak = memory[node.path] if memory is not None else (None, None)
-        reasons = {
-            mine: why_unknown(session, field) for mine, field in _FIELDS.items() if getattr(times, field) is None
-        }
-        if memory is None:
-            reasons["memory_peak_bytes"] = no_memory
-        yield BlockOperation(
-            name=node.name,
-            path=node.path,
-            count=times.passes,
-            total_ns=times.total_ns,
-            avg_ns=times.avg_ns or 0.0,
-            min_ns=times.min_ns or 0,
-            max_ns=times.max_ns or 0,
-            std_ns=times.std_ns or 0.0,
-            gpu_ns=times.kernel_ns,
-            kernel_count=times.kernels,
-            transfer_ns=times.transfer_ns,
-            transfer_bytes=times.transfer_bytes,
-            bandwidth_mb_per_s=(times.transfer_bytes or 0) * 1e3 / times.transfer_ns if times.transfer_ns else None,
-            wait_ns=times.wait_ns,
-            cpu_ns=times.host_ns,
-            overhead_ns=times.passes * OVERHEAD_PER_BLOCK_NS,
-            memory_allocated_bytes=allocated,
-            memory_peak_bytes=peak,
-            memory_source="CUPTI allocation records" if memory is not None else None,
-            utilization_percent=_utilization(times.kernel_ns, times.total_ns),
-            attributes=node.attributes,
-            reasons=tuple(reasons.items()),
-            own_ns=times.own_ns,
-            median_ns=times.median_ns,
-            p95_ns=times.p95_ns,
-        )
-
-
-#: Fields that may be unknown for a reason, by what the analysis calls them.
-_FIELDS = {
-    "gpu_ns": "kernel_ns",
-    "kernel_count": "kernels",
-    "utilization_percent": "kernel_ns",
-    "transfer_ns": "transfer_ns",
-    "transfer_bytes": "transfer_bytes",
-    "wait_ns": "wait_ns",
-    "cpu_ns": "host_ns",
-    "median_ns": "median_ns",
-    "p95_ns": "p95_ns",
-}
-
-
-def _utilization(kernel_ns: int | None, total_ns: int) -> float | None:
-    return min(100.0, 100.0 * kernel_ns / total_ns) if kernel_ns is not None and total_ns else None
 
 
 def print_summary(session: Any, file: Any = None) -> None:
@@ -312,14 +183,15 @@ def _name(row: Launched) -> str:
 
 def _table_lines(session: Any, stream: Any) -> list[str]:
     """A table of the blocks, totals, and what is not in them."""
-    from ..analysis.blocks import block_tree
+    from ..analysis.facts import Facts
     from ..analysis.memory import alive, out_of_memory
-    from ..analysis.unwritten import absent_text, listed_text, untimed, untimed_text
+    from ..analysis.summary import share_of_time
+    from ..analysis.unwritten import absent_text, ignored, listed_text, untimed, untimed_text
     from ..report import blocks
     from ..report.style import style_of
 
     summary = session.summary()
-    lines = list(blocks.lines(session, block_tree(session), style_of(stream).width, _MOST_BLOCKS))
+    lines = list(blocks.lines(session, session.once(Facts).blocks, style_of(stream).width, _MOST_BLOCKS))
     if not summary.operations:
         lines.append(f"No block was recorded{f': {summary.reason}' if summary.reason else ''}.")
     counters = summary.counters
@@ -329,6 +201,7 @@ def _table_lines(session: Any, stream: Any) -> list[str]:
     absent = absent_text(counters)
     if absent:
         lines.append(f"Not recorded: {absent}; the session's counters say why.")
+        lines += [f"  {count_text(count, 'manual record')}: {reason}." for reason, count in ignored(session).items()]
     if untimed(session):
         lines.append(f"{untimed_text(session)}: {next(iter(untimed(session)))}.")
     lines += _waited(session)
@@ -344,19 +217,13 @@ def _table_lines(session: Any, stream: Any) -> list[str]:
             f"Only {percent_text(summary.observed_share)} of the run was recorded (overhead budget); no sum includes "
             "the rest."
         )
-    budget, cost, stays = (_share_of_time(session, name) for name in ("budget", "share", "left"))
+    budget, cost, stays = (share_of_time(session, name) for name in ("budget", "share", "left"))
     if budget is not None and budget < min(cost or 0, stays or 0):
         lines.append(
             f"The overhead budget of {percent_text(budget)} is not kept: CUPTI makes launches longer by about "
             f"{percent_text(stays)} of the run even while capture is paused. detach() takes it out."
         )
     return lines
-
-
-def _share_of_time(session: Any, name: str) -> float | None:
-    """A number from what the session says of the overhead; a file may hold anything there."""
-    found = (session.meta.get("overhead") or {}).get(name)
-    return found if isinstance(found, (int, float)) else None
 
 
 def _waited(session: Any) -> list[str]:

@@ -13,6 +13,7 @@ from .._records.records import Record
 from .._runtime import log, package, process
 from .._runtime.config import Settings
 from .block import Block, Blocks, TimedBlock
+from .caller import called_from
 from .copies import Forwarded, Receiver, silent
 from .manual import ManualRecords
 from .results import Results
@@ -36,7 +37,7 @@ class _Both(Forwarded, Block):
 
     def __init__(self, receiver: Receiver, tracer: "Tracer", name: Any, attributes: Any, links: Any) -> None:
         super().__init__(tracer, name, attributes, links)
-        self._enter, self._leave = receiver["block"](name, attributes)
+        self._enter, self._leave = receiver["block"](called_from() if name is None else name, attributes)
 
 
 class Tracer(Blocks, ManualRecords, Results):
@@ -50,15 +51,24 @@ class Tracer(Blocks, ManualRecords, Results):
         self._control = control
         self.metrics_source: Any = None
         self.ignored_records = 0
+        self._ignored_for = {}
         self._left_behind = False
         self._elsewhere: Receiver | None = None
         worker = self._worker = Worker(recorder)
         recorder.belong_to(
-            Owner(worker.wake, worker.errand, worker.later, worker.is_current, self._metrics, self._left_out)
+            Owner(
+                *(worker.wake, worker.errand, worker.later, worker.is_current),
+                *(self._metrics, self._left_out, self._reasons),
+            )
         )
         process.register(self)
         worker.start()
         self.follow_tasks()
+
+    def __repr__(self) -> str:
+        status = self.recorder.status()
+        reason = status.get("reason")
+        return f"<Tracer {status.get('state')}{f': {reason}' if reason else ''}>"
 
     def _metrics(self) -> Any:
         """The monitor whose samples belong to this session: the one that was set, or the one that runs."""
@@ -195,6 +205,7 @@ class Tracer(Blocks, ManualRecords, Results):
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""
+        self._ignored_for = {}
         self.recorder.reset()
         self.watched = self.recorder.store.watched.blocks
 

@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class TimedBlock(Protocol):
     """What ``compute_block()`` gives."""
 
-    def __enter__(self) -> Any: ...
+    def __enter__(self) -> "TimedBlock": ...  # noqa: PYI034 - typing.Self is of 3.11
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /

@@ -1,13 +1,16 @@
 """What the rules take and what they give: results that several of them share, and findings."""
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._records.device_identity import card, device_text
 from .._records.records import GpuAllocation
 from .._records.work import WorkTable
+from .._runtime.tables import escape
+from .._runtime.text import printable
 from ..session import Session
 from .anomalies import Anomaly, anomalies
+from .blocks import BlockNode, block_tree
 from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen, window
 from .calls import Calls, calls
 from .coverage import Coverage, coverage
@@ -37,6 +40,35 @@ class Finding(NamedTuple):
     where: str = ""  # the block, the line or the kernels that it is about
     share: float | None = None  # of the phase, 0…1; of what ``saving_ns`` could save
     step_ns: int | None = None  # of ``saving_ns`` in each step; None where there are no steps
+
+    def __str__(self) -> str:
+        """The title, what it rests on, and what to try, a line each."""
+        parts = (self.title, *(f"  {line}" for line in self.evidence), f"  try: {self.fix}" if self.fix else "")
+        return "\n".join(printable(part) for part in parts if part)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return self.as_html()
+
+    def as_html(self) -> str:
+        """The same as paragraphs."""
+        title, *evidence, fix = map(escape, (self.title, *self.evidence, self.fix))
+        listed = f"<ul>{''.join(f'<li>{line}</li>' for line in evidence)}</ul>" if evidence else ""
+        return f"<p><b>{title}</b></p>{listed}" + (f"<p><b>Try:</b> {fix}</p>" if fix else "")
+
+
+class Findings(tuple[Finding, ...]):
+    """Findings, the one to act on first; a notebook shows their sentences."""
+
+    __slots__ = ()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("\n".join(map(str, self)))
+
+    def _repr_html_(self) -> str:
+        return "".join(finding.as_html() for finding in self)
 
 
 class Facts:
@@ -118,6 +150,11 @@ class Facts:
                 seen.append(view.program)
                 found.append(view)
         return found
+
+    @cached_property
+    def blocks(self) -> BlockNode:
+        """The root of the tree of blocks."""
+        return block_tree(self.session)
 
     @cached_property
     def times(self) -> list[DeviceTime]:

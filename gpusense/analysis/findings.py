@@ -31,7 +31,7 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 
 def findings(session: Session) -> list[Finding]:
     """Findings, what could save most first; what invalidates the others (nothing seen, a hang) before everything."""
-    return ranked(Facts(session))
+    return ranked(session.once(Facts))
 
 
 def ranked(facts: Facts) -> list[Finding]:

@@ -35,6 +35,7 @@ class Phase(NamedTuple):
     name: str  # "start-up", "steady", "interlude", "tail"; "run" where there is no loop
     start_ns: int
     end_ns: int
+    process: str | None = None  # of a merged session, the first name of the paths of its blocks
 
     @property
     def length_ns(self) -> int:
@@ -232,9 +233,10 @@ class Program:
     def phases(self) -> list[Phase]:
         """In order, and without gaps."""
         low, high = self.window
-        steps = self.steps
-        if steps is None:
-            return self._without_loop(low, high)
+        found = self._without_loop(low, high) if self.steps is None else self._with_loop(self.steps, low, high)
+        return [phase._replace(process=self.root) for phase in found if phase.length_ns > 0]
+
+    def _with_loop(self, steps: Steps, low: int, high: int) -> list[Phase]:
         found = [Phase(START_UP, low, steps.starts[0])] if steps.starts[0] > low else []
         at = steps.starts[0]
         for end, after in zip(steps.ends, steps.starts[1:], strict=False):
@@ -245,15 +247,14 @@ class Program:
         found.append(Phase(STEADY, at, last))
         if high > last:
             found.append(Phase(TAIL, last, high))
-        return [phase for phase in found if phase.length_ns > 0]
+        return found
 
     def _without_loop(self, low: int, high: int) -> list[Phase]:
         if not self._busy:
             return [Phase(WHOLE, low, high)]
         first, last = self.first_ns, max(self._busy.of(self._work.end))
         first, last = min(max(first, low), high), min(max(last, low), high)
-        found = [Phase(START_UP, low, first), Phase(WHOLE, first, last), Phase(TAIL, last, high)]
-        return [phase for phase in found if phase.length_ns > 0]
+        return [Phase(START_UP, low, first), Phase(WHOLE, first, last), Phase(TAIL, last, high)]
 
     @property
     def judged(self) -> str:

@@ -8,7 +8,7 @@ from .._runtime.text import count_text, one_line, percent_text, sentence, time_t
 from ..session import Session
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
-from .unwritten import absent_text, untimed, untimed_text, untraced, unwritten, without_work
+from .unwritten import absent_text, ignored, untimed, untimed_text, untraced, unwritten, without_work
 
 #: Of the phase that is judged: less of it unseen changes nothing.
 _WORTH = 0.05
@@ -190,17 +190,18 @@ def not_timed(facts: Facts) -> Iterator[Finding]:
 
 def left_out(facts: Facts) -> Iterator[Finding]:
     """Blocks and manual records that could not be recorded, and why."""
-    counters = facts.session.counters
+    counters, why = facts.session.counters, ignored(facts.session)
     evidence = [
         f"{count_text(count, one)} {what}."
         for count, one, what in (
             (counters.shed_blocks, "block", "left out with all inside, because too much waited to be recorded"),
             (counters.failed_blocks, "block", "not recorded or in part, because something failed inside gpusense"),
-            (counters.ignored_records, "manual record", "ignored, because its values do not fit"),
+            (counters.ignored_records - sum(why.values()), "manual record", "ignored, because its values do not fit"),
             (counters.unread_at_end, "entry", "of blocks and records not read, because the end took too long"),
         )
-        if count
+        if count > 0
     ]
+    evidence += [f"{count_text(count, 'manual record')} ignored: {reason}." for reason, count in why.items()]
     if evidence:
         yield Finding(
             "left_out",

@@ -46,11 +46,20 @@ def absent_text(counters: Counters) -> str:
     return " and ".join(count_text(*row) for row in rows if row[0])
 
 
+def ignored(session: Session) -> dict[str, int]:
+    """Manual records whose values did not fit, by reason, most first."""
+    return _by_reason(session, "ignored")
+
+
 def untimed(session: Session) -> dict[str, int]:
     """Passes that ran without being timed, by reason, most first: of them there are no records."""
+    return _by_reason(session, "untimed")
+
+
+def _by_reason(session: Session, what: str) -> dict[str, int]:
     reasons: dict[str, int] = {}
     for _, source in _sources(session):
-        found = source.get("untimed")
+        found = source.get(what)
         for reason, count in (found if isinstance(found, dict) else {}).items():
             reasons[str(reason)] = reasons.get(str(reason), 0) + count
     return dict(sorted(reasons.items(), key=lambda row: -row[1]))

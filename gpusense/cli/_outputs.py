@@ -1,47 +1,14 @@
-"""What ``-o`` means: the form that a suffix stands for, and the names in a path."""
+"""What ``-o`` means: the names in a path, and where a report goes that was asked for."""
 
 import os
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._capture.recorder import rank_and_world
 from .._runtime.errors import GpuSenseError
+from ..report.forms import FORMS
 
-
-class Form(NamedTuple):
-    """How a session is written out: ``function(session, target)`` of a module below ``report``."""
-
-    module: str
-    what: str
-    suffixes: tuple[str, ...]  # by which it is chosen; the first is that of the file beside a session
-    beside: bool = True  # without ``-o``: into a file beside the session, not to standard output
-    function: str = "write"
-
-    def writer(self) -> Any:
-        return getattr(import_module(f"...report.{self.module}", __name__), self.function)
-
-
-#: By option. Longer suffixes are looked for first.
-FORMS = {
-    "json": Form("json", "one JSON object, schema gpusense.report/1", (".json",), beside=False),
-    "html": Form("html.page", "one offline HTML page", (".html", ".htm")),
-    "perfetto": Form("perfetto", "a native Perfetto trace for ui.perfetto.dev", (".pftrace", ".perfetto-trace")),
-    "chrome": Form("chrome", "a Chrome JSON trace", (".trace.json",)),
-    "flamegraph": Form("flamegraph", "collapsed stacks, in microseconds", (".folded", ".collapsed"), beside=False),
-    "speedscope": Form(
-        "flamegraph", "a profile for speedscope.app", (".speedscope.json",), function="write_speedscope"
-    ),
-}
-SESSION = ".gpusense"
 #: The command that is named last where the session is among the last runs.
 KEPT = "gpusense report --html (kept; see gpusense list)"
-
-
-def form_of(path: str) -> str | None:
-    """The name of the form that the suffix of ``path`` asks for; None for a session, text, and any other suffix."""
-    by_suffix = {suffix: name for name, form in FORMS.items() for suffix in form.suffixes}
-    lower = os.path.basename(path).lower()
-    return next((by_suffix[suffix] for suffix in sorted(by_suffix, key=len)[::-1] if lower.endswith(suffix)), None)
 
 
 def no_folder(path: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from .._records.json_codec import dumps
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
+from ..report.forms import form_of
 from . import _attached, _outputs, _runs, _target
 from ._arguments import add_output, add_settings, chosen, seconds
 
@@ -196,7 +197,7 @@ def _answer(arguments: argparse.Namespace, recorded: str, output: str | None, mo
 
     demangle.bring_in()
     session = load(recorded)
-    form = None if output is None else _outputs.form_of(output)
+    form = None if output is None else form_of(output)
     shown = output if form is None else None
     if shown is not None:
         try:

@@ -6,8 +6,9 @@ import sys
 from typing import Any
 
 from .._runtime.text import terminal
+from ..report.forms import FORMS, SESSION, form_of
 from ._arguments import microseconds, refuse_over_itself
-from ._outputs import FORMS, SESSION, filled, form_of, show
+from ._outputs import filled, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +91,7 @@ def _target(arguments: argparse.Namespace, name: str | None, first: str) -> str 
         return None  # what another program reads goes to it; a terminal is none
     if os.path.isdir(first):
         return os.path.join(first, f"page{form.suffixes[0]}")
-    return first.removesuffix(SESSION) + form.suffixes[0]
+    return first.removesuffix(SESSION).removesuffix(".json") + form.suffixes[0]
 
 
 def _text(session: Any, target: str | None) -> None:

@@ -41,7 +41,8 @@ NOT_CORE = (
 
 #: What stays of those folders all the same.
 CORE = tuple(
-    f"report/{name}.py" for name in ("__init__", "blocks", "divisions", "files", "json", "json_stream", "style")
+    f"report/{name}.py"
+    for name in ("__init__", "blocks", "divisions", "files", "json", "json_stream", "spans", "style")
 )
 
 

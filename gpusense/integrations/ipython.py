@@ -1,55 +1,91 @@
-"""``%load_ext PACKAGE``, then ``%%gpusense``: what a cell did on the GPU, as text and timeline."""
+"""``%load_ext PACKAGE``, then ``%%gpusense`` or ``%gpusense``: what a cell or a line did on the GPU, as text and
+timeline."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .. import disable, enable, get_tracer
 from ._hosts import Patches
 from ._recording import Recording
 
-_PAGE_HEIGHT = 560
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+_TEXT = "--text"
+#: Whether recording was off before, and is to be once the extension goes.
+_turned_on = False
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by ``%load_ext``; nothing is recorded outside ``%%gpusense`` cells."""
+    """Called by ``%load_ext``. Blocks are recorded from now on, in the cells of the magic and outside."""
 
-    def gpusense(line: str, cell: str) -> None:
-        """Runs the cell and shows what it did on the GPU. ``%%gpusense --text`` leaves the timeline out."""
+    def gpusense(line: str, cell: str | None = None) -> Any:
+        """Runs the cell or the line and shows what it did on the GPU. ``--text`` leaves the timeline out."""
         __tracebackhide__ = True  # shown errors are the cell's
-        _run(shell, line, cell)
+        return _run_line(shell, line) if cell is None else _run_cell(shell, line, cell)
 
-    shell.register_magic_function(gpusense, "cell", "gpusense")
+    shell.register_magic_function(gpusense, "line_cell", "gpusense")
+    global _turned_on
+    _turned_on = not get_tracer().active and enable()
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    shell.magics_manager.magics["cell"].pop("gpusense", None)
+    global _turned_on
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("gpusense", None)
+    if _turned_on:
+        _turned_on = False
+        disable()
 
 
-def _run(shell: Any, line: str, cell: str) -> None:
+def _run_cell(shell: Any, line: str, cell: str) -> None:
     __tracebackhide__ = True
     words = line.split()
-    unknown = [word for word in words if word != "--text"]
+    unknown = [word for word in words if word != _TEXT]
     if unknown or _waits_in_vain(shell, cell):
         from IPython.core.error import UsageError
 
         # The cell did not run, and the next must not.
         raise UsageError(
-            f"%%gpusense takes --text, not {unknown[0]}"
+            f"%%gpusense takes {_TEXT}, not {unknown[0]}"
             if unknown
             else "%%gpusense cannot run a cell with await at its top level here, where the notebook's own event loop "
-            'is running: use `with gpusense.trace("cell") as block: await …`, and print(block.summary()) afterwards'
+            'is running: use `with gpusense.trace("cell") as block: await …`, and `block` in the last line'
         )
     recording = Recording("cell")
     try:
         result = _run_silent(shell, cell)
     finally:
-        session = recording.close()
-    from ..report import text
-
-    lines = text.summary(session)
-    print("\n".join(line for line in lines if not line.startswith("next: ")))  # noqa: T201 - that is for a shell
-    if "--text" not in words:
-        _show(session)
+        _show(recording.close(), with_timeline=_TEXT not in words)
     result.raise_error()  # so that it is shown, and stops "run all", as the cell's error would without us
+
+
+def _run_line(shell: Any, line: str) -> Any:
+    """The value of the line, for the shell to show or a name to take."""
+    __tracebackhide__ = True
+    first, _, rest = line.partition(" ")
+    statement = rest if first == _TEXT else line
+    if not statement.strip():
+        from IPython.core.error import UsageError
+
+        raise UsageError(f"%gpusense [{_TEXT}] STATEMENT; %%gpusense is for a cell")
+    run, code = _compiled(shell.transform_cell(statement.strip()))
+    recording = Recording("line")
+    try:
+        return run(code, shell.user_ns)
+    finally:
+        _show(recording.close(), with_timeline=first != _TEXT)
+
+
+def _compiled(source: str) -> "tuple[Callable[..., Any], CodeType]":
+    """What runs the code, and the code: an expression has a value."""
+    __tracebackhide__ = True
+    try:
+        return eval, compile(source, "<line>", "eval")
+    except SyntaxError:
+        pass  # outside of here, so that an error in it has no other before it
+    return exec, compile(source, "<line>", "exec")
 
 
 def _waits_in_vain(shell: Any, cell: str) -> bool:
@@ -82,19 +118,11 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def _show(session: Any) -> None:
-    import io
-    from html import escape
+def _show(session: Any, with_timeline: bool) -> None:
+    from ..report import notebook
 
-    from IPython.display import HTML, display
+    print("\n".join(notebook.lines(session)))  # noqa: T201 - that is for a shell
+    if with_timeline and len(session.records) + len(session.aggregates) > 1:  # more than the block of the cell
+        from IPython.display import HTML, display
 
-    from ..report.html import page as html
-
-    page = io.StringIO()
-    html.write(session, page)
-    # In a frame of its own, the page's scripts reach neither the notebook nor the network.
-    frame = (
-        f'<iframe sandbox="allow-scripts" srcdoc="{escape(page.getvalue())}" '
-        f'style="width:100%;height:{_PAGE_HEIGHT}px;border:0"></iframe>'
-    )
-    display(HTML(f"<div>{frame}</div>"))
+        display(HTML(notebook.frame(session)))

@@ -5,14 +5,14 @@ point on purpose: one would load in every test run of everybody who merely has t
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
 import pytest
 
 from .._records.records import Aggregate, Direction, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync
 from .._runtime.text import count_text
-from ..session import Session, save
+from ..session import Session
 from ._hosts import close_block, open_block
 from ._recording import Recording
 
@@ -212,7 +212,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.getgroup("gpusense").addoption(
             "--gpusense-report",
             metavar="PATH",
-            help="write what the tests did on the GPU: .html, .json, .gpusense (a session), otherwise text",
+            help="write what the tests did on the GPU: .html, .json, .gpusense (a session), .pftrace, otherwise text",
         )
     except ValueError:  # another copy of gpusense has the option, and will write the report
         pass
@@ -249,20 +249,13 @@ class _Report:
         session = self.recording.close()
         if self.spread:
             return
+        from ..report import forms, text
+
         try:
-            writer(self.path)(session, self.path)
+            (forms.writer_of(self.path) or text.write)(session, self.path)
             self.written = f"gpusense: {self.path}"
         except OSError as error:
             self.written = f"gpusense: no report: {error}"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.write_line(self.written)
-
-
-def writer(path: str) -> Callable[[Session, str], Any]:
-    """The function that writes a session in the form that the end of ``path`` names."""
-    from ..report import json, text
-    from ..report.html import page
-
-    forms: dict[str, Callable[[Session, str], Any]] = {".html": page.write, ".json": json.write, ".gpusense": save}
-    return forms.get(os.path.splitext(path)[1].lower(), text.write)

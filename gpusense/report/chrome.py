@@ -13,10 +13,9 @@ from .._records.device_identity import card
 from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from .._runtime.text import well_formed
 from ..analysis.busy import window
-from ..analysis.facts import Facts
 from ..session import Session
 from . import identity
-from .divisions import GAPS, Divisions
+from .divisions import GAPS, divisions_of
 from .files import output
 from .perfetto import named, values_of
 from .series import device_series
@@ -56,7 +55,7 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
     blocks = {record.block_id: record for record in session.records if type(record) is BlockRecord}
     places: dict[int, tuple[int, int]] = {}
     flow = lane = 0
-    divisions, told = Divisions(Facts(session)), set()
+    divisions, told = divisions_of(session), set()
     for track in tracks(session):  # host first: a flow needs the place of its block
         yield from _group(groups, track.group)
         process, lane = groups[track.group], lane + 1

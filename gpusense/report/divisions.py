@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import mul
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._records.device_identity import card, device_of, device_text
 from .._records.records import standard_deviation
@@ -23,6 +23,7 @@ from ..analysis.program import INTERLUDE, START_UP, STEADY, TAIL, WHOLE, Program
 from ..analysis.startup import dominates, start_up
 from ..analysis.view import View
 from ..analysis.words import IDLE
+from ..session import Session
 
 #: The name of all phases together.
 ALL = "whole"
@@ -291,6 +292,31 @@ class Divisions:
             text = device_text(facts.session.devices, *key)
             found.append(Division(facts.programs[0], key, ALL, seen, busy, parts, {}, shares, time.unseen_ns, text))
         return sorted(found, key=lambda one: -one.busy_ns)
+
+
+def divisions_of(session: Session) -> Divisions:
+    """Of the one analysis of a session."""
+    return session.once(_divided)
+
+
+def _divided(session: Session) -> Divisions:
+    return Divisions(session.once(Facts))
+
+
+def operations_of(session: Session) -> list[Operation]:
+    """The table of operations, with medians of calls that were only counted from the rows of all work."""
+    known = {_whole(row): row for one in divisions_of(session).of(ALL) for row in one.operations}
+    return [
+        row._replace(median_ns=same.median_ns, p95_ns=same.p95_ns)
+        if row.median_ns is None and (same := known.get(_whole(row))) is not None
+        else row
+        for row in session.once(Facts).operations
+    ]
+
+
+def _whole(row: Operation) -> tuple[Any, ...]:
+    """What two rows agree in that are of the same calls."""
+    return row.kind, row.name, row.backend, row.device, row.direction, row.count, row.total_ns
 
 
 class _Calls:

@@ -10,7 +10,8 @@ from typing import IO
 
 from .._records.json_codec import dumps
 from .._runtime.text import printable
-from ..analysis.blocks import BlockNode, block_tree
+from ..analysis.blocks import BlockNode
+from ..analysis.facts import Facts
 from ..analysis.operation import DEVICE_KINDS
 from ..session import Session
 from .files import output
@@ -33,7 +34,7 @@ def write_speedscope(session: Session, target: "str | os.PathLike[str] | IO[str]
 
 def stacks(session: Session) -> Iterator[tuple[tuple[str, ...], int]]:
     """(path of blocks and the operation's name, device nanoseconds), heaviest branches first."""
-    waiting: list[BlockNode] = [block_tree(session)]
+    waiting: list[BlockNode] = [session.once(Facts).blocks]
     while waiting:
         node = waiting.pop()
         for (kind, name), (_, spent, _) in sorted(node.operations.items(), key=lambda item: -item[1][1]):

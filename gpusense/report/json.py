@@ -8,10 +8,10 @@ from typing import IO, Any
 from .._records.json_codec import encode, plain
 from .._records.records import Aggregate, BlockRecord, Record
 from ..analysis.backends import side_by_side
-from ..analysis.blocks import BlockNode, block_tree
+from ..analysis.blocks import BlockNode
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
-from ..analysis.findings import ranked
+from ..analysis.findings import findings
 from ..analysis.idle import DeviceIdle
 from ..analysis.memory import memory
 from ..analysis.operation import Operation
@@ -20,12 +20,10 @@ from ..analysis.ranks import processes_of, ranks, split
 from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
 from ..analysis.words import IDLE
-from ..session import Session
+from ..session import Session, _json
 from . import json_stream
-from .divisions import Division, Divisions
+from .divisions import Division, divisions_of, operations_of
 from .json_stream import Rows
-
-SCHEMA = "gpusense.report/1"
 
 
 def to_dict(session: Session) -> dict[str, Any]:
@@ -44,15 +42,15 @@ def pieces(session: Session, *, portable: bool = False, indent: int | None = Non
 
 def _members(session: Session) -> Iterator[tuple[str, Any]]:
     """Names and values, one after the other, so that nothing is held longer than it takes to write it."""
-    facts = Facts(session)
-    found = [plain(finding._asdict()) for finding in ranked(facts)]
-    yield "schema", SCHEMA
+    facts = session.once(Facts)
+    found = [plain(finding._asdict()) for finding in session.once(findings)]
+    yield "schema", _json.SCHEMA
     yield "meta", plain(session.meta)
     yield "duration_ns", session.duration_ns
     yield "window_ns", facts.window_ns or None
     yield "verdict", found[0]
     yield "findings", found
-    divisions = Divisions(facts)
+    divisions = divisions_of(session)
     yield "phases", [_phase(program, phase) for program in facts.programs for phase in program.phases]
     yield "steps", [_steps(program, program.steps) for program in facts.programs if program.steps is not None]
     yield "views", [_view(one) for one in divisions.all]
@@ -60,7 +58,7 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
     yield "devices", [encode(device, full=True) for device in session.devices]
     yield "busy", [{**plain(time._asdict()), "busy_share": time.busy_share} for time in facts.times]
     yield "idle", [_idle(row) for row in facts.idle]
-    yield "operations", [plain(row._asdict()) for row in facts.operations]
+    yield "operations", [plain(row._asdict()) for row in session.once(operations_of)]
     yield "transfers", [_transfer(row) for row in facts.transfers]
     yield "blocks", Rows(filter(_is_block, session.records), _record, _DERIVED)
     yield "records", Rows(filterfalse(_is_block, session.records), _record, _DERIVED)
@@ -68,6 +66,7 @@ def _members(session: Session) -> Iterator[tuple[str, Any]]:
     yield "analysis", _analysis(session, facts)
     yield "metrics", Rows(session.metrics, encode)
     yield "unseen", [encode(interval, full=True) for interval in session.unseen]
+    yield _json.FIELD, _json.more(session)
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, indent: int | None = None) -> None:
@@ -82,7 +81,6 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]", *, inden
 
 def _phase(program: Program, phase: Phase) -> dict[str, Any]:
     return {
-        "process": program.root,
         **phase._asdict(),
         "length_ns": phase.length_ns,
         "judged": phase.name == program.judged,
@@ -182,7 +180,7 @@ def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
         "ranks": [ranks(split(session))] if len(processes_of(session)) > 1 else [],
     }
     shown = {name: [_row(row) for row in rows] for name, rows in parts.items()}
-    return {**shown, "block_tree": list(_block_tree(block_tree(session)))}
+    return {**shown, "block_tree": list(_block_tree(facts.blocks))}
 
 
 def _row(value: Any) -> Any:

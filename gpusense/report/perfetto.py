@@ -16,12 +16,11 @@ from .._records.json_codec import plain
 from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from .._runtime.text import one_line
 from ..analysis.busy import window
-from ..analysis.facts import Facts
 from ..analysis.program import Program
 from ..analysis.ranks import processes_of
 from ..session import Session
 from . import identity
-from .divisions import GAPS, Divisions, Gap, phase_text
+from .divisions import GAPS, Gap, divisions_of, phase_text
 from .files import output
 from .protobuf import double, fixed64, message, number, text, varint
 from .series import device_series
@@ -66,7 +65,7 @@ def packets(session: Session) -> Iterator[bytes]:
     writer = _Writer(start)
     yield writer.head()
     groups: dict[str, int] = {}
-    divisions, waiting = Divisions(Facts(session)), set()
+    divisions, waiting = divisions_of(session), set()
     of_host: list[Track] = []
     of_devices: list[Track] = []
     for track in tracks(session):

@@ -8,9 +8,8 @@ from typing import IO, Any
 from .._records.device_identity import device_of
 from .._records.records import NO_GPU, DeviceInfo
 from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
-from ..analysis.blocks import block_tree
 from ..analysis.facts import Facts, Finding
-from ..analysis.findings import ranked
+from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.sampled import devices_seen
@@ -20,7 +19,7 @@ from ..analysis.words import IDLE
 from ..session import Session
 from . import identity
 from .blocks import lines as block_lines
-from .divisions import ALL, PARTS, Division, Divisions, phase_text, steps_text
+from .divisions import ALL, PARTS, Division, Divisions, divisions_of, phase_text, steps_text
 from .html.tables import small_tables
 from .style import PLAIN, Style
 from .tracks import DIRECTIONS, label
@@ -64,13 +63,13 @@ def summary(
     ``path`` is where the session was kept; None if it was not. ``more`` are sentences to add. The last line is a
     command: ``next_step``, or what ``path`` is read with.
     """
-    facts = Facts(session)
-    first = ranked(facts)[0]
+    facts = session.once(Facts)
+    first = session.once(findings)[0]
     last = _last(next_step or _next(path), style)
     added = [line for text in more for line in style.wrapped(text)]
     if first.kind == "nothing_seen" and not first.fix:
         return _without_gpu(session, facts, first, style, added, last, path is not None)
-    divisions = Divisions(facts)
+    divisions = divisions_of(session)
     counted = [text for text in (_counters(session), _overhead(session, facts)) if text]
     return [
         *_heads(session, facts, divisions, style),
@@ -94,7 +93,7 @@ def _without_gpu(
 ) -> list[str]:
     """The program did not use a GPU, and nothing says that it should have: a sentence, its blocks and what is added."""
     head = " · ".join(part for part in (_program(session), time_text(facts.window_ns or None)) if part)
-    table = block_lines(session, block_tree(session), style.width, _MOST_BLOCKS, why=False)
+    table = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS, why=False)
     blocks = [style.line(f"  {row}") for row in table]
     counted = [line for line in (_counters(session),) if blocks and line]
     why = finding.title.partition(": ")[2].removesuffix(".")
@@ -111,9 +110,8 @@ def _without_gpu(
 
 def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     """Every section of the report, line by line."""
-    facts = Facts(session)
-    divisions = Divisions(facts)
-    found = ranked(facts)
+    facts, divisions = session.once(Facts), divisions_of(session)
+    found = session.once(findings)
     yield from _heads(session, facts, divisions, style)
     yield from (line for text in _about(session) for line in style.wrapped(text))
     yield ""
@@ -128,7 +126,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
         ("Waits by line", _prose(_missing_lines(session), style)),
-        ("Blocks", block_lines(session, block_tree(session), width, _MOST_ROWS)),
+        ("Blocks", block_lines(session, facts.blocks, width, _MOST_ROWS)),
         ("Hang", _prose(_hang(session), style)),
         ("Not seen", _prose(_unseen(session), style)),
         ("Damage", _prose((sentence(one_line(str(text), 400)) for text in session.meta.get("damage") or ()), style)),

@@ -20,12 +20,16 @@ _OF_THE_FILE = ("path", "complete", "file")
 
 
 def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, trace_all: bool = False) -> Session:
-    """The session in a file. What is damaged is left out and named in ``meta["damage"]``; ``meta["complete"]`` is false
-    where the program was killed before it could end the file, or is still running.
+    """The session in a file, or in a report in JSON (``gpusense report --json``, :meth:`Tracer.export_json`).
+
+    What is damaged is left out and named in ``meta["damage"]``; ``meta["complete"]`` is false where the program was
+    killed before it could end the file, or is still running.
 
     Raw activity buffers are decoded now: ``threshold_us`` (None: what the run used) and ``trace_all`` choose anew what
     is kept one by one. A session without raw buffers keeps what was kept; a higher threshold folds more of it into
-    aggregates. Raises ``SessionError`` where the file is no session, of a later format version, or cannot be read.
+    aggregates. Where no C++ runtime is in this process, a child process makes the names of kernels readable.
+
+    Raises ``SessionError`` where the file is no session, of a later format version, or cannot be read.
     """
     import gc
 
@@ -40,6 +44,17 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
 
 
 def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool) -> Session:
+    from . import _json
+
+    if _json.is_json(path):
+        session = _json.load(path)
+        if threshold_ns is not None and not trace_all:
+            fold(session, threshold_ns)
+        return session
+    return _load_file(path, threshold_ns, trace_all)
+
+
+def _load_file(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool) -> Session:
     from . import _format as file
     from ._builder import Builder
     from ._names import tell_apart
@@ -52,8 +67,10 @@ def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: b
         # A run records what other sources give it undecided too; a saved session has been decided about.
         decided = builder.meta.pop("decided", False) or builder.meta.get("mode") != "file"
         if raw or not decided:
+            from .._capi import demangle
             from ._replay import replay
 
+            demangle.learn(reader.kernel_names())
             session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all)
         else:
             session = builder.session()

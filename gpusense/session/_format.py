@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from .._records.json_codec import loads
 from .._runtime.errors import SessionError
-from .._runtime.text import count_text
+from .._runtime.text import count_text, decoded
 
 MAGIC = b"\x89GPUSNS\n"
 MAJOR, MINOR = 1, 5
@@ -159,6 +159,11 @@ class Reader:
                 yield Chunk(kind, offset, sequence, payload)
         if self._faults > _MAX_SENTENCES:
             self.damage.append(count_text(self._faults - _MAX_SENTENCES, "more fault"))
+
+    def kernel_names(self) -> Iterator[str]:
+        """As the driver gave them; of other chunks the headers alone are looked at."""
+        for chunk, _ in self.begin_at(FILE_HEADER.size, (NAME,)):
+            yield from map(decoded, chunk.names().values() if chunk is not None else ())
 
     def begin_at(self, offset: int, kinds: Container[int]) -> Iterator[tuple[Chunk | None, int]]:
         """The whole chunks from ``offset`` on, each with the offset behind it; None for one that is damaged or of none

@@ -1,6 +1,7 @@
 """Everything recorded in one run, in memory: what analyses, reports and exporters read; nothing else reaches them."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._records.metrics import GpuMetrics
 from .._records.records import (
@@ -24,9 +25,14 @@ from .._records.records import (
 )
 from .._records.work import WITH_ROWS, WorkTable, table_of
 from .._runtime.text import count_text
+from . import _views
 
 if TYPE_CHECKING:
-    from .. import TraceSummary
+    from os import PathLike
+
+    from .. import BlockOperation, Finding, Operation, Phase, Span, Steps, TraceSummary
+
+T = TypeVar("T")
 
 
 class Session:
@@ -39,9 +45,13 @@ class Session:
     ``threshold_ns``, ``trace_all``, ``backends`` (name → version text), ``rank`` and ``world_size`` (None outside a
     launcher), ``mode`` ("live" or "file"), ``overhead`` (drain CPU nanoseconds and the like), ``capture`` (how capture
     was done: callbacks, library, cuda_live_ns), ``damage`` (list of sentences with offsets, from a damaged file).
+
+    What the session means is asked by methods from :meth:`summary` on. They analyse it once, when the first is called,
+    which takes about as long as loading it; what is changed afterwards they do not see. Any thread may call them; two
+    that are the first at the same time may both do the work.
     """
 
-    __slots__ = ("_work", "aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
+    __slots__ = ("_once", "_work", "aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
 
     def __init__(
         self,
@@ -65,6 +75,15 @@ class Session:
         self.unseen: list[UnseenInterval] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
         self._work = work
+        self._once: dict[Any, Any] = {}
+
+    def once(self, make: "Callable[[Session], T]") -> T:
+        """What ``make(session)`` gave the first time: analyses that several ask for. Two threads that are the first at
+        the same time may both make it, and get the same one."""
+        known = self._once.get(make)
+        if known is None:
+            known = self._once.setdefault(make, make(self))
+        return known  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         kept, counted = len(self.records), sum(one.count for one in self.aggregates)
@@ -138,11 +157,103 @@ class Session:
         start, end = self.meta.get("start_ns"), self.meta.get("end_ns")
         return end - start if start is not None and end is not None else None
 
+    # --- what it means: worked out once, when it is first asked for ---
+
     def summary(self) -> "TraceSummary":
         """Statistics of every block by path, with the GPU work launched inside: as a tracer answers of its own."""
-        from .. import TraceSummary
+        return _views.summary(self)
 
-        return TraceSummary.of(self)
+    def findings(self) -> "tuple[Finding, ...]":
+        """What slowed the run down, what could save most first. At least one: that nothing was seen is one, too."""
+        return _views.findings(self)
+
+    @property
+    def verdict(self) -> "Finding":
+        """The finding to act on: the first of :meth:`findings`. ``str()`` of it is a few sentences."""
+        return self.findings()[0]
+
+    @property
+    def phases(self) -> "tuple[Phase, ...]":
+        """The run, divided: start-up, steady state, what interrupts it, end. In order and without gaps, from the first
+        line of the program to its end; of a merged session one process after the other."""
+        return _views.phases(self)
+
+    @property
+    def steps(self) -> "Steps | None":
+        """The steps of the program's loop: how many, how long, and when each began and ended. None where nothing
+        repeats itself; of a merged session those of the first process that has a loop."""
+        return _views.steps(self)
+
+    def block_table(self) -> "tuple[BlockOperation, ...]":
+        """A row for each path of blocks, as the report's table: parents first, and beside each other the longest.
+        :attr:`blocks` has the single passes."""
+        return _views.block_table(self)
+
+    def operations(self) -> "tuple[Operation, ...]":
+        """A row for every kernel, copy, memset, wait and compute block by name and device: how often, how long, how
+        many bytes. Work of devices first, by falling total time; sums are of the whole run and exact."""
+        return _views.operations(self)
+
+    def timeline(self) -> "tuple[Span, ...]":
+        """All that has a beginning and an end, by its start: blocks, work of devices, waits of the host, and when a
+        device was empty, with the cause. A notebook draws it. Of work that is there as sums alone nothing is in it
+        (``session.work.complete`` is False then)."""
+        return _views.timeline(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON knows it, schema ``gpusense.report/1``: dicts, lists, text, numbers and None."""
+        return _views.to_dict(self)
+
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+
+    @overload
+    def to_html(self, path: "str | PathLike[str]") -> None: ...
+
+    def to_html(self, path: Any = None) -> str | None:
+        """The report as one offline HTML page: its text, or None where it was written to ``path``. Raises ``OSError``
+        where that cannot be written."""
+        return _views.to_html(self, path)
+
+    @overload
+    def to_perfetto(self, path: None = None) -> bytes: ...
+
+    @overload
+    def to_perfetto(self, path: "str | PathLike[str]") -> None: ...
+
+    def to_perfetto(self, path: Any = None) -> bytes | None:
+        """A native trace for ui.perfetto.dev: its bytes, or None where it was written to ``path``. Raises ``OSError``
+        where that cannot be written."""
+        return _views.to_perfetto(self, path)
+
+    def to_dataframe(self, kind: str = "operations") -> Any:
+        """A data frame of pandas or polars: of the one that the program has imported, else of the one that is
+        installed. A row is one of what ``kind`` says, a column one of its fields, with the unit in its name.
+
+        - what the session means: "operations", "blocks" (by path), "phases", "findings", "timeline";
+        - each piece of work, short ones too: "kernels", "transfers", "memsets", "syncs" (waits of the host);
+        - records: "passes" (of blocks), "compute_blocks", "allocations", "syscalls";
+        - "metrics": device samples, with columns such as "power.draw_watts".
+
+        Paths are text ("step/forward"), and what is not known is missing (None, NaN or NA). There may be no row, but
+        the columns are there. Raises ``ValueError`` for another kind, and ``ModuleNotFoundError`` where neither library
+        is installed.
+        """
+        return _views.to_dataframe(self, kind)
+
+    def save(self, path: "str | PathLike[str]") -> None:
+        """Writes the session as the suffix says: ``.gpusense`` for a session that :func:`load` gives back, ``.html``,
+        ``.json``, ``.pftrace`` (Perfetto), ``.trace.json`` (Chrome), ``.speedscope.json``, ``.folded`` or ``.txt``.
+
+        Raises ``ValueError`` for another suffix, ``OSError`` or :class:`SessionError` where it cannot be written.
+        """
+        _views.save(self, path)
+
+    def _repr_html_(self) -> str | None:
+        return _views.answer(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("\n".join(_views.answer_lines(self)))
 
 
 def fold(session: Session, threshold_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""What ``-o`` means: suffixes, names in braces, and sessions that are there already."""
+"""What ``-o`` means: names in braces, and sessions that are there already."""
 
 import os
 
@@ -9,31 +9,6 @@ from gpusense import cli
 from gpusense._runtime.errors import GpuSenseError
 from gpusense.cli import _outputs
 from gpusense.session import load, save
-
-
-@pytest.mark.parametrize(
-    ("path", "form"),
-    [
-        ("a.html", "html"),
-        ("A.HTM", "html"),
-        ("a.json", "json"),
-        ("a.trace.json", "chrome"),
-        ("a.speedscope.json", "speedscope"),
-        ("a.pftrace", "perfetto"),
-        ("a.folded", "flamegraph"),
-        ("a.gpusense", None),
-        ("folder.html/a", None),
-        ("html", None),
-    ],
-)
-def test_the_suffix_is_the_form(path, form):
-    assert _outputs.form_of(path) == form
-
-
-def test_every_form_is_found_by_each_of_its_suffixes_and_written():
-    for name, form in _outputs.FORMS.items():
-        assert all(_outputs.form_of(f"a{suffix}") == name for suffix in form.suffixes)
-        assert callable(form.writer())
 
 
 def test_names_in_braces(monkeypatch):

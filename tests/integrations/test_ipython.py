@@ -54,7 +54,13 @@ assert html[0].count('"') == 8 - 2, "the page must not end its own attribute"
 
 assert "my_kernel" in got.stdout and "42" in got.stdout
 assert "other" in got.stdout.partition("my_kernel")[2]
+assert got.stdout.count("verdict: ") == 2
+assert "class=&quot;embedded&quot;" in html[0], "the text has told the verdict, the frame begins with the timeline"
 import gpusense
+with gpusense.trace("beside") as block:  # as a cell with await does it
+    gpusense.record_kernel("awaited", duration_ns=250_000)
+assert "awaited" in str(block.summary()), block.summary()
+shell.run_line_magic("unload_ext", "gpusense.integrations.ipython")
 assert not gpusense.get_tracer().active
 print("shown")
 '''.replace("\\\\n", "\\n")
@@ -199,3 +205,33 @@ print("loaded")
 """
     )
     assert out == "loaded\n"
+
+
+def test_a_line_gives_its_value_and_shows_what_it_did(run):
+    out = run(
+        """
+from IPython.core.error import UsageError
+
+def said(line):
+    with capture_output() as got:
+        shell.run_cell(line)
+    return got.stdout, [output.data["text/html"] for output in got.outputs if "text/html" in output.data]
+
+shell.run_cell("import gpusense\\ndef work(n):\\n    gpusense.record_kernel('k', duration_ns=250_000)\\n    return n")
+text, pages = said("%gpusense work(41)")
+assert text.count("verdict: ") == 1 and len(pages) == 1, text
+assert text.rstrip().endswith("41"), text
+text, pages = said("found = %gpusense --text work(42)")
+assert shell.user_ns["found"] == 42 and not pages and "verdict: " in text
+text, pages = said("%gpusense made = work(43)")
+assert shell.user_ns["made"] == 43
+text, pages = said("%gpusense 1")
+assert not pages, "nothing to draw"
+for wrong, error in (("1 / 0", ZeroDivisionError), ("x = = 1", SyntaxError), ("", UsageError), ("--text", UsageError)):
+    with capture_output():
+        result = shell.run_cell("%gpusense " + wrong)
+    assert not result.success and isinstance(result.error_in_exec or UsageError(), error), (wrong, result)
+print("lines")
+""".replace("\\\\n", "\\n")
+    )
+    assert out.endswith("lines\n")

@@ -181,6 +181,13 @@ assert tracer.summary().operation("step").count == 1
 assert [row.name for row in tracer.bottlenecks()][0] == "k"
 tracer.print_summary(sys.stderr)
 assert '"gpusense.report/1"' in tracer.export_json()
+session = tracer.session()
+assert session.verdict and session.operations() and session.block_table() and session.timeline()
+assert session._repr_html_() is None
+try:
+    session.to_html()
+except ModuleNotFoundError as error:
+    assert str(error) == "this copy of the package comes without report/html.page"
 assert isinstance(sense.devices(), tuple)
 monitor = sense.monitor.start_background(lambda metrics: None, interval=0.05)
 monitor.stop()

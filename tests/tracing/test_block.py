@@ -1,5 +1,6 @@
 """Scopes for spans of others, and listeners."""
 
+import re
 import sys
 import threading
 from itertools import count
@@ -141,3 +142,21 @@ def test_a_scope_may_belong_to_a_block_of_another_thread(tracer):
     assert (layer.path, layer.parent_id) == (("backward", "layer"), outer.block_id)
     assert layer.thread != outer.thread
     assert blocks(tracer)["other"].path == ("backward", "other")
+
+
+def test_a_block_says_what_it_is(tracer):
+    block = tracer.trace("never")
+    assert repr(block) == "<Block 'never': not entered>"
+    with gpusense.trace("outer"), gpusense.trace("inner") as block:
+        assert re.fullmatch("<Block outer › inner: open for [0-9.]+ .?s>", repr(block))
+        assert block._repr_html_() is None
+    assert re.fullmatch("<Block outer › inner: [0-9.]+ .?s>", repr(block))
+    assert block._repr_html_() == block.summary().as_html()
+
+
+def test_a_tracer_says_how_it_is(tracer):
+    assert repr(tracer) == f"<Tracer {tracer.status()['state']}: {tracer.status()['reason']}>"
+    with gpusense.trace("<step>"):
+        pass
+    assert "&lt;step&gt;" in tracer._repr_html_()
+    assert "<step>" not in tracer._repr_html_()

@@ -354,6 +354,8 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
         table = io.StringIO()
         summary.print_summary(run, table)
         assert "\nNot recorded: 4 blocks and 2 manual records; " in table.getvalue()
+        assert "\n  2 manual records: " in table.getvalue()
+        assert table.getvalue().count(next(iter(run.meta["sources"].popitem()[1]["ignored"]))) == 1
         (finding,) = [row for row in findings(run) if row.kind == "left_out"]
         assert finding.title == "4 blocks and 2 manual records could not be recorded."
         assert len(finding.evidence) == 3

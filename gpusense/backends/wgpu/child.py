@@ -5,46 +5,28 @@ one line of JSON. Run as ``main(library path, "adapters" or "selftest")``.
 """
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
 
 from ..._records.records import Unavailable
-from ..._runtime import package
+from ..._runtime import child
 
 TIMEOUT_S = 20.0
-
-#: The child finds this package by its folder, under whatever name it is vendored, without importing the host's package.
-_CODE = """
-import importlib, sys
-sys.path.insert(0, sys.argv[1])
-sys.exit(importlib.import_module(sys.argv[2]).main(*sys.argv[3:]))
-"""
 
 
 def ask(library: str, task: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | Unavailable:
     """The child's answer, or why there is none."""
-    if not _is_python(sys.executable):
+    if not child.can_run():
         where = sys.executable or "nothing"
         return Unavailable("wgpu", f"no Python executable for the first contact: this process runs in {where}")
-    # As a top-level package, so that the child imports nothing of a host.
-    module = os.path.basename(package.FOLDER) + __name__.removeprefix(package.NAME)
-    command = [sys.executable, "-c", _CODE, os.path.dirname(package.FOLDER), module, library, task]
-    environ = {**os.environ, "GPUSENSE": "off"}
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout_s, env=environ, stdin=subprocess.DEVNULL)
+        done = child.run(__name__, library, task, timeout_s=timeout_s)
     except subprocess.TimeoutExpired:
         return Unavailable("wgpu", f"first contact took more than {timeout_s:g} s", "a driver hangs; try vulkaninfo")
     except OSError as error:
         return Unavailable("wgpu", f"no child process for the first contact: {error}")
     return _answer(done.returncode, done.stdout, done.stderr)
-
-
-def _is_python(executable: str | None) -> bool:
-    """False in a frozen program and where another program embeds Python: that one must not be started again."""
-    name = os.path.basename(executable or "").lower()
-    return name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
 
 
 def main(library: str, task: str) -> int:

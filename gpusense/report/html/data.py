@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from ..._records.device_identity import device_text
 from ..._runtime.text import count_text, joules_text, one_line, percent_text, size_text, time_text
-from ...analysis.blocks import BlockNode, block_tree
+from ...analysis.blocks import BlockNode
 from ...analysis.energy import energy
 from ...analysis.facts import Facts, Finding
-from ...analysis.findings import ranked
+from ...analysis.findings import findings
 from ...analysis.operation import DEVICE_KINDS, Operation, called
 from ...analysis.sampled import concerned, devices_seen
 from ...analysis.unwritten import listed_text
@@ -18,7 +18,7 @@ from ...analysis.words import IDLE
 from ...session import Session
 from .. import identity
 from ..blocks import tables as block_tables
-from ..divisions import ALL, PARTS, Division, Divisions, phase_text
+from ..divisions import ALL, PARTS, Division, Divisions, divisions_of, phase_text
 from ..tracks import group_name, label
 from .charts import charts
 from .events import Events, colour_word, events
@@ -43,10 +43,9 @@ class PageData(NamedTuple):
 
 def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) -> PageData:
     """Everything the page shows. Times are nanoseconds from the start of the run; the start itself is a string."""
-    facts = Facts(session)
-    divisions = Divisions(facts)
-    found = ranked(facts)
-    tree = block_tree(session)
+    facts, divisions = session.once(Facts), divisions_of(session)
+    found = session.once(findings)
+    tree = facts.blocks
     drawn = events(session, facts, divisions, event_limit)
     phases = [_phase(session, facts, divisions, name, drawn.ranks) for name in divisions.names] or [
         {"name": ALL, "label": "run", "judged": True, "note": "", "tiles": _run_tiles(session, facts)}

@@ -22,12 +22,18 @@ EVENT_LIMIT = 200_000
 
 
 def write(
-    session: Session, target: "str | os.PathLike[str] | IO[str]", *, title: str = "", event_limit: int = EVENT_LIMIT
+    session: Session,
+    target: "str | os.PathLike[str] | IO[str]",
+    *,
+    title: str = "",
+    event_limit: int = EVENT_LIMIT,
+    embedded: bool = False,
 ) -> None:
-    """Writes the report to a path or an open text file. ``title`` names the run, for example its file."""
+    """Writes the report to a path or an open text file. ``title`` names the run, for example its file. ``embedded``:
+    for a frame below the verdict, so that it begins with the timeline."""
     data = page_data(session, title=title, event_limit=event_limit)
     with output(target) as file:
-        file.write(_head(data))
+        file.write(_head(data, embedded))
         file.write('<script type="application/json" id="data">')
         file.write(script_json(data.facts))
         file.write("</script>\n")
@@ -74,7 +80,7 @@ def escape(text: object) -> str:
     return markup.escape(printable(str(text)), quote=True)
 
 
-def _head(data: PageData) -> str:
+def _head(data: PageData, embedded: bool) -> str:
     style = page_file("page.css")
     verdict = data.facts["findings"][0]
     evidence = "".join(f"<li>{escape(line)}</li>" for line in verdict["evidence"])
@@ -96,7 +102,7 @@ def _head(data: PageData) -> str:
 <title>{escape(data.facts["title"])}</title>
 <style>{style}</style>
 </head>
-<body>
+<body{' class="embedded"' if embedded else ""}>
 <header><h1>gpusense</h1><p>{escape(data.facts["subtitle"])}</p><div id="tools"></div></header>
 <main>
 <section id="verdict" class="{escape(verdict["kind"])}">
