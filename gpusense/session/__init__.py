@@ -19,13 +19,20 @@ __all__ = ["Session", "load", "merge", "save"]
 _OF_THE_FILE = ("path", "complete", "file")
 
 
-def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, trace_all: bool = False) -> Session:
+def load(
+    path: "str | os.PathLike[str]",
+    *,
+    threshold_us: float | None = None,
+    trace_all: bool = False,
+    each_block: bool = False,
+) -> Session:
     """The session in a file. What is damaged is left out and named in ``meta["damage"]``; ``meta["complete"]`` is false
     where the program was killed before it could end the file, or is still running.
 
     Raw activity buffers are decoded now: ``threshold_us`` (None: what the run used) and ``trace_all`` choose anew what
     is kept one by one. A session without raw buffers keeps what was kept; a higher threshold folds more of it into
-    aggregates. Raises ``SessionError`` where the file is no session, of a later format version, or cannot be read.
+    aggregates. ``each_block``: the session also tells what was launched inside each single block, where there are raw
+    buffers. Raises ``SessionError`` where the file is no session, of a later format version, or cannot be read.
     """
     import gc
 
@@ -33,13 +40,13 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
     searched = gc.isenabled()
     gc.disable()
     try:
-        return _load(path, None if threshold_us is None else int(threshold_us * 1000), trace_all)
+        return _load(path, None if threshold_us is None else int(threshold_us * 1000), trace_all, each_block)
     finally:
         if searched:
             gc.enable()
 
 
-def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool) -> Session:
+def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool, each_block: bool) -> Session:
     from . import _format as file
     from ._builder import Builder
     from ._names import tell_apart
@@ -54,7 +61,7 @@ def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: b
         if raw or not decided:
             from ._replay import replay
 
-            session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all)
+            session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all, each_block=each_block)
         else:
             session = builder.session()
             if threshold_ns is not None and not trace_all:

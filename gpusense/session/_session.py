@@ -39,7 +39,9 @@ class Session:
     was done: callbacks, library, cuda_live_ns), ``damage`` (list of sentences with offsets, from a damaged file).
     """
 
-    __slots__ = ("_work", "aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
+    __slots__ = (
+        *("_work", "aggregates", "busy", "counters", "devices", "each_block", "meta", "metrics", "records", "unseen"),
+    )
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Session:
         unseen: list[UnseenInterval] | None = None,
         counters: Counters | None = None,
         work: WorkTable | None = None,
+        each_block: dict[int, dict[str, list[int]]] | None = None,
     ) -> None:
         self.meta: dict[str, Any] = meta if meta is not None else {}
         self.devices = devices
@@ -63,6 +66,8 @@ class Session:
         self.unseen: list[UnseenInterval] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
         self._work = work
+        #: Block id → kind of work → how many, nanoseconds, bytes; where ``load`` was asked for it.
+        self.each_block = each_block
 
     def __repr__(self) -> str:
         kept, counted = len(self.records), sum(one.count for one in self.aggregates)
