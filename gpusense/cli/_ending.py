@@ -122,12 +122,12 @@ class Ending:
 
     def _worked_out(self) -> str:
         """The answer to a run that has ended; nothing if it is to be quiet."""
-        session = self.recording.finish()
+        session = self.recording.finish(each_block=self.spans is not None)
         if self.path is not None and session.meta.get("mode") == "live":
             from ..session import save
 
             save(session, self.path)
-        session, missing = joined([session], _READ_S)
+        session, missing = joined([session], _READ_S, each_block=self.spans is not None)
         reports = written(session, self._report, self._form, self._kept(), self._open)
         notes = self.recording.tracer.recorder.facts.get("notes", ())
         more = [*notes, *missing[:_MOST_NAMED], *reports]

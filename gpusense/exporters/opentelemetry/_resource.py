@@ -1,8 +1,9 @@
 """Resource and instrumentation scopes: what is constant for the process or for a device, said once a batch."""
 
 import os
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.sdk import resources as sdk
@@ -97,6 +98,8 @@ def attributes(
         "gpu.uuids": [device.uuid for device in devices if device.uuid],
         "gpu.names": sorted({device.name for device in devices}),
         "gpu.compute_capabilities": sorted({_dotted(device) for device in devices if device.compute_capability}),
+        "compute.library": sorted(meta.get("frameworks") or ()),
+        "process.pid": meta.get("pid"),
         "gpu.rank": rank,
         "gpu.world_size": size,
         "hw.driver_version": next((device.driver for device in devices if device.driver), None),
@@ -105,6 +108,18 @@ def attributes(
         found[f"gpu.{name}.version"] = version
     cleaned = {key: clean(value) for key, value in found.items()}
     return {key: value for key, value in cleaned.items() if value is not None and value != []}
+
+
+def program(meta: Mapping[str, Any], argv: Sequence[str] = ()) -> str | None:
+    """The program's name without folder and arguments: of ``gpusense run``, else what ``argv`` begins with."""
+    run = meta.get("run")
+    try:
+        words = shlex.split(run["command"]) if isinstance(run, dict) else list(argv)
+    except (KeyError, ValueError, AttributeError):  # a command that was cut off, or a file that somebody made up
+        return None
+    if words[:1] == ["-m"]:
+        del words[0]
+    return os.path.basename(words[0]) or None if words else None
 
 
 def rank_of(meta: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:

@@ -88,4 +88,4 @@ class View:
 
     @staticmethod
     def _facts(session: Any) -> Any:
-        return session.devices, session.meta.get("backends")
+        return session.devices, session.meta.get("backends"), session.meta.get("frameworks")

@@ -316,6 +316,26 @@ def test_a_protocol_that_is_not_spoken_is_said(otel, tracer, monkeypatch, caplog
     assert not caplog.records
 
 
+@pytest.mark.parametrize("named", ["argument", "variable"])
+def test_the_port_of_grpc_is_said_and_tried_all_the_same(named, monkeypatch, caplog):
+    from gpusense._runtime import log
+
+    monkeypatch.setattr(log, "_said", set())
+    endpoint = "http://127.0.0.1:4317"
+    if named == "variable":
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    otlp = _otlp.Otlp("traces", endpoint if named == "argument" else None, 0.2)
+    exporter = otlp.make()
+    [said] = caplog.records
+    assert "port 4317 takes gRPC" in said.getMessage()
+    assert "4318" in said.getMessage()
+    monkeypatch.setattr(type(exporter), "export", lambda self, spans: None)
+    otlp._encoding = False
+    assert otlp.export_spans([object()]) == 1
+    assert otlp.why == f"no answer ({_otlp.GRPC})"
+    otlp.close()
+
+
 def test_a_slow_endpoint_never_slows_the_application(otel, tracer):
     with receiver(delay_s=0.5) as got:
         otel.instrument(tracer=tracer, endpoint=got.url, metrics=False)

@@ -21,6 +21,7 @@ from support.machine import require
 
 from gpusense._records.metrics import Clocks, GpuMetrics, Health, Memory, Pcie, Power, Thermal, Utilization
 from gpusense._records.records import Aggregate
+from gpusense._runtime import clock
 from gpusense.exporters.opentelemetry import _instruments, _resource
 
 SAMPLE = GpuMetrics(
@@ -251,6 +252,44 @@ def test_a_private_exporter_gets_numbers_and_histograms_at_once(otel, tracer):
     assert {"hw.power", "gpu.kernel.duration", "gpusense.records", "gpusense.spans.dropped"} <= set(found)
     resource = exporter.batches[-1].resource_metrics[0].resource
     assert resource.attributes["gpu.uuids"] == (GPU.uuid,)
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+@pytest.mark.parametrize("temporality", [AggregationTemporality.CUMULATIVE, AggregationTemporality.DELTA])
+def test_all_metrics_lie_on_the_sessions_clock_whatever_the_wall_clock_does(
+    otel, tracer, monkeypatch, step_s, temporality
+):
+    from opentelemetry.sdk.metrics import Histogram
+
+    tracer.metrics_source = Monitor(SAMPLE)
+    exporter = Kept({Histogram: temporality})
+    begin = clock.now_ns()
+    otel.instrument(tracer=tracer, metric_exporter=exporter, spans=False)
+    tracer.kernel()
+    assert otel.flush(10)
+    otel._active.metrics.export()
+    wall = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: wall() + step_s * 10**9)
+    tracer.kernel()
+    assert otel.flush(10)
+    otel._active.metrics.export()
+    end = clock.now_ns()
+    before, after = (
+        {
+            (name, tuple(point.attributes.items())): point
+            for name, metric in metrics_of(batch).items()
+            for point in metric.data.data_points
+        }
+        for batch in exporter.batches[:2]
+    )
+    assert before.keys() <= after.keys()
+    assert {"gpu.kernel.duration", "gpu.kernel.launches", "hw.power", "hw.energy"} <= {name for name, _ in after}
+    for key, point in before.items():
+        later = after[key]
+        starts = point.start_time_unix_nano or begin, later.start_time_unix_nano or begin
+        assert begin <= starts[0] <= point.time_unix_nano < later.time_unix_nano <= end
+        is_delta = key[0] == "gpu.kernel.duration" and temporality is AggregationTemporality.DELTA
+        assert starts[1] == (point.time_unix_nano if is_delta else starts[0])
 
 
 def test_names_units_and_instruments_are_the_conventions_own():

@@ -225,6 +225,24 @@ def test_signal_urls():
     assert signal_url("https://host/otlp", "traces") == "https://host/otlp/v1/traces"
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "of_grpc"),
+    [
+        ("localhost:4317", True),
+        ("grpc://localhost:4317", True),
+        ("grpc://collector", True),
+        ("localhost:4318", False),
+        ("ftp://localhost:4318", False),
+        ("localhost:43170", False),
+        ("", False),
+    ],
+)
+def test_what_is_no_url_is_refused_with_what_to_say_instead(endpoint, of_grpc):
+    with pytest.raises(ValueError, match="such as 'http://localhost:4318'") as refused:
+        signal_url(endpoint, "traces")
+    assert ("port 4317 takes gRPC" in str(refused.value)) is of_grpc
+
+
 def test_instrument_names_are_unique():
     names = [row.name for row in INSTRUMENTS]
     assert len(names) == len(set(names))
