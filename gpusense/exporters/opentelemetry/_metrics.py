@@ -5,6 +5,7 @@ Histograms are counted beforehand and handed to the same exporter as finished po
 costs more than the kernel's span is worth. Readers that are asked (Prometheus) get the numbers, not the histograms.
 """
 
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -24,6 +25,11 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+try:
+    from opentelemetry.sdk.metrics import Exemplar
+except ImportError:  # before 1.28
+    Exemplar = None
 
 from ... import __version__
 from ..._records.metrics import GpuMetrics
@@ -86,6 +92,8 @@ class Metrics:
         self._reader: Any = None
         self._own_provider: Any = None
         self._since_ns = 0  # when that was made
+        self._last_ns = 0  # the export before this one
+        self._with_examples = os.environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "").strip().lower() != "always_off"
         self._slot: _Slot | None = None
         self.failed = 0  # exports of metrics that were not taken
         self.muted = False  # another copy of gpusense counts the same for the same provider
@@ -129,12 +137,14 @@ class Metrics:
                 temporality = _wanted(self._otlp.preferred_temporality)
                 if not self._otlp.export_metrics(self._everything(moment, temporality)):
                     self.failed += 1
+            self._last_ns = moment
             return
         for exporter, lock in () if self._muted() else _exporters(self.provider()):
             temporality = _wanted(getattr(exporter, "_preferred_temporality", None))
             data = self._wrap([], self._histograms(moment, temporality))
             if data is not None and not hand_over(exporter, data, lock):
                 self.failed += 1
+        self._last_ns = moment
 
     def observe(self, instrument: Instrument) -> Iterator[Observation]:
         """Values of one instrument for every device; a row that fails costs that device's row."""
@@ -244,7 +254,15 @@ class Metrics:
             explicit_bounds=list(histogram.bounds),
             min=histogram.min,
             max=histogram.max,
+            **self._examples(histogram),
         )
+
+    def _examples(self, histogram: Any) -> dict[str, Any]:
+        """Of the time since the last export, the last of each bucket."""
+        if Exemplar is None or not self._with_examples:
+            return {}
+        fresh = [one for _, one in sorted(histogram.examples.items()) if one.noted_ns >= self._last_ns]
+        return {"exemplars": [Exemplar({}, one.value, one.time_ns, one.span_id, one.trace_id) for one in fresh]}
 
 
 class OwnCounters:

@@ -298,11 +298,19 @@ class Pipeline:
         self._allowance.spend(len(some) + len(summed) + len(picked.individual) + len(picked.groups))
         if picked.threshold_ns is not None:
             threshold = max(picked.threshold_ns, threshold or 0)
-        spans = [(self._made(self._builder.build, item, ids), 1) for item in [*some, *picked.individual]]
+        spans = [(self._made(self._builder.build, item, ids), 1) for item in some]
+        spans += [(self._one(item, ids), 1) for item in picked.individual]
         made = [self._made(self._builder.summed, item, self.view.threshold_ns(), ids) for item in summed]
         spans += [(span, 0) for span in made if span is not None and span != reasons.INVALID]
         spans += [(self._made(self._builder.fold, group, threshold, ids), group.count) for group in picked.groups]
         return spans
+
+    def _one(self, item: Placed, ids: Ids) -> Any:
+        """The span of one operation, to which its bucket of a histogram points."""
+        span = self._made(self._builder.build, item, ids)
+        if self.metrics is not None and span is not None and span != reasons.INVALID:
+            self.work.point_at(item.record, span.context.trace_id, span.context.span_id, now_ns())
+        return span
 
     def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
         try:

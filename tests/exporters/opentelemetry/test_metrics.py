@@ -292,6 +292,41 @@ def test_all_metrics_lie_on_the_sessions_clock_whatever_the_wall_clock_does(
         assert starts[1] == (point.time_unix_nano if is_delta else starts[0])
 
 
+@pytest.mark.parametrize("named", ["trace_based", "always_off"])
+def test_a_bucket_points_at_a_span_that_fell_into_it(otel, app, tracer, spans, monkeypatch, named):
+    from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+
+    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", named)
+    exporter = Kept()
+    otel.instrument(tracer=tracer, tracer_provider=app, metric_exporter=exporter)
+    with tracer.trace("step"):
+        tracer.kernel("sgemm", duration_ns=3_000_000)
+        tracer.kernel("sgemm", duration_ns=30_000_000)
+        tracer.transfer("up", duration_ns=200_000, size=4096)
+    tracer.kernel("sgemm", duration_ns=700_000)  # without a parent, and so without a span
+    assert otel.flush(10)
+    otel._active.metrics.export()
+    made = {span.context.span_id: span for span in spans()}
+    [kernel] = metrics_of(exporter.batches[-1])["gpu.kernel.duration"].data.data_points
+    [size] = metrics_of(exporter.batches[-1])["gpu.transfer.size"].data.data_points
+    assert kernel.count == 3
+    if named == "always_off":
+        assert not kernel.exemplars
+        return
+    assert [one.value for one in kernel.exemplars] == [0.003, 0.03]
+    for one in kernel.exemplars:
+        span = made[one.span_id]
+        assert (span.name, span.context.trace_id) == ("gpu_kernel: sgemm", one.trace_id)
+        assert (span.end_time - span.start_time) / 1e9 == one.value
+        assert one.time_unix_nano == span.end_time
+    assert [(one.value, made[one.span_id].name) for one in size.exemplars] == [(4096.0, "gpu_transfer: up")]
+    sent = encode_metrics(exporter.batches[-1]).SerializeToString()
+    assert sum(one.span_id.to_bytes(8, "big") in sent for one in kernel.exemplars) == 2
+    otel._active.metrics.export()  # and once alone
+    [again] = metrics_of(exporter.batches[-1])["gpu.kernel.duration"].data.data_points
+    assert (again.count, list(again.exemplars)) == (3, [])
+
+
 def test_names_units_and_instruments_are_the_conventions_own():
     require(hasattr(Schemas, "V1_44_0"), "semantic conventions 1.44")
     assert Schemas.V1_44_0.value == _resource.SCHEMA_URL
