@@ -19,6 +19,8 @@ SHOWN = {
     "multiprocess": ["train: 1 ms", "train: 2 ms", "2 processes in one session"],
     "vendored_use": ["332833500 1 call", "the copy is mylib._gpusense"],
     "monitor_to_csv": ["time,device,uuid,gpu_percent"],
+    "otlp_server": ["GET /b \n  infer 10\n    gpu_kernel: attention", "short work, summed 9 short kernels, 45.0 µs"],
+    "prometheus": ["# TYPE gpusense_build_info gauge"],
 }
 
 
@@ -48,6 +50,7 @@ WATCHED = {
     "background_monitor": ["NVIDIA H100 80GB HBM3 is at 91", "NVIDIA H100 80GB HBM3: 87.0 % busy, 346 W"],
     "block_energy": ["NVIDIA H100 80GB HBM3: ", " J (", "of it ours"],
     "monitor_to_csv": ["NVIDIA H100 80GB HBM3,GPU-ab000001-1111-2222-3333-444444444444,87.0,"],
+    "prometheus": ['hw_temperature_celsius{hw_id="GPU-ab000000-1111-2222-3333-444444444444:temperature:gpu"'],
 }
 
 

@@ -34,9 +34,9 @@ except ImportError:  # before 1.28
 from ... import __version__
 from ..._records.metrics import GpuMetrics
 from ..._runtime import clock, log
+from .._instruments import INSTRUMENTS, Instrument
 from ._attributes import Redact, apply_redaction
 from ._histograms import Deltas, Series, Work
-from ._instruments import INSTRUMENTS, Instrument
 from ._otlp import Otlp, hand_over
 from ._resource import SCHEMA_URL, SCOPE
 from ._target import has_ended

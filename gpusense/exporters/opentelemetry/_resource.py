@@ -14,8 +14,8 @@ from ... import __version__
 from ..._records.records import DeviceInfo
 from ..._runtime import log, package
 from ...backends import names
+from .._instruments import hardware_id
 from ._attributes import Attributes, Redact, apply_redaction, clean
-from ._instruments import hardware_id
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SCOPE = package.NAME  # the host's name for us where we are vendored

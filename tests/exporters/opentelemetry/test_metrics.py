@@ -22,7 +22,8 @@ from support.machine import require
 from gpusense._records.metrics import Clocks, GpuMetrics, Health, Memory, Pcie, Power, Thermal, Utilization
 from gpusense._records.records import Aggregate
 from gpusense._runtime import clock
-from gpusense.exporters.opentelemetry import _instruments, _resource
+from gpusense.exporters import _instruments
+from gpusense.exporters.opentelemetry import _resource
 
 SAMPLE = GpuMetrics(
     GPU,

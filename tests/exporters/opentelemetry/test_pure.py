@@ -19,10 +19,10 @@ from gpusense._records.records import (
     GpuSync,
     Syscall,
 )
+from gpusense.exporters._instruments import INSTRUMENTS
 from gpusense.exporters.opentelemetry._attributes import MAX_ATTRIBUTES, clean, nanoseconds, shape
 from gpusense.exporters.opentelemetry._budget import Allowance, Placed, longest, select
 from gpusense.exporters.opentelemetry._histograms import OTHER, Deltas, Family, Work
-from gpusense.exporters.opentelemetry._instruments import INSTRUMENTS
 from gpusense.exporters.opentelemetry._otlp import signal_url
 from gpusense.session import Session, save
 
