@@ -9,7 +9,7 @@ recording thread calls :meth:`Recorder.tick`; CUPTI's buffers arrive on the brok
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import monotonic, sleep, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -985,11 +985,11 @@ class Recorder:
     def block_totals(self, block: Any) -> BlockTotals | None:
         """What was launched inside ``block`` so far; None where nobody watched it."""
         self._bring_up_to_date()
-        return self._guarded(lambda: self.store.totals(block.block_id, self._lock))
+        return self.totals_by_now(block)
 
-    def totals_by_now(self, blocks: Iterable[Any]) -> list[BlockTotals | None]:
+    def totals_by_now(self, block: Any) -> BlockTotals | None:
         """As :meth:`block_totals`, of what has been read: nothing is read for it."""
-        return self._guarded(lambda: [self.store.totals(block.block_id, self._lock) for block in blocks])
+        return self._guarded(lambda: self.store.totals(block.block_id, self._lock))
 
     def _bring_up_to_date(self) -> None:
         if self._end_ns is None:

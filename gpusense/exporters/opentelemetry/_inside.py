@@ -134,23 +134,21 @@ class OfTracer:
             while len(known) > MAX_BLOCKS:
                 del known[next(iter(known))]
 
-    def of(self, blocks: list[tuple[int, int | None, Any]]) -> list[Inside]:
-        """Of each (id, parent's id, what :meth:`watch` gave), asked once; those inside before those around them."""
-        recorder = self._tracer_of().recorder
-        status, waits = recorder.status(), "sync" in recorder.settings.kinds
-        seen = sees_work(status.get("state"))
-        held = [block for _, _, block in blocks if block is not None]
-        totals = dict(zip(map(id, held), recorder.totals_by_now(held), strict=True))
-        found = []
-        for block_id, parent_id, block in blocks:
-            mine = totals.get(id(block)) if block is not None and block.block_id == block_id else None
-            nested, kept = self._nested.pop(block_id, {}), self._kept.pop(block_id, {})
-            sums = by_kind(mine) if mine is not None else None
-            if sums and parent_id is not None:
-                _add(self._nested.setdefault(parent_id, {}), sums)
-            short = _less(sums, nested, kept) if sums else {}
-            found.append(Inside(sums if sums or seen else None, short, waits))
-        return found
+    def of(self, block_id: int, parent_id: int | None, block: Any) -> Inside:
+        """Of a block, asked once and after those inside it; ``block``: what :meth:`watch` gave, whose tracer may have
+        ended since."""
+        nested, kept = self._nested.pop(block_id, {}), self._kept.pop(block_id, {})
+        if block is None or block.block_id != block_id:  # it was entered anew
+            return Inside(None, {}, False)
+        recorder = block.tracer.recorder
+        totals = recorder.totals_by_now(block)
+        if totals is None:
+            return Inside(None, {}, False)
+        sums = by_kind(totals)
+        if parent_id is not None:
+            _add(self._nested.setdefault(parent_id, {}), sums)
+        seen = bool(sums) or sees_work(recorder.status().get("state"))
+        return Inside(sums if seen else None, _less(sums, nested, kept), "sync" in recorder.settings.kinds)
 
     def forget(self) -> None:
         """In a forked child."""

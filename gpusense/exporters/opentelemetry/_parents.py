@@ -123,7 +123,8 @@ class Blocks:
         announced = getattr(self._announced, "context", None)
         try:
             if announced is not None:
-                place = Place(announced if announced.trace_flags.sampled else None, scope=True)
+                sampled = announced.trace_flags.sampled
+                place = Place(announced, scope=True, block=self._watch(block)) if sampled else Place(None, scope=True)
             else:
                 place = self._open(block)
             if len(self._places) >= MAX_OPEN:

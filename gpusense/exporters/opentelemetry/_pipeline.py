@@ -31,8 +31,9 @@ from ._worker import Inbox, Worker
 #: Reasons that are no choice of anybody: the endpoint, or the way to it, did not take the records.
 UNSENT = ("export_failed", "no_exporter", "queue_full")
 OFF, ANOTHER_COPY = "off", "another_copy"
-#: A block's span waits so long for what the device still does of it, and the flush then takes so long at most.
-HOLD_S, READ_S = 1.0, 0.5
+#: A block's span waits so long for what the device still does of it; reading that takes so long at most, and where it
+#: takes longer the span waits, too, up to here.
+HOLD_S, READ_S, LONGEST_HOLD_S = 1.0, 0.5, 10.0
 
 
 class Settings(NamedTuple):
@@ -91,7 +92,8 @@ class Pipeline:
         self.inbox = Inbox(settings.queue)
         self.work = Work(settings.top_names, now_ns())
         self._inside = OfTracer(tracer_of)
-        self._held: list[Placed] = []  # blocks whose spans wait for the device
+        self._held: list[Placed] = []  # blocks whose spans wait for the device, and scopes with theirs for short work
+        self._held_blocks = 0  # of them
         self._held_s = 0.0  # since when, the first of them
         self._hurry = False
         self.blocks = Blocks(self.ids, self.default_parent, self._inside.watch)
@@ -211,8 +213,8 @@ class Pipeline:
         look = final or self.view.is_old(now)
         hurry, self._hurry = self._hurry or final, False
         due = len(self._held) if hurry or now - self._held_s >= HOLD_S else 0
-        if due and not look:
-            self._flush_tracer(READ_S)
+        if due and not look and not self._flush_tracer(READ_S) and now - self._held_s < LONGEST_HOLD_S and not hurry:
+            due = 0
         if look:
             self.view.look(now)  # before the inbox is emptied: the tracer hands us what was still under way
         records = self.inbox.take()
@@ -235,7 +237,7 @@ class Pipeline:
                 self.dropped[reasons.INVALID] += missing
 
     def _accounted(self) -> int:
-        return self.exported + self.folded + self.scopes + len(self._held) + sum(self.dropped.values())
+        return self.exported + self.folded + self.scopes + self._held_blocks + sum(self.dropped.values())
 
     def _spans(self, records: list[Record], due: int) -> None:
         blocks: list[Placed] = []
@@ -250,6 +252,8 @@ class Pipeline:
                 valid.append(found.record if isinstance(found, Placed) else record)
             if isinstance(found, str):
                 self._refuse(found if ids is not None or found == reasons.INVALID else nowhere)
+                if found == reasons.SCOPE_OF_ANOTHER:
+                    blocks += self._builder.scope(record)
             elif ids is None:
                 self._refuse(nowhere)
             else:
@@ -259,24 +263,25 @@ class Pipeline:
         if ids is not None:
             self._send(self._chosen(blocks, operations, ids))
         else:
-            self.dropped[nowhere] += len(blocks)
+            self.dropped[nowhere] += sum(not item.parent.scope for item in blocks)
 
     def _no_longer_held(self, ended: list[Placed], operations: list[Record], due: int) -> list[Any]:
         """Blocks whose spans go now, with what was launched in them; ``ended`` may wait for that."""
         if not self._held and not self._inside.known:
-            return ended
+            return [item for item in ended if not item.parent.scope]
         self._inside.add(operations)
         if not self._held:
             self._held_s = time.monotonic()
         held: list[Any] = [*self._held, *ended]
         ready, self._held = sorted(held[:due], key=lambda item: -item.record.block_id), held[due:]
+        self._held_blocks = sum(not item.parent.scope for item in held[due:])
         if ready:
             self._held_s = time.monotonic()
-        places = [(item.record.block_id, item.record.parent_id, item.parent.block) for item in ready]
-        found = self._inside.of(places) if places else ()
-        for block_id, _, _ in places:
+        for at, item in enumerate(ready):
+            block_id = item.record.block_id
+            ready[at] = item._replace(inside=self._inside.of(block_id, item.record.parent_id, item.parent.block))
             self.blocks.release(block_id)
-        return [item._replace(inside=inside) for item, inside in zip(ready, found, strict=True)]
+        return ready
 
     def _why_nowhere(self) -> str:
         """The reason of records that get no span because none is made at all."""
@@ -287,12 +292,13 @@ class Pipeline:
     def _chosen(self, blocks: list[Placed], operations: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
         """Spans with the number of records each stands for, within the budget."""
         budget = self._allowance.available(time.monotonic())
-        some, refused = longest(blocks, budget)
+        some, refused = longest([item for item in blocks if not item.parent.scope], budget)
         left = None if budget is None else max(budget - len(some), 0)
         picked = select(operations, left)
         self.dropped["budget"] += refused + picked.refused
         threshold = self.view.threshold_ns()
-        summed = [item for item in some if item.inside is not None and item.inside.short and self.settings.summed_spans]
+        summed = [*some, *(item for item in blocks if item.parent.scope)] if self.settings.summed_spans else []
+        summed = [item for item in summed if item.inside is not None and item.inside.short]
         if left is not None:
             summed = summed[: max(left - len(picked.individual) - len(picked.groups), 0)]
         self._allowance.spend(len(some) + len(summed) + len(picked.individual) + len(picked.groups))
@@ -377,11 +383,12 @@ class Pipeline:
     def _finish_root(self, root: RootSpan) -> None:
         self._ready.append(root)
 
-    def _flush_tracer(self, timeout_s: float) -> None:
+    def _flush_tracer(self, timeout_s: float) -> bool:
         try:
-            self.tracer.flush(timeout_s)
+            return bool(self.tracer.flush(timeout_s))
         except Exception:  # noqa: BLE001 - at exit nothing may fail
             log.exception("otel-flush", "the tracer could not be flushed")
+            return True
 
     def _leave_tracer(self) -> None:
         try:
@@ -405,7 +412,7 @@ class Pipeline:
         self.inbox.forget()
         self._ready.clear()
         self._root_lost = False
-        self._held.clear()
+        self._held, self._held_blocks = [], 0
         self._inside.forget()
         self.exported = self.folded = self.scopes = 0
         self.dropped = Counter()

@@ -139,8 +139,9 @@ class _Source:
         for record in self._session.records:
             yield from self._spans(record)
         meta = self._session.meta
-        start = nanoseconds(meta.get("start_ns")) or min(times, default=1)
-        end = max([nanoseconds(meta.get("end_ns")) or start, *times])
+        start = nanoseconds(meta.get("program_start_ns")) or nanoseconds(meta.get("start_ns")) or min(times, default=1)
+        end = nanoseconds(meta.get("program_end_ns")) or nanoseconds(meta.get("end_ns")) or start
+        start, end = min([start, *times]), max([start, end, *times])
         facts, failed = _facts(self._session), bool(meta.get("exit_code"))
         yield self._builder.root("gpusense.session", self.root, self._remote, facts, start, end, failed)
 

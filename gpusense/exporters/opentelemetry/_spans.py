@@ -103,6 +103,11 @@ class SpanBuilder:
             return SCOPE_OF_ANOTHER
         return Placed(record, place, place.context.span_id) if place.context is not None else UNSAMPLED
 
+    def scope(self, record: Record) -> list[Placed]:
+        """A block that stands for a span of the application, which may have a span for short work below it."""
+        place = self._blocks.place(record.block_id)
+        return [Placed(record, place, 0)] if place is not None and place.block is not None else []
+
     def _origin(self, record: Record) -> Origin | str:
         block_id = record.block_id
         known = self._origins.get(block_id) if block_id is not None else None

@@ -68,6 +68,22 @@ def test_ten_short_kernels_are_no_empty_bar(on, spans):
     assert len(spans("gpu_kernel: tiny")) == 1
 
 
+def test_the_applications_own_span_is_no_empty_bar_either(otel, on, app, spans):
+    with app.test_tracer.start_as_current_span("GET /"):
+        work(on, 4)
+        with on.trace("infer"):
+            work(on, 5)
+    [request], [infer] = spans("GET /"), spans("infer")
+    short = {span.parent.span_id: span.attributes["gpu.aggregate.text"] for span in spans("short work, summed")}
+    assert short == {
+        request.context.span_id: "4 short kernels, 20.0 µs",
+        infer.context.span_id: "5 short kernels, 25.0 µs",
+    }
+    assert inside(request) == {}  # what it says is the application's affair
+    status = otel.status()
+    assert (status["received"], status["exported"], status["scopes"]) == (2, 1, 1)
+
+
 def test_what_comes_after_a_block_has_ended_is_waited_for(otel, on, app, spans, monkeypatch):
     from gpusense.exporters.opentelemetry import _pipeline
 
@@ -91,6 +107,7 @@ def test_nothing_is_held_once_its_span_is_made(otel, on, spans):
         with on.trace("step"):
             work(on, 1)
     assert len(spans("step")) == 20
+    otel._active.tick(False)
     places = [otel._active.blocks.place(span_id) for span_id in list(otel._active.blocks._places)]
     assert [place.block for place in places] == [None] * 20
     assert not otel._active._held
@@ -107,6 +124,25 @@ def test_the_span_is_off_by_option(otel, app, live, spans, monkeypatch, how):
         work(live, 2)
     assert inside(spans("step")[0])["kernels"] == 2
     assert [span.name for span in spans()] == ["step"]
+
+
+def test_a_tracer_that_has_ended_meanwhile_is_asked_all_the_same(otel, on, spans):
+    with on.trace("step"):
+        work(on, 2)
+    on.flush()
+    otel._active.tick(False)
+    on.close()
+    otel._active._inside._tracer_of = otel._active._tracer_of = gpusense.get_tracer
+    assert inside(spans("step")[0])["kernels"] == 2
+    assert otel.status()["exported"] == 1
+
+
+def test_a_block_that_was_entered_anew_says_nothing_of_before(on, spans):
+    block = on.trace("step")
+    for _ in range(2):
+        with block:
+            work(on, 1)
+    assert sorted(len(inside(span)) for span in spans("step")) == [0, 4]
 
 
 def test_a_block_of_which_nothing_could_be_seen_says_nothing(on, spans):
