@@ -13,7 +13,7 @@ from .._runtime.cache import SUFFIX
 from .._runtime.clock import now_ns
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
-from .._runtime.text import one_line, time_text
+from .._runtime.text import one_line, terminal, time_text
 from .._tracing import run
 from .._tracing.select import possible
 from ..backends.cupti import injection
@@ -232,8 +232,10 @@ class Spans:
         self._off = opentelemetry.switched_off(os.environ)
         if self._off:
             return
-        from ..exporters.opentelemetry import _replay
+        from ..exporters.opentelemetry import _otlp, _replay
 
+        if _otlp.is_for_grpc(url):  # said now, and not after a day's run
+            sys.stderr.write(terminal(f"gpusense: --otlp {url}: {_otlp.GRPC}\n"))
         self._resource = _replay.prepare()
         if live:
             opentelemetry.instrument(endpoint=url, private=True)

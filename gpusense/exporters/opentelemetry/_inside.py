@@ -75,6 +75,12 @@ def _words(name: str, row: list[int]) -> str:
     return f"{count_text(row[0], name, _PLURAL.get(name, name + 's'))}, {time_text(row[1])}{size}"
 
 
+def only_place(session: Session) -> tuple[str, int | None] | None:
+    """Backend and device of all work, where there is only one."""
+    found = {(row.backend, row.device) for row in session.busy}
+    return found.pop() if len(found) == 1 else None
+
+
 class OfSession:
     """Of the blocks of a recorded session: known where it was loaded with ``each_block``, or all of it is listed."""
 

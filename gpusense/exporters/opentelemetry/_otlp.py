@@ -41,7 +41,7 @@ def signal_url(endpoint: str, signal: str) -> str:
     Raises ValueError for what is no such URL: the exporter would say nothing and send nothing.
     """
     if not isinstance(endpoint, str) or not endpoint.lower().startswith(("http://", "https://")):
-        why = f"; {GRPC}" if isinstance(endpoint, str) and _is_for_grpc(endpoint) else ""
+        why = f"; {GRPC}" if isinstance(endpoint, str) and is_for_grpc(endpoint) else ""
         raise ValueError(f"{endpoint!r} is not a URL of OTLP over HTTP, such as 'http://localhost:4318'{why}")
     base = endpoint.rstrip("/")
     for known in ("traces", "metrics", "logs"):
@@ -49,7 +49,8 @@ def signal_url(endpoint: str, signal: str) -> str:
     return f"{base}/v1/{signal}"
 
 
-def _is_for_grpc(endpoint: str) -> bool:
+def is_for_grpc(endpoint: str) -> bool:
+    """Whether :data:`GRPC` is to be said of it."""
     scheme, found, rest = endpoint.rpartition("://")
     return scheme.lower() in ("grpc", "grpcs") or (rest if found else endpoint).partition("/")[0].endswith(":4317")
 
@@ -131,7 +132,7 @@ class Otlp:
 
     def _hint(self, status: int) -> str:
         """What to look at first, where it is the program's own setting."""
-        if _is_for_grpc(self._where()):
+        if is_for_grpc(self._where()):
             return f" ({GRPC})"
         names = [f"OTEL_EXPORTER_OTLP{signal}_COMPRESSION" for signal in ("", "_TRACES", "_METRICS")]
         found = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name, "").strip()]
@@ -194,7 +195,7 @@ class Otlp:
         """The SDK's exporter, made now if it was not yet; connects to nothing."""
         if self._exporter is None:
             self._check_protocol()
-            if _is_for_grpc(self._where()):
+            if is_for_grpc(self._where()):
                 log.once("otlp-port", "%s: %s", self._where(), GRPC)
             self._exporter = _make(self.signal, self.url, self._timeout_s, self._answered)
         return self._exporter

@@ -20,7 +20,7 @@ from . import _spans as reasons
 from ._attributes import MAX_TEXT, Redact, text
 from ._budget import Allowance, Placed, longest, select
 from ._histograms import Work
-from ._inside import OfTracer
+from ._inside import OfTracer, only_place
 from ._parents import Blocks, Ids, RootSpan, child, from_traceparent
 from ._resource import program
 from ._spans import SpanBuilder
@@ -306,7 +306,8 @@ class Pipeline:
             threshold = max(picked.threshold_ns, threshold or 0)
         spans = [(self._made(self._builder.build, item, ids), 1) for item in some]
         spans += [(self._one(item, ids), 1) for item in picked.individual]
-        made = [self._made(self._builder.summed, item, self.view.threshold_ns(), ids) for item in summed]
+        where = only_place(self.view.session()) if len(self.view.session().devices) == 1 else None
+        made = [self._made(self._builder.summed, item, self.view.threshold_ns(), ids, where) for item in summed]
         spans += [(span, 0) for span in made if span is not None and span != reasons.INVALID]
         spans += [(self._made(self._builder.fold, group, threshold, ids), group.count) for group in picked.groups]
         return spans

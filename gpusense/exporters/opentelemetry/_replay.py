@@ -16,7 +16,7 @@ from ...session import Session
 from . import _spans as reasons
 from ._attributes import Redact, clean, nanoseconds, text_limit
 from ._budget import Placed
-from ._inside import OfSession
+from ._inside import OfSession, only_place
 from ._otlp import Otlp
 from ._parents import Blocks, Ids, Place, from_traceparent
 from ._resource import build as build_resource
@@ -129,6 +129,7 @@ class _Source:
         self._builder.begin(resource)
         self._inside = OfSession(session)
         self._summed = summed_spans
+        self._all_on = only_place(session)
 
     def spans(self) -> Iterator[Any]:
         for block in self._session.blocks:
@@ -157,7 +158,8 @@ class _Source:
             found = found._replace(inside=self._inside.of(record.block_id))
             yield self._builder.build(found, self._ids)
             ids = self._ids._replace(span_id=lambda: self._digest(b"summed%d" % record.block_id, 8))
-            summed = self._builder.summed(found, self._session.meta.get("threshold_ns"), ids) if self._summed else None
+            threshold = self._session.meta.get("threshold_ns")
+            summed = self._builder.summed(found, threshold, ids, self._all_on) if self._summed else None
             if summed is not None:
                 yield summed
         except Exception:  # noqa: BLE001 - one odd record of a file must not cost the others

@@ -149,10 +149,11 @@ class SpanBuilder:
         self.lost_attributes += lost
         return self._span(name, context, origin.parent, attributes, record, origin.links)
 
-    def summed(self, placed: Placed, threshold_ns: int | None, ids: Ids) -> Any:
+    def summed(self, placed: Placed, threshold_ns: int | None, ids: Ids, where: tuple[str, Any] | None) -> Any:
         """The span for what was launched in a block and has none of its own, or None where there is nothing.
 
         It says how long all of it took together, drawn from the block's start: the tracer keeps no times of it.
+        ``where``: backend and device of all work, where there is only one.
         """
         total_ns, found = placed.inside.summed() if placed.inside is not None else (0, {})
         context = child(ids, placed.parent.context, SUMMED) if found else None
@@ -160,6 +161,7 @@ class SpanBuilder:
             return None
         start, found["gpu.threshold_ns"] = placed.record.start_ns, threshold_ns
         attributes = self._kept({key: value for key, value in found.items() if value is not None})
+        attributes |= self._of_device(*where, None) if where is not None else {}
         return self._made(SUMMED, context, placed.parent.context, attributes, start, start + total_ns)
 
     def fold(self, group: Group, threshold_ns: int | None, ids: Ids) -> Any:
@@ -221,10 +223,14 @@ class SpanBuilder:
         """What a span says itself of where its work ran: backends for traces show neither scope nor resource beside
         it. The same object for the same device.
         """
-        key = getattr(record, "backend", "host"), getattr(record, "device", None)
+        backend = getattr(record, "backend", "host")
+        return self._of_device(backend, getattr(record, "device", None), getattr(record, "context", None))
+
+    def _of_device(self, backend: str, device: Any, context: Any) -> Attributes:
+        key = backend, device
         known = self._devices.get(key)
         if known is None:
-            scope = self._scope_of(*key, getattr(record, "context", None))
+            scope = self._scope_of(backend, device, context)
             found = {name: scope.attributes.get(name) for name in ON_SPANS}
             if len(self._devices) >= MAX_DEVICES:
                 self._devices.clear()

@@ -143,7 +143,7 @@ ANY_TEXT = st.text(st.characters(), max_size=12) | st.sampled_from(ODD)
 ANY_NUMBER = st.floats(allow_nan=False) | st.integers(-(2**70), 2**70)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(help_text=ANY_TEXT, label=ANY_TEXT, value=ANY_NUMBER, form=st.sampled_from([PLAIN, OPENMETRICS]))
 def test_any_text_is_read_back_as_it_was(help_text, label, value, form):
     page = written([Family("a_bytes", "gauge", "bytes", help_text, [({"l": label, "m": "x"}, value)])], form)
@@ -267,7 +267,7 @@ def test_an_odd_value_costs_its_row_only(caplog):
 def test_the_file_is_whole_whenever_it_is_read(tmp_path):
     path, pages, over = tmp_path / "gpu.prom", set(), threading.Event()
     prometheus.write_textfile(path, [SAMPLE])
-    many = [testing.metrics(testing.device(number), {"power.draw_watts": 1.0}) for number in range(200)]
+    many = [testing.metrics(testing.device(number), {"power.draw_watts": 1.0}) for number in range(50)]
 
     def read():
         while not over.is_set():
@@ -275,7 +275,7 @@ def test_the_file_is_whole_whenever_it_is_read(tmp_path):
 
     reader = threading.Thread(target=read)
     reader.start()
-    for _ in range(20):
+    for _ in range(10):
         prometheus.write_textfile(path, many, "dcgm")
         prometheus.write_textfile(path, [SAMPLE])
     over.set()
