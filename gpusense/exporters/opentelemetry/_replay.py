@@ -141,8 +141,9 @@ class _Source:
             yield from self._spans(record)
         meta = self._session.meta
         start = nanoseconds(meta.get("program_start_ns")) or nanoseconds(meta.get("start_ns")) or min(times, default=1)
+        start = min([start, *filter(nanoseconds, (block.start_ns for block in self._session.blocks))])
         end = nanoseconds(meta.get("program_end_ns")) or nanoseconds(meta.get("end_ns")) or start
-        start, end = min([start, *times]), max([start, end, *times])
+        end = max([end, *times])
         facts, failed = _facts(self._session), bool(meta.get("exit_code"))
         yield self._builder.root("gpusense.session", self.root, self._remote, facts, start, end, failed)
 

@@ -91,6 +91,7 @@ def attributes(
     """Resource attributes of a process, empty ones left out."""
     backends = meta.get("backends") or {}
     rank, size = rank_of(meta, environ)
+    libraries = meta.get("frameworks")
     found: Attributes = {
         "gpusense.version": __version__,
         "gpu.backends": sorted(backends),
@@ -98,7 +99,7 @@ def attributes(
         "gpu.uuids": [device.uuid for device in devices if device.uuid],
         "gpu.names": sorted({device.name for device in devices}),
         "gpu.compute_capabilities": sorted({_dotted(device) for device in devices if device.compute_capability}),
-        "compute.library": sorted(meta.get("frameworks") or ()),
+        "compute.library": sorted(libraries) if isinstance(libraries, dict) else None,
         "process.pid": meta.get("pid"),
         "gpu.rank": rank,
         "gpu.world_size": size,
@@ -113,9 +114,10 @@ def attributes(
 def program(meta: Mapping[str, Any], argv: Sequence[str] = ()) -> str | None:
     """The program's name without folder and arguments: of ``gpusense run``, else what ``argv`` begins with."""
     run = meta.get("run")
+    command = run.get("command") if isinstance(run, dict) else None
     try:
-        words = shlex.split(run["command"]) if isinstance(run, dict) else list(argv)
-    except (KeyError, ValueError, AttributeError):  # a command that was cut off, or a file that somebody made up
+        words = shlex.split(command) if isinstance(command, str) else list(argv)
+    except ValueError:  # it was cut off within a quotation
         return None
     if words[:1] == ["-m"]:
         del words[0]

@@ -274,6 +274,20 @@ def test_a_recorded_session_keeps_its_times_and_ids(otel, rotel, capsys):
     assert otel.export_session(session, url).trace_id == first.trace_id
     wait_for(lambda: len(got.spans) >= 10)
     assert {(span.name, span.span_id) for span in got.spans} == before
+    got.spans.clear()
+    session.meta |= {
+        "program_start_ns": start + 1,
+        "program_end_ns": start + 700,
+        "exit_code": 3,
+    }  # without gpusense's own
+    session.meta["run"] = {"command": "'/a b/train.py' --secret 1"}
+    otel.export_session(session, url)
+    wait_for(lambda: len(got.spans) >= 5)
+    root = next(span for span in got.spans if span.name == "gpusense.session")
+    assert (root.start_time_unix_nano, root.end_time_unix_nano, root.status.code) == (start + 1, start + 700, 2)
+    said = {one.key: one.value for one in root.attributes}
+    assert said["process.command"].string_value == "train.py"
+    assert (said["process.pid"].int_value, said["process.exit.code"].int_value) == (7, 3)
 
 
 def test_the_export_verb(otel, rotel, tmp_path, capsys):
