@@ -120,13 +120,20 @@ class _Source:
         self.root = SpanContext(trace_id, self._digest(b"root", 8), False, TraceFlags(TraceFlags.SAMPLED))
         self.skipped: Counter[str] = Counter()
         self._ids = Ids(self._next_id, lambda: trace_id, lambda *_: (True, None))
-        resource = build_resource(_of_another(resource or detected(), meta), meta, session.devices, redact)
+        base = _of_another(resource or detected(), meta)
+        self._resource = build_resource(base, meta, session.devices, redact)
+        #: Of a merged session: by the first element of every path of a process.
+        self._processes = {
+            one.get("root"): build_resource(base, {**meta, **one}, session.devices, redact)
+            for one in meta.get("processes") or ()
+            if isinstance(one, dict) and isinstance(one.get("root"), str)
+        }
         self._scopes: dict[tuple[str, Any, Any], Any] = {}
         self._redact = redact
         self._known: set[int | None] = {record.block_id for record in session.blocks}
         self._blocks = Blocks(lambda: None, lambda: self.root)
         self._builder = SpanBuilder(self._blocks, self._scope, lambda _start: self.root, redact, text_limit(environ))
-        self._builder.begin(resource)
+        self._builder.begin(self._resource)
         self._inside = OfSession(session)
         self._summed = summed_spans
         self._all_on = only_place(session)
@@ -139,6 +146,7 @@ class _Source:
         ]
         for record in self._session.records:
             yield from self._spans(record)
+        self._builder.belongs_to(self._resource)
         meta = self._session.meta
         start = nanoseconds(meta.get("program_start_ns")) or nanoseconds(meta.get("start_ns")) or min(times, default=1)
         start = min([start, *filter(nanoseconds, (block.start_ns for block in self._session.blocks))])
@@ -148,6 +156,8 @@ class _Source:
         yield self._builder.root("gpusense.session", self.root, self._remote, facts, start, end, failed)
 
     def _spans(self, record: Record) -> Iterator[Any]:
+        if self._processes:
+            self._builder.belongs_to(self._processes.get(record.path[0] if record.path else "", self._resource))
         found = self._builder.locate(record)
         if not isinstance(found, Placed):
             self.skipped[found] += 1

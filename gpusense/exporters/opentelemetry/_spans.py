@@ -81,6 +81,10 @@ class SpanBuilder:
             self._shapes.forget()
         self._origins.clear()
 
+    def belongs_to(self, resource: Any) -> None:
+        """What is built next is of another process; of its devices the same is known."""
+        self._resource = resource
+
     def locate(self, record: Record) -> Placed | str:
         """The record with its parent, or the reason why it gets no span. Times become integers here."""
         first, last = record.start_ns, record.end_ns

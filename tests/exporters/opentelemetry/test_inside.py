@@ -1,6 +1,7 @@
 """What a block's span says of what was launched inside, and the span for what has none of its own."""
 
 import pathlib
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ import gpusense
 from gpusense._records.records import Aggregate, BlockRecord, GpuKernel, GpuMemoryTransfer, GpuSync
 from gpusense.exporters.opentelemetry import export_session
 from gpusense.exporters.opentelemetry._inside import OfSession
+from gpusense.exporters.opentelemetry._replay import _Source
 from gpusense.session import load, merge
 
 DEMO = pathlib.Path(gpusense.__file__).parent / "cli" / "_demo.gpusense"
@@ -230,6 +232,26 @@ def test_waits_are_those_of_the_host_and_unknown_is_absent():
     assert OfSession(seen).of(1).attributes()["gpu.inside.kernels"] == 0
     only_counted = session(*records, aggregates=[Aggregate((), "kernel", "k", "cuda", 0, 7, 1, 1, 1, 1, 1)])
     assert OfSession(only_counted).of(1).attributes() == {}  # of whose block the kernel was nobody knows
+
+
+def test_each_process_of_a_merged_session_is_a_resource_of_its_own():
+    sessions = [
+        session(
+            block(1, None),
+            GpuKernel("k", T0, T0 + 9, 0, block_id=1, path=("b",)),
+            GpuKernel("k", T0, T0 + 9, 0),
+            pid=pid,
+        )
+        for pid in (41, 42)
+    ]
+    spans = list(_Source(merge(sessions), None, {}, None).spans())
+    pids = Counter((span.name, span.resource.attributes.get("process.pid")) for span in spans)
+    assert pids == {
+        **{("b", pid): 1 for pid in (41, 42)},
+        **{("gpu_kernel: k", pid): 2 for pid in (41, 42)},
+        ("gpusense.session", None): 1,
+    }
+    assert len({id(span.resource) for span in spans}) == 3  # which is hashed once
 
 
 def test_a_file_is_sent_with_its_sums():
